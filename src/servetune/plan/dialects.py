@@ -1,0 +1,144 @@
+"""How each engine spells a Plan's fields.
+
+A sweep, a journal and a command line use the engine's own names
+(`tensor_parallel_size`); a Plan uses neutral ones. The tables below are the only place
+where the two meet, so a value that was swept cannot be lost on its way to a server or
+to a deployment. Names that no table knows pass through as `Plan.extra`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from servetune.errors import PlanError, UnknownName
+from servetune.plan.plan import Plan, Setting
+
+__all__ = ["DIALECTS", "plan_from_settings", "settings_of"]
+
+_VLLM: Mapping[str, str] = MappingProxyType(
+    {
+        "tensor_parallel_size": "tensor_parallel",
+        "pipeline_parallel_size": "pipeline_parallel",
+        "data_parallel_size": "data_parallel",
+        "enable_expert_parallel": "expert_parallel",
+        "max_num_seqs": "max_num_seqs",
+        "max_num_batched_tokens": "max_num_batched_tokens",
+        "max_model_len": "max_model_len",
+        "gpu_memory_utilization": "gpu_memory_fraction",
+        "block_size": "block_tokens",
+        "dtype": "dtype",
+        "quantization": "quantization",
+        "kv_cache_dtype": "kv_cache_dtype",
+        "enable_prefix_caching": "prefix_caching",
+        "enable_chunked_prefill": "chunked_prefill",
+        "enforce_eager": "enforce_eager",
+    }
+)
+
+_SGLANG: Mapping[str, str] = MappingProxyType(
+    {
+        "tp_size": "tensor_parallel",
+        "pp_size": "pipeline_parallel",
+        "dp_size": "data_parallel",
+        "max_running_requests": "max_num_seqs",
+        "chunked_prefill_size": "max_num_batched_tokens",
+        "context_length": "max_model_len",
+        "mem_fraction_static": "gpu_memory_fraction",
+        "page_size": "block_tokens",
+        "dtype": "dtype",
+        "quantization": "quantization",
+        "kv_cache_dtype": "kv_cache_dtype",
+    }
+)
+
+#: engine -> (its name -> the Plan's field). The simulated engine speaks vLLM's dialect.
+DIALECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"vllm": _VLLM, "simulated": _VLLM, "sglang": _SGLANG}
+)
+
+_ALIASES: Mapping[str, str] = MappingProxyType(
+    {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size"}
+)
+
+
+def plan_from_settings(engine: str, model: str, settings: Mapping[str, Setting]) -> Plan:
+    """The Plan that an engine's settings describe.
+
+    Args:
+        engine: A key of `DIALECTS`.
+        model: Hub id or local folder.
+        settings: The engine's names (dashes or underscores) to values.
+
+    Raises:
+        UnknownName: The engine has no dialect.
+        PlanError: A value cannot be that field's.
+    """
+    fields: dict[str, Any] = {}
+    extra: dict[str, Setting] = {}
+    names = _names_of(engine)
+    for raw_name, value in settings.items():
+        name = raw_name.replace("-", "_")
+        if name not in names and engine != "sglang":
+            name = _ALIASES.get(name, name)
+        if name in names:
+            fields[names[name]] = _checked(names[name], name, value)
+        else:
+            extra[name] = value
+    return Plan(model=model, engine=engine, extra=tuple(sorted(extra.items())), **fields)
+
+
+def settings_of(plan: Plan, engine: str | None = None) -> dict[str, Setting]:
+    """The engine's settings that say everything the Plan chose.
+
+    Degrees of parallelism are always written, other fields where they are not `None`.
+    Order is the dialect's, then `extra` by name, so that equal plans give equal commands.
+    """
+    settings: dict[str, Setting] = {}
+    for name, field in _names_of(engine or plan.engine).items():
+        value = getattr(plan, field)
+        if field == "tensor_parallel" or value not in (None, _SILENT.get(field)):
+            settings[name] = value
+    settings.update(plan.extra)
+    return settings
+
+
+_SILENT: Mapping[str, Setting] = {
+    "pipeline_parallel": 1,
+    "data_parallel": 1,
+    "expert_parallel": False,
+}
+
+_FIELD_TYPES: Mapping[str, type] = {
+    "tensor_parallel": int,
+    "pipeline_parallel": int,
+    "data_parallel": int,
+    "max_num_seqs": int,
+    "max_num_batched_tokens": int,
+    "max_model_len": int,
+    "block_tokens": int,
+    "gpu_memory_fraction": float,
+    "expert_parallel": bool,
+    "prefix_caching": bool,
+    "chunked_prefill": bool,
+    "enforce_eager": bool,
+    "dtype": str,
+    "quantization": str,
+    "kv_cache_dtype": str,
+}
+
+
+def _names_of(engine: str) -> Mapping[str, str]:
+    if engine not in DIALECTS:
+        raise UnknownName("engine", engine, DIALECTS)
+    return DIALECTS[engine]
+
+
+def _checked(field: str, name: str, value: Setting) -> Setting:
+    wanted = _FIELD_TYPES[field]
+    if wanted is float and type(value) is int:
+        return float(value)
+    if value is not None and type(value) is not wanted:
+        raise PlanError(f"{name} must be {wanted.__name__}, got {value!r}")
+    return value

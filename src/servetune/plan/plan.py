@@ -1,0 +1,123 @@
+"""The Plan: how a model is served, in words that belong to no engine.
+
+One frozen value is priced by the estimator, run by the simulator, launched by an
+engine and rendered for a deployment, so what was measured is what ships. A field
+that is `None` was not chosen: the engine's own default applies (`plan.defaults`
+knows it, the estimator uses it, and a deployment writes it out).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from servetune.errors import PlanError
+
+__all__ = ["Plan", "Setting"]
+
+Setting = bool | int | float | str | None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one model is served.
+
+    Attributes:
+        model: Hub id or local folder, as the engine is given it.
+        engine: Name of the engine whose defaults fill what is `None`.
+        tensor_parallel: Devices over which each matrix is split.
+        pipeline_parallel: Stages over which the layers are split.
+        data_parallel: Copies of the model behind one address, inside the engine.
+        expert_parallel: Whether experts are placed whole on devices instead of split.
+        replicas: Copies of all of this behind one load balancer.
+        max_num_seqs: Sequences that may run in one step.
+        max_num_batched_tokens: Tokens that one step may process.
+        max_model_len: Longest sequence (prompt and answer) in tokens.
+        gpu_memory_fraction: Share of device memory that the engine may fill.
+        block_tokens: Tokens in one block of the paged KV cache.
+        dtype: Of activations, `auto` for what the model says.
+        quantization: Applied on loading; `None` keeps what the checkpoint has.
+        kv_cache_dtype: `auto` for the activation dtype, `fp8` for one byte.
+        prefix_caching: Whether equal prompt beginnings are computed once.
+        chunked_prefill: Whether a long prompt may be spread over steps.
+        enforce_eager: Whether captured graphs are off.
+        extra: Settings of the engine that have no neutral name, sorted by name, as
+            the user spelt them.
+    """
+
+    model: str
+    engine: str = "vllm"
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: bool = False
+    replicas: int = 1
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
+    gpu_memory_fraction: float | None = None
+    block_tokens: int | None = None
+    dtype: str | None = None
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    prefix_caching: bool | None = None
+    chunked_prefill: bool | None = None
+    enforce_eager: bool | None = None
+    extra: tuple[tuple[str, Setting], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("tensor_parallel", "pipeline_parallel", "data_parallel", "replicas"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_tokens"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, name, value, "1 or more")
+        fraction = self.gpu_memory_fraction
+        _require(
+            fraction is None or 0 < fraction <= 1, "gpu_memory_fraction", fraction, "in (0, 1]"
+        )
+
+    @property
+    def devices_per_replica(self) -> int:
+        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+
+    @property
+    def device_count(self) -> int:
+        """Devices that all copies occupy together."""
+        return self.devices_per_replica * self.replicas
+
+    @property
+    def label(self) -> str:
+        """For a reader, only what was chosen: `TP4 max_num_batched_tokens=8192`."""
+        parts = [f"TP{self.tensor_parallel}"]
+        for short, count in (
+            ("PP", self.pipeline_parallel),
+            ("DP", self.data_parallel),
+            ("x", self.replicas),
+        ):
+            if count > 1:
+                parts.append(f"{short}{count}")
+        if self.expert_parallel:
+            parts.append("EP")
+        for name in _LABELLED:
+            value = getattr(self, name)
+            if value is not None:
+                parts.append(f"{name}={value}")
+        parts += [f"{name}={value}" for name, value in self.extra]
+        return " ".join(parts)
+
+
+_LABELLED = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "gpu_memory_fraction",
+    "block_tokens",
+    "quantization",
+    "kv_cache_dtype",
+    "prefix_caching",
+    "chunked_prefill",
+    "enforce_eager",
+)
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise PlanError(f"{name} must be {wanted}, got {value}")

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Pin every requirement with hashes, without addresses: `make lock` after a change of
+# pyproject.toml, `make lock UPGRADE=--upgrade` for newer versions of everything.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+UV="${UV:-.venv/bin/uv}"
+say() { echo "$*" >&2; }
+compile() {
+  "$UV" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+    --no-emit-index-url --no-emit-find-links --no-annotate --no-header ${UPGRADE:-} "$@"
+}
+say "requirements/base.txt: what the package needs, and what builds it"
+compile pyproject.toml requirements/build.in -o requirements/base.txt
+say "requirements/dev.txt: what its tests and checks need"
+compile --group pyproject.toml:dev -c requirements/base.txt -o requirements/dev.txt
