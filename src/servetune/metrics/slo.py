@@ -1,0 +1,211 @@
+"""Constraints: what a configuration must hold to be acceptable.
+
+    constraints := constraint (";" constraint)*
+    constraint  := metric [":" statistic] operator number [unit]
+
+`e2e_latency:p99<=60s;request_throughput>=5`. The statistic of a latency is `mean` unless
+said; times are milliseconds unless said. A constraint that cannot be read is an error
+with its place, never dropped.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from servetune.errors import GrammarError, UnknownName
+
+__all__ = [
+    "LATENCIES",
+    "METRICS",
+    "Constraint",
+    "constraint_from_json",
+    "field_of",
+    "parse_constraints",
+    "unmet",
+    "value_of",
+]
+
+#: Metrics in milliseconds that have a distribution over requests (ITL: over gaps).
+LATENCIES = ("ttft", "itl", "tpot", "e2e_latency")
+#: Metrics that are one number per trial.
+RATES = (
+    "request_throughput",
+    "output_throughput",
+    "input_throughput",
+    "goodput",
+    "error_rate",
+    "cost_per_million_tokens",
+)
+METRICS = (*LATENCIES, *RATES)
+
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_MS_PER_UNIT = {"": 1.0, "ms": 1.0, "s": 1000.0, "us": 0.001}
+_STATISTIC = re.compile(r"mean|median|std|p(\d{1,2}(\.\d+)?)$")
+_CONSTRAINT = re.compile(
+    r"\s*(?P<metric>[A-Za-z_]\w*)\s*(:\s*(?P<statistic>[\w.]+)\s*)?"
+    r"(?P<op><=|>=|==|!=|<|>)\s*"
+    r"(?P<value>[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?)\s*(?P<unit>[A-Za-z]*)\s*"
+)
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    """One limit on one metric of a trial.
+
+    Attributes:
+        metric: One of `METRICS`.
+        statistic: `mean`, `median`, `std` or a percentile such as `p99`; `mean` for rates.
+        op: Comparison that must hold between the measured value and `value`.
+        value: Milliseconds for latencies; the metric's own unit otherwise.
+    """
+
+    metric: str
+    statistic: str
+    op: str
+    value: float
+
+    def holds(self, results: Mapping[str, Any]) -> bool | None:
+        """Whether the results satisfy this; `None` when they do not say."""
+        measured = value_of(results, self.metric, self.statistic)
+        return None if measured is None else _OPERATORS[self.op](measured, self.value)
+
+    @property
+    def field(self) -> str:
+        """Name of the value in a trial's results, such as `p99_e2e_latency_ms`."""
+        return field_of(self.metric, self.statistic)
+
+    @property
+    def label(self) -> str:
+        """As a user would write it: `e2e_latency:p99<=60s`."""
+        if self.metric not in LATENCIES:
+            return f"{self.metric}{self.op}{self.value:g}"
+        statistic = "" if self.statistic == "mean" else f":{self.statistic}"
+        shown = f"{self.value / 1000:g}s" if self.value >= 1000 else f"{self.value:g}ms"
+        return f"{self.metric}{statistic}{self.op}{shown}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As journals of this family write it: name, op and value (milliseconds for times)."""
+        return {"name": self.field, "op": self.op, "value": self.value}
+
+
+def parse_constraints(text: str) -> tuple[Constraint, ...]:
+    """Read `--constraints`.
+
+    Raises:
+        GrammarError: The text does not follow the grammar.
+        UnknownName: It does, but a metric is not known.
+    """
+    constraints: list[Constraint] = []
+    position = 0
+    for part in text.split(";"):
+        if part.strip():
+            constraints.append(_parse_one(part, text, position))
+        position += len(part) + 1
+    if text.strip() and not constraints:
+        raise GrammarError("no constraint found", text, 0, hint=_EXAMPLE)
+    return tuple(constraints)
+
+
+def constraint_from_json(raw: Mapping[str, Any]) -> Constraint:
+    """Read a constraint as journals write it (`{"name": "p99_ttft_ms", "op": "<", "value": 1}`).
+
+    Raises:
+        UnknownName: The name is not a result field that can be limited.
+    """
+    name, op = str(raw.get("name")), str(raw.get("op"))
+    if op in _OPERATORS and isinstance(raw.get("value"), int | float):
+        statistic, _, rest = name.partition("_")
+        if rest.endswith("_ms") and rest[:-3] in LATENCIES and _STATISTIC.fullmatch(statistic):
+            return Constraint(rest[:-3], statistic, op, float(raw["value"]))
+        if name in RATES:
+            return Constraint(name, "mean", op, float(raw["value"]))
+    raise UnknownName("constraint", f"{name} {op} {raw.get('value')}", METRICS)
+
+
+def field_of(metric: str, statistic: str = "mean") -> str:
+    """Name under which a trial's results hold this value."""
+    return f"{statistic}_{metric}_ms" if metric in LATENCIES else metric
+
+
+def value_of(results: Mapping[str, Any], metric: str, statistic: str = "mean") -> float | None:
+    """A metric of a trial's results, in milliseconds for latencies; `None` when not known.
+
+    Percentiles that have no field of their own are read from the quantile grid
+    (`results["quantiles"]`), between two grid points linearly.
+    """
+    direct = results.get(field_of(metric, statistic))
+    if direct is None and statistic == "p50":
+        direct = results.get(field_of(metric, "median"))
+    if direct is not None:
+        return float(direct)
+    grid = (results.get("quantiles") or {}).get(f"{metric}_ms")
+    if grid is None or not statistic.startswith("p"):
+        return None
+    return _interpolate(grid, float(statistic[1:]))
+
+
+def unmet(constraints: tuple[Constraint, ...], results: Mapping[str, Any]) -> list[Constraint]:
+    """The constraints that the results do not satisfy, or do not speak of."""
+    return [constraint for constraint in constraints if not constraint.holds(results)]
+
+
+_EXAMPLE = "write it like ttft:p95<=300ms;request_throughput>=5"
+
+
+def _parse_one(part: str, text: str, position: int) -> Constraint:
+    match = _CONSTRAINT.fullmatch(part)
+    if match is None:
+        offset = position + len(part) - len(part.lstrip())
+        raise GrammarError(
+            f"cannot read the constraint '{part.strip()}'", text, offset, hint=_EXAMPLE
+        )
+    metric, unit = match["metric"], match["unit"]
+    if metric not in METRICS:
+        raise UnknownName("metric", metric, METRICS)
+    statistic = match["statistic"] or "mean"
+    if not _STATISTIC.fullmatch(statistic):
+        raise GrammarError(
+            f"unknown statistic '{statistic}'",
+            text,
+            position + match.start("statistic"),
+            hint="use mean, median or a percentile from p50 to p99.9",
+        )
+    if metric in RATES and match["statistic"] not in (None, "mean"):
+        raise GrammarError(
+            f"{metric} is one number per trial and has no {statistic}",
+            text,
+            position + match.start("statistic"),
+            hint=f"write {metric}{match['op']}{match['value']}",
+        )
+    if unit and (metric in RATES or unit not in _MS_PER_UNIT):
+        known = "no unit" if metric in RATES else "ms, s or us"
+        raise GrammarError(
+            f"unknown unit '{unit}' for {metric}",
+            text,
+            position + match.start("unit"),
+            hint=f"{metric} takes {known}",
+        )
+    scale = _MS_PER_UNIT[unit] if metric in LATENCIES else 1.0
+    return Constraint(metric, statistic, match["op"], float(match["value"]) * scale)
+
+
+def _interpolate(grid: Mapping[str, float | None], percent: float) -> float | None:
+    points = sorted((float(key), value) for key, value in grid.items() if value is not None)
+    below = [point for point in points if point[0] <= percent]
+    above = [point for point in points if point[0] >= percent]
+    if not below or not above:
+        return None
+    (low, low_value), (high, high_value) = below[-1], above[0]
+    share = 0.0 if high == low else (percent - low) / (high - low)
+    return low_value + share * (high_value - low_value)

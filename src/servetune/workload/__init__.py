@@ -1,0 +1,24 @@
+"""What is asked of a server, and when."""
+
+from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson
+from servetune.workload.client_args import CLIENT_ARGS, workload_from_client_args
+from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Observed, Quantiles, UniformRange
+from servetune.workload.request import Request
+from servetune.workload.workload import Workload
+
+__all__ = [
+    "CLIENT_ARGS",
+    "SHAREGPT",
+    "AllAtOnce",
+    "Arrivals",
+    "Constant",
+    "Fixed",
+    "Lengths",
+    "Observed",
+    "Poisson",
+    "Quantiles",
+    "Request",
+    "UniformRange",
+    "Workload",
+    "workload_from_client_args",
+]

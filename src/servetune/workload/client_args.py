@@ -1,0 +1,142 @@
+"""The load client's arguments, under the names that llm-optimizer's users know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from servetune.errors import InputError, UnknownName
+from servetune.workload.arrivals import AllAtOnce, Arrivals, Poisson
+from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Observed, UniformRange
+from servetune.workload.workload import Workload
+
+__all__ = ["CLIENT_ARGS", "DATASETS", "workload_from_client_args"]
+
+#: name -> type, for every argument that has a meaning here.
+CLIENT_ARGS: Mapping[str, type] = MappingProxyType(
+    {
+        "max_concurrency": int,
+        "num_prompts": int,
+        "dataset_name": str,
+        "dataset_path": str,
+        "random_input_len": int,
+        "random_output_len": int,
+        "random_range_ratio": float,
+        "sharegpt_output_len": int,
+        "sharegpt_context_len": int,
+        "request_rate": float,
+        "seed": int,
+        "warmup_requests": int,
+        "backend": str,
+        "apply_chat_template": bool,
+        "disable_ignore_eos": bool,
+        "extra_request_body": str,
+        "tokenizer": str,
+        "disable_tqdm": bool,
+        "output_details": bool,
+        "output_file": str,
+        "model": str,
+        "host": str,
+        "port": int,
+    }
+)
+
+#: Known to llm-optimizer; leaving them out silently would measure something else.
+_NOT_YET = (
+    "base_url",
+    "disable_stream",
+    "return_logprob",
+    "profile",
+    "lora_name",
+    "prompt_suffix",
+    "pd_separated",
+    "flush_cache",
+    "tokenize_prompt",
+    "gsp_num_groups",
+    "gsp_prompts_per_group",
+    "gsp_system_prompt_len",
+    "gsp_question_len",
+    "gsp_output_len",
+    "gsp_enable_system_prompt_partial_randomize",
+    "gsp_system_prompt_partial_randomize_start_min",
+    "gsp_system_prompt_partial_randomize_start_max",
+)
+
+#: Where the lengths come from.
+DATASETS = ("random", "random-ids", "sharegpt")
+
+_DEFAULT_INPUT_TOKENS = 1024
+_DEFAULT_OUTPUT_TOKENS = 512
+_BACKENDS = ("vllm", "openai", "openai-chat", "sglang-oai", "sglang-oai-chat")
+
+
+def workload_from_client_args(
+    args: Mapping[str, Any], *, observed: Observed | None = None
+) -> Workload:
+    """The workload that the client's arguments describe.
+
+    Without a data set the prompts are random tokens. `sharegpt` without a file imitates
+    the data set's published lengths (`Workload.imitated`).
+
+    Args:
+        args: Names of `CLIENT_ARGS` to values.
+        observed: Lengths of the file that `dataset_path` names, read by the caller.
+
+    Raises:
+        UnknownName: A name, data set or back end is not known.
+        InputError: A value has no meaning.
+    """
+    for name in args:
+        if name in _NOT_YET:
+            raise InputError(
+                f"client argument {name} is not supported yet",
+                hint="leave it out; supported are " + ", ".join(CLIENT_ARGS),
+            )
+        if name not in CLIENT_ARGS:
+            raise UnknownName("client argument", name, CLIENT_ARGS)
+    backend = args.get("backend", "vllm")
+    if backend not in _BACKENDS:
+        raise UnknownName("backend", str(backend), _BACKENDS)
+    dataset = args.get("dataset_name", "random")
+    if dataset not in DATASETS:
+        raise UnknownName("dataset", str(dataset), DATASETS)
+    chat = "chat" in str(backend) or bool(args.get("apply_chat_template"))
+    return Workload(
+        lengths=_lengths(dataset, args, observed),
+        arrivals=_arrivals(args.get("request_rate")),
+        request_count=int(args.get("num_prompts", 1000)),
+        max_concurrency=args.get("max_concurrency"),
+        warmup_count=int(args.get("warmup_requests", 1)),
+        seed=int(args.get("seed", 1)),
+        ignore_eos=not args.get("disable_ignore_eos", False),
+        dataset=dataset,
+        dataset_path=args.get("dataset_path"),
+        imitated=dataset == "sharegpt" and observed is None,
+        api="chat" if chat else "completions",
+        extra_body=str(args.get("extra_request_body", "")),
+    )
+
+
+def _arrivals(request_rate: float | None) -> Arrivals:
+    if request_rate is None or request_rate == float("inf"):
+        return AllAtOnce()
+    return Poisson(float(request_rate))
+
+
+def _lengths(dataset: str, args: Mapping[str, Any], observed: Observed | None) -> Lengths:
+    if dataset == "sharegpt":
+        if observed is not None:
+            return observed
+        for name in ("sharegpt_output_len", "sharegpt_context_len"):
+            if name in args:
+                raise InputError(
+                    f"{name} needs the data set itself", hint="give its file as dataset_path=FILE"
+                )
+        return SHAREGPT
+    input_tokens = int(args.get("random_input_len", _DEFAULT_INPUT_TOKENS))
+    output_tokens = int(args.get("random_output_len", _DEFAULT_OUTPUT_TOKENS))
+    ratio = float(args.get("random_range_ratio", 1.0))
+    if ratio == 1.0:
+        return Fixed(input_tokens, output_tokens)
+    return UniformRange(input_tokens, output_tokens, ratio)

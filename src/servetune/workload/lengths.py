@@ -1,0 +1,144 @@
+"""How long prompts and answers are: laws of token counts."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from servetune.errors import InputError
+
+__all__ = ["SHAREGPT", "Fixed", "Lengths", "Observed", "Quantiles", "UniformRange"]
+
+IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+class Fixed(msgspec.Struct, frozen=True, tag_field="kind", tag="fixed"):
+    """The same length every time."""
+
+    input_tokens: int
+    output_tokens: int
+
+    def __post_init__(self) -> None:
+        _require_lengths(self.input_tokens, self.output_tokens)
+
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+        """Input and output token counts, each of shape (count,)."""
+        return np.full(count, self.input_tokens), np.full(count, self.output_tokens)
+
+
+class UniformRange(msgspec.Struct, frozen=True, tag_field="kind", tag="uniform_range"):
+    """Uniform integers from `ratio` times the length up to the length itself.
+
+    This is what SGLang's and llm-optimizer's `random_range_ratio` means: at 0.8 the mean
+    is about 0.9 of the nominal length.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    ratio: float
+
+    def __post_init__(self) -> None:
+        _require_lengths(self.input_tokens, self.output_tokens)
+        if not 0 <= self.ratio <= 1:
+            raise InputError(f"random_range_ratio must be from 0 to 1, got {self.ratio}")
+
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+        """Input and output token counts, each of shape (count,)."""
+
+        def one(nominal: int) -> IntArray:
+            low = max(1, int(nominal * self.ratio))
+            return rng.integers(low, nominal + 1, count)
+
+        return one(self.input_tokens), one(self.output_tokens)
+
+
+class Quantiles(msgspec.Struct, frozen=True, tag_field="kind", tag="quantiles"):
+    """Lengths from a table of quantiles, scaled so that their mean is met exactly.
+
+    Between two table points the length grows geometrically. One stratified draw per
+    request (every quantile once, in random order) keeps small samples true to the table.
+
+    Attributes:
+        input_points: Pairs (probability, tokens), probabilities rising from 0 to 1.
+        output_points: Likewise.
+        input_mean_tokens: Mean that a draw meets to within half a token per request.
+    """
+
+    name: str
+    input_points: tuple[tuple[float, float], ...]
+    output_points: tuple[tuple[float, float], ...]
+    input_mean_tokens: float
+    output_mean_tokens: float
+
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+        """Input and output token counts, each of shape (count,)."""
+        return (
+            _stratified(self.input_points, self.input_mean_tokens, count, rng),
+            _stratified(self.output_points, self.output_mean_tokens, count, rng),
+        )
+
+
+class Observed(msgspec.Struct, frozen=True, tag_field="kind", tag="observed"):
+    """Lengths that were seen, such as a data set's, one pair per request and then again.
+
+    Attributes:
+        name: Where they were seen.
+        pairs: (input tokens, output tokens).
+    """
+
+    name: str
+    pairs: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        if not self.pairs:
+            raise InputError(f"{self.name} holds no request")
+
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+        """Input and output token counts, each of shape (count,)."""
+        chosen = np.resize(np.array(self.pairs, dtype=np.int64), (count, 2))
+        return chosen[:, 0], chosen[:, 1]
+
+
+Lengths = Fixed | UniformRange | Quantiles | Observed
+
+SHAREGPT = Quantiles(
+    name="sharegpt",
+    # Mean lengths: 302,118 input and 195,775 output tokens over 1,000 requests, as
+    # published with the Qwen3-4B walk-through. The output table follows that run's
+    # end-to-end percentiles over its TPOT (about 130 tokens at the median, 640 at p95,
+    # 830 at p99). The input table's shape is an assumption (many short questions, a long
+    # tail of pasted texts): only its mean is published.
+    input_points=((0, 4), (0.25, 18), (0.5, 60), (0.75, 260), (0.9, 900), (0.99, 2600), (1, 4000)),
+    output_points=((0, 4), (0.2, 22), (0.5, 130), (0.8, 350), (0.95, 640), (0.99, 830), (1, 1000)),
+    input_mean_tokens=302.118,
+    output_mean_tokens=195.775,
+)
+
+
+def _stratified(
+    points: tuple[tuple[float, float], ...],
+    mean_tokens: float,
+    count: int,
+    rng: np.random.Generator,
+) -> IntArray:
+    if count == 0:
+        return np.zeros(0, dtype=np.int64)
+    probability, tokens = np.array(points).T
+    middles = (np.arange(count) + 0.5) / count
+    drawn = np.exp(np.interp(middles, probability, np.log(tokens)))
+    wanted_total = round(mean_tokens * count)
+    scaled = np.maximum(1.0, drawn * (wanted_total / drawn.sum()))
+    whole = np.floor(scaled).astype(np.int64)
+    missing = wanted_total - int(whole.sum())
+    if missing > 0:  # hand the remainder to the largest fractions, so that totals are exact
+        order = np.argsort(-(scaled - whole), kind="stable")
+        whole[order[: missing % count]] += 1
+        whole += missing // count
+    return rng.permutation(whole)
+
+
+def _require_lengths(input_tokens: int, output_tokens: int) -> None:
+    if input_tokens < 1 or output_tokens < 1:
+        raise InputError(
+            f"lengths must be 1 token or more, got {input_tokens} in and {output_tokens} out"
+        )

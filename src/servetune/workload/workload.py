@@ -1,0 +1,73 @@
+"""Workload: what is asked of a server, and when."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import numpy as np
+
+from servetune.errors import InputError
+from servetune.workload.arrivals import AllAtOnce, Arrivals
+from servetune.workload.lengths import Lengths
+from servetune.workload.request import Request
+
+__all__ = ["Workload"]
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is asked of a server, and when. The same value asks the same requests.
+
+    Attributes:
+        lengths: Law of prompt and answer lengths.
+        request_count: Requests of the run.
+        arrivals: Law of due times.
+        max_concurrency: Most requests in flight at once; `None` for no limit. With
+            `AllAtOnce` this makes a closed loop of that many users.
+        warmup_count: Requests before the run that are not counted.
+        seed: Of lengths, arrivals and prompts.
+        ignore_eos: Whether answers have exactly the asked length.
+        dataset: What the user called it (`random`, `sharegpt`, ...).
+        dataset_path: File that the words come from, if any.
+        imitated: Whether the data set's published figures stand in for its words.
+        api: Route of the OpenAI API: `completions` or `chat`.
+        extra_body: Further members of each request's JSON body, as JSON text.
+    """
+
+    lengths: Lengths
+    request_count: int
+    arrivals: Arrivals = AllAtOnce()
+    max_concurrency: int | None = None
+    warmup_count: int = 1
+    seed: int = 1
+    ignore_eos: bool = True
+    dataset: str = "random"
+    dataset_path: str | None = None
+    imitated: bool = False
+    api: str = "completions"
+    extra_body: str = ""
+
+    def __post_init__(self) -> None:
+        if self.request_count < 1:
+            raise InputError(f"a run needs at least one request, got {self.request_count}")
+        if self.max_concurrency is not None and self.max_concurrency < 1:
+            raise InputError(f"max_concurrency must be 1 or more, got {self.max_concurrency}")
+        if self.warmup_count < 0:
+            raise InputError(f"warmup_requests must be 0 or more, got {self.warmup_count}")
+
+    @property
+    def closed_loop(self) -> bool:
+        """Whether the next request waits for an answer rather than for a time."""
+        return isinstance(self.arrivals, AllAtOnce)
+
+    def requests(self) -> tuple[Request, ...]:
+        """All requests in order of their due times."""
+        rng = np.random.default_rng(self.seed)
+        inputs, outputs = self.lengths.draw(self.request_count, rng)
+        due_s = itertools.islice(self.arrivals.offsets_s(rng), self.request_count)
+        return tuple(
+            Request(index=i, due_s=due, input_tokens=int(tokens_in), output_tokens=int(tokens_out))
+            for i, (due, tokens_in, tokens_out) in enumerate(
+                zip(due_s, inputs, outputs, strict=True)
+            )
+        )

@@ -1,0 +1,66 @@
+import msgspec
+import pytest
+
+from servetune.errors import InputError, UnknownName
+from servetune.workload import (
+    AllAtOnce,
+    Fixed,
+    Poisson,
+    UniformRange,
+    Workload,
+    workload_from_client_args,
+)
+
+
+def test_the_published_client_arguments_imitate_sharegpt():
+    workload = workload_from_client_args(
+        {"max_concurrency": 32, "num_prompts": 1000, "dataset_name": "sharegpt"}
+    )
+    assert workload.imitated
+    assert workload.closed_loop
+    requests = workload.requests()
+    assert sum(r.input_tokens for r in requests) == 302_118
+    assert sum(r.output_tokens for r in requests) == 195_775
+
+
+def test_random_lengths_and_rates():
+    workload = workload_from_client_args(
+        {"random_input_len": 8, "random_output_len": 4, "request_rate": 2.5, "num_prompts": 3}
+    )
+    assert workload.lengths == Fixed(8, 4)
+    assert workload.arrivals == Poisson(2.5)
+    assert workload_from_client_args({"request_rate": float("inf")}).arrivals == AllAtOnce()
+    assert workload_from_client_args({"random_range_ratio": 0.8}).lengths == UniformRange(
+        1024, 512, 0.8
+    )
+
+
+def test_the_same_workload_asks_the_same_requests():
+    args = {"random_range_ratio": 0.5, "request_rate": 3.0, "num_prompts": 50}
+    assert workload_from_client_args(args).requests() == workload_from_client_args(args).requests()
+    other = workload_from_client_args({**args, "seed": 2})
+    assert other.requests() != workload_from_client_args(args).requests()
+
+
+def test_workloads_round_trip_through_json():
+    workload = workload_from_client_args({"dataset_name": "sharegpt", "request_rate": 3.0})
+    assert msgspec.json.decode(msgspec.json.encode(workload), type=Workload) == workload
+    assert hash(workload) == hash(msgspec.json.decode(msgspec.json.encode(workload), type=Workload))
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        ({"dataset_name": "mmmu"}, UnknownName),
+        ({"backend": "truss"}, UnknownName),
+        ({"nonsense": 1}, UnknownName),
+        ({"lora_name": "x"}, InputError),
+        ({"num_prompts": 0}, InputError),
+        ({"max_concurrency": 0}, InputError),
+        ({"request_rate": -1.0}, InputError),
+        ({"dataset_name": "sharegpt", "sharegpt_output_len": 5}, InputError),
+    ],
+)
+def test_arguments_without_meaning_are_refused(args, error):
+    with pytest.raises(error):
+        workload_from_client_args(args)
