@@ -1,0 +1,294 @@
+"""The argument grammar: text to axes.
+
+    settings := item (";" item)*
+    item     := ["--"] name ("*" name)* [":" type] "=" value
+    type     := int | float | bool | str | json | "(" type ("," type)* ")"
+    value    := scalar | "[" value ("," value)* "]" | "range(" a "," b ["," step] ")"
+
+A scalar is fixed, a list is swept, names joined by `*` are swept together
+(`tensor_parallel_size*data_parallel_size=[(1,4),(2,2),(4,1)]`). A type is the
+annotation, else the table's, else what the text looks like. JSON keeps its quotes.
+Every mistake is an error with its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from servetune.errors import GrammarError, nearest
+from servetune.search.space import Axis, Value
+
+__all__ = ["parse_settings"]
+
+_TYPES: Mapping[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "json": dict}
+_NAME = re.compile(r"(--)?[A-Za-z][\w.-]*$")
+_INT = re.compile(r"[+-]?\d+$")
+_FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf)$")
+_RANGE = re.compile(r"range\((.*)\)$", re.DOTALL)
+_TRUE, _FALSE = frozenset({"true", "True"}), frozenset({"false", "False"})
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+def parse_settings(
+    text: str,
+    *,
+    types: Mapping[str, type],
+    known: Collection[str] | None = None,
+    kind: str = "setting",
+) -> tuple[Axis, ...]:
+    """Read `--server-args` or `--client-args`.
+
+    Args:
+        text: Several options joined by `;`.
+        types: Types by name where the engine (or the client) has a table.
+        known: All names there are, where others shall be refused.
+        kind: For messages, such as "client argument".
+
+    Raises:
+        GrammarError: With the place of the mistake.
+    """
+    axes: list[Axis] = []
+    seen: set[str] = set()
+    for item, at in _split(text, ";", text, 0):
+        if not item.strip():
+            continue
+        axis = _axis(item, at, text, types, known, kind)
+        for name in axis.names:
+            if name in seen:
+                raise GrammarError(f"{name} is given twice", text, at)
+            seen.add(name)
+        axes.append(axis)
+    return tuple(axes)
+
+
+def _axis(
+    item: str,
+    at: int,
+    text: str,
+    types: Mapping[str, type],
+    known: Collection[str] | None,
+    kind: str,
+) -> Axis:
+    left, equals, right = item.partition("=")
+    if not equals or not right.strip():
+        raise GrammarError(f"'{item.strip()}' has no value", text, at, hint="write name=value")
+    names_part, colon, annotation = left.partition(":")
+    names = tuple(
+        _name(part, at + offset, text, known, kind) for part, offset in _parts(names_part, "*")
+    )
+    value_at = at + len(left) + 1
+    wanted: list[type | None] = [types.get(name) for name in names]
+    if colon:
+        wanted = _annotated(annotation, len(names), text, at + len(names_part) + 1)
+    values = _values(right, value_at, text, composite=len(names) > 1)
+    rows = [
+        tuple(
+            _typed(cell, cell_type, names[i], cell_at, text)
+            for i, ((cell, cell_at), cell_type) in enumerate(
+                zip(_row(value, len(names), names, text), wanted, strict=True)
+            )
+        )
+        for value in values
+    ]
+    return Axis(names=names, rows=tuple(rows))
+
+
+def _name(part: str, at: int, text: str, known: Collection[str] | None, kind: str) -> str:
+    name = part.strip()
+    if not _NAME.match(name):
+        raise GrammarError(f"'{name}' is not a name", text, at, hint="write name=value;name=value")
+    name = name.removeprefix("--").replace("-", "_")
+    if known is not None and name not in known:
+        close = nearest(name, known)
+        lead = f"did you mean {', '.join(close)}; " if close else ""
+        raise GrammarError(
+            f"unknown {kind} '{name}'", text, at, hint=f"{lead}known names are {', '.join(known)}"
+        )
+    return name
+
+
+def _annotated(annotation: str, count: int, text: str, at: int) -> list[type | None]:
+    words = [word.strip() for word in annotation.strip().strip("()").split(",")]
+    if len(words) == 1:
+        words *= count
+    if len(words) != count:
+        raise GrammarError(f"{count} names but {len(words)} types", text, at)
+    for word in words:
+        if word not in _TYPES:
+            raise GrammarError(
+                f"unknown type '{word}'", text, at, hint=f"types are {', '.join(_TYPES)}"
+            )
+    return [_TYPES[word] for word in words]
+
+
+_Piece = tuple[str, int]
+
+
+def _values(right: str, at: int, text: str, *, composite: bool) -> list[_Piece]:
+    """The swept values as text with their places: one for a scalar."""
+    value = right.strip()
+    at += len(right) - len(right.lstrip())
+    if ranged := _RANGE.match(value):
+        return [(str(number), at) for number in _range(ranged[1], text, at)]
+    if not value.startswith("["):
+        # forces the check of brackets and quotes for scalars, too
+        list(_split(value, ";", text, at))
+        return [(value, at)]
+    if not value.endswith("]"):
+        raise GrammarError("unbalanced bracket", text, at)
+    pieces = [
+        (piece.strip(), offset + len(piece) - len(piece.lstrip()))
+        for piece, offset in _split(value[1:-1], ",", text, at + 1)
+    ]
+    if pieces and not pieces[-1][0]:
+        pieces.pop()  # a trailing comma
+    if not pieces:
+        raise GrammarError("empty list", text, at, hint="give at least one value")
+    for piece, offset in pieces:
+        if not piece:
+            raise GrammarError("empty value in a list", text, offset)
+    if composite and not pieces[0][0].startswith(("(", "[")):
+        return [(value, at)]  # one tuple written as a list
+    return pieces
+
+
+def _row(value: _Piece, count: int, names: tuple[str, ...], text: str) -> list[_Piece]:
+    piece, at = value
+    if count == 1:
+        return [value]
+    if not (piece[0] in "([" and piece.endswith(_CLOSING[piece[0]])):
+        raise GrammarError(
+            f"{'*'.join(names)} needs {count} values together, got '{piece}'",
+            text,
+            at,
+            hint=f"write [({','.join('1' * count)}),...]",
+        )
+    cells = [(cell.strip(), cell_at) for cell, cell_at in _split(piece[1:-1], ",", text, at + 1)]
+    if len(cells) != count:
+        raise GrammarError(f"{count} names but {len(cells)} values in '{piece}'", text, at)
+    return cells
+
+
+def _range(inside: str, text: str, at: int) -> range:
+    try:
+        numbers = [int(part) for part in inside.split(",")]
+        span = range(*numbers) if len(numbers) in (2, 3) else None
+    except ValueError:
+        span = None
+    if span is None:
+        raise GrammarError(
+            f"cannot read range({inside})",
+            text,
+            at,
+            hint="write range(start,end) or range(start,end,step)",
+        )
+    if not span:
+        raise GrammarError(f"range({inside}) is empty", text, at, hint="the end is not included")
+    return span
+
+
+def _typed(piece: str, wanted: type | None, name: str, at: int, text: str) -> Value:
+    if wanted is None:
+        return _inferred(piece, at, text)
+    if wanted is str:
+        return _unquoted(piece)
+    if wanted is bool:
+        if piece in _TRUE or piece in _FALSE:
+            return piece in _TRUE
+    elif wanted is int:
+        number = _number(piece)
+        if number is not None and number == int(number):
+            return int(number)
+    elif wanted is float:
+        number = _number(piece)
+        if number is not None:
+            return number
+    else:
+        return _json(piece, at, text)
+    raise GrammarError(f"{name} takes {_article(wanted)}, got '{piece}'", text, at)
+
+
+def _inferred(piece: str, at: int, text: str) -> Value:
+    if piece in _TRUE or piece in _FALSE:
+        return piece in _TRUE
+    if piece in ("None", "null"):
+        return None
+    if _INT.match(piece):
+        return int(piece)
+    if _FLOAT.match(piece):
+        number = float(piece)
+        return int(number) if number.is_integer() else number
+    if piece[:1] in "{[":
+        return _json(piece, at, text)
+    return _unquoted(piece)
+
+
+def _json(piece: str, at: int, text: str) -> str:
+    """The JSON text as given; a Python literal is put into JSON."""
+    try:
+        json.loads(piece)
+    except json.JSONDecodeError:
+        try:
+            decoded: Any = ast.literal_eval(piece)
+            return json.dumps(decoded)
+        except (ValueError, SyntaxError, TypeError):
+            raise GrammarError(
+                f"'{piece}' is not JSON", text, at, hint='quote names: {"method":"ngram"}'
+            ) from None
+    return piece
+
+
+def _number(piece: str) -> float | None:
+    return float(piece) if _INT.match(piece) or _FLOAT.match(piece) else None
+
+
+def _unquoted(piece: str) -> str:
+    quoted = len(piece) >= 2 and piece[0] == piece[-1] and piece[0] in "'\""
+    return piece[1:-1] if quoted else piece
+
+
+def _article(wanted: type) -> str:
+    words = {int: "an integer", float: "a number", bool: "true or false"}
+    return words.get(wanted, wanted.__name__)
+
+
+def _parts(text: str, separator: str) -> Iterator[_Piece]:
+    at = 0
+    for part in text.split(separator):
+        yield part, at
+        at += len(part) + len(separator)
+
+
+def _split(piece: str, separator: str, text: str, at: int) -> Iterator[_Piece]:
+    """Parts between separators that stand outside brackets and quotes, with their places."""
+    open_brackets: list[tuple[str, int]] = []
+    quote, start = "", 0
+    for index, char in enumerate(piece):
+        if quote:
+            quote = "" if char == quote and piece[index - 1] != "\\" else quote
+        elif char in "'\"" and _opens_quote(piece, index):
+            quote = char
+            quote_at = at + index
+        elif char in _CLOSING:
+            open_brackets.append((char, at + index))
+        elif char in _CLOSING.values():
+            if not open_brackets or _CLOSING[open_brackets.pop()[0]] != char:
+                raise GrammarError(f"unbalanced '{char}'", text, at + index)
+        elif char == separator and not open_brackets:
+            yield piece[start:index], at + start
+            start = index + 1
+    if quote:
+        raise GrammarError("a quote is not closed", text, quote_at)
+    if open_brackets:
+        raise GrammarError(f"'{open_brackets[-1][0]}' is not closed", text, open_brackets[-1][1])
+    yield piece[start:], at + start
+
+
+def _opens_quote(piece: str, index: int) -> bool:
+    """An apostrophe inside a word is a letter; a quote begins a value."""
+    before = piece[:index].rstrip()
+    return not before or before[-1] in "=,;:([{"

@@ -1,0 +1,31 @@
+"""The only room that remembers: journals and the files beside them."""
+
+from servetune.store.artifacts import Artifacts, read_json, write_json, write_text
+from servetune.store.journal import Journal, latest, read_journal
+from servetune.store.provenance import now_utc, provenance
+from servetune.store.schema import (
+    SCHEMA,
+    Failure,
+    TrialConfig,
+    TrialRecord,
+    record_from_json,
+    trial_key,
+)
+
+__all__ = [
+    "SCHEMA",
+    "Artifacts",
+    "Failure",
+    "Journal",
+    "TrialConfig",
+    "TrialRecord",
+    "latest",
+    "now_utc",
+    "provenance",
+    "read_journal",
+    "read_json",
+    "record_from_json",
+    "trial_key",
+    "write_json",
+    "write_text",
+]

@@ -1,0 +1,182 @@
+"""The journal: one line per trial, on disk before the next trial begins.
+
+A line is whole or it is not there: it is written with one call, synced, and cut off
+again if the write failed half-way. What a kill leaves of a line is cut off when the
+journal is next opened for writing; the trial it belonged to runs again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import msgspec
+
+from servetune.errors import StoreError
+from servetune.store.schema import TrialRecord, record_from_json
+
+__all__ = ["Journal", "latest", "read_journal"]
+
+
+def read_journal(path: Path) -> list[TrialRecord]:
+    """All records of a journal, in the order they were written.
+
+    A last line without its end is what a kill left of a trial, and is passed over.
+
+    Raises:
+        StoreError: The file cannot be read, or a line of it is not a trial record; the
+            message names the line.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from None
+    whole, _ = _whole_lines(raw)
+    return _parsed(whole, path)
+
+
+def latest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """One record per trial: the last that was written, at the place of the first."""
+    by_key: dict[str, TrialRecord] = {}
+    for record in records:
+        by_key[record.key] = record
+    return list(by_key.values())
+
+
+class Journal:
+    """A journal open for appending; one writer at a time.
+
+    Args:
+        path: `X.jsonl`.
+        resume: Whether records that are there already shall be kept. Without it a file
+            that is there is an error.
+
+    Raises:
+        StoreError: The file is there and `resume` is not set, another run is writing it,
+            or a line of it cannot be read. Nothing has been changed then.
+    """
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        self.path = path
+        if path.exists() and path.stat().st_size and not resume:
+            raise StoreError(
+                f"{path} is there already",
+                hint="continue that run with --resume, or choose another --output-json",
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._file: IO[bytes] = path.open("ab")
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}") from None
+        try:
+            self._lock()
+            self.records = self._recover()
+        except BaseException:
+            self._file.close()
+            raise
+        _sync_folder(path.parent)
+
+    def append(self, record: TrialRecord) -> None:
+        """Add a record; when this returns it is on disk.
+
+        Raises:
+            StoreError: It could not be written; what was there before is unharmed.
+        """
+        end = os.fstat(self._file.fileno()).st_size
+        line = record.to_json() + b"\n"
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self._file.fileno(), line[written:])
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            os.ftruncate(self._file.fileno(), end)
+            raise StoreError(
+                f"cannot write {self.path}: {error.strerror}",
+                hint="finished trials are safe; make room and run again with --resume",
+            ) from None
+        self.records.append(record)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreError(
+                f"another run is writing {self.path}",
+                hint="wait for it, or choose another --output-json",
+            ) from None
+
+    def _recover(self) -> list[TrialRecord]:
+        whole, torn = _whole_lines(self.path.read_bytes())
+        records = _parsed(whole, self.path)
+        if torn:
+            os.ftruncate(self._file.fileno(), len(whole))
+            os.fsync(self._file.fileno())
+        elif whole and not whole.endswith(b"\n"):
+            os.write(self._file.fileno(), b"\n")
+        return records
+
+
+def _whole_lines(raw: bytes) -> tuple[bytes, bytes]:
+    """Everything up to the last line end, and what a kill may have left behind it.
+
+    Journals of other tools may end without a line end: a last line that reads as JSON
+    counts as whole.
+    """
+    end = raw.rfind(b"\n") + 1
+    tail = raw[end:]
+    if tail.strip() and _decoded(tail) is not None:
+        return raw, b""
+    return raw[:end], tail
+
+
+def _parsed(raw: bytes, path: Path) -> list[TrialRecord]:
+    records = []
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        decoded = _decoded(line)
+        try:
+            if decoded is None:
+                raise StoreError("not JSON")
+            records.append(record_from_json(decoded))
+        except StoreError as error:
+            raise StoreError(
+                f"{path} line {number}: {error.message}",
+                hint=error.hint or "mend or remove that line; nothing was changed",
+            ) from None
+    return records
+
+
+def _decoded(line: bytes) -> Any:
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name as lasting as its content."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,127 @@
+import pytest
+
+from servetune.errors import GrammarError
+from servetune.search import Space, parse_settings
+
+SERVER_TYPES = {"tensor_parallel_size": int, "gpu_memory_utilization": float, "enforce_eager": bool}
+
+
+def server(text):
+    return list(Space(server=parse_settings(text, types=SERVER_TYPES)).servers())
+
+
+def test_the_published_example_is_nine_servers_and_three_clients():
+    space = Space(
+        server=parse_settings(
+            "tensor_parallel_size=[1,2,4];max_num_batched_tokens=[4096,8192,16384]",
+            types=SERVER_TYPES,
+        ),
+        client=parse_settings(
+            "max_concurrency=[32,64,128];num_prompts=1000;dataset_name=sharegpt", types={}
+        ),
+    )
+    servers, clients = list(space.servers()), list(space.clients())
+    assert len(servers) == 9
+    assert len(clients) == 3
+    assert servers[1] == {"tensor_parallel_size": 1, "max_num_batched_tokens": 8192}
+    assert clients[0] == {"max_concurrency": 32, "num_prompts": 1000, "dataset_name": "sharegpt"}
+    assert space.swept_names == (
+        "tensor_parallel_size",
+        "max_num_batched_tokens",
+        "max_concurrency",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=range(1,4)", [{"a": 1}, {"a": 2}, {"a": 3}]),
+        ("a=range(1, 8, 3)", [{"a": 1}, {"a": 4}, {"a": 7}]),
+        ("a=[1,2,]", [{"a": 1}, {"a": 2}]),
+        ("--max-num-seqs=8", [{"max_num_seqs": 8}]),
+        ("a*b=[(1,4),(2,2)]", [{"a": 1, "b": 4}, {"a": 2, "b": 2}]),
+        ("a*b=[[1,4],[2,2]]", [{"a": 1, "b": 4}, {"a": 2, "b": 2}]),
+        ("a*b=(1,4)", [{"a": 1, "b": 4}]),
+        ("a*b=[1,4]", [{"a": 1, "b": 4}]),
+        ("a*b:(int,float)=[(1,4)]", [{"a": 1, "b": 4.0}]),
+        ("a=[auto,fp8]", [{"a": "auto"}, {"a": "fp8"}]),
+        ("a:str=8", [{"a": "8"}]),
+        ("a:float=8", [{"a": 8.0}]),
+        ("a=8.0", [{"a": 8}]),
+        ("a=0.5", [{"a": 0.5}]),
+        ("a=1e3", [{"a": 1000}]),
+        ("a=[True,false]", [{"a": True}, {"a": False}]),
+        ("a=None", [{"a": None}]),
+        ("a='x;y'", [{"a": "x;y"}]),
+        ("tensor_parallel_size=2.0", [{"tensor_parallel_size": 2}]),
+        ("gpu_memory_utilization=1", [{"gpu_memory_utilization": 1.0}]),
+        ("enforce_eager=True", [{"enforce_eager": True}]),
+    ],
+)
+def test_settings_are_read(text, expected):
+    assert server(text) == expected
+    for got, wanted in zip(server(text), expected, strict=True):
+        assert [type(v) for v in got.values()] == [type(v) for v in wanted.values()]
+
+
+def test_json_values_keep_their_quotes():
+    text = '{"method":"ngram","num_speculative_tokens":5}'
+    assert server(f"speculative_config={text};b=1") == [{"speculative_config": text, "b": 1}]
+    assert [s["c"] for s in server(f'c=[{text},{{"method":"mtp"}}]')] == [text, '{"method":"mtp"}']
+    assert server("c={'method': 'ngram', 'draft': None}") == [
+        {"c": '{"method": "ngram", "draft": null}'}
+    ]
+
+
+def test_a_list_value_is_swept_as_json_when_nested():
+    assert server("cudagraph_capture_sizes=[[1,2,4],[8]]") == [
+        {"cudagraph_capture_sizes": "[1,2,4]"},
+        {"cudagraph_capture_sizes": "[8]"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "says"),
+    [
+        ("a=[1,2", 2, "not closed"),
+        ("a=1,2]", 5, "unbalanced"),
+        ("a=[]", 2, "empty list"),
+        ("a=[1,,2]", 5, "empty value"),
+        ("b=1;a", 4, "no value"),
+        ("b=1;a=", 4, "no value"),
+        ("a=1;a=2", 4, "given twice"),
+        ("a=range(5,1)", 2, "is empty"),
+        ("a=range(x,1)", 2, "cannot read range"),
+        ("a:integer=1", 2, "unknown type"),
+        ("a*b=[(1,2,3)]", 5, "2 names but 3 values"),
+        ("a*b=[1,2,3]", 4, "2 names but 3 values"),
+        ("a*b=7", 4, "needs 2 values together"),
+        ("tensor_parallel_size=two", 21, "takes an integer"),
+        ("tensor_parallel_size=[1,2.5]", 24, "takes an integer"),
+        ("enforce_eager=maybe", 14, "takes true or false"),
+        ("a='x", 2, "not closed"),
+        ("a={x:1}", 2, "not JSON"),
+        ("=3", 0, "not a name"),
+    ],
+)
+def test_a_mistake_is_refused_with_its_place(text, position, says):
+    with pytest.raises(GrammarError, match=says) as caught:
+        server(text)
+    assert caught.value.position == position
+
+
+def test_unknown_client_names_are_refused_with_the_known_ones():
+    with pytest.raises(GrammarError, match="unknown client argument 'max_concurency'") as caught:
+        parse_settings(
+            "num_prompts=3;max_concurency=[1,2]",
+            types={},
+            known=["max_concurrency", "num_prompts"],
+            kind="client argument",
+        )
+    assert caught.value.position == 14
+    assert "did you mean max_concurrency" in caught.value.hint
+
+
+def test_no_text_is_one_empty_configuration():
+    assert server("") == [{}]
+    assert server(" ; ") == [{}]
