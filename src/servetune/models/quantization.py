@@ -1,0 +1,375 @@
+"""How weights and cached keys and values are stored, and how many bytes that takes.
+
+A canonical name is `scheme` or `scheme@scope`. The scheme says how one weight is
+stored, the scope which matrices are: `linear` (all but embeddings, output head and
+routers; the default), `feed_forward` (attention keeps the model's dtype) or `experts`
+(routed experts alone).
+
+| scheme | stored as | bytes per weight |
+|---|---|---|
+| `none` | the model's dtype | 2 or 4 |
+| `fp8` | one scale per tensor or channel | 1 |
+| `fp8_block` | one 32-bit scale per 128 x 128 block | 1 + 4/16384 |
+| `int8` | activations in int8 too | 1 |
+| `int8w` | activations stay | 1 |
+| `int4_gN` | one 16-bit scale per N weights | 0.5 + 2/N |
+| `int4_gNz` | and a 4-bit zero point (AWQ, asymmetric GPTQ) | 0.5 + 2.5/N |
+| `nf4` | one 32-bit scale per 64 weights (bitsandbytes) | 0.5 + 4/64 |
+| `nvfp4` | one 8-bit scale per 16 weights | 0.5 + 1/16 |
+| `mxfp4` | one 8-bit scale per 32 weights | 0.5 + 1/32 |
+
+Layouts: OCP Microscaling 1.0 (mxfp4, 2023), NVIDIA's NVFP4 description (2025), the
+`quantization_config` of compressed-tensors, AutoAWQ, GPTQModel and ModelOpt (2026).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from servetune.errors import InputError, UnknownName
+
+__all__ = [
+    "CACHE_DTYPES",
+    "DTYPE_BYTES",
+    "Quantization",
+    "cache_dtype_bytes",
+    "canonical_cache_dtype",
+    "canonical_dtype",
+    "effective_quantization",
+    "quantization_from_config",
+    "quantization_named",
+]
+
+#: Bytes of one number in each dtype that is not packed.
+DTYPE_BYTES: Mapping[str, float] = MappingProxyType({"bf16": 2.0, "fp16": 2.0, "fp32": 4.0})
+
+_DTYPE_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "bfloat16": "bf16",
+        "float16": "fp16",
+        "half": "fp16",
+        "float32": "fp32",
+        "float": "fp32",
+        "torch.bfloat16": "bf16",
+        "torch.float16": "fp16",
+        "torch.float32": "fp32",
+    }
+)
+
+#: Canonical cache dtype -> bytes per cached number, scales included.
+CACHE_DTYPES: Mapping[str, float] = MappingProxyType(
+    {**DTYPE_BYTES, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "nvfp4": 0.5 + 1 / 16}
+)
+
+#: Engines' names for the same storage (vLLM 0.32 `--kv-cache-dtype`, 2026-11).
+_CACHE_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        **_DTYPE_ALIASES,
+        "fp8_e4m3": "fp8",
+        "fp8_e5m2": "fp8",
+        "fp8_inc": "fp8",
+        "fp8_per_token_head": "fp8",
+        "int8_per_token_head": "int8",
+        "int4_per_token_head": "int4",
+        "nvfp4_4over6": "nvfp4",
+    }
+)
+
+SCOPES = ("linear", "feed_forward", "experts")
+
+
+class Quantization(msgspec.Struct, frozen=True, kw_only=True):
+    """How weights are stored, and which.
+
+    Attributes:
+        name: Canonical, `scheme` or `scheme@scope`.
+        scheme: How one weight is stored.
+        scope: Which matrices are; the rest keep the model's dtype.
+        bytes_per_weight: Scales and zero points included; `None` is the model's dtype.
+        math_dtype: What matrices of this scheme are multiplied in where the silicon can
+            (`fp8`, `int8`, `fp4`); `None` is the model's dtype.
+    """
+
+    name: str
+    scheme: str
+    scope: str
+    bytes_per_weight: float | None
+    math_dtype: str | None
+
+
+_FIXED: Mapping[str, tuple[float | None, str | None]] = MappingProxyType(
+    {
+        "none": (None, None),
+        "fp8": (1.0, "fp8"),
+        "fp8_block": (1.0 + 4 / 128**2, "fp8"),
+        "int8": (1.0, "int8"),
+        "int8w": (1.0, None),
+        "int4": (0.5, None),
+        "nf4": (0.5 + 4 / 64, None),
+        "nvfp4": (0.5 + 1 / 16, "fp4"),
+        "mxfp4": (0.5 + 1 / 32, None),
+    }
+)
+
+_GROUPED = re.compile(r"int4_g(?P<group>[1-9]\d*)(?P<zero>z?)")
+
+#: What engines and people call them -> canonical (vLLM 0.32 and SGLang 0.5 options, 2026-11).
+_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "bf16": "none",
+        "fp16": "none",
+        "awq": "int4_g128z",
+        "awq_marlin": "int4_g128z",
+        "gptq": "int4_g128",
+        "gptq_marlin": "int4_g128",
+        "w4a16": "int4_g128",
+        "int4": "int4_g128",
+        "w8a8_int8": "int8",
+        "w8a16": "int8w",
+        "w8a8_fp8": "fp8",
+        "fbgemm_fp8": "fp8",
+        "modelopt": "fp8",
+        "modelopt_fp4": "nvfp4",
+        "bitsandbytes": "nf4",
+        "experts_int8": "int8w@experts",
+    }
+)
+
+#: Options that mean "whatever the checkpoint says".
+_FROM_CHECKPOINT = ("auto", "compressed-tensors", "compressed_tensors", "quark")
+
+
+def quantization_named(name: str) -> Quantization:
+    """The storage that a canonical name or an engine's option stands for.
+
+    Raises:
+        UnknownName: No such scheme or scope.
+
+    Example:
+        >>> quantization_named("awq").bytes_per_weight
+        0.51953125
+    """
+    lowered = name.lower().replace("-", "_")
+    scheme, _, scope = _ALIASES.get(lowered, lowered).partition("@")
+    scope = scope or "linear"
+    if scope not in SCOPES:
+        raise UnknownName("quantisation scope", scope, SCOPES)
+    grouped = _GROUPED.fullmatch(scheme)
+    if grouped:
+        extra_bytes = 2.5 if grouped["zero"] else 2.0
+        width: float | None = 0.5 + extra_bytes / int(grouped["group"])
+        math_dtype = None
+    elif scheme in _FIXED:
+        width, math_dtype = _FIXED[scheme]
+    else:
+        raise UnknownName("quantisation", name, [*_FIXED, "int4_g128", "int4_g128z", *_ALIASES])
+    return Quantization(
+        name=scheme if scope == "linear" else f"{scheme}@{scope}",
+        scheme=scheme,
+        scope=scope,
+        bytes_per_weight=width,
+        math_dtype=math_dtype,
+    )
+
+
+def effective_quantization(checkpoint: str, requested: str | None) -> Quantization:
+    """What the weights are stored as once loaded.
+
+    A checkpoint that is quantised stays as it is, whatever kernel is asked for. Weights
+    that are not are quantised on loading, or counted as if such a checkpoint existed
+    (so that `awq` can be estimated before anyone has made one).
+
+    Args:
+        checkpoint: `NetworkShape.quantization`.
+        requested: `Plan.quantization`.
+    """
+    if requested is None or checkpoint != "none" or requested.lower() in _FROM_CHECKPOINT:
+        return quantization_named(checkpoint)
+    return quantization_named(requested)
+
+
+def canonical_dtype(name: str) -> str:
+    """`bf16`, `fp16` or `fp32` for any of their spellings."""
+    lowered = name.lower()
+    canonical = _DTYPE_ALIASES.get(lowered, lowered)
+    if canonical not in DTYPE_BYTES:
+        raise UnknownName("dtype", name, [*DTYPE_BYTES, *_DTYPE_ALIASES])
+    return canonical
+
+
+def canonical_cache_dtype(name: str, *, model_dtype: str = "bf16") -> str:
+    """The canonical name of a cache dtype; `auto` is the model's dtype."""
+    lowered = name.lower()
+    if lowered == "auto":
+        return canonical_dtype(model_dtype)
+    canonical = _CACHE_ALIASES.get(lowered, lowered)
+    if canonical not in CACHE_DTYPES:
+        raise UnknownName("KV-cache dtype", name, ["auto", *CACHE_DTYPES, *_CACHE_ALIASES])
+    return canonical
+
+
+def cache_dtype_bytes(name: str, *, model_dtype: str = "bf16") -> float:
+    """Bytes of one cached number, scales included."""
+    return CACHE_DTYPES[canonical_cache_dtype(name, model_dtype=model_dtype)]
+
+
+def quantization_from_config(
+    quantization_config: Mapping[str, Any] | None, *, layer_count: int
+) -> tuple[str, str]:
+    """Canonical weight storage and cache dtype of a published checkpoint.
+
+    Reads `quantization_config` of a `config.json` and the `quantization` table of
+    ModelOpt's `hf_quant_config.json`, which say the same in other words.
+
+    Args:
+        quantization_config: As published; `None` where the weights are plain.
+        layer_count: Tells whether a list of ignored modules covers the whole depth.
+
+    Returns:
+        `NetworkShape.quantization` and `NetworkShape.kv_cache_dtype`.
+
+    Raises:
+        InputError: The scheme is unknown or mixes several.
+    """
+    if not quantization_config:
+        return "none", "auto"
+    config = dict(quantization_config)
+    if isinstance(config.get("quantization"), Mapping):
+        config = dict(config["quantization"])
+    scheme = _scheme(config)
+    scope = _scope(_ignored(config), layer_count)
+    name = scheme if scope == "linear" or scheme == "none" else f"{scheme}@{scope}"
+    return name, _cache_dtype(config)
+
+
+def _scheme(config: Mapping[str, Any]) -> str:
+    method = str(config.get("quant_method", "")).lower()
+    algorithm = str(config.get("quant_algo", "")).upper()
+    if algorithm:
+        return _modelopt(algorithm, config)
+    if method == "compressed-tensors" or (not method and "config_groups" in config):
+        return _compressed_tensors(config)
+    if method in ("fp8", "fbgemm_fp8"):
+        return "fp8_block" if config.get("weight_block_size") else "fp8"
+    if method in ("awq", "gptq"):
+        return _grouped_integers(method, config)
+    if method == "bitsandbytes":
+        return "nf4" if config.get("load_in_4bit") else "int8"
+    if method == "mxfp4":
+        return "mxfp4"
+    raise InputError(
+        f"quantization_config: quant_method '{method}' is not modelled yet",
+        hint="known methods are fp8, awq, gptq, bitsandbytes, mxfp4, compressed-tensors, modelopt",
+    )
+
+
+def _modelopt(algorithm: str, config: Mapping[str, Any]) -> str:
+    known = {
+        "FP8": "fp8",
+        "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+        "FP8_PB_WO": "fp8_block",
+        "NVFP4": "nvfp4",
+        "NVFP4_AWQ": "nvfp4",
+        "W4A16_AWQ": f"int4_g{config.get('group_size') or 128}",
+        "W8A8_SQ_PER_CHANNEL": "int8",
+        "W8A16": "int8w",
+    }
+    if algorithm not in known:
+        raise InputError(
+            f"quantization_config: quant_algo '{algorithm}' is not modelled yet",
+            hint=f"known algorithms are {', '.join(known)}",
+        )
+    return known[algorithm]
+
+
+def _grouped_integers(method: str, config: Mapping[str, Any]) -> str:
+    bits = config.get("bits", config.get("w_bit", 4))
+    if bits == 8:
+        return "int8w"
+    if bits != 4:
+        raise InputError(f"quantization_config: {method} with {bits} bits is not modelled yet")
+    group = config.get("group_size", config.get("q_group_size", 128))
+    zeroed = config.get("zero_point", True) if method == "awq" else not config.get("sym", True)
+    return _int4(group, zeroed=bool(zeroed))
+
+
+def _int4(group: Any, *, zeroed: bool) -> str:
+    if not isinstance(group, int) or group <= 0:  # one scale per column: next to nothing
+        return "int4"
+    return f"int4_g{group}{'z' if zeroed else ''}"
+
+
+def _compressed_tensors(config: Mapping[str, Any]) -> str:
+    groups = config.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise InputError("quantization_config: 'config_groups' is missing")
+    schemes = {_compressed_group(group, config) for group in groups.values()}
+    if len(schemes) > 1:
+        raise InputError(
+            f"quantization_config mixes {', '.join(sorted(schemes))}, which is not modelled yet"
+        )
+    return schemes.pop()
+
+
+def _compressed_group(group: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    weights = group.get("weights") or {}
+    bits, kind = weights.get("num_bits"), weights.get("type", "int")
+    layout = str(group.get("format") or config.get("format") or "")
+    if (bits, kind) == (8, "float"):
+        return "fp8_block" if weights.get("strategy") == "block" else "fp8"
+    if (bits, kind) == (4, "float"):
+        return "mxfp4" if "mxfp4" in layout or weights.get("group_size") == 32 else "nvfp4"
+    if (bits, kind) == (8, "int"):
+        return "int8" if group.get("input_activations") else "int8w"
+    if (bits, kind) == (4, "int"):
+        return _int4(weights.get("group_size"), zeroed=weights.get("symmetric") is False)
+    raise InputError(f"quantization_config: weights of {bits} bits ({kind}) are not modelled yet")
+
+
+def _cache_dtype(config: Mapping[str, Any]) -> str:
+    declared = config.get("kv_cache_quant_algo", config.get("kv_cache_scheme"))
+    if isinstance(declared, str) and declared:
+        return canonical_cache_dtype(declared)
+    if isinstance(declared, Mapping):
+        return {8: "fp8", 4: "nvfp4"}.get(declared.get("num_bits", 8), "auto")
+    return "auto"
+
+
+def _ignored(config: Mapping[str, Any]) -> list[str]:
+    patterns: list[str] = []
+    for key in ("ignore", "modules_to_not_convert", "exclude_modules"):
+        patterns += [str(entry) for entry in config.get(key) or ()]
+    return patterns
+
+
+_LAYER_NUMBER = re.compile(r"layers\.(\d+)")
+
+
+def _scope(ignored: Iterable[str], layer_count: int) -> str:
+    """Which matrices are quantised, from the modules that are not.
+
+    A part counts as ignored where a pattern without a layer number names it, or where
+    patterns with one cover at least half the depth: published lists leave out some first
+    or last layers, which is a detail of a percent or less.
+    """
+    patterns = list(ignored)
+    if not _covers(patterns, "self_attn", layer_count):
+        return "linear"
+    return "experts" if _covers(patterns, "shared_expert", layer_count) else "feed_forward"
+
+
+def _covers(patterns: Iterable[str], part: str, layer_count: int) -> bool:
+    numbers: set[int] = set()
+    for pattern in patterns:
+        if part not in pattern or "indexer" in pattern:
+            continue
+        numbered = _LAYER_NUMBER.search(pattern)
+        if numbered is None:
+            return True
+        numbers.add(int(numbered[1]))
+    return len(numbers) * 2 >= max(1, layer_count)

@@ -1,0 +1,237 @@
+"""The one door to models: a folder, the hub's cache, the bundled catalogue, or the hub.
+
+`load_shape` looks in this order and takes the first that answers:
+
+1. a local folder with a `config.json`, or the path of one;
+2. the Hugging Face cache on this disk, which holds what an engine would really load and
+   may be newer than the catalogue;
+3. the catalogue bundled with servetune;
+4. the hub itself, where the optional `huggingface_hub` is installed and
+   `HF_HUB_OFFLINE` is not set.
+
+With `catalogue_first` the catalogue comes before the cache, so that an answer does not
+depend on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from servetune.errors import InputError, UnknownName
+from servetune.models.hf_config import shape_from_config
+from servetune.models.shape import NetworkShape
+
+__all__ = ["CatalogueModel", "catalogue", "load_config", "load_shape"]
+
+
+_HUB_TIMEOUT_S = 10.0
+
+
+class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of the bundled catalogue.
+
+    Attributes:
+        published_parameters: Of the whole checkpoint, as its publisher counts.
+        other_parameters: The part that is not the decoder: vision tower, extra heads.
+        source: Where the numbers come from.
+        config: The keys of its `config.json` that decide the shape.
+        also: Ids of models with the same shape.
+    """
+
+    published_parameters: int
+    source: str
+    config: dict[str, Any]
+    other_parameters: int = 0
+    also: tuple[str, ...] = ()
+
+
+def load_shape(model: str | Path, *, catalogue_first: bool = False) -> NetworkShape:
+    """The dimensions of a model by folder, hub id or unambiguous short name.
+
+    Args:
+        model: `./folder`, `Qwen/Qwen3-4B`, `qwen3-4b`.
+        catalogue_first: Ask the bundled catalogue before the hub's cache.
+
+    Raises:
+        UnknownName: Nobody knows the model; the nearest catalogue names are in the hint.
+        InputError: Its configuration cannot be read or is not modelled.
+    """
+    name, config, source = _find(str(model), catalogue_first=catalogue_first)
+    return shape_from_config(config, name=name, source=source)
+
+
+def load_config(model: str | Path, *, catalogue_first: bool = False) -> dict[str, Any]:
+    """The configuration that `load_shape` would read, as a table of keys."""
+    return dict(_find(str(model), catalogue_first=catalogue_first)[1])
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> Mapping[str, CatalogueModel]:
+    """The bundled models by hub id, those of equal shape included."""
+    text = resources.files("servetune.models").joinpath("data/models.toml").read_text("utf-8")
+    entries = msgspec.convert(tomllib.loads(text), dict[str, CatalogueModel])
+    everything = dict(entries)
+    for entry in entries.values():
+        everything.update(dict.fromkeys(entry.also, entry))
+    return MappingProxyType(everything)
+
+
+def _find(model: str, *, catalogue_first: bool) -> tuple[str, Mapping[str, Any], str]:
+    """Name, configuration and where it came from."""
+    folder = _folder(model)
+    if folder is not None:
+        return model, _read_folder(folder), str(folder)
+    bundled = _catalogue_name(model)
+    if catalogue_first and bundled is not None:
+        return _from_catalogue(bundled)
+    cached = _cached_folder(bundled or model)
+    if cached is not None:
+        return bundled or model, _read_folder(cached), "the Hugging Face cache on this machine"
+    if bundled is not None:
+        return _from_catalogue(bundled)
+    return model, _from_hub(model), "the Hugging Face hub"
+
+
+def _folder(model: str) -> Path | None:
+    """The folder that `model` names, if it has a configuration.
+
+    A path that is plainly meant as one (it starts with a dot, a slash or a tilde) must
+    exist; anything else may still be a hub id.
+    """
+    if not model.strip():
+        raise InputError("the model's name is empty", hint="give a hub id or a folder")
+    path = Path(model).expanduser()
+    if path.is_file():
+        if path.name == "config.json":
+            return path.parent
+        raise InputError(f"'{model}' is a file, not a model", hint="give its folder or config.json")
+    if path.is_dir():
+        if (path / "config.json").is_file():
+            return path
+        raise InputError(
+            f"the folder '{model}' has no config.json",
+            hint="give the folder of a Hugging Face model, or rename it if you meant a hub id",
+        )
+    if model.startswith((".", "/", "~")):
+        raise InputError(f"the folder '{model}' does not exist", hint="check the path")
+    return None
+
+
+def _read_folder(folder: Path) -> Mapping[str, Any]:
+    """`config.json`, completed by ModelOpt's file where it alone says the quantisation."""
+    config = _read_json(folder / "config.json")
+    beside = folder / "hf_quant_config.json"
+    if isinstance(config, dict) and not config.get("quantization_config") and beside.is_file():
+        config["quantization_config"] = _read_json(beside)
+    if not isinstance(config, dict):
+        raise InputError(
+            f"'{folder / 'config.json'}' must hold a table of keys, not {type(config).__name__}",
+            hint="check config.json against the published one",
+        )
+    return config
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"'{path}' cannot be read: {error}", hint="check the file, or fetch the model again"
+        ) from error
+
+
+def _from_catalogue(name: str) -> tuple[str, Mapping[str, Any], str]:
+    entry = catalogue()[name]
+    return name, entry.config, f"servetune's catalogue: {entry.source}"
+
+
+def _catalogue_name(model: str) -> str | None:
+    """The catalogue's id for a full or short name, whatever its letter case.
+
+    Raises:
+        InputError: The short name fits several models of different shape.
+    """
+    wanted = model.lower()
+    if wanted in (by_lower := {name.lower(): name for name in catalogue()}):
+        return by_lower[wanted]
+    if "/" in model:
+        return None
+    fitting = [name for lowered, name in by_lower.items() if lowered.split("/", 1)[-1] == wanted]
+    if len(fitting) > 1:
+        raise InputError(
+            f"'{model}' fits {len(fitting)} models", hint=f"write one of {', '.join(fitting)}"
+        )
+    return fitting[0] if fitting else None
+
+
+def _cached_folder(model: str) -> Path | None:
+    """The snapshot of a hub id in the cache on this disk, if its configuration is there.
+
+    The layout is `models--org--name/refs/main` with a revision and
+    `snapshots/<revision>/` with the files (huggingface_hub 1.x and 2.x, 2026).
+    """
+    repository = _cache_root() / f"models--{model.replace('/', '--')}"
+    snapshots = repository / "snapshots"
+    try:
+        revision = (repository / "refs" / "main").read_text("utf-8").strip()
+    except OSError:
+        return None
+    if not revision or "/" in revision or revision.startswith("."):
+        return None
+    folder = snapshots / revision
+    return folder if (folder / "config.json").is_file() else None
+
+
+def _cache_root() -> Path:
+    if os.environ.get("HF_HUB_CACHE"):
+        return Path(os.environ["HF_HUB_CACHE"]).expanduser()
+    if os.environ.get("HF_HOME"):
+        return Path(os.environ["HF_HOME"]).expanduser() / "hub"
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "huggingface" / "hub"
+
+
+def _from_hub(model: str) -> Mapping[str, Any]:
+    """Fetch `config.json` into the hub's cache, and read it there."""
+    if "/" not in model:
+        raise _unknown(model, "")
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        raise _unknown(model, "the hub was not asked, as HF_HUB_OFFLINE is set; ")
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise _unknown(model, "the hub was not asked: install servetune[hub] for that; ") from None
+    try:
+        # Asked for its metadata first: that fails at once, where a download waits and repeats.
+        address = huggingface_hub.hf_hub_url(model, "config.json")
+        huggingface_hub.get_hf_file_metadata(address, timeout=_HUB_TIMEOUT_S)
+        path = Path(huggingface_hub.hf_hub_download(model, "config.json"))
+    except Exception as error:
+        # The client's own tree, requests' and httpx's errors, and the operating system's
+        # all mean the same to the user: this door did not open.
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise _unknown(model, f"the hub said: {reason[:160]}; ") from error
+    return _read_folder(path.parent)
+
+
+def _unknown(model: str, why: str) -> UnknownName:
+    known = tuple(catalogue())
+    plain = UnknownName("model", model, known).hint
+    short = UnknownName("model", model, [name.split("/", 1)[-1] for name in known]).hint
+    nearest_names = plain if plain.startswith("did") or not short.startswith("did") else short
+    return UnknownName(
+        "model",
+        model,
+        known,
+        hint=f"{why}give a local folder that holds its config.json; {nearest_names}",
+    )

@@ -1,0 +1,39 @@
+"""Plans: how a model is served, in words of no engine; what engines add; what fits."""
+
+from servetune.plan.defaults import DEFAULTS, resolved
+from servetune.plan.dialects import DIALECTS, plan_from_settings, settings_of
+from servetune.plan.limits import (
+    Memory,
+    check_fits,
+    concurrent_sequences,
+    memory,
+    rank_weights_bytes,
+)
+from servetune.plan.parallel import (
+    check_parallel,
+    expert_ways,
+    layer_share,
+    possible_tensor_parallel,
+    stage_layers,
+)
+from servetune.plan.plan import Plan, Setting
+
+__all__ = [
+    "DEFAULTS",
+    "DIALECTS",
+    "Memory",
+    "Plan",
+    "Setting",
+    "check_fits",
+    "check_parallel",
+    "concurrent_sequences",
+    "expert_ways",
+    "layer_share",
+    "memory",
+    "plan_from_settings",
+    "possible_tensor_parallel",
+    "rank_weights_bytes",
+    "resolved",
+    "settings_of",
+    "stage_layers",
+]

@@ -1,0 +1,391 @@
+"""Whether a plan fits in memory, and how many tokens its cache then holds.
+
+One device's memory is divided as the engine divides it:
+
+    usable     = fraction * (total - driver)
+    weights    = this device's share, the fullest stage
+    activation = step tokens * (residual stream + widest layer) + logits of all sequences
+    graphs     = captured graphs, none with enforce_eager
+    runtime    = libraries' workspaces, more where devices talk to each other
+    cache      = usable - weights - activation - graphs - runtime
+
+SGLang's fraction covers weights and cache alone, so the other three lie outside it.
+Activation, graphs and runtime are estimates: engines measure them at start.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from servetune.errors import DoesNotFit, PlanError
+from servetune.hardware.device import Device
+from servetune.models.counting import (
+    cached_numbers_per_token,
+    embedding_parameter_count,
+    layer_weight_bytes,
+)
+from servetune.models.quantization import (
+    DTYPE_BYTES,
+    cache_dtype_bytes,
+    canonical_dtype,
+    effective_quantization,
+)
+from servetune.models.shape import Attention, DenseFeedForward, LatentAttention, Layer, NetworkShape
+from servetune.plan.defaults import resolved
+from servetune.plan.parallel import layer_share, possible_tensor_parallel, stage_layers
+from servetune.plan.plan import Plan
+from servetune.units import GIB, MIB, format_bytes
+
+__all__ = ["Memory", "check_fits", "concurrent_sequences", "memory", "rank_weights_bytes"]
+
+#: What CUDA does not hand out of the driver's total: 0.4 GiB and 0.2%. From the "total
+#: capacity" in public out-of-memory messages against nvidia-smi, 2026-11: T4 14.56 of 15.00
+#: GiB, L4 22.03 of 22.49, L40S 44.5 of 44.99, H100 79.1 of 79.65, H200 139.8 of 140.4,
+#: B200 178.35 of 179.06.
+_DRIVER_BYTES = 0.4 * GIB
+_DRIVER_FRACTION = 0.002
+
+#: Captured graphs per layer. vLLM logs "Graph capturing finished ... took" 0.3 to 1.0 GiB
+#: for 24 to 80 layers at its default sizes (public logs, 2025-26).
+_GRAPH_BYTES_PER_LAYER = 12 * MIB
+
+#: cuBLAS workspaces; NCCL's buffers once several devices talk (vLLM's "non-torch" memory in
+#: public logs, 2025-26: about 0.1 GiB on one device, 0.3 to 0.5 on several).
+_RUNTIME_BYTES = 0.1 * GIB
+_COMMUNICATION_BYTES = 0.25 * GIB
+
+#: Residual, its sum, the normalised input and the output of a layer live at once.
+_RESIDUAL_COPIES = 4
+
+#: Logits in 32 bits, and the sampler's sorted or scaled copy.
+_LOGIT_BYTES = 8
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """How one device of a replica divides its memory, on the stage with the least cache.
+
+    Attributes:
+        device_bytes: What the driver reports.
+        usable_bytes: The engine's share of what CUDA can hand out.
+        weights_bytes: On the fullest device.
+        activation_bytes: Reserved for one step.
+        graph_bytes: Reserved for captured graphs.
+        runtime_bytes: Reserved for libraries.
+        kv_cache_bytes: What is left for keys and values; zero where nothing is.
+        kv_bytes_per_token: Of one token on this device while no window is full.
+        kv_tokens_per_engine: Tokens that the cache of one data-parallel engine holds, in
+            whole blocks, as if no layer had a window: a floor where some have.
+        kv_tokens: Of all data-parallel engines of one replica together.
+    """
+
+    device_bytes: float
+    usable_bytes: float
+    weights_bytes: float
+    activation_bytes: float
+    graph_bytes: float
+    runtime_bytes: float
+    kv_cache_bytes: float
+    kv_bytes_per_token: float
+    kv_tokens_per_engine: int
+    kv_tokens: int
+
+    @property
+    def reserved_bytes(self) -> float:
+        """What neither weights nor cache may use."""
+        return self.activation_bytes + self.graph_bytes + self.runtime_bytes
+
+    @property
+    def needed_bytes(self) -> float:
+        """Before the first cached token."""
+        return self.weights_bytes + self.reserved_bytes
+
+
+def memory(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
+    """How a plan uses each device's memory; silent fields are resolved first.
+
+    Example:
+        >>> from servetune.hardware import device as named
+        >>> from servetune.models import load_shape
+        >>> plan = Plan(model="Qwen/Qwen3-4B")
+        >>> memory(plan, load_shape(plan.model, catalogue_first=True), named("L4")).kv_tokens
+        86144
+    """
+    plan = resolved(plan, shape, device)
+    usable_bytes = _usable_bytes(plan, device)
+    activation_bytes, graph_bytes, runtime_bytes = _reserved_bytes(plan, shape, device)
+    reserved_bytes = activation_bytes + graph_bytes + runtime_bytes
+    stages = _stages(plan, shape)
+    left = [
+        (
+            max(0.0, usable_bytes - reserved_bytes - weights_bytes),
+            _stage_kv_bytes_per_token(plan, shape, layers),
+        )
+        for layers, weights_bytes in stages
+    ]
+    kv_cache_bytes, kv_bytes_per_token = min(left, key=lambda stage: stage[0] / stage[1])
+    tokens = _whole_blocks(kv_cache_bytes / kv_bytes_per_token, plan)
+    return Memory(
+        device_bytes=device.memory_bytes,
+        usable_bytes=usable_bytes,
+        weights_bytes=max(weights_bytes for _, weights_bytes in stages),
+        activation_bytes=activation_bytes,
+        graph_bytes=graph_bytes,
+        runtime_bytes=runtime_bytes,
+        kv_cache_bytes=kv_cache_bytes,
+        kv_bytes_per_token=kv_bytes_per_token,
+        kv_tokens_per_engine=tokens,
+        kv_tokens=tokens * plan.data_parallel,
+    )
+
+
+def concurrent_sequences(
+    plan: Plan, shape: NetworkShape, device: Device, context_tokens: int
+) -> int:
+    """Sequences of `context_tokens` whose cache one replica holds at once.
+
+    Each takes whole blocks; layers with a window keep no more than it. The scheduler's
+    limit max_num_seqs holds for each data-parallel engine.
+    """
+    plan = resolved(plan, shape, device)
+    free_bytes = _usable_bytes(plan, device) - sum(_reserved_bytes(plan, shape, device))
+    fitting = min(
+        max(0.0, free_bytes - weights_bytes) // _stage_kv_bytes(plan, shape, layers, context_tokens)
+        for layers, weights_bytes in _stages(plan, shape)
+    )
+    return min(int(fitting), plan.max_num_seqs or int(fitting)) * plan.data_parallel
+
+
+def rank_weights_bytes(plan: Plan, shape: NetworkShape) -> tuple[float, ...]:
+    """Weights on every device of one replica: stage by stage, engine by engine."""
+    per_stage = [weights_bytes for _, weights_bytes in _stages(plan, shape)]
+    copies = plan.tensor_parallel * plan.data_parallel
+    return tuple(weights_bytes for weights_bytes in per_stage for _ in range(copies))
+
+
+def check_fits(
+    plan: Plan, shape: NetworkShape, device: Device, *, device_limit: int | None = None
+) -> Memory:
+    """The plan's memory, if its weights and one longest sequence fit.
+
+    Args:
+        plan: What is asked.
+        shape: The network.
+        device: Where it shall run.
+        device_limit: How many devices a better plan may use; 8 by default.
+
+    Raises:
+        PlanError: Its limits contradict each other or the model.
+        DoesNotFit: With the bytes needed and there, per device, and what would fit.
+    """
+    plan = resolved(plan, shape, device)
+    _check_limits(plan, shape)
+    found = memory(plan, shape, device)
+    where = f"{shape.name} as {_degrees(plan)} on {device.name}"
+    if found.needed_bytes >= found.usable_bytes:
+        raise DoesNotFit(
+            f"{where}: weights and working memory need {format_bytes(found.needed_bytes)} "
+            f"per device, {format_bytes(found.usable_bytes)} may be used",
+            needed_bytes=found.needed_bytes,
+            available_bytes=found.usable_bytes,
+            hint=_what_would_fit(plan, shape, device, device_limit or 8),
+        )
+    longest = plan.max_model_len or shape.max_context_tokens
+    if concurrent_sequences(plan, shape, device, longest) < 1:
+        needed_bytes = max(
+            _stage_kv_bytes(plan, shape, layers, longest) for layers, _ in _stages(plan, shape)
+        )
+        fitting = _longest_that_fits(plan, shape, device, longest)
+        shorter = f"max_model_len {fitting} would fit; " if fitting else ""
+        raise DoesNotFit(
+            f"{where}: one sequence of {longest} tokens needs {format_bytes(needed_bytes)} of "
+            f"cache per device, {format_bytes(found.kv_cache_bytes)} is left",
+            needed_bytes=needed_bytes,
+            available_bytes=found.kv_cache_bytes,
+            hint=shorter + _what_would_fit(plan, shape, device, device_limit or 8),
+        )
+    return found
+
+
+def _check_limits(plan: Plan, shape: NetworkShape) -> None:
+    """Refuse what vLLM refuses at start (`SchedulerConfig`, `ModelConfig`, 2026-11)."""
+    tokens, sequences = plan.max_num_batched_tokens or 1, plan.max_num_seqs or 1
+    length = plan.max_model_len or 1
+    if length > shape.max_context_tokens:
+        raise PlanError(
+            f"max_model_len {length} is more than {shape.name} was made for "
+            f"({shape.max_context_tokens} tokens)",
+            hint=f"use {shape.max_context_tokens} or less",
+        )
+    if plan.engine == "sglang":
+        return
+    if tokens < sequences:
+        raise PlanError(
+            f"max_num_batched_tokens {tokens} is less than max_num_seqs {sequences}",
+            hint="each running sequence needs a token in each step",
+        )
+    if plan.chunked_prefill is False and tokens < length:
+        raise PlanError(
+            f"max_num_batched_tokens {tokens} is less than max_model_len {length}, "
+            "and chunked prefill is off",
+            hint="turn chunked prefill on, or let one step hold the longest prompt",
+        )
+
+
+def _usable_bytes(plan: Plan, device: Device) -> float:
+    fraction = plan.gpu_memory_fraction
+    assert fraction is not None  # the plan is resolved
+    if device.architecture == "cpu":
+        return fraction * device.memory_bytes
+    driver_bytes = _DRIVER_BYTES + _DRIVER_FRACTION * device.memory_bytes
+    return fraction * max(0.0, device.memory_bytes - driver_bytes)
+
+
+def _reserved_bytes(plan: Plan, shape: NetworkShape, device: Device) -> tuple[float, float, float]:
+    """Activation, graphs and runtime that the engine keeps inside its share."""
+    if plan.engine == "sglang":
+        return 0.0, 0.0, 0.0
+    if device.architecture == "cpu":
+        return _activation_bytes(plan, shape), 0.0, 0.0
+    layers = math.ceil(shape.layer_count / plan.pipeline_parallel)
+    graph_bytes = 0.0 if plan.enforce_eager else float(layers * _GRAPH_BYTES_PER_LAYER)
+    talks = plan.devices_per_replica > 1
+    runtime_bytes = _RUNTIME_BYTES + (_COMMUNICATION_BYTES if talks else 0.0)
+    return _activation_bytes(plan, shape), graph_bytes, runtime_bytes
+
+
+def _activation_bytes(plan: Plan, shape: NetworkShape) -> float:
+    """Live at the peak of the largest step, per device.
+
+    Per token the residual stream in four places and the widest part of a layer; per
+    sequence its logits. Llama-3-8B with 8,192 tokens and 256 sequences gives 1.15 GiB,
+    where vLLM's log of that run says 1.23 (activation peak, 2024-25).
+    """
+    assert plan.max_num_batched_tokens is not None
+    assert plan.max_num_seqs is not None
+    widest = max(_width(plan, shape, layer) for layer in shape.layers)
+    numbers = plan.max_num_batched_tokens * (_RESIDUAL_COPIES * shape.hidden + widest)
+    return numbers * _plain_bytes(plan, shape) + plan.max_num_seqs * shape.vocab * _LOGIT_BYTES
+
+
+def _width(plan: Plan, shape: NetworkShape, layer: Layer) -> float:
+    """Numbers per token inside the wider half of a layer, on one device."""
+    ways, mixer, part = plan.tensor_parallel, layer.mixer, layer.feed_forward
+    if isinstance(mixer, LatentAttention):
+        attention = mixer.heads * (2 * (mixer.nope_dim + mixer.rope_dim) + mixer.value_dim) / ways
+    else:
+        attention = (2 * mixer.heads + 2 * max(ways, mixer.kv_heads)) * mixer.head_dim / ways
+    if isinstance(part, DenseFeedForward):
+        return max(attention, 3 * part.inner / ways)
+    columns = part.inner if plan.expert_parallel else part.inner / ways
+    return max(attention, part.active * (3 * columns + shape.hidden) + 3 * part.shared_inner / ways)
+
+
+def _stages(plan: Plan, shape: NetworkShape) -> list[tuple[tuple[Layer, ...], float]]:
+    """Layers of each pipeline stage, and the weights on each of its devices."""
+    storage = effective_quantization(shape.quantization, plan.quantization)
+    plain_bytes = _plain_bytes(plan, shape)
+    embedding_bytes = embedding_parameter_count(shape) * plain_bytes / plan.tensor_parallel
+    stages = stage_layers(plan, shape)
+    last = len(stages) - 1
+    found = []
+    for index, layers in enumerate(stages):
+        weights_bytes = sum(
+            layer.count
+            * layer_weight_bytes(layer_share(plan, layer, shape.hidden), storage, plain_bytes)
+            for layer in layers
+        )
+        if index == 0:
+            weights_bytes += embedding_bytes
+        if index == last:
+            weights_bytes += shape.hidden * plain_bytes
+            # A tied head needs a copy of the embedding where it is not on the same stage.
+            if last > 0 or not shape.tied_embeddings:
+                weights_bytes += embedding_bytes
+        found.append((layers, weights_bytes))
+    return found
+
+
+def _stage_kv_bytes_per_token(plan: Plan, shape: NetworkShape, layers: tuple[Layer, ...]) -> float:
+    return _cache_width(plan, shape) * sum(
+        layer.count * cached_numbers_per_token(layer.mixer, tensor_parallel=plan.tensor_parallel)
+        for layer in layers
+    )
+
+
+def _stage_kv_bytes(
+    plan: Plan, shape: NetworkShape, layers: tuple[Layer, ...], context_tokens: int
+) -> float:
+    total = 0.0
+    for layer in layers:
+        window = layer.mixer.window if isinstance(layer.mixer, Attention) else None
+        kept = context_tokens if window is None else min(context_tokens, window)
+        numbers = cached_numbers_per_token(layer.mixer, tensor_parallel=plan.tensor_parallel)
+        total += layer.count * numbers * _blocks(kept, plan) * (plan.block_tokens or 1)
+    return total * _cache_width(plan, shape)
+
+
+def _blocks(tokens: float, plan: Plan) -> int:
+    return math.ceil(tokens / (plan.block_tokens or 1))
+
+
+def _whole_blocks(tokens: float, plan: Plan) -> int:
+    block_tokens = plan.block_tokens or 1
+    return int(tokens // block_tokens) * block_tokens
+
+
+def _cache_width(plan: Plan, shape: NetworkShape) -> float:
+    asked = plan.kv_cache_dtype or "auto"
+    wanted = shape.kv_cache_dtype if asked == "auto" else asked
+    return cache_dtype_bytes(wanted, model_dtype=_dtype(plan, shape))
+
+
+def _dtype(plan: Plan, shape: NetworkShape) -> str:
+    return shape.dtype if plan.dtype in (None, "auto") else canonical_dtype(str(plan.dtype))
+
+
+def _plain_bytes(plan: Plan, shape: NetworkShape) -> float:
+    return DTYPE_BYTES[_dtype(plan, shape)]
+
+
+def _degrees(plan: Plan) -> str:
+    parts = [f"TP{plan.tensor_parallel}"]
+    parts += [f"PP{plan.pipeline_parallel}"] if plan.pipeline_parallel > 1 else []
+    parts += [f"DP{plan.data_parallel}"] if plan.data_parallel > 1 else []
+    return " ".join(parts)
+
+
+def _fits(plan: Plan, shape: NetworkShape, device: Device) -> bool:
+    return concurrent_sequences(plan, shape, device, plan.max_model_len or 1) >= 1
+
+
+def _longest_that_fits(plan: Plan, shape: NetworkShape, device: Device, longest: int) -> int:
+    """The greatest multiple of 16 tokens, below `longest`, of which one sequence fits."""
+    low, high = 0, longest // 16
+    while low < high:
+        middle = (low + high + 1) // 2
+        if concurrent_sequences(plan, shape, device, 16 * middle) >= 1:
+            low = middle
+        else:
+            high = middle - 1
+    return 16 * low
+
+
+def _what_would_fit(plan: Plan, shape: NetworkShape, device: Device, device_limit: int) -> str:
+    """The smallest wider split, and the mildest quantisation, that fit."""
+    offers = []
+    for degree in possible_tensor_parallel(plan, shape, device_limit):
+        wider = msgspec.structs.replace(plan, tensor_parallel=degree)
+        if degree > plan.tensor_parallel and _fits(wider, shape, device):
+            offers.append(f"tensor_parallel {degree}")
+            break
+    if shape.quantization == "none" and plan.quantization is None:
+        for scheme in ("fp8", "awq"):
+            packed = msgspec.structs.replace(plan, quantization=scheme)
+            if _fits(packed, shape, device):
+                offers.append(f"quantization {scheme}")
+                break
+    if offers:
+        return f"{' or '.join(offers)} would fit"
+    return f"nothing up to {device_limit} devices of this kind would fit: take larger ones"

@@ -1,0 +1,208 @@
+"""How a plan splits a network over devices, and whether the network lets it.
+
+| symbol | here |
+|---|---|
+| t | `Plan.tensor_parallel` |
+| d | `Plan.data_parallel` |
+
+Matrices are split by head and by feed-forward column, so t must divide both. KV heads are
+split too, and copied where there are fewer than t. Experts are placed over t*d devices,
+whole (`expert_parallel`) or by column. Layers need not divide by the stages: the engines
+give the remainder to the middle stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from servetune.errors import PlanError
+from servetune.hardware.device import Node
+from servetune.models.counting import LayerParameters, layer_parameters
+from servetune.models.quantization import effective_quantization
+from servetune.models.shape import (
+    Attention,
+    DenseFeedForward,
+    ExpertFeedForward,
+    Layer,
+    NetworkShape,
+)
+from servetune.plan.plan import Plan
+
+__all__ = [
+    "check_parallel",
+    "expert_ways",
+    "layer_share",
+    "possible_tensor_parallel",
+    "stage_layers",
+]
+
+#: Columns of one block of `fp8_block` weights: a split may not cut through one.
+_BLOCK_COLUMNS = 128
+
+
+def check_parallel(plan: Plan, shape: NetworkShape, node: Node | None = None) -> None:
+    """Refuse a plan that the network or the machine cannot carry out.
+
+    Args:
+        plan: What is asked.
+        shape: The network to split.
+        node: The machine; None asks about the network alone.
+
+    Raises:
+        PlanError: With what does not divide, and which degrees would.
+    """
+    obstacle = next(_obstacles(plan, shape), None)
+    if obstacle is not None:
+        raise PlanError(f"{shape.name}: {obstacle}", hint=_degrees_that_work(plan, shape, node))
+    if node is not None and plan.device_count > node.device_count:
+        raise PlanError(
+            f"the plan needs {plan.device_count} devices ({_product(plan)}), "
+            f"{node.label} has {node.device_count}",
+            hint=_degrees_that_work(plan, shape, node),
+        )
+
+
+def possible_tensor_parallel(plan: Plan, shape: NetworkShape, device_limit: int) -> tuple[int, ...]:
+    """Degrees of tensor parallelism up to `device_limit` that divide this network.
+
+    The rest of the plan stays: a degree counts if its devices, stages and copies included,
+    are no more than the limit.
+    """
+    others = plan.device_count // plan.tensor_parallel
+    return tuple(
+        degree
+        for degree in range(1, device_limit // others + 1)
+        if next(_obstacles(msgspec.structs.replace(plan, tensor_parallel=degree), shape), None)
+        is None
+    )
+
+
+def stage_layers(plan: Plan, shape: NetworkShape) -> tuple[tuple[Layer, ...], ...]:
+    """Layer groups of each pipeline stage, first to last.
+
+    Layers are shared out evenly; a remainder goes to the stages before the last, from the
+    back, as the last one also holds the output head (vLLM `get_pp_indices`, 2026-11).
+    """
+    stages = plan.pipeline_parallel
+    share, remainder = divmod(shape.layer_count, stages)
+    counts = [share] * stages
+    for extra in range(remainder):
+        counts[stages - 2 - extra] += 1
+    remaining = list(shape.layers)
+    return tuple(tuple(_take(remaining, count)) for count in counts)
+
+
+def layer_share(plan: Plan, layer: Layer, hidden: int) -> LayerParameters:
+    """Parameters of one such layer that each device of its stage holds."""
+    whole = layer_parameters(layer, hidden)
+    ways = plan.tensor_parallel
+    kv_heads = layer.mixer.kv_heads if isinstance(layer.mixer, Attention) else 1
+    experts = expert_ways(plan)
+    return LayerParameters(
+        heads=whole.heads / ways,
+        kv_heads=whole.kv_heads * max(1.0, kv_heads / ways) / kv_heads,
+        latent=whole.latent,
+        dense=whole.dense / ways,
+        experts=whole.experts / experts,
+        active_experts=whole.active_experts / experts,
+        shared_experts=whole.shared_experts / ways,
+        router=whole.router,
+        vectors=whole.vectors,
+    )
+
+
+def expert_ways(plan: Plan) -> int:
+    """Over how many devices one layer's routed experts are spread.
+
+    vLLM spreads them over tensor- and data-parallel devices together, whole or by column
+    (`FusedMoEParallelConfig`, 2026-11); SGLang's data-parallel copies keep their own.
+    """
+    if plan.engine == "sglang":
+        return plan.tensor_parallel
+    return plan.tensor_parallel * plan.data_parallel
+
+
+def _obstacles(plan: Plan, shape: NetworkShape) -> Iterator[str]:
+    """What stands against the plan, as the network alone sees it."""
+    ways = plan.tensor_parallel
+    if plan.pipeline_parallel > shape.layer_count:
+        yield (
+            f"{plan.pipeline_parallel} pipeline stages are more than the {shape.layer_count} layers"
+        )
+    for layer in shape.layers:
+        mixer = layer.mixer
+        if mixer.heads % ways:
+            yield f"{mixer.heads} attention heads do not divide by tensor_parallel {ways}"
+        if isinstance(mixer, Attention) and mixer.kv_heads % ways and ways % mixer.kv_heads:
+            yield (f"{mixer.kv_heads} KV heads neither divide by nor divide tensor_parallel {ways}")
+        yield from _feed_forward_obstacles(plan, shape, layer)
+    if plan.expert_parallel and not any(
+        isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers
+    ):
+        yield "expert_parallel is asked for, and the network has no experts"
+
+
+def _feed_forward_obstacles(plan: Plan, shape: NetworkShape, layer: Layer) -> Iterator[str]:
+    part, ways = layer.feed_forward, plan.tensor_parallel
+    blocks = effective_quantization(shape.quantization, plan.quantization).scheme == "fp8_block"
+    if isinstance(part, DenseFeedForward):
+        yield from _column_obstacles(part.inner, ways, "feed-forward columns", blocks=blocks)
+        return
+    if part.shared_inner:
+        yield from _column_obstacles(
+            part.shared_inner, ways, "columns of the shared expert", blocks=blocks
+        )
+    spread = expert_ways(plan)
+    if not plan.expert_parallel:
+        yield from _column_obstacles(part.inner, spread, "columns of an expert", blocks=blocks)
+    elif part.experts % spread:
+        yield f"{part.experts} experts do not divide by {spread} devices"
+
+
+def _column_obstacles(columns: int, ways: int, what: str, *, blocks: bool) -> Iterator[str]:
+    if columns % ways:
+        yield f"{columns} {what} do not divide by {ways} devices"
+    elif blocks and (columns // ways) % _BLOCK_COLUMNS:
+        yield (
+            f"{columns} {what} over {ways} devices cut through the "
+            f"{_BLOCK_COLUMNS}-column blocks of its fp8 weights"
+        )
+
+
+def _degrees_that_work(plan: Plan, shape: NetworkShape, node: Node | None) -> str:
+    limit = node.device_count if node is not None else max(8, plan.device_count)
+    single = msgspec.structs.replace(
+        plan, pipeline_parallel=1, data_parallel=1, replicas=1, expert_parallel=False
+    )
+    # With everything else as asked, or else for tensor parallelism alone.
+    for candidate, note in ((plan, ""), (single, " alone")):
+        degrees = possible_tensor_parallel(candidate, shape, limit)
+        if degrees:
+            listed = ", ".join(map(str, degrees))
+            return f"tensor_parallel{note} may be {listed} on {limit} device{'s' * (limit > 1)}"
+    return "use a smaller plan or a larger machine"
+
+
+def _product(plan: Plan) -> str:
+    named = (
+        ("tensor_parallel", plan.tensor_parallel),
+        ("pipeline_parallel", plan.pipeline_parallel),
+        ("data_parallel", plan.data_parallel),
+        ("replicas", plan.replicas),
+    )
+    return " x ".join(f"{name} {count}" for name, count in named if count > 1) or "one replica"
+
+
+def _take(remaining: list[Layer], count: int) -> Iterator[Layer]:
+    """Cut `count` layers off the front of `remaining`, which keeps the rest."""
+    while count > 0 and remaining:
+        first = remaining[0]
+        taken = min(count, first.count)
+        yield msgspec.structs.replace(first, count=taken)
+        count -= taken
+        if taken == first.count:
+            remaining.pop(0)
+        else:
+            remaining[0] = msgspec.structs.replace(first, count=first.count - taken)

@@ -1,0 +1,154 @@
+from types import SimpleNamespace
+
+import pytest
+
+from servetune.errors import UnknownName
+from servetune.hardware import detect, detect_cpu, device, device_of_card
+from servetune.units import MIB
+
+
+class NoAnswer(Exception):
+    pass
+
+
+class FakeNvml:
+    """The functions of pynvml that detection uses, over a list of (name, MiB)."""
+
+    NVMLError = NoAnswer
+    NVML_P2P_CAPS_INDEX_READ = 0
+    NVML_P2P_STATUS_OK = 0
+
+    def __init__(self, cards, *, nvlink=False, generation=4, peer_to_peer=False, driver=True):
+        self.cards = cards
+        self.nvlink = nvlink
+        self.generation = generation
+        self.peer_to_peer = peer_to_peer
+        self.driver = driver
+        self.open = 0
+
+    def nvmlInit(self):  # noqa: N802
+        if not self.driver:
+            raise NoAnswer
+        self.open += 1
+
+    def nvmlShutdown(self):  # noqa: N802
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return index
+
+    def nvmlDeviceGetName(self, handle):  # noqa: N802
+        return self.cards[handle][0]
+
+    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
+        return SimpleNamespace(total=self.cards[handle][1] * MIB)
+
+    def nvmlDeviceGetNvLinkState(self, handle, index):  # noqa: N802
+        if not self.nvlink:
+            raise NoAnswer
+        return 1
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle):  # noqa: N802
+        if self.generation is None:
+            raise NoAnswer
+        return self.generation
+
+    def nvmlDeviceGetP2PStatus(self, first, second, index):  # noqa: N802
+        return self.NVML_P2P_STATUS_OK if self.peer_to_peer else 5
+
+
+@pytest.mark.parametrize(
+    ("card", "mib", "name"),
+    [
+        ("NVIDIA L4", 23034, "L4"),
+        ("NVIDIA L40", 46068, "L40"),
+        ("NVIDIA L40S", 46068, "L40S"),
+        ("NVIDIA A10G", 23028, "A10G"),
+        ("NVIDIA A10", 23028, "A10"),
+        ("Tesla T4", 15360, "T4"),
+        ("Tesla V100-SXM2-16GB", 16160, "V100-16GB"),
+        ("NVIDIA A100-SXM4-40GB", 40960, "A100-40GB"),
+        ("NVIDIA A100-SXM4-80GB", 81920, "A100-80GB"),
+        ("NVIDIA A100-PCIE-40GB", 40960, "A100-PCIe-40GB"),
+        ("NVIDIA A100 80GB PCIe", 81920, "A100-PCIe-80GB"),
+        ("NVIDIA H100 80GB HBM3", 81559, "H100"),
+        ("NVIDIA H100 PCIe", 81559, "H100-PCIe"),
+        ("NVIDIA H100 NVL", 95830, "H100-NVL"),
+        ("NVIDIA H200", 143771, "H200"),
+        ("NVIDIA GH200 480GB", 97871, "GH200"),
+        ("NVIDIA B200", 183359, "B200"),
+        ("NVIDIA B300 SXM6 AC", 275040, "B300"),
+        ("NVIDIA GeForce RTX 4090", 24564, "RTX 4090"),
+        ("NVIDIA RTX 6000 Ada Generation", 49140, "RTX 6000 Ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "RTX PRO 6000 Server"),
+    ],
+)
+def test_a_card_is_told_from_its_neighbours_by_its_whole_name(card, mib, name):
+    found = device_of_card(card, mib * MIB)
+    assert found.name == name
+    assert found.memory_bytes == mib * MIB
+
+
+def test_memory_decides_where_the_name_does_not():
+    assert device_of_card("NVIDIA A100-SXM4", 40960 * MIB).name == "A100-40GB"
+    assert device_of_card("NVIDIA A100-SXM4", 81251 * MIB).name == "A100-80GB"
+
+
+def test_a_card_with_far_other_memory_is_another_card():
+    with pytest.raises(UnknownName, match="NVIDIA H200 with 40960 MiB"):
+        device_of_card("NVIDIA H200", 40960 * MIB)
+
+
+def test_a_card_that_nobody_described_asks_for_a_description():
+    nvml = FakeNvml([("NVIDIA Future 9000", 99999)])
+    with pytest.raises(UnknownName, match="Future 9000") as caught:
+        detect(nvml)
+    assert "TOML" in caught.value.hint
+    assert nvml.open == 0
+
+
+def test_four_l4_without_peer_to_peer_are_found_as_they_are():
+    nvml = FakeNvml([("NVIDIA L4", 23034)] * 4)
+    found = detect(nvml)
+    assert found.label == "4x L4"
+    assert found.link.name == "pcie4"
+    assert found.cpus >= 1
+    assert found.memory_bytes > 0
+    assert nvml.open == 0
+
+
+def test_the_driver_may_name_cards_in_bytes():
+    assert detect(FakeNvml([(b"NVIDIA L4", 23034)])).device.name == "L4"
+
+
+def test_the_link_is_what_the_cards_report():
+    pair = [("NVIDIA L40S", 46068)] * 2
+    assert detect(FakeNvml(pair, peer_to_peer=True)).link.name == "pcie4-p2p"
+    assert detect(FakeNvml(pair, generation=5)).link.name == "pcie5"
+    assert detect(FakeNvml(pair, generation=None)).link.name == device("L40S").link
+    eight = [("NVIDIA H100 80GB HBM3", 81559)] * 8
+    assert detect(FakeNvml(eight, nvlink=True)).link.name == "nvlink4"
+    # The same silicon without its switches is a PCI Express machine.
+    assert detect(FakeNvml(eight, generation=5)).link.name == "pcie5"
+
+
+def test_of_mixed_cards_the_most_numerous_kind_counts():
+    cards = [("NVIDIA T4", 15360), ("NVIDIA L4", 23034), ("NVIDIA L4", 23034)]
+    assert detect(FakeNvml(cards)).label == "2x L4"
+
+
+def test_no_driver_and_no_card_are_nothing():
+    assert detect(FakeNvml([], driver=False)) is None
+    assert detect(FakeNvml([])) is None
+
+
+def test_this_machines_processor_is_one_device_that_says_it_is_a_guess():
+    found = detect_cpu()
+    assert found.device_count == 1
+    assert found.device.architecture == "cpu"
+    assert "guess" in found.device.source
+    assert found.device.bf16_flops == found.cpus * 2.5e9 * 32
+    assert found.memory_bytes == found.device.memory_bytes > 0

@@ -1,0 +1,167 @@
+import doctest
+
+import pytest
+
+from servetune.errors import InputError, UnknownName
+from servetune.models import (
+    cache_dtype_bytes,
+    canonical_cache_dtype,
+    canonical_dtype,
+    effective_quantization,
+    quantization_from_config,
+    quantization_named,
+)
+from servetune.models import quantization as quantization_module
+
+
+def from_config(config, layer_count=4):
+    return quantization_from_config(config, layer_count=layer_count)
+
+
+def compressed(bits, kind, *, activations=None, ignore=("lm_head",), **weights):
+    group = {
+        "weights": {"num_bits": bits, "type": kind, **weights},
+        "input_activations": activations,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": group},
+        "ignore": list(ignore),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_per_weight"),
+    [
+        ("fp8", 1.0),
+        ("fp8_block", 1 + 4 / 16384),
+        ("int8", 1.0),
+        ("awq", 0.5 + 2.5 / 128),
+        ("gptq", 0.5 + 2 / 128),
+        ("int4_g32", 0.5 + 2 / 32),
+        ("nvfp4", 0.5625),
+        ("mxfp4", 0.53125),
+    ],
+)
+def test_scales_count_in_the_width(name, bytes_per_weight):
+    assert quantization_named(name).bytes_per_weight == bytes_per_weight
+
+
+def test_only_schemes_with_narrow_activations_multiply_narrowly():
+    assert quantization_named("fp8").math_dtype == "fp8"
+    assert quantization_named("nvfp4").math_dtype == "fp4"
+    assert quantization_named("int8").math_dtype == "int8"
+    assert quantization_named("awq").math_dtype is None
+    assert quantization_named("none").math_dtype is None
+
+
+def test_a_canonical_name_names_itself():
+    for name in ("none", "fp8_block", "int4_g32@experts", "mxfp4@feed_forward", "int4_g128z"):
+        assert quantization_named(name).name == name
+
+
+def test_unknown_names_offer_the_known_ones():
+    with pytest.raises(UnknownName) as caught:
+        quantization_named("fp9")
+    assert "fp8" in caught.value.hint
+    with pytest.raises(UnknownName, match="scope"):
+        quantization_named("fp8@moon")
+    with pytest.raises(UnknownName):
+        canonical_cache_dtype("fp3")
+    with pytest.raises(UnknownName):
+        canonical_dtype("int7")
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (None, "none"),
+        ({}, "none"),
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True}, "int4_g64z"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, "int4_g128"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True}, "int4"),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "int8w"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
+        ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "mxfp4"),
+        (compressed(8, "float", activations={"num_bits": 8}), "fp8"),
+        (compressed(8, "float", strategy="block"), "fp8_block"),
+        (compressed(8, "int", activations={"num_bits": 8}), "int8"),
+        (compressed(8, "int"), "int8w"),
+        (compressed(4, "float", group_size=16), "nvfp4"),
+        ({"quant_algo": "FP8", "exclude_modules": ["lm_head"]}, "fp8"),
+        ({"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}, "nvfp4"),
+    ],
+)
+def test_published_configurations_are_read(config, name):
+    assert from_config(config)[0] == name
+
+
+def test_four_bit_weights_with_wide_activations_are_not_taken_for_eight_bit_ones():
+    # llm-optimizer reads every compressed-tensors checkpoint as fp8.
+    name, _ = from_config(compressed(4, "int", group_size=128, strategy="group", symmetric=True))
+    assert name == "int4_g128"
+    assert quantization_named(name).math_dtype is None
+
+
+def test_attention_that_stays_wide_is_noticed_by_pattern_or_by_list():
+    by_pattern = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    assert from_config(by_pattern)[0] == "mxfp4@feed_forward"
+    listed = [f"model.layers.{i}.self_attn*" for i in range(4)]
+    by_list = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": listed}}
+    assert from_config(by_list)[0] == "nvfp4@feed_forward"
+    one_layer = {"quantization": {"quant_algo": "NVFP4", "exclude_modules": listed[:1]}}
+    assert from_config(one_layer)[0] == "nvfp4"
+
+
+def test_wide_shared_experts_leave_only_the_routed_ones_narrow():
+    ignored = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"]
+    config = compressed(4, "int", group_size=32, symmetric=True, ignore=ignored)
+    assert from_config(config)[0] == "int4_g32@experts"
+
+
+def test_norms_after_attention_are_no_attention():
+    config = {
+        "quant_method": "fp8",
+        "modules_to_not_convert": ["model.layers.0.post_attention_layernorm", "lm_head"],
+    }
+    assert from_config(config, layer_count=1)[0] == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"quant_method": "magic"}, "'magic' is not modelled"),
+        ({"quant_algo": "MIXED_PRECISION"}, "'MIXED_PRECISION' is not modelled"),
+        ({"quant_method": "gptq", "bits": 3}, "3 bits is not modelled"),
+        ({"quant_method": "compressed-tensors"}, "'config_groups' is missing"),
+    ],
+)
+def test_schemes_that_are_not_known_are_refused(config, said):
+    with pytest.raises(InputError, match=said):
+        from_config(config)
+
+
+def test_the_caches_own_dtype_is_read():
+    assert from_config({"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"})[1] == "fp8"
+    assert from_config({**compressed(8, "float"), "kv_cache_scheme": {"num_bits": 8}})[1] == "fp8"
+    assert from_config({**compressed(8, "float"), "kv_cache_scheme": None})[1] == "auto"
+
+
+def test_a_quantised_checkpoint_stays_as_it_is_whatever_is_asked():
+    assert effective_quantization("mxfp4@feed_forward", "fp8").name == "mxfp4@feed_forward"
+    assert effective_quantization("none", "fp8").name == "fp8"
+    assert effective_quantization("none", None).name == "none"
+    assert effective_quantization("none", "auto").name == "none"
+
+
+def test_cache_names_of_the_engines_mean_their_width():
+    assert cache_dtype_bytes("auto", model_dtype="fp16") == 2
+    assert cache_dtype_bytes("fp8_e4m3") == 1
+    assert cache_dtype_bytes("bfloat16") == 2
+    assert cache_dtype_bytes("nvfp4") == 0.5625
+
+
+def test_examples_in_the_docstrings_hold():
+    assert doctest.testmod(quantization_module).failed == 0

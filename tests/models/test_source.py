@@ -1,0 +1,177 @@
+import json
+import sys
+import types
+
+import pytest
+
+from servetune.errors import InputError, UnknownName
+from servetune.models import catalogue, load_config, load_shape
+
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "intermediate_size": 160,
+    "vocab_size": 1000,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_hub_and_no_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def write_folder(folder, **changes):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({**TINY, **changes}))
+    return folder
+
+
+def write_cache(root, model, **changes):
+    repository = root / f"models--{model.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc123")
+    write_folder(repository / "snapshots" / "abc123", **changes)
+
+
+def test_a_folder_is_read_by_its_path_or_by_its_file(tmp_path):
+    folder = write_folder(tmp_path / "mine")
+    for path in (folder, folder / "config.json"):
+        shape = load_shape(str(path))
+        assert (shape.vocab, shape.source) == (1000, str(folder))
+
+
+def test_a_folder_wins_over_a_catalogue_model_of_the_same_name(tmp_path):
+    write_folder(tmp_path / "Qwen" / "Qwen3-4B")
+    assert load_shape("Qwen/Qwen3-4B").hidden == 64
+
+
+def test_modelopts_second_file_completes_a_folder(tmp_path):
+    folder = write_folder(tmp_path / "mine")
+    table = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    (folder / "hf_quant_config.json").write_text(json.dumps(table))
+    shape = load_shape(folder)
+    assert (shape.quantization, shape.kv_cache_dtype) == ("fp8", "fp8")
+
+
+def test_the_catalogue_answers_without_a_network():
+    shape = load_shape("Qwen/Qwen3-4B")
+    assert (shape.hidden, shape.layer_count, shape.vocab) == (2560, 36, 151_936)
+    assert shape.max_context_tokens == 40_960
+    assert "catalogue" in shape.source
+
+
+def test_letter_case_and_a_short_name_are_enough():
+    assert load_shape("qwen/qwen3-4b").name == "Qwen/Qwen3-4B"
+    assert load_shape("qwen3-4b").name == "Qwen/Qwen3-4B"
+
+
+def test_the_hubs_cache_wins_over_the_catalogue_unless_asked_otherwise(tmp_path):
+    write_cache(tmp_path / "hf" / "hub", "Qwen/Qwen3-4B")
+    assert load_shape("Qwen/Qwen3-4B").hidden == 64
+    assert load_shape("qwen3-4b").hidden == 64
+    assert load_shape("Qwen/Qwen3-4B", catalogue_first=True).hidden == 2560
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
+    write_cache(tmp_path / "elsewhere", "me/mine")
+    with pytest.raises(UnknownName):
+        load_shape("me/mine")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "elsewhere"))
+    assert load_shape("me/mine").vocab == 1000
+
+
+def test_half_a_download_in_the_cache_is_no_model(tmp_path):
+    refs = tmp_path / "hf" / "hub" / "models--me--mine" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("../../elsewhere")
+    with pytest.raises(UnknownName):
+        load_shape("me/mine")
+
+
+def test_an_unknown_model_offers_near_names_and_a_folder():
+    with pytest.raises(UnknownName) as caught:
+        load_shape("Qwen/Qwen3-5B")
+    assert "Qwen/Qwen3-4B" in caught.value.hint
+    assert "folder" in caught.value.hint
+    assert "HF_HUB_OFFLINE" in caught.value.hint
+    with pytest.raises(UnknownName) as caught:
+        load_shape("qwen3-5b")
+    assert "Qwen3-4B" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path.mkdir(), "has no config.json"),
+        (lambda path: path.write_text("x"), "is a file, not a model"),
+        (lambda _path: None, "does not exist"),
+    ],
+)
+def test_a_path_that_holds_no_model_is_refused(tmp_path, make, said):
+    make(tmp_path / "thing")
+    with pytest.raises(InputError, match=said):
+        load_shape("./thing")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\x00", ""])
+def test_a_broken_file_is_refused_with_its_path(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InputError, match=r"config\.json"):
+        load_shape(tmp_path)
+
+
+def test_an_empty_name_is_refused():
+    with pytest.raises(InputError, match="empty"):
+        load_shape(" ")
+
+
+def fake_hub(monkeypatch, folder=None, error=None):
+    def metadata(address, *, timeout):
+        assert timeout > 0
+        if error is not None:
+            raise error
+
+    module = types.ModuleType("huggingface_hub")
+    module.hf_hub_url = lambda model, file: f"hub:{model}/{file}"
+    module.get_hf_file_metadata = metadata
+    module.hf_hub_download = lambda _model, file: str(folder / file)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+
+
+def test_the_hub_is_asked_last(tmp_path, monkeypatch):
+    fake_hub(monkeypatch, folder=write_folder(tmp_path / "downloaded"))
+    assert load_shape("someone/something").vocab == 1000
+
+
+def test_a_hub_that_fails_is_one_clear_line(monkeypatch):
+    fake_hub(monkeypatch, error=OSError("401 Client Error\nmore lines"))
+    with pytest.raises(UnknownName) as caught:
+        load_shape("someone/secret")
+    assert "the hub said: 401 Client Error;" in caught.value.hint
+    assert "\n" not in caught.value.hint
+
+
+def test_without_the_client_the_hint_says_how_to_get_it(monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UnknownName) as caught:
+        load_shape("someone/something")
+    assert "servetune[hub]" in caught.value.hint
+
+
+def test_a_configuration_can_be_had_as_it_is(tmp_path):
+    assert load_config(write_folder(tmp_path / "mine"))["vocab_size"] == 1000
+    assert load_config("Qwen/Qwen3-4B")["head_dim"] == 128
+
+
+def test_the_catalogue_is_large_and_has_the_models_of_the_demo():
+    assert len(catalogue()) >= 60
+    for family in ("Qwen3-4B", "Llama-3.3", "Mixtral", "gemma-3", "phi-4", "gpt-oss", "Kimi-K2"):
+        assert any(family in name for name in catalogue()), family

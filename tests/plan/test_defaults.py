@@ -1,0 +1,109 @@
+import doctest
+
+import pytest
+
+from servetune.errors import UnknownName
+from servetune.hardware import detect_cpu, device
+from servetune.models import load_shape
+from servetune.plan import Plan, defaults, resolved
+
+SHAPE = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+
+
+def fill(gpu="L4", **fields):
+    return resolved(Plan(model="Qwen/Qwen3-4B", **fields), SHAPE, device(gpu))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens", "sequences"),
+    [
+        ("L4", 2048, 256),
+        ("L40S", 2048, 256),
+        ("A100-80GB", 2048, 256),  # large, but left out by name
+        ("H100", 8192, 1024),
+        ("H200", 8192, 1024),
+        ("MI300X", 8192, 1024),
+        ("RTX PRO 6000", 8192, 1024),
+    ],
+)
+def test_vllms_step_depends_on_the_memory_class(gpu, tokens, sequences):
+    plan = fill(gpu)
+    assert (plan.max_num_batched_tokens, plan.max_num_seqs) == (tokens, sequences)
+
+
+def test_vllm_fills_every_silent_field_but_the_checkpoints_storage():
+    plan = fill()
+    silent = [name for name in plan.__struct_fields__ if getattr(plan, name) is None]
+    assert silent == ["quantization"]
+    assert plan.max_model_len == 40_960
+    assert plan.block_tokens == 16
+    assert plan.gpu_memory_fraction == 0.92
+    assert (plan.prefix_caching, plan.chunked_prefill, plan.enforce_eager) == (True, True, False)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "simulated", "sglang"])
+def test_what_was_chosen_stays_and_resolving_twice_changes_nothing(engine):
+    chosen = {
+        "max_num_seqs": 7,
+        "max_num_batched_tokens": 999,
+        "max_model_len": 1234,
+        "gpu_memory_fraction": 0.5,
+        "prefix_caching": False,
+        "enforce_eager": True,
+    }
+    plan = fill(engine=engine, **chosen)
+    assert {name: getattr(plan, name) for name in chosen} == chosen
+    assert resolved(plan, SHAPE, device("L4")) == plan
+    twice = fill(engine=engine)
+    assert resolved(twice, SHAPE, device("L4")) == twice
+
+
+def test_the_simulated_engine_behaves_as_vllm():
+    simulated, vllm = fill(engine="simulated"), fill(engine="vllm")
+    differing = [
+        name for name in vllm.__struct_fields__ if getattr(simulated, name) != getattr(vllm, name)
+    ]
+    assert differing == ["engine"]
+
+
+def test_a_step_never_holds_more_than_all_sequences_can_ask_for():
+    plan = fill("H100", max_num_seqs=2, max_model_len=100)
+    assert plan.max_num_batched_tokens == 200
+
+
+def test_no_more_sequences_run_than_a_step_has_tokens():
+    assert fill("H100", max_num_batched_tokens=64).max_num_seqs == 64
+
+
+def test_without_chunks_a_step_holds_the_longest_prompt():
+    assert fill(chunked_prefill=False).max_num_batched_tokens == 40_960
+
+
+def test_a_processor_has_its_own_blocks_and_steps():
+    cpu = detect_cpu().device
+    plan = resolved(Plan(model="tiny"), SHAPE, cpu)
+    assert (plan.block_tokens, plan.max_num_batched_tokens, plan.max_num_seqs) == (128, 2048, 128)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "chunk_tokens"), [("T4", 2048), ("L4", 4096), ("L40S", 4096), ("H100", 8192)]
+)
+def test_sglangs_chunk_depends_on_the_memory_class(gpu, chunk_tokens):
+    plan = fill(gpu, engine="sglang")
+    assert plan.max_num_batched_tokens == chunk_tokens
+    assert plan.block_tokens == 1
+
+
+def test_sglangs_static_share_leaves_room_for_a_step():
+    # H100: 512 + 1.5 * 8192 + 2 * 256 + 128 MiB = 13,440 of 81,559.
+    assert fill("H100", engine="sglang").gpu_memory_fraction == 0.835
+    assert fill("T4", engine="sglang", max_num_batched_tokens=100_000).gpu_memory_fraction >= 0.1
+
+
+def test_an_engine_without_known_defaults_is_refused():
+    with pytest.raises(UnknownName, match="engine"):
+        fill(engine="vlllm")
+
+
+def test_examples_in_the_docstrings_hold():
+    assert doctest.testmod(defaults).failed == 0
