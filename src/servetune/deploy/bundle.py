@@ -1,0 +1,132 @@
+"""Bundle: the files of one deployment as a value, and the one door to the disk."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+
+from servetune.deploy.secret import looks_secret
+from servetune.errors import DeployError
+
+__all__ = ["MARKER", "PLAN_FILE", "Bundle", "write"]
+
+#: Every bundle holds this file; its `MARKER` key tells ours from a stranger's folder.
+PLAN_FILE = "plan.json"
+MARKER = "servetune_bundle"
+
+
+class Bundle(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of one deployment, ready to write; equal inputs give equal bundles.
+
+    Attributes:
+        files: Relative path and text, in the order in which a reader would open them.
+        executable: Paths that get their execute bits.
+        warnings: Sentences that the user must see before spending money.
+    """
+
+    files: tuple[tuple[str, str], ...]
+    executable: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for path, text in self.files:
+            pure = PurePosixPath(path)
+            if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+                raise DeployError(f"a bundle's file must lie inside its folder, got '{path}'")
+            if looks_secret(text):
+                raise DeployError(
+                    f"{path} would hold what looks like a credential",
+                    hint="give tokens by environment variable or Secrets Manager when deploying",
+                )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(path for path, _ in self.files)
+
+    def text(self, path: str) -> str:
+        """The text of one file.
+
+        Raises:
+            KeyError: The bundle has no such file.
+        """
+        return dict(self.files)[path]
+
+    def json(self, path: str) -> Any:
+        return json.loads(self.text(path))
+
+
+def write(bundle: Bundle, out_dir: Path) -> tuple[Path, ...]:
+    """Write a bundle's files and return their paths, in the bundle's order.
+
+    A new or empty folder appears whole or not at all. A folder that an earlier bundle
+    made is renewed file by file, each replaced in one step; what the earlier bundle had
+    and this one has not is removed, and files that neither knows are left alone.
+
+    Raises:
+        DeployError: The folder holds something that is not a bundle, or cannot be written.
+    """
+    earlier = _earlier_names(out_dir)
+    try:
+        if earlier is None:
+            _write_new(bundle, out_dir)
+        else:
+            _renew(bundle, out_dir, earlier)
+    except OSError as error:
+        raise DeployError(
+            f"cannot write the bundle to '{out_dir}': {error.strerror or error}",
+            hint="choose another folder with --out",
+        ) from None
+    return tuple(out_dir / name for name in bundle.names)
+
+
+def _earlier_names(out_dir: Path) -> tuple[str, ...] | None:
+    """Files of the bundle that lies in the folder; `None` for a new or empty one."""
+    if not out_dir.exists():
+        return None
+    if not out_dir.is_dir():
+        raise DeployError(f"'{out_dir}' is a file", hint="choose another folder with --out")
+    if not any(out_dir.iterdir()):
+        return None
+    try:
+        made = json.loads((out_dir / PLAN_FILE).read_text("utf-8"))
+    except (OSError, ValueError):
+        made = None
+    if not isinstance(made, dict) or MARKER not in made:
+        raise DeployError(
+            f"'{out_dir}' is not empty and was not made by servetune deploy",
+            hint="choose a new or empty folder with --out; nothing was written",
+        )
+    return tuple(name for name in made.get("files", ()) if isinstance(name, str))
+
+
+def _write_new(bundle: Bundle, out_dir: Path) -> None:
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out_dir.name}-", dir=out_dir.parent) as staging:
+        made = Path(staging) / "bundle"
+        made.mkdir()
+        for name, text in bundle.files:
+            _put(made / name, text, executable=name in bundle.executable)
+        made.replace(out_dir)  # POSIX lets a folder replace an empty one in one step
+
+
+def _renew(bundle: Bundle, out_dir: Path, earlier: tuple[str, ...]) -> None:
+    with tempfile.TemporaryDirectory(prefix=".renew-", dir=out_dir) as staging:
+        for number, (name, text) in enumerate(bundle.files):
+            made = Path(staging) / str(number)
+            _put(made, text, executable=name in bundle.executable)
+            (out_dir / name).parent.mkdir(parents=True, exist_ok=True)
+            made.replace(out_dir / name)
+    for name in set(earlier) - set(bundle.names):
+        pure = PurePosixPath(name)
+        if not pure.is_absolute() and ".." not in pure.parts:
+            (out_dir / name).unlink(missing_ok=True)
+
+
+def _put(path: Path, text: str, *, executable: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8", newline="\n")
+    path.chmod(0o755 if executable else 0o644)
