@@ -1,0 +1,39 @@
+"""Step times and steady states by formula."""
+
+from servetune.perf.roofline.coefficients import COEFFICIENTS, Coefficients, coefficients_for
+from servetune.perf.roofline.collectives import all_gather_s, all_reduce_s
+from servetune.perf.roofline.estimate import (
+    ConcurrencyLimits,
+    Estimate,
+    Interval,
+    Phase,
+    Roofline,
+    estimate,
+    performance_at,
+)
+from servetune.perf.roofline.ops import Operations, Step, operations
+from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
+from servetune.perf.roofline.step import StepLaw, step_law
+
+__all__ = [
+    "COEFFICIENTS",
+    "Coefficients",
+    "ConcurrencyLimits",
+    "Estimate",
+    "Interval",
+    "OperatingPoint",
+    "Operations",
+    "Phase",
+    "Roofline",
+    "SteadyState",
+    "Step",
+    "StepLaw",
+    "all_gather_s",
+    "all_reduce_s",
+    "coefficients_for",
+    "estimate",
+    "length_moments",
+    "operations",
+    "performance_at",
+    "step_law",
+]

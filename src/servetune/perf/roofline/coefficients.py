@@ -1,0 +1,192 @@
+"""How far real kernels and engines stay behind the datasheet, and where that was read.
+
+Everything fitted or assumed in the step-time law is a field of one frozen value, so that
+a calibration replaces that value and nothing else. `tools/operator_facts.py` derives the
+kernel fields from public operator tables (aiconfigurator-core 0.12.0, Apache-2.0, read
+2026-11-20: vLLM 0.24 kernels on L40S, H100, H200, B200, vLLM 0.14 on A100); no end-to-end
+measurement went into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from servetune.hardware.device import Device
+
+__all__ = ["COEFFICIENTS", "Coefficients", "coefficients_for"]
+
+
+class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One generation of kernels under one generation of an engine.
+
+    Kernel fields (source: operator tables, medians over the region in brackets):
+
+    Attributes:
+        name: Engine generation, silicon and what they rest on.
+        gemm_compute_fraction: Share of the dense bf16 peak [m >= 4096].
+        gemm_compute_fraction_8bit: Share of the fp8 or int8 peak [m >= 4096].
+        gemm_memory_fraction: Share of memory bandwidth [m <= 16, weights beyond L2].
+        gemm_memory_fraction_8bit: The same with one-byte weights.
+        gemm_s: Time of a matrix kernel that has next to nothing to do.
+        gemm_8bit_s: The same with the activations quantised on the way in.
+        attention_compute_fraction: Prefill, share of the bf16 peak [16k tokens].
+        attention_extra_pairs_per_token: Query-key pairs that a prefill token costs
+            beyond those it needs: blocks on the diagonal and short rows. It bends the
+            achieved fraction down to 0.2-0.3 at 512 tokens, as measured.
+        attention_memory_fraction: Decode, share of memory bandwidth [cache > 0.8 GB].
+        attention_s: Time of an attention kernel on a nearly empty cache.
+
+    Engine fields (no public table; bounds in brackets, to be fitted by a calibration):
+
+    Attributes:
+        elementwise_s: One fused small kernel inside a captured graph [1-3 us].
+        elementwise_per_layer: Such kernels per layer: two norms, rotary with query/key
+            norm, cache write, gated activation.
+        step_s: Scheduling, input preparation and sampling on the host for each step
+            that the device waits for [0.3-3 ms].
+        sequence_s: The part of that which grows with each running sequence [2-20 us].
+        host_layer_s: Launching one layer's kernels from the host where no captured
+            graph covers the step [0.1-0.3 ms]; a step takes at least that long.
+        captured_tokens: Largest step that captured graphs cover (vLLM: 512 tokens).
+        sampling_bytes_per_logit: Traffic of turning one logit into its share of a token:
+            bf16 in, float32 copy, two reads.
+        request_s: From a request's arrival at the server to the scheduler's queue:
+            HTTP, tokenizer, one hop between processes [2-20 ms].
+    """
+
+    name: str
+    gemm_compute_fraction: float
+    gemm_compute_fraction_8bit: float
+    gemm_memory_fraction: float
+    gemm_memory_fraction_8bit: float
+    gemm_s: float
+    gemm_8bit_s: float
+    attention_compute_fraction: float
+    attention_extra_pairs_per_token: float
+    attention_memory_fraction: float
+    attention_s: float
+    elementwise_s: float = 2e-6
+    elementwise_per_layer: int = 5
+    step_s: float = 1.0e-3
+    sequence_s: float = 5e-6
+    host_layer_s: float = 150e-6
+    captured_tokens: int = 512
+    sampling_bytes_per_logit: float = 14.0
+    request_s: float = 5e-3
+
+
+_AMPERE = Coefficients(
+    name="vllm-v1/ampere/operator-tables-2026-11",
+    gemm_compute_fraction=0.86,
+    gemm_compute_fraction_8bit=0.60,  # int8 was not in the table; between Ada and bf16
+    gemm_memory_fraction=0.76,
+    gemm_memory_fraction_8bit=0.76,
+    gemm_s=5.3e-6,
+    gemm_8bit_s=6.5e-6,
+    attention_compute_fraction=0.57,
+    attention_extra_pairs_per_token=273.0,
+    attention_memory_fraction=0.79,
+    attention_s=18e-6,
+)
+_ADA = Coefficients(
+    name="vllm-v1/ada/operator-tables-2026-11",
+    gemm_compute_fraction=0.59,
+    gemm_compute_fraction_8bit=0.46,
+    gemm_memory_fraction=0.83,
+    gemm_memory_fraction_8bit=0.72,
+    gemm_s=3.7e-6,  # the floor of small kernels: L2 of 96 MB hides the fitted one
+    gemm_8bit_s=5.3e-6,
+    attention_compute_fraction=0.50,
+    attention_extra_pairs_per_token=208.0,
+    attention_memory_fraction=0.82,
+    attention_s=11.5e-6,
+)
+_HOPPER = Coefficients(
+    name="vllm-v1/hopper/operator-tables-2026-11",
+    gemm_compute_fraction=0.78,
+    gemm_compute_fraction_8bit=0.54,
+    gemm_memory_fraction=0.85,
+    gemm_memory_fraction_8bit=0.78,
+    gemm_s=3.9e-6,
+    gemm_8bit_s=6.5e-6,
+    attention_compute_fraction=0.60,
+    attention_extra_pairs_per_token=545.0,
+    attention_memory_fraction=0.88,
+    attention_s=12e-6,
+)
+_BLACKWELL = Coefficients(
+    name="vllm-v1/blackwell/operator-tables-2026-11",
+    gemm_compute_fraction=0.68,
+    gemm_compute_fraction_8bit=0.42,
+    gemm_memory_fraction=0.79,
+    gemm_memory_fraction_8bit=0.67,
+    gemm_s=4.0e-6,
+    gemm_8bit_s=6.5e-6,
+    attention_compute_fraction=0.54,
+    attention_extra_pairs_per_token=761.0,
+    attention_memory_fraction=0.85,
+    attention_s=9e-6,
+)
+#: vLLM's CPU backend, where the host's own work is most of a small model's step. Engine
+#: fields: vLLM CPU 0.32 on two shared cores, a model of 1.5 M parameters, gaps between
+#: tokens of 7-15, 12-16 and 19-27 ms at concurrency 1, 8 and 32 (2026-11, +-50%). Shares
+#: of peak are assumed.
+_CPU = Coefficients(
+    name="vllm-v1/cpu/rough-2026-11",
+    gemm_compute_fraction=0.50,
+    gemm_compute_fraction_8bit=0.50,
+    gemm_memory_fraction=0.60,
+    gemm_memory_fraction_8bit=0.60,
+    gemm_s=20e-6,
+    gemm_8bit_s=30e-6,
+    attention_compute_fraction=0.25,
+    attention_extra_pairs_per_token=64.0,
+    attention_memory_fraction=0.50,
+    attention_s=100e-6,
+    elementwise_s=20e-6,
+    step_s=8e-3,
+    sequence_s=0.4e-3,
+    host_layer_s=0.0,
+    request_s=15e-3,
+)
+#: Silicon without a table of its own: the middle of those that have one.
+_UNSEEN = Coefficients(
+    name="vllm-v1/unseen/operator-tables-2026-11",
+    gemm_compute_fraction=0.70,
+    gemm_compute_fraction_8bit=0.50,
+    gemm_memory_fraction=0.80,
+    gemm_memory_fraction_8bit=0.74,
+    gemm_s=4.5e-6,
+    gemm_8bit_s=6.5e-6,
+    attention_compute_fraction=0.55,
+    attention_extra_pairs_per_token=400.0,
+    attention_memory_fraction=0.80,
+    attention_s=12e-6,
+)
+
+#: Architecture, as `Device.architecture` names it in lower case, to its coefficients.
+COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
+    {
+        "ampere": _AMPERE,
+        "ada": _ADA,
+        "hopper": _HOPPER,
+        "blackwell": _BLACKWELL,
+        "cpu": _CPU,
+        "": _UNSEEN,
+    }
+)
+
+
+def coefficients_for(device: Device) -> Coefficients:
+    """The coefficients of the device's architecture; those of unseen silicon else.
+
+    An architecture counts by how its name begins, so that `ada lovelace` is `ada`.
+    """
+    architecture = device.architecture.lower().replace("-", " ").replace("_", " ")
+    for name, coefficients in COEFFICIENTS.items():
+        if name and architecture.split(" ")[0] == name:
+            return coefficients
+    return COEFFICIENTS[""]

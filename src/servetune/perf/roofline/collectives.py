@@ -1,0 +1,103 @@
+"""How long devices of one node take to agree: all-reduce and all-gather.
+
+    time = latency(group) + message_bytes / rate(group, link)
+
+On a switched fabric (NVLink) the rate is a share of the link's. On PCIe it is not the
+slot that binds beyond two devices but the way through the host (root complexes, sockets,
+host memory), which all devices share: going from two to four devices costs a factor of
+eight, not of 1.5 as a ring over free slots would.
+
+Constants come from vLLM's all-reduce inside captured graphs and NCCL 2.27-2.29, as
+measured on H200, A100 (NVLink) and L40S (PCIe 4.0 x16); public operator tables of
+aiconfigurator-core 0.12.0 (Apache-2.0), read 2026-11-20, fitted by
+`tools/operator_facts.py` with mean |log error| 0.03-0.11 on L40S and 0.04-0.22 on NVLink.
+NCCL alone on the same L40S machine was between 1.4 times faster (4 devices) and 1.35
+times slower (8): a host's topology decides, so PCIe predictions for 4 and 8 devices can
+be off by 1.5 either way.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from servetune.hardware.device import Link
+
+__all__ = [
+    "FABRIC_BYTES_PER_S",
+    "GATHER_SHARE",
+    "Collective",
+    "all_gather_s",
+    "all_reduce_law",
+    "all_reduce_s",
+]
+
+#: Links at least this fast per direction are switched fabrics, not PCIe (gen 6 x16: 128 GB/s).
+FABRIC_BYTES_PER_S = 130e9
+#: group -> latency. NVLink: medians of H200 and A100.
+_FABRIC_LATENCY_S = {2: 4.8e-6, 4: 5.4e-6, 8: 7.0e-6}
+#: group -> bytes each device sends (bus rate) per second, as a share of the link's rate.
+_FABRIC_BUS_FRACTION = {2: 0.57, 4: 0.58, 8: 0.67}
+_FABRIC_BUS_MOST = 0.8  # the best measured group (H200, 8): beyond it the slope means nothing
+_PCIE_LATENCY_S = {2: 5.3e-6, 4: 11.4e-6, 8: 20.2e-6}
+#: Bus rate of two peers over the slot, as a share of its 32 GB/s (PCIe 4.0 x16).
+_PCIE_SLOT_FRACTION = 0.60
+#: group -> message bytes per second that the way through the host lets pass.
+_HOST_PATH_BYTES_PER_S = {2: 19.2e9, 4: 2.50e9, 8: 1.11e9}
+#: Without peer-to-peer a byte crosses a slot into host memory and another one out of it.
+#: An assumption: the L40S pair had peer-to-peer, no table shows a pair without.
+_STAGED_SHARE = 0.5
+#: NCCL all-gather over all-reduce of equal total size: 0.52-0.68 over all systems.
+GATHER_SHARE = 0.6
+
+
+class Collective(msgspec.Struct, frozen=True):
+    """An affine law: `latency_s + message_bytes / bytes_per_s`."""
+
+    latency_s: float
+    bytes_per_s: float
+
+    def seconds(self, message_bytes: float) -> float:
+        return self.latency_s + message_bytes / self.bytes_per_s
+
+
+#: One device agrees with itself at once.
+_ALONE = Collective(0.0, math.inf)
+
+
+def all_reduce_law(link: Link, group: int) -> Collective:
+    """The all-reduce law of `group` devices; `message_bytes` is one device's tensor.
+
+    Group sizes between the measured ones (2, 4, 8) are interpolated in logarithms,
+    larger ones continue the last slope.
+    """
+    if group == 1:
+        return _ALONE
+    ring = 2 * (group - 1) / group  # bytes sent per device and byte of message
+    if link.bytes_per_s >= FABRIC_BYTES_PER_S:
+        share = min(_at(_FABRIC_BUS_FRACTION, group), _FABRIC_BUS_MOST)
+        bus = link.bytes_per_s * share
+        return Collective(_at(_FABRIC_LATENCY_S, group), bus / ring)
+    staged = 1.0 if link.peer_to_peer else _STAGED_SHARE
+    slot = link.bytes_per_s * _PCIE_SLOT_FRACTION * staged / ring
+    return Collective(_at(_PCIE_LATENCY_S, group), min(slot, _at(_HOST_PATH_BYTES_PER_S, group)))
+
+
+def all_reduce_s(link: Link, group: int, message_bytes: float) -> float:
+    """Seconds until every device holds the sum of all devices' `message_bytes`."""
+    return all_reduce_law(link, group).seconds(message_bytes)
+
+
+def all_gather_s(link: Link, group: int, total_bytes: float) -> float:
+    """Seconds until every device holds all parts, `total_bytes` together."""
+    return all_reduce_law(link, group).seconds(total_bytes * GATHER_SHARE)
+
+
+def _at(measured: dict[int, float], group: int) -> float:
+    """Value at `group`, linear in the logarithms of both."""
+    sizes = sorted(measured)
+    right = next((i for i, size in enumerate(sizes) if size >= group), len(sizes) - 1)
+    low, high = sizes[max(right, 1) - 1], sizes[max(right, 1)]
+    share = math.log(group / low) / math.log(high / low)
+    return math.exp((1 - share) * math.log(measured[low]) + share * math.log(measured[high]))

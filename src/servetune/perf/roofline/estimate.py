@@ -1,0 +1,456 @@
+"""All answers about one plan at once, by formula: what fits, how fast, and what binds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from servetune.errors import DoesNotFit
+from servetune.hardware.device import Device, Node
+from servetune.models import counting
+from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.coefficients import (
+    COEFFICIENTS,
+    Coefficients,
+    coefficients_for,
+)
+from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
+from servetune.perf.roofline.ops import ExpertsOp, MatrixOp, Step
+from servetune.perf.roofline.steady import (
+    LengthMoments,
+    OperatingPoint,
+    SteadyState,
+    length_moments,
+)
+from servetune.perf.roofline.step import StepLaw, step_law
+from servetune.plan import Memory, Plan, check_fits, check_parallel, memory, resolved
+from servetune.units import MS_PER_S
+from servetune.workload.workload import Workload
+
+__all__ = [
+    "ITL_LIMIT_MS",
+    "TTFT_LIMIT_MS",
+    "ConcurrencyLimits",
+    "Estimate",
+    "Interval",
+    "Phase",
+    "Roofline",
+    "estimate",
+    "performance_at",
+]
+
+#: Reading aids of SageMaker's benchmarking users: above these a reader expects a warning.
+TTFT_LIMIT_MS = 500.0
+ITL_LIMIT_MS = 50.0
+#: Concurrency beyond the plateau buys nothing: the smallest that reaches this share of the
+#: largest throughput is called the best.
+_PLATEAU_FRACTION = 0.99
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a kind of step lies under the roof.
+
+    Attributes:
+        flops_per_byte: Intensity, FLOPs over bytes moved, on one device.
+        bound: `compute` or `memory`: which takes longer at the rates that kernels reach.
+        agreement_fraction: Share of the step in which devices wait for each other's data;
+            large where a slow link and not the roof decides.
+    """
+
+    flops_per_byte: float
+    bound: str
+    agreement_fraction: float
+
+
+class Roofline(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the plan's work lies under the device's roof.
+
+    On paper a phase is bound by compute where its intensity is above the ridge point, peak
+    FLOP/s over bytes/s. The critical batch is where a weight matrix changes sides in
+    decode: 2 FLOPs per weight and sequence against `weight_width` bytes give
+    B* = ridge * weight_width / 2.
+
+    Attributes:
+        math_dtype: What most weights are multiplied in.
+        ridge_flops_per_byte: Per dtype that the device multiplies.
+        prefill: One mean prompt.
+        decode: One sequence at its mean context.
+        decode_at_best: The batch that runs at best throughput.
+        critical_batch: B*.
+    """
+
+    math_dtype: str
+    ridge_flops_per_byte: dict[str, float]
+    prefill: Phase
+    decode: Phase
+    decode_at_best: Phase
+    critical_batch: float
+
+
+class ConcurrencyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How many requests each resource holds, all copies together.
+
+    Attributes:
+        memory: Sequences of the workload's longest request that fit the KV cache.
+        memory_mean: The same for the mean context of a decoding sequence.
+        prefill: Prompts that may arrive together and still all begin to answer within
+            `ttft_limit_ms`.
+        prefill_requests_per_s: Prompts per second with steps full of prefill alone.
+        decode: Sequences whose decode step stays within `itl_limit_ms`.
+        scheduler: `max_num_seqs`.
+        overall: The least of memory, decode and scheduler: requests that keep running.
+        binding: Which of the three that is.
+    """
+
+    memory: int
+    memory_mean: int
+    prefill: int
+    prefill_requests_per_s: float
+    decode: int
+    scheduler: int
+    overall: int
+    binding: str
+    ttft_limit_ms: float
+    itl_limit_ms: float
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """Within which factors of a predicted time or rate the truth is expected.
+
+    Attributes:
+        calibrated: Whether measurements of this model and machine narrowed it.
+        basis: What the factors rest on.
+    """
+
+    low_factor: float
+    high_factor: float
+    calibrated: bool
+    basis: str
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What one plan is expected to do for one workload on one node.
+
+    Attributes:
+        weight_bytes: Of all weights before any split.
+        memory: Of one device; see `plan.limits`.
+        fits: Whether weights and the longest request fit; where not, `misfit` says why and
+            all that depends on running is `None`.
+        best_latency: One request in flight.
+        best_throughput: The least concurrency that reaches 99% of the largest output rate.
+        cost_per_million_output_tokens_usd: At best throughput, price per hour of the whole
+            node / 3600 / output tokens per second * 1e6; `None` without a price.
+        coefficients: Name of those used.
+        notes: What a reader should know before trusting a number.
+    """
+
+    model: str
+    plan: str
+    node: str
+    parameters: int
+    active_parameters: int
+    weight_bytes: float
+    kv_bytes_per_token: float
+    memory: Memory
+    fits: bool
+    misfit: str | None
+    best_latency: OperatingPoint | None
+    best_throughput: OperatingPoint | None
+    roofline: Roofline | None
+    limits: ConcurrencyLimits | None
+    cost_per_million_output_tokens_usd: float | None
+    interval: Interval
+    coefficients: str
+    notes: tuple[str, ...]
+
+
+def estimate(
+    shape: NetworkShape,
+    node: Node,
+    plan: Plan,
+    workload: Workload,
+    *,
+    coefficients: Coefficients | None = None,
+    ttft_limit_ms: float = TTFT_LIMIT_MS,
+    itl_limit_ms: float = ITL_LIMIT_MS,
+) -> Estimate:
+    """Price a plan for a workload without running anything.
+
+    Throughput and latencies are those of the steady state (`SteadyState`): prompts share
+    steps with decode, requests beyond what fits wait.
+
+    Args:
+        shape: The network.
+        node: Where it runs.
+        plan: Fields that are `None` take the engine's defaults.
+        workload: Its law of lengths is read; concurrency is searched.
+        coefficients: Of the step law; the device's own by default.
+        ttft_limit_ms: For the prefill limit.
+        itl_limit_ms: For the decode limit.
+
+    Raises:
+        PlanError: The plan contradicts itself or the model. A plan that only does not fit
+            the memory is answered with `fits` false.
+    """
+    filled = resolved(plan, shape, node.device)
+    check_parallel(filled, shape, node)
+    chosen = coefficients or coefficients_for(node.device)
+    divided = memory(filled, shape, node.device)
+    misfit = _misfit(filled, shape, node)
+    moments = length_moments(workload.lengths, workload.seed)
+    best_latency = best_throughput = roofline = concurrency = cost_usd = None
+    if misfit is None:
+        law = step_law(filled, shape, node, chosen)
+        state = SteadyState(law, filled, divided.kv_tokens_per_engine, moments)
+        best_latency = state.at(1)
+        best_throughput = _best_throughput(state, filled)
+        roofline = _roofline(law, node.device, moments, best_throughput, filled)
+        concurrency = _concurrency_limits(
+            law, filled, divided.kv_tokens_per_engine, moments, ttft_limit_ms, itl_limit_ms
+        )
+        cost_usd = _cost_usd(node, best_throughput)
+    return Estimate(
+        model=shape.name,
+        plan=plan.label,
+        node=node.label,
+        parameters=counting.parameter_count(shape),
+        active_parameters=counting.active_parameter_count(shape),
+        weight_bytes=counting.weight_bytes(shape, filled.quantization),
+        kv_bytes_per_token=counting.kv_bytes_per_token(shape, filled.kv_cache_dtype or "auto"),
+        memory=divided,
+        fits=misfit is None,
+        misfit=misfit,
+        best_latency=best_latency,
+        best_throughput=best_throughput,
+        roofline=roofline,
+        limits=concurrency,
+        cost_per_million_output_tokens_usd=cost_usd,
+        interval=_interval(node, filled, chosen),
+        coefficients=chosen.name,
+        notes=_notes(plan, filled, node, moments),
+    )
+
+
+def performance_at(
+    shape: NetworkShape,
+    node: Node,
+    plan: Plan,
+    workload: Workload,
+    concurrency: int,
+    *,
+    coefficients: Coefficients | None = None,
+) -> OperatingPoint:
+    """The steady state of a plan with `concurrency` requests in flight.
+
+    Raises:
+        PlanError: The plan does not fit the model or the machine.
+    """
+    filled = resolved(plan, shape, node.device)
+    check_parallel(filled, shape, node)
+    divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
+    law = step_law(filled, shape, node, coefficients)
+    moments = length_moments(workload.lengths, workload.seed)
+    return SteadyState(law, filled, divided.kv_tokens_per_engine, moments).at(concurrency)
+
+
+def _misfit(plan: Plan, shape: NetworkShape, node: Node) -> str | None:
+    try:
+        check_fits(plan, shape, node.device, device_limit=node.device_count)
+    except DoesNotFit as error:
+        return f"{error.message}; {error.hint}" if error.hint else error.message
+    return None
+
+
+def _best_throughput(state: SteadyState, plan: Plan) -> OperatingPoint:
+    """Powers of two up to twice what the scheduler admits, then the foot of the plateau."""
+    assert plan.max_num_seqs is not None
+    most = 2 * plan.max_num_seqs * plan.replicas * plan.data_parallel
+    doublings = [state.at(1 << power) for power in range(most.bit_length())]
+    wanted = _PLATEAU_FRACTION * max(point.output_tokens_per_s for point in doublings)
+    first = next(point for point in doublings if point.output_tokens_per_s >= wanted)
+    low, best = first.concurrency // 2, first
+    while best.concurrency - low > 1:
+        middle = state.at((low + best.concurrency) // 2)
+        if middle.output_tokens_per_s >= wanted:
+            best = middle
+        else:
+            low = middle.concurrency
+    return best
+
+
+def _roofline(
+    law: StepLaw, device: Device, moments: LengthMoments, best: OperatingPoint, plan: Plan
+) -> Roofline:
+    ops, c = law.ops, law.coefficients
+    kinds: list[tuple[float, MatrixOp | ExpertsOp]]
+    kinds = [(op.count * op.flops_per_row, op) for op in ops.matrices if not op.logits_only]
+    kinds += [(op.count * op.flops_per_token, op) for op in ops.experts]
+    heaviest = max(kinds, key=lambda kind: kind[0])[1]
+    rates = {
+        "bf16": device.bf16_flops,
+        "fp8": device.fp8_flops,
+        "int8": device.int8_flops,
+        "fp4": device.fp4_flops,
+    }
+    ridges = {name: rate / device.memory_bytes_per_s for name, rate in rates.items() if rate}
+    peak_flops = device.peak_flops(heaviest.math_dtype)
+    narrow = peak_flops > device.bf16_flops
+    reached_flops = peak_flops * (
+        c.gemm_compute_fraction_8bit if narrow else c.gemm_compute_fraction
+    )
+    reached_bytes_per_s = device.memory_bytes_per_s * c.gemm_memory_fraction
+
+    def phase(step: Step) -> Phase:
+        flops, moved_bytes = ops.flops(step), ops.moved_bytes(step)
+        computes = flops / reached_flops >= moved_bytes / reached_bytes_per_s
+        return Phase(
+            flops_per_byte=flops / moved_bytes,
+            bound="compute" if computes else "memory",
+            agreement_fraction=law.agreement_s(step) / law(step),
+        )
+
+    def decode(sequences: int) -> Phase:
+        context = sequences * moments.context_tokens
+        return phase(Step(decode_sequences=sequences, decode_context_tokens=context))
+
+    return Roofline(
+        math_dtype=heaviest.math_dtype if heaviest.math_dtype in ridges else "bf16",
+        ridge_flops_per_byte=ridges,
+        prefill=phase(
+            Step(
+                prefill_tokens=round(moments.input_tokens),
+                prefill_pairs=moments.prompt_pairs,
+                prefill_sequences=1,
+            )
+        ),
+        decode=decode(1),
+        decode_at_best=decode(max(1, round(best.running / (plan.replicas * plan.data_parallel)))),
+        critical_batch=peak_flops / device.memory_bytes_per_s * heaviest.weight_width_bytes / 2,
+    )
+
+
+def _concurrency_limits(
+    law: StepLaw,
+    plan: Plan,
+    kv_tokens: float,
+    moments: LengthMoments,
+    ttft_limit_ms: float,
+    itl_limit_ms: float,
+) -> ConcurrencyLimits:
+    assert plan.max_num_seqs is not None
+    assert plan.max_num_batched_tokens is not None
+    copies = plan.replicas * plan.data_parallel
+    prompts_per_step = max(1.0, plan.max_num_batched_tokens / moments.input_tokens)
+    full_step_s = law.seconds(
+        prompts_per_step * moments.input_tokens,
+        prompts_per_step * moments.prompt_pairs,
+        prompts_per_step,
+        0,
+        0.0,
+    )
+
+    def prefill_s(prompts: int) -> float:
+        if prompts > prompts_per_step:
+            return full_step_s * prompts / prompts_per_step
+        return law.seconds(
+            prompts * moments.input_tokens, prompts * moments.prompt_pairs, prompts, 0, 0.0
+        )
+
+    def decode_s(sequences: int) -> float:
+        return law.seconds(0, 0.0, 0, sequences, sequences * moments.context_tokens)
+
+    spent_s = law.coefficients.request_s
+    holders = {
+        "memory": int(kv_tokens // moments.longest_tokens) * copies,
+        "decode": _most(decode_s, itl_limit_ms / MS_PER_S) * copies,
+        "scheduler": plan.max_num_seqs * copies,
+    }
+    binding = min(holders, key=lambda name: holders[name])
+    return ConcurrencyLimits(
+        memory=holders["memory"],
+        memory_mean=int(kv_tokens // moments.context_tokens) * copies,
+        prefill=_most(prefill_s, ttft_limit_ms / MS_PER_S - spent_s) * copies,
+        prefill_requests_per_s=prompts_per_step / full_step_s * copies,
+        decode=holders["decode"],
+        scheduler=holders["scheduler"],
+        overall=holders[binding],
+        binding=binding,
+        ttft_limit_ms=ttft_limit_ms,
+        itl_limit_ms=itl_limit_ms,
+    )
+
+
+_MOST_COUNTED = 1 << 16
+
+
+def _most(seconds_of: Callable[[int], float], limit_s: float) -> int:
+    """Largest count, up to 65,536, whose rising `seconds_of` is within the limit."""
+    low, high = 0, 1
+    while high < _MOST_COUNTED and seconds_of(high) <= limit_s:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if seconds_of(middle) <= limit_s:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _cost_usd(node: Node, best: OperatingPoint) -> float | None:
+    if node.price is None or best.output_tokens_per_s <= 0:
+        return None
+    return node.price.usd_per_hour / 3600 / best.output_tokens_per_s * 1e6
+
+
+def _interval(node: Node, plan: Plan, coefficients: Coefficients) -> Interval:
+    """Bands of an end-to-end latency; for a rate divide by them instead of multiplying.
+
+    Nothing was fitted to the rows that the first band rests on; the others are judgement.
+    """
+    if coefficients.name == COEFFICIENTS[""].name:
+        return Interval(
+            low_factor=0.5,
+            high_factor=2.0,
+            calibrated=False,
+            basis="uncalibrated; no kernel table of this silicon, a guess",
+        )
+    if plan.tensor_parallel > 2 and node.link.bytes_per_s < FABRIC_BYTES_PER_S:
+        return Interval(
+            low_factor=0.6,
+            high_factor=1.6,
+            calibrated=False,
+            basis="uncalibrated; all-reduce through the host differs by 1.5 between machines",
+        )
+    return Interval(
+        low_factor=0.75,
+        high_factor=1.45,
+        calibrated=False,
+        basis="uncalibrated; held 90% of 701 published vLLM runs on H100, H200 and B200",
+    )
+
+
+def _notes(asked: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple[str, ...]:
+    """What the formulas leave out for this plan."""
+    notes = ["steady state: the burst at the start of a run makes its mean TTFT longer"]
+    if plan.tensor_parallel > 2 and not node.link.peer_to_peer:
+        notes.append(
+            "all-reduce over PCIe without peer-to-peer: the host's topology decides, measured "
+            "machines differ by a factor of 1.5 either way"
+        )
+    if plan.pipeline_parallel > 1:
+        notes.append("pipeline stages are timed one after another: throughput is a lower bound")
+    if asked.prefix_caching:  # on by default, where it says nothing about the workload
+        notes.append("prefix caching is on: prompts that share a beginning will do better")
+    if node.price is not None and plan.device_count < node.device_count:
+        notes.append(
+            f"the price is the whole node's; the plan leaves "
+            f"{node.device_count - plan.device_count} of {node.device_count} devices idle"
+        )
+    if moments.longest_tokens > (plan.max_model_len or moments.longest_tokens):
+        notes.append(
+            f"the longest request has {moments.longest_tokens} tokens, more than "
+            f"max_model_len {plan.max_model_len}"
+        )
+    return tuple(notes)

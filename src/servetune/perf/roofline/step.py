@@ -1,0 +1,244 @@
+"""How long one step takes: the law that the estimator and the simulator share."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from servetune.hardware.device import Device, Node
+from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.coefficients import Coefficients, coefficients_for
+from servetune.perf.roofline.collectives import GATHER_SHARE, all_reduce_law
+from servetune.perf.roofline.ops import ExpertsOp, MatrixOp, Operations, Step, operations
+from servetune.plan.plan import Plan
+
+__all__ = ["StepLaw", "step_law"]
+
+FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+#: Distinct batches whose dense part is remembered; a long simulation meets a few thousand.
+_REMEMBERED = 1 << 16
+
+
+class StepLaw:
+    """Seconds of a step under one plan on one node.
+
+    A step takes, in series,
+
+        host      step_s + sequence_s * sequences
+        matrices  sum over layers of gemm_s + max(flops / (fc * peak), bytes / (fm * bw))
+        attention attention_s + prefill flops / (fa * peak) + decode max(bytes, flops)
+        others    elementwise_s per small kernel + bytes / bw, sampling
+        agreement all-reduces, gather of the logits, exchange of experts, stage hand-over
+
+    where fc, fm, fa are achieved fractions of `Coefficients`. The additive kernel times
+    make the achieved fraction fall for small shapes. Where no captured graph covers the
+    step it takes at least `host_layer_s` per layer.
+
+    Pipeline stages are passed one after another; overlap of several batches in flight is
+    not modelled, so throughput under pipeline parallelism is a lower bound.
+    """
+
+    def __init__(self, ops: Operations, node: Node, plan: Plan, coefficients: Coefficients) -> None:
+        self.ops = ops
+        self.coefficients = coefficients
+        device, c = node.device, coefficients
+        self._bytes_per_s = device.memory_bytes_per_s * c.gemm_memory_fraction
+        lines = [(op, _matrix_line(op, ops.activation_bytes, device, c)) for op in ops.matrices]
+        self._token_lines = [line for op, line in lines if not op.logits_only]
+        self._logit_lines = [line for op, line in lines if op.logits_only]
+        self._experts = [(op, *_experts_rates(op, device, c)) for op in ops.experts]
+        self._attentions = [
+            (
+                op,
+                op.count
+                * op.prefill_flops_per_pair
+                / (device.bf16_flops * c.attention_compute_fraction),
+                op.count
+                * max(
+                    op.cache_bytes_per_key
+                    / (device.memory_bytes_per_s * c.attention_memory_fraction),
+                    op.decode_flops_per_key / (device.bf16_flops * c.attention_compute_fraction),
+                ),
+            )
+            for op in ops.attentions
+        ]
+        self._attention_kernels_s = c.attention_s * ops.layer_count
+        self._reduce = all_reduce_law(node.link, ops.tensor_parallel)
+        self._exchange = all_reduce_law(
+            node.link, ops.tensor_parallel * plan.data_parallel if ops.expert_exchange_count else 1
+        )
+        self._hand_overs = plan.pipeline_parallel - 1
+        self._send = all_reduce_law(node.link, 2)
+        self._graphs = not plan.enforce_eager
+        self._dense: dict[tuple[float, float], float] = {}
+
+    def __call__(self, step: Step) -> float:
+        """Seconds of the step."""
+        return self.seconds(
+            step.prefill_tokens,
+            step.prefill_pairs,
+            step.prefill_sequences,
+            step.decode_sequences,
+            step.decode_context_tokens,
+        )
+
+    def seconds(
+        self,
+        prefill_tokens: float,
+        prefill_pairs: float,
+        prefill_sequences: float,
+        decode_sequences: float,
+        decode_context_tokens: float,
+    ) -> float:
+        """Seconds of a step given by the fields of `Step`; an empty step takes none.
+
+        Averages may be given, such as the 7.5 sequences of a steady state.
+        """
+        tokens = prefill_tokens + decode_sequences
+        if tokens == 0:
+            return 0.0
+        device_s = self._dense_seconds(tokens, prefill_sequences + decode_sequences)
+        for op, pair_s, key_s in self._attentions:
+            if prefill_tokens:
+                extra = self.coefficients.attention_extra_pairs_per_token * prefill_tokens
+                device_s += pair_s * (op.pairs(prefill_tokens, prefill_pairs) + extra)
+            if decode_sequences:
+                device_s += key_s * op.keys(decode_sequences, decode_context_tokens)
+        return self._host_s(prefill_sequences + decode_sequences) + max(
+            device_s, self._launch_floor_s(tokens)
+        )
+
+    def decode_run_s(self, sequences: int, context_tokens: float, steps: int) -> FloatArray:
+        """Seconds of each of `steps` decode steps in a row; shape (steps,).
+
+        Every step adds one token of context to each sequence.
+
+        Args:
+            sequences: Running sequences, the same in all steps.
+            context_tokens: `Step.decode_context_tokens` of the first step.
+            steps: How many.
+        """
+        contexts = context_tokens + sequences * np.arange(steps, dtype=np.float64)
+        device_s = np.full(steps, self._dense_seconds(sequences, sequences))
+        for op, _, key_s in self._attentions:
+            if op.window is None:
+                device_s += key_s * contexts
+            else:
+                device_s += key_s * np.minimum(contexts, sequences * op.window)
+        floor_s = self._launch_floor_s(sequences)
+        run_s: FloatArray = self._host_s(sequences) + np.maximum(device_s, floor_s)
+        return run_s
+
+    def agreement_s(self, step: Step) -> float:
+        """The part of the step in which devices wait for each other's data."""
+        return self._agreement_s(step.tokens, step.logit_rows)
+
+    def _host_s(self, sequences: float) -> float:
+        return self.coefficients.step_s + self.coefficients.sequence_s * sequences
+
+    def _launch_floor_s(self, tokens: float) -> float:
+        if self._graphs and tokens <= self.coefficients.captured_tokens:
+            return 0.0
+        return self.coefficients.host_layer_s * self.ops.layer_count
+
+    def _dense_seconds(self, tokens: float, logit_rows: float) -> float:
+        """All that depends on counts of tokens and sequences alone."""
+        key = (tokens, logit_rows)
+        known = self._dense.get(key)
+        if known is not None:
+            return known
+        ops, c = self.ops, self.coefficients
+        seconds = _line_s(self._token_lines, tokens) + _line_s(self._logit_lines, logit_rows)
+        for op, kernel_s, flops_per_s, bytes_per_s in self._experts:
+            seconds += op.count * (
+                kernel_s
+                + max(
+                    op.flops_per_token * tokens / flops_per_s,
+                    op.moved_bytes(tokens, ops.activation_bytes) / bytes_per_s,
+                )
+            )
+        seconds += self._attention_kernels_s
+        seconds += ops.layer_count * c.elementwise_per_layer * c.elementwise_s
+        seconds += ops.elementwise_bytes_per_token * tokens / self._bytes_per_s
+        seconds += ops.vocab * c.sampling_bytes_per_logit * logit_rows / self._bytes_per_s
+        seconds += self._agreement_s(tokens, logit_rows)
+        if len(self._dense) >= _REMEMBERED:
+            self._dense.clear()
+        self._dense[key] = seconds
+        return seconds
+
+    def _agreement_s(self, tokens: float, logit_rows: float) -> float:
+        ops = self.ops
+        hidden_bytes = ops.reduce_bytes_per_token * tokens
+        seconds = self._hand_overs * self._send.seconds(hidden_bytes) if self._hand_overs else 0.0
+        if ops.tensor_parallel > 1 and tokens:
+            reduce = self._reduce
+            seconds += ops.reduce_count * reduce.seconds(hidden_bytes)
+            # vLLM gathers the logits of every sequence, split by vocabulary, on all devices.
+            seconds += reduce.seconds(GATHER_SHARE * ops.logit_bytes_per_row * logit_rows)
+        if ops.expert_exchange_count and tokens:
+            sent_bytes = ops.expert_exchange_bytes_per_token * tokens
+            seconds += ops.expert_exchange_count * self._exchange.seconds(sent_bytes / 2)
+        return seconds
+
+
+def step_law(
+    plan: Plan, shape: NetworkShape, node: Node, coefficients: Coefficients | None = None
+) -> StepLaw:
+    """The law of one plan; `coefficients` default to those of the device's architecture."""
+    return StepLaw(
+        operations(plan, shape), node, plan, coefficients or coefficients_for(node.device)
+    )
+
+
+#: kernel_s, compute_s_per_row, weights_s, traffic_s_per_row: a matrix product of r rows takes
+#: kernel_s + max(compute_s_per_row * r, weights_s + traffic_s_per_row * r).
+_Line = tuple[float, float, float, float]
+
+
+def _matrix_line(op: MatrixOp, activation_bytes: float, device: Device, c: Coefficients) -> _Line:
+    kernel_s, flops_per_s, bytes_per_s = _gemm_rates(
+        op.math_dtype, op.weight_width_bytes, device, c
+    )
+    traffic_bytes = (op.inputs + op.outputs) * activation_bytes
+    return (
+        op.count * kernel_s,
+        op.count * op.flops_per_row / flops_per_s,
+        op.count * op.weight_bytes / bytes_per_s,
+        op.count * traffic_bytes / bytes_per_s,
+    )
+
+
+def _experts_rates(op: ExpertsOp, device: Device, c: Coefficients) -> tuple[float, float, float]:
+    """Two grouped products; their kernel sorts tokens first, so it counts three times."""
+    kernel_s, flops_per_s, bytes_per_s = _gemm_rates(
+        op.math_dtype, op.weight_width_bytes, device, c
+    )
+    return 3 * kernel_s, flops_per_s, bytes_per_s
+
+
+def _gemm_rates(
+    math_dtype: str, weight_width_bytes: float, device: Device, c: Coefficients
+) -> tuple[float, float, float]:
+    """Kernel time, FLOP/s and bytes/s that matrix products of this kind reach.
+
+    A narrow dtype that the silicon lacks is widened first and runs as bf16 does.
+    """
+    peak = device.peak_flops(math_dtype)
+    narrow = math_dtype != "bf16" and peak > device.bf16_flops
+    thin = weight_width_bytes < 2
+    return (
+        c.gemm_8bit_s if narrow else c.gemm_s,
+        peak * (c.gemm_compute_fraction_8bit if narrow else c.gemm_compute_fraction),
+        device.memory_bytes_per_s
+        * (c.gemm_memory_fraction_8bit if thin else c.gemm_memory_fraction),
+    )
+
+
+def _line_s(lines: list[_Line], rows: float) -> float:
+    return math.fsum(
+        kernel_s + max(compute_s * rows, weights_s + traffic_s * rows)
+        for kernel_s, compute_s, weights_s, traffic_s in lines
+    )

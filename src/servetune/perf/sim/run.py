@@ -1,0 +1,310 @@
+"""Simulate a whole run: users outside, engines inside, time only in numbers."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+import msgspec
+
+from servetune.errors import PlanError
+from servetune.hardware.device import Node
+from servetune.metrics.record import Record
+from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.coefficients import Coefficients, coefficients_for
+from servetune.perf.roofline.step import StepLaw, step_law
+from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.kernel import Agenda
+from servetune.perf.sim.router import Router
+from servetune.plan import Plan, check_fits, check_parallel, resolved
+from servetune.workload.request import Request
+from servetune.workload.workload import Workload
+
+__all__ = ["Simulation", "run_requests", "simulate"]
+
+#: An open-loop run counts as saturated when this share of its requests had not begun to be
+#: served when the last one became due.
+_BACKLOG_FRACTION = 0.05
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run would have been.
+
+    Attributes:
+        records: One per request, by index; seconds since the run began.
+        steps: Forward passes, all replicas together.
+        busy_s: Time in forward passes, mean over replicas.
+        duration_s: To the last answer.
+        kv_peak_fraction: Largest share of KV blocks in use on any replica.
+        preemptions: Sequences that lost their cache and were computed again.
+        saturated: Whether requests arrived faster than they could be served; never so in
+            a closed loop, which waits.
+    """
+
+    records: tuple[Record, ...]
+    steps: int
+    busy_s: float
+    duration_s: float
+    kv_peak_fraction: float
+    preemptions: int
+    saturated: bool
+
+
+def simulate(
+    plan: Plan,
+    shape: NetworkShape,
+    node: Node,
+    workload: Workload,
+    *,
+    coefficients: Coefficients | None = None,
+) -> Simulation:
+    """Run a workload on a plan in virtual time.
+
+    The same arguments give the same result to the last digit. Prefix caching is not
+    simulated: every prompt is computed whole. Warm-up requests leave no trace.
+
+    Args:
+        plan: Fields that are `None` take the engine's defaults.
+        shape: The network.
+        node: Where it runs; its device's coefficients are used unless others are given.
+        workload: What is asked.
+        coefficients: Of the step law.
+
+    Raises:
+        PlanError: The plan does not fit, or a request could never be served by it.
+    """
+    filled = resolved(plan, shape, node.device)
+    check_parallel(filled, shape, node)
+    memory = check_fits(filled, shape, node.device, device_limit=node.device_count)
+    rules = _rules(filled, memory.kv_tokens_per_engine)
+    requests = workload.requests()
+    for request in requests:
+        _check_context(request, filled)
+    chosen = coefficients or coefficients_for(node.device)
+    return run_requests(
+        requests,
+        rules,
+        step_law(filled, shape, node, chosen),
+        closed_loop=workload.closed_loop,
+        max_concurrency=workload.max_concurrency,
+        request_s=chosen.request_s,
+        replicas=filled.replicas,
+        ranks=filled.data_parallel,
+    )
+
+
+def run_requests(
+    requests: tuple[Request, ...],
+    rules: Rules,
+    law: StepLaw,
+    *,
+    closed_loop: bool,
+    max_concurrency: int | None = None,
+    request_s: float = 0.0,
+    replicas: int = 1,
+    ranks: int = 1,
+) -> Simulation:
+    """Serve requests with `replicas` times `ranks` batchers under one law of step times.
+
+    Args:
+        requests: By due time.
+        rules: Of every batcher.
+        law: Step times.
+        closed_loop: Whether a request is due when one of `max_concurrency` users is free.
+        max_concurrency: Most requests in flight; `None` for no limit.
+        request_s: From sending to the engine's queue.
+        replicas: Copies that take turns.
+        ranks: Data-parallel ranks in each.
+
+    Raises:
+        PlanError: A request could never be served, or due times run backwards.
+    """
+    _check_possible(requests, rules)
+    groups = [[Batcher(rules, law) for _ in range(ranks)] for _ in range(replicas)]
+    run = _Run(requests, groups, closed_loop, max_concurrency, request_s)
+    run.play()
+    batchers = [batcher for group in groups for batcher in group]
+    records = tuple(run.record(request) for request in requests)
+    return Simulation(
+        records=records,
+        steps=sum(len(batcher.ends_s) for batcher in batchers),
+        busy_s=sum(batcher.busy_s for batcher in batchers) / len(batchers),
+        duration_s=max(record.end_s for record in records),
+        kv_peak_fraction=max(b.cache.peak_blocks / b.cache.capacity_blocks for b in batchers),
+        preemptions=sum(batcher.preemptions for batcher in batchers),
+        saturated=run.saturated,
+    )
+
+
+def _rules(plan: Plan, kv_tokens: int) -> Rules:
+    assert plan.max_num_seqs is not None
+    assert plan.max_num_batched_tokens is not None
+    assert plan.block_tokens is not None
+    return Rules(
+        max_num_seqs=plan.max_num_seqs,
+        max_num_batched_tokens=plan.max_num_batched_tokens,
+        block_tokens=plan.block_tokens,
+        capacity_blocks=kv_tokens // plan.block_tokens,
+        chunked_prefill=bool(plan.chunked_prefill),
+    )
+
+
+def _check_context(request: Request, plan: Plan) -> None:
+    length = request.input_tokens + request.output_tokens
+    if plan.max_model_len is not None and length > plan.max_model_len:
+        raise PlanError(
+            f"{_shown(request)}, more than max_model_len {plan.max_model_len}",
+            hint=f"raise max_model_len to {length}, or shorten the workload",
+        )
+
+
+def _check_possible(requests: tuple[Request, ...], rules: Rules) -> None:
+    """What would wait for ever is refused before the run starts."""
+    cache_tokens = rules.capacity_blocks * rules.block_tokens
+    latest_s = 0.0
+    for request in requests:
+        if request.due_s < latest_s:
+            raise PlanError(
+                f"request {request.index} is due at {request.due_s} s, times run backwards",
+                hint="sort the requests by due time",
+            )
+        latest_s = request.due_s
+        if request.input_tokens + request.output_tokens - 1 > cache_tokens:  # the last is not kept
+            raise PlanError(
+                f"{_shown(request)}, more than the whole KV cache of {cache_tokens}",
+                hint="more tensor_parallel, a narrower kv_cache_dtype or shorter requests",
+            )
+        most = rules.max_num_batched_tokens
+        if not rules.chunked_prefill and request.input_tokens > most:
+            raise PlanError(
+                f"{_shown(request)}, its prompt exceeds max_num_batched_tokens {most}",
+                hint="turn chunked_prefill on, or raise max_num_batched_tokens",
+            )
+
+
+def _shown(request: Request) -> str:
+    return f"request {request.index} has {request.input_tokens} + {request.output_tokens} tokens"
+
+
+class _Journey(msgspec.Struct):
+    """What the user saw of one request, and where it was served."""
+
+    due_s: float
+    sent_s: float = 0.0
+    batcher: Batcher | None = None
+    sequence: Sequence | None = None
+
+
+#: At equal times arrivals come before the batches that could take them.
+_ARRIVAL, _STEP = 0, 1
+_Kind = Literal["due", "arrive"]
+_Event = tuple[_Kind, int] | tuple[Batcher, float]
+
+
+class _Run:
+    """Users, router and batchers of one run."""
+
+    def __init__(
+        self,
+        requests: tuple[Request, ...],
+        groups: list[list[Batcher]],
+        closed_loop: bool,
+        max_concurrency: int | None,
+        request_s: float,
+    ) -> None:
+        self.saturated = False
+        self._requests = requests
+        self._groups = groups
+        self._router = Router(groups)
+        self._closed_loop = closed_loop
+        self._limit = max_concurrency or len(requests)
+        self._request_s = request_s
+        self._agenda: Agenda[_Event] = Agenda()
+        self._journeys = [_Journey(due_s=request.due_s) for request in requests]
+        self._unsent: deque[int] = deque()
+        self._in_flight = 0
+
+    def play(self) -> None:
+        """Let everything happen."""
+        self._agenda.enter(self._requests[0].due_s, _ARRIVAL, ("due", 0))
+        while self._agenda:
+            now_s, event = self._agenda.next()
+            if event[0] == "due":
+                self._due(event[1], now_s)
+            elif event[0] == "arrive":
+                self._arrive(event[1], now_s)
+            else:
+                self._step_ended(event[0], event[1], now_s)
+
+    def record(self, request: Request) -> Record:
+        """The request's record, its token times read from the steps it took part in."""
+        journey = self._journeys[request.index]
+        assert journey.batcher is not None
+        assert journey.sequence is not None
+        ends_s = journey.batcher.ends_s
+        times_s: list[float] = []
+        for first, stop in journey.sequence.stretches:
+            times_s += ends_s[first:stop]
+        return Record(
+            index=request.index,
+            input_tokens=request.input_tokens,
+            output_tokens=len(times_s),
+            due_s=journey.due_s,
+            sent_s=journey.sent_s,
+            end_s=times_s[-1],
+            chunk_times_s=tuple(times_s),
+        )
+
+    def _due(self, index: int, now_s: float) -> None:
+        following = index + 1
+        if following < len(self._requests):
+            self._agenda.enter(self._requests[following].due_s, _ARRIVAL, ("due", following))
+        self._unsent.append(index)
+        self._send(now_s)
+        if following == len(self._requests) and not self._closed_loop:
+            waiting = sum(batcher.waiting for group in self._groups for batcher in group)
+            backlog = waiting + len(self._unsent)
+            self.saturated = backlog > 1 + _BACKLOG_FRACTION * len(self._requests)
+
+    def _send(self, now_s: float) -> None:
+        while self._unsent and self._in_flight < self._limit:
+            index = self._unsent.popleft()
+            journey = self._journeys[index]
+            journey.sent_s = now_s
+            if self._closed_loop:  # it is due when its user is free
+                journey.due_s = now_s
+            self._in_flight += 1
+            self._agenda.enter(now_s + self._request_s, _ARRIVAL, ("arrive", index))
+
+    def _arrive(self, index: int, now_s: float) -> None:
+        request, journey = self._requests[index], self._journeys[index]
+        batcher = self._router.choose()
+        journey.batcher = batcher
+        journey.sequence = Sequence(index, request.input_tokens, request.output_tokens)
+        batcher.enqueue(journey.sequence)
+        if batcher.planned_end_s is None:
+            self._wake(batcher, now_s)
+        elif batcher.interrupt(now_s):
+            self._expect(batcher)
+
+    def _wake(self, batcher: Batcher, now_s: float) -> None:
+        """The batcher composes its next step after all arrivals of this instant."""
+        self._agenda.enter(now_s, _STEP, (batcher, now_s))
+
+    def _expect(self, batcher: Batcher) -> None:
+        end_s = batcher.planned_end_s
+        if end_s is not None:
+            self._agenda.enter(end_s, _STEP, (batcher, end_s))
+
+    def _step_ended(self, batcher: Batcher, end_s: float, now_s: float) -> None:
+        planned_s = batcher.planned_end_s
+        if planned_s is not None:
+            if planned_s != end_s:  # the stretch was cut; this is its former end
+                return
+            for _ in batcher.commit():
+                self._in_flight -= 1
+            self._send(now_s)
+            self._wake(batcher, now_s)
+            return
+        batcher.plan(now_s)
+        self._expect(batcher)

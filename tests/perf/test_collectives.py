@@ -1,0 +1,68 @@
+"""All-reduce times against the operator tables that they were read from."""
+
+from __future__ import annotations
+
+import pytest
+
+from servetune.hardware.device import Link
+from servetune.perf.roofline.collectives import all_gather_s, all_reduce_s
+
+NVLINK4 = Link(name="nvlink4", bytes_per_s=450e9, peer_to_peer=True)
+PCIE4 = Link(name="pcie4-p2p", bytes_per_s=31.5e9, peer_to_peer=True)
+PCIE4_STAGED = Link(name="pcie4", bytes_per_s=31.5e9, peer_to_peer=False)
+
+
+@pytest.mark.parametrize(
+    ("link", "group", "message_bytes", "measured_s", "tolerance"),
+    [
+        # L40S, vLLM in captured graphs; 16-bit elements times two.
+        (PCIE4, 2, 256, 5.4e-6, 0.1),
+        (PCIE4, 4, 256, 13.3e-6, 0.2),
+        (PCIE4, 8, 256, 25.0e-6, 0.25),
+        (PCIE4, 4, 163_840, 72e-6, 0.15),
+        (PCIE4, 2, 2 * 536_870_912, 56e-3, 0.05),
+        (PCIE4, 4, 2 * 536_870_912, 431e-3, 0.05),
+        (PCIE4, 8, 2 * 536_870_912, 961e-3, 0.05),
+        # H200
+        (NVLINK4, 2, 256, 4.4e-6, 0.15),
+        (NVLINK4, 8, 2 * 4_194_304, 48.4e-6, 0.25),
+        (NVLINK4, 2, 2 * 536_870_912, 3.3e-3, 0.35),
+        (NVLINK4, 8, 2 * 536_870_912, 4.0e-3, 0.60),
+    ],
+)
+def test_all_reduce_is_near_the_measured_kernel(
+    link: Link, group: int, message_bytes: float, measured_s: float, tolerance: float
+) -> None:
+    assert all_reduce_s(link, group, message_bytes) == pytest.approx(measured_s, rel=tolerance)
+
+
+def test_one_device_agrees_with_itself_at_once() -> None:
+    assert all_reduce_s(PCIE4, 1, 1e9) == 0.0
+    assert all_gather_s(NVLINK4, 1, 1e9) == 0.0
+
+
+@pytest.mark.parametrize("link", [NVLINK4, PCIE4, PCIE4_STAGED])
+def test_a_longer_message_never_takes_less(link: Link) -> None:
+    for group in (2, 3, 4, 8, 16):
+        times = [all_reduce_s(link, group, size) for size in (0, 1e3, 1e6, 1e9)]
+        assert times == sorted(times)
+        assert times[0] > 0
+
+
+@pytest.mark.parametrize("link", [PCIE4, PCIE4_STAGED])
+def test_on_pcie_more_devices_take_longer_for_the_same_message(link: Link) -> None:
+    times = [all_reduce_s(link, group, 1e6) for group in (2, 3, 4, 6, 8, 16)]
+    assert times == sorted(times)
+
+
+def test_without_peer_to_peer_a_pair_is_slower_and_never_faster() -> None:
+    assert all_reduce_s(PCIE4_STAGED, 2, 1e8) > 1.5 * all_reduce_s(PCIE4, 2, 1e8)
+    assert all_reduce_s(PCIE4_STAGED, 8, 1e8) >= all_reduce_s(PCIE4, 8, 1e8)
+
+
+def test_nvlink_is_an_order_of_magnitude_faster_than_pcie_for_four() -> None:
+    assert all_reduce_s(NVLINK4, 4, 4e7) * 20 < all_reduce_s(PCIE4, 4, 4e7)
+
+
+def test_an_all_gather_moves_less_than_an_all_reduce_of_the_same_size() -> None:
+    assert all_gather_s(PCIE4, 4, 1e8) < all_reduce_s(PCIE4, 4, 1e8)
