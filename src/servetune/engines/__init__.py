@@ -1,0 +1,18 @@
+"""The only room that starts servers: what to run, for how long it lives, why it died."""
+
+from servetune.engines.cause import Cause
+from servetune.engines.engine import ENGINES, Engine, engine
+from servetune.engines.launch import launch_environment, server_of
+from servetune.engines.ports import free_port
+from servetune.engines.process import ServerProcess
+
+__all__ = [
+    "ENGINES",
+    "Cause",
+    "Engine",
+    "ServerProcess",
+    "engine",
+    "free_port",
+    "launch_environment",
+    "server_of",
+]

@@ -1,0 +1,205 @@
+"""The process between servetune and a server: no server outlives its servetune.
+
+It runs by its path on the standard library alone, in a session of its own, so that
+Ctrl-C at a terminal does not reach it. It starts the server in a further session,
+adopts every orphan that the server leaves (Linux' child subreaper) and ends the whole
+tree when it is told to, when the server's first process has died, or when servetune
+is gone: then its standard input closes, even after `kill -9`.
+
+    stdin    a line with seconds: end the tree with that much grace; end of file: servetune is gone
+    stdout   lines `started PID`, `failed WHY`, `ended CODE` (negative for a signal)
+    stderr   the server's log
+
+PR_SET_PDEATHSIG on the server would not do: it follows the thread that forked, not the
+process, and reaches the direct child alone. Here it is the second line, for the case
+that the watchdog itself is killed; its one thread lives as long as it does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+__all__ = ["descendants", "end_processes", "session_members"]
+
+_ABANDONED_GRACE_S = 2.0  # nobody is left to wait for; long enough to free shared memory
+_LEFTOVERS_GRACE_S = 1.0  # for helpers whose server is gone
+_TICK_S = 0.5
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _stat_rows() -> Iterable[tuple[int, int, int]]:
+    """`(pid, parent, session)` of every live process; nothing where /proc is not Linux'."""
+    try:
+        names = os.listdir("/proc")  # noqa: PTH208  this file stays light: no pathlib
+    except OSError:
+        return
+    for name in names:
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                # The command's name may hold blanks and brackets: count from its end.
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if fields and fields[0] not in (b"Z", b"X"):
+            yield int(name), int(fields[1]), int(fields[3])
+
+
+def descendants(root: int) -> set[int]:
+    """Live processes below `root`, without itself and without zombies."""
+    children: dict[int, list[int]] = {}
+    for pid, parent, _ in _stat_rows():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        below = children.get(waiting.pop(), ())
+        waiting += below
+        found.update(below)
+    return found
+
+
+def session_members(session: int) -> set[int]:
+    """Live processes whose session is `session`."""
+    return {pid for pid, _, its_session in _stat_rows() if its_session == session}
+
+
+def end_processes(pids: Iterable[int], signal_number: int) -> None:
+    """Send one signal to each process that is still there."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal_number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+class _Watch:
+    """One server from its start until nothing of it is left."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._parent = os.getppid()
+        self._ended = False
+        self._woken, waker = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        self._told_to_stop = False
+        # Python's handlers, not SIG_IGN: an ignored signal would stay so in the server.
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_told_to_stop", True))
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        # The object is kept: its __del__ would warn of a child that it has not reaped.
+        self._server = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            stderr=2,
+            start_new_session=True,
+            preexec_fn=_die_with_the_watchdog,  # noqa: PLW1509  one thread only
+        )
+        self.pid = self._server.pid
+
+    def run(self) -> None:
+        grace_s = self._wait_for_the_end()
+        self._end_tree(grace_s)
+
+    def _wait_for_the_end(self) -> float:
+        """Seconds of grace, once there is a reason to end the tree."""
+        while True:
+            ready, _, _ = select.select([0, self._woken], [], [], _TICK_S)
+            self._reap()
+            if self._ended:
+                return 0.0
+            if 0 in ready:
+                try:
+                    return float(os.read(0, 64))
+                except ValueError:
+                    return _ABANDONED_GRACE_S
+            # A process that servetune forked may hold the pipe open: look at the parent too.
+            if self._told_to_stop or os.getppid() != self._parent:
+                return _ABANDONED_GRACE_S
+
+    def _end_tree(self, grace_s: float) -> None:
+        if not self._ended:
+            # The first process alone: it dismisses its workers in its own order.
+            end_processes([self.pid], signal.SIGTERM)
+            self._wait_until(lambda: self._ended, grace_s)
+        if self._ended and descendants(os.getpid()):
+            end_processes(descendants(os.getpid()), signal.SIGTERM)
+            self._wait_until(lambda: not descendants(os.getpid()), _LEFTOVERS_GRACE_S)
+        # A tree may grow while it is being felled: strike until nothing stands.
+        while alive := descendants(os.getpid()) | (set() if self._ended else {self.pid}):
+            end_processes(alive, signal.SIGKILL)
+            self._wait_until(lambda: False, 0.02)
+
+    def _wait_until(self, holds: Callable[[], bool], timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        self._reap()
+        while not holds() and (left_s := deadline_s - time.monotonic()) > 0:
+            select.select([self._woken], [], [], min(left_s, 0.05))
+            self._reap()
+
+    def _reap(self) -> None:
+        """Take leave of every child that has ended, adopted ones too."""
+        try:
+            while os.read(self._woken, 256):
+                pass
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.pid:
+                self._ended = True
+                self._server.returncode = os.waitstatus_to_exitcode(status)
+                _say(f"ended {self._server.returncode}")
+
+
+def _die_with_the_watchdog() -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    """Best effort: where the call does not exist, the other lines of defence remain."""
+    try:
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    except (AttributeError, OSError):
+        return
+
+
+def _say(line: str) -> None:
+    try:
+        os.write(1, f"{line}\n".encode())
+    except OSError:
+        return  # nobody listens any more; the tree is still ended
+
+
+def main(command: list[str]) -> int:
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # Popen restores it in the server
+    try:
+        watch = _Watch(command)
+    except OSError as error:
+        _say(f"failed {error.strerror or error}")
+        return 127
+    _say(f"started {watch.pid}")
+    watch.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""Real vLLM on a tiny random model: `make test-engine`, or
+
+SERVETUNE_VLLM=.venv-vllm/bin/vllm SERVETUNE_TINY_MODEL=.cache/tiny-qwen3 pytest -m engine
+"""
+
+import http.client
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from servetune.engines import engine, free_port, server_of
+from servetune.errors import EngineDied
+from servetune.plan.dialects import plan_from_settings
+
+READY_S = 400.0
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+
+pytestmark = pytest.mark.engine
+
+
+def required(variable):
+    value = os.environ.get(variable)
+    if not value:
+        pytest.skip(f"{variable} is not set")
+    return str(Path(value).absolute())
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Make the server of some settings; both variables are needed."""
+    executable, model = (required(name) for name in ("SERVETUNE_VLLM", "SERVETUNE_TINY_MODEL"))
+
+    def make(**settings):
+        settings = {"enforce_eager": True, "max_model_len": 2048, **settings}
+        return server_of(
+            engine("vllm"),
+            plan_from_settings("vllm", model, settings),
+            log_path=tmp_path / "vllm.log",
+            port=free_port(),
+            executable=(executable,),
+            environment=ENVIRONMENT,
+        )
+
+    return make
+
+
+def get_json(port, path):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        assert answer.status == 200
+        return json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def test_a_real_vllm_becomes_ready_tells_its_model_and_leaves_nothing(server):
+    with server(max_num_seqs=8, enable_prefix_caching=False, served_model_name="tiny") as one:
+        one.wait_ready(READY_S)
+        [model] = get_json(one.port, "/v1/models")["data"]
+        pids = one.processes()
+    assert model["id"] == "tiny"
+    assert model["max_model_len"] == 2048
+    assert len(pids) > 1, "vLLM works in several processes"
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    log = one.log_path.read_text()
+    assert "'max_num_seqs': 8" in log
+    assert "'enable_prefix_caching': False" in log
+
+
+def test_a_real_vllm_that_cannot_run_a_plan_is_explained(server):
+    one = server(tensor_parallel_size=3)
+    with one, pytest.raises(EngineDied, match="8 attention heads cannot be split") as caught:
+        one.wait_ready(READY_S)
+    assert caught.value.exit_code_of_server == 1
+    assert "ValidationError" in caught.value.log_tail
+
+
+def test_the_version_of_a_real_vllm_is_found(server):
+    command = (required("SERVETUNE_VLLM"),)
+    assert engine("vllm").version(command)
