@@ -1,0 +1,57 @@
+"""What a run found, for people and for scripts: summary, tables and dashboard."""
+
+from servetune.report.comparison import Gap, Pair, gaps_of, pairs_between, pairs_within
+from servetune.report.dashboard import dashboard_html
+from servetune.report.figures import page_data
+from servetune.report.hints import suggestions
+from servetune.report.ranking import (
+    Standing,
+    Varying,
+    candidates_of,
+    label_of,
+    picks,
+    ranked,
+    standing_of,
+    varying,
+)
+from servetune.report.summary import (
+    records_from_summary,
+    simulated_share,
+    summary,
+    summary_json,
+)
+from servetune.report.tables import (
+    comparison_table,
+    console,
+    ranking_table,
+    recommendation_text,
+    simulated_line,
+)
+
+__all__ = [
+    "Gap",
+    "Pair",
+    "Standing",
+    "Varying",
+    "candidates_of",
+    "comparison_table",
+    "console",
+    "dashboard_html",
+    "gaps_of",
+    "label_of",
+    "page_data",
+    "pairs_between",
+    "pairs_within",
+    "picks",
+    "ranked",
+    "ranking_table",
+    "recommendation_text",
+    "records_from_summary",
+    "simulated_line",
+    "simulated_share",
+    "standing_of",
+    "suggestions",
+    "summary",
+    "summary_json",
+    "varying",
+]

@@ -1,0 +1,160 @@
+"""Comparison: what was predicted beside what was measured, for the same configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from servetune.report.quantities import QUANTITIES, quantity_value
+from servetune.report.ranking import label_of, varying
+from servetune.store.schema import TrialRecord
+
+__all__ = ["COMPARED", "Gap", "Pair", "gaps_of", "pairs_between", "pairs_within"]
+
+#: Quantity and statistic of each row of a comparison.
+COMPARED: tuple[tuple[str, str], ...] = (
+    ("output_throughput", "mean"),
+    ("request_throughput", "mean"),
+    ("ttft", "mean"),
+    ("ttft", "p99"),
+    ("itl", "mean"),
+    ("itl", "p99"),
+    ("tpot", "mean"),
+    ("e2e_latency", "mean"),
+    ("e2e_latency", "p99"),
+)
+
+#: Where the load went and what it printed says nothing of what was tried.
+_NOT_TRIED = frozenset(
+    {
+        "host",
+        "port",
+        "base_url",
+        "model",
+        "tokenizer",
+        "dataset_path",
+        "output_file",
+        "output_details",
+        "disable_tqdm",
+        "backend",
+        "served_model_name",
+    }
+)
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """One configuration with two sets of results under the journal's names."""
+
+    label: str
+    key: str
+    predicted: Mapping[str, Any]
+    measured: Mapping[str, Any]
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """One quantity of a pair.
+
+    Attributes:
+        error_fraction: predicted / measured - 1; `None` where either is not known.
+    """
+
+    quantity: str
+    statistic: str
+    predicted: float | None
+    measured: float | None
+    error_fraction: float | None
+
+
+def pairs_within(records: Sequence[TrialRecord]) -> list[Pair]:
+    """Pairs of the records that were measured and carry their own prediction."""
+    names = varying(records)
+    return [
+        Pair(
+            label=label_of(record, names),
+            key=record.key,
+            predicted=record.predicted,
+            measured=record.results,
+        )
+        for record in records
+        if record.predicted and record.status == "ok" and not record.simulated
+    ]
+
+
+def pairs_between(predicted: Sequence[TrialRecord], measured: Sequence[TrialRecord]) -> list[Pair]:
+    """Each measured record with the one prediction of the same configuration.
+
+    Two records are of the same configuration when every setting that both name is equal
+    (at least one is), and so are model and GPU where both say them. A measured record that
+    fits several predictions equally well is left out: it does not say enough to be judged by.
+    """
+    usable = [record for record in predicted if record.status == "ok"]
+    names = varying(usable)
+    pairs = []
+    for record in measured:
+        if record.status != "ok":
+            continue
+        shared = [(_shared_settings(candidate, record), candidate) for candidate in usable]
+        most = max((count for count, _ in shared), default=0)
+        best = [candidate for count, candidate in shared if count == most]
+        if most and len(best) == 1:
+            pairs.append(
+                Pair(
+                    label=label_of(best[0], names),
+                    key=best[0].key,
+                    predicted=best[0].results,
+                    measured=record.results,
+                )
+            )
+    return pairs
+
+
+def gaps_of(pair: Pair) -> list[Gap]:
+    """The rows of `COMPARED` for one pair."""
+    gaps = []
+    for name, statistic in COMPARED:
+        predicted = quantity_value(pair.predicted, name, statistic)
+        measured = quantity_value(pair.measured, name, statistic)
+        gaps.append(
+            Gap(
+                quantity=QUANTITIES[name].name,
+                statistic=statistic,
+                predicted=predicted,
+                measured=measured,
+                error_fraction=(
+                    predicted / measured - 1 if predicted is not None and measured else None
+                ),
+            )
+        )
+    return gaps
+
+
+def _shared_settings(one: TrialRecord, other: TrialRecord) -> int:
+    """How many settings both name and agree on; 0 when they contradict each other."""
+    if not _same_model(one, other) or not _same_gpu(one, other):
+        return 0
+    count = 0
+    for mine, theirs in (
+        (one.config.server_args, other.config.server_args),
+        (one.config.client_args, other.config.client_args),
+    ):
+        for name in (mine.keys() & theirs.keys()) - _NOT_TRIED:
+            if mine[name] != theirs[name]:
+                return 0
+            count += 1
+    return count
+
+
+def _same_model(one: TrialRecord, other: TrialRecord) -> bool:
+    mine, theirs = one.metadata.get("model_tag"), other.metadata.get("model_tag")
+    return not mine or not theirs or mine == theirs
+
+
+def _same_gpu(one: TrialRecord, other: TrialRecord) -> bool:
+    """Whether one name's words are all in the other's: `L4` is `NVIDIA L4` but not `L40`."""
+    mine, theirs = (
+        set(str(record.metadata.get("gpu_type") or "").lower().split()) - {"unknown"}
+        for record in (one, other)
+    )
+    return mine <= theirs or theirs <= mine

@@ -1,0 +1,86 @@
+"""The page without its script: the same findings as plain tables."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+from servetune.metrics import Constraint
+from servetune.report.quantities import QUANTITIES, quantity_value, shown
+from servetune.report.ranking import label_of, picks, ranked, standing_of, varying
+from servetune.report.tables import recommendation_text, simulated_line
+from servetune.store.schema import TrialRecord
+
+__all__ = ["static_html"]
+
+_COLUMNS = (
+    ("output_throughput", "mean"),
+    ("request_throughput", "mean"),
+    ("ttft", "mean"),
+    ("ttft", "p99"),
+    ("itl", "mean"),
+    ("e2e_latency", "p99"),
+    ("cost_per_million_tokens", "mean"),
+)
+
+
+def static_html(
+    records: Sequence[TrialRecord], constraints: tuple[Constraint, ...], *, title: str
+) -> str:
+    """Heading, picks with their reasons, and all trials; every text escaped."""
+    if not records:
+        return f'<div class="static"><h1>{html.escape(title)}</h1><p>No trials yet.</p></div>'
+    names = varying(records)
+    reasons = (recommendation_text(pick) for pick in picks(records, constraints).values())
+    heads = ["Configuration", *(_head(name, statistic) for name, statistic in _COLUMNS), "Standing"]
+    rows = [
+        [
+            label_of(record, names),
+            *(
+                shown(quantity_value(record.results, name, statistic), QUANTITIES[name].unit)
+                for name, statistic in _COLUMNS
+            ),
+            _standing(record, constraints),
+        ]
+        for record in ranked(records, constraints)
+    ]
+    rows += [
+        [
+            label_of(record, names),
+            *["–"] * len(_COLUMNS),
+            f"failed: {record.failure.reason}" if record.failure else "failed",
+        ]
+        for record in records
+        if record.status == "failed"
+    ]
+    return "\n".join(
+        [
+            '<div class="static">',
+            f"<h1>{html.escape(title)}</h1>",
+            f"<p><strong>{html.escape(simulated_line(records))}</strong></p>",
+            *(f"<pre>{html.escape(text)}</pre>" for text in reasons),
+            "<table><thead>",
+            _row("th", heads),
+            "</thead><tbody>",
+            *(_row("td", row) for row in rows),
+            "</tbody></table></div>",
+        ]
+    )
+
+
+def _head(name: str, statistic: str) -> str:
+    quantity = QUANTITIES[name]
+    return f"{quantity.short} {statistic}" if quantity.has_statistics else quantity.title
+
+
+def _standing(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
+    standing = standing_of(record, constraints)
+    said = ["meets every constraint"] if standing.meets_all and constraints else []
+    said += [f"misses {c.label}" for c in standing.missed]
+    said += [f"{c.label} not measured" for c in standing.unknown]
+    said += ["simulated"] if record.simulated else []
+    return ", ".join(said)
+
+
+def _row(tag: str, cells: Iterable[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"

@@ -1,0 +1,271 @@
+"""Figure data: all that the dashboard draws, as plain JSON values and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+import servetune
+from servetune.metrics import Constraint
+from servetune.report.comparison import Pair, gaps_of, pairs_between, pairs_within
+from servetune.report.hints import LOAD_SETTINGS, load_of, suggestions
+from servetune.report.quantities import QUANTITIES, STATISTICS
+from servetune.report.ranking import (
+    Varying,
+    candidates_of,
+    devices_of,
+    label_of,
+    picks,
+    setting_text,
+    short_name,
+    varying,
+)
+from servetune.report.summary import simulated_share
+from servetune.search import OBJECTIVES, Recommendation, on_front
+from servetune.store.schema import TrialRecord
+
+__all__ = ["header_of", "load_setting_of", "page_data"]
+
+#: Digits that a picture can show; the journal keeps all of them.
+_DIGITS = 6
+#: A page is read, not archived: longer texts and lists stay in the journal.
+_LONGEST_TEXT = 6000
+_LONGEST_LIST = 40
+
+Json = dict[str, Any]
+
+
+def page_data(
+    records: Sequence[TrialRecord],
+    constraints: tuple[Constraint, ...],
+    *,
+    title: str,
+    comparison: Sequence[TrialRecord] | None = None,
+) -> Json:
+    """Everything on the page.
+
+    Args:
+        records: The run's trials, in the order tried.
+        constraints: Those that are switched on when the page opens.
+        title: Shown where the records name no model.
+        comparison: Measured records to set beside the run's.
+    """
+    names = varying(records)
+    load = load_setting_of(records)
+    pairs = [*pairs_within(records), *pairs_between(records, comparison or ())]
+    return {
+        "servetune": servetune.__version__,
+        "title": title,
+        "header": header_of(records),
+        "quantities": [
+            msgspec.to_builtins(q) | {"has_statistics": q.has_statistics}
+            for q in QUANTITIES.values()
+        ],
+        "statistics": list(STATISTICS),
+        "objectives": [msgspec.to_builtins(objective) for objective in OBJECTIVES.values()],
+        "constraints": [_constraint(c) for c in constraints],
+        "settings": [
+            {"name": name, "short": short_name(name), "side": side}
+            for side, each in (("server", names.server), ("client", names.client))
+            for name in each
+        ],
+        "load": load,
+        "trials": [
+            _trial(record, names, load) | {"id": index, "suggestions": suggestions(record, records)}
+            for index, record in enumerate(records)
+        ],
+        "picks": {name: _pick(pick) for name, pick in picks(records, constraints).items()},
+        "pareto": on_front(candidates_of(records)),
+        "pairs": [_pair(pair) for pair in pairs],
+        "references": [_reference(record) for record in comparison or () if record.status == "ok"],
+    }
+
+
+def header_of(records: Sequence[TrialRecord]) -> Json:
+    """What all trials have in common, for the top of the page; `None` where not known."""
+
+    def said(name: str) -> str | None:
+        values = dict.fromkeys(
+            str(record.metadata[name])
+            for record in records
+            if record.metadata.get(name) not in (None, "", "unknown", -1)
+        )
+        return ", ".join(values) if 0 < len(values) <= 3 else None
+
+    engines = dict.fromkeys(name for record in records if (name := _engine(record)))
+    return {
+        "model": said("model_tag"),
+        "machine": _machine(said("gpu_type"), said("gpu_count")),
+        "instance": said("instance_type"),
+        "price": said("price_per_hour_usd"),
+        "price_source": said("price_source"),
+        "engine": ", ".join(engines) or None,
+        "workload": _workload(records),
+        "date": _date(records),
+        "simulated": simulated_share(records),
+        "simulated_count": sum(record.simulated for record in records),
+        "failed_count": sum(record.status == "failed" for record in records),
+        "trial_count": len(records),
+    }
+
+
+def load_setting_of(records: Sequence[TrialRecord]) -> str | None:
+    """The client setting that says how much load there is: the first that was swept."""
+    for name in LOAD_SETTINGS:
+        if len({load for record in records if (load := load_of(record, name))}) > 1:
+            return name
+    return None
+
+
+def _machine(gpu: str | None, count: str | None) -> str | None:
+    if gpu is None:
+        return None
+    return f"{count} × {gpu}" if count else gpu
+
+
+def _workload(records: Sequence[TrialRecord]) -> str | None:
+    """What was asked, where it was the same in all trials: `1,000 requests of sharegpt, ...`."""
+    asked = [record.config.client_args for record in records]
+
+    def same(name: str) -> Any:
+        values = {repr(each.get(name)) for each in asked}
+        return asked[0].get(name) if asked and len(values) == 1 else None
+
+    parts = []
+    count, dataset = same("num_prompts"), same("dataset_name")
+    if count is not None or dataset is not None:
+        requests = f"{count:,} requests" if isinstance(count, int) else "requests"
+        parts.append(f"{requests} of {dataset}" if dataset else requests)
+    if any(record.metadata.get("dataset_imitated") for record in records):
+        parts.append("lengths imitated from published totals")
+    lengths = {_mean_lengths(record) for record in records if record.status == "ok"}
+    if len(lengths) == 1 and (pair := lengths.pop()) is not None:
+        parts.append(f"on average {pair[0]:.0f} tokens in, {pair[1]:.0f} out")
+    return ", ".join(parts) or None
+
+
+def _engine(record: TrialRecord) -> str:
+    name = record.metadata.get("framework") or record.results.get("backend") or ""
+    version = record.provenance.get("engine_version") or record.metadata.get("engine_version")
+    return f"{name} {version}" if name and version else str(name)
+
+
+def _mean_lengths(record: TrialRecord) -> tuple[float, float] | None:
+    """Input and output tokens of the average request that was answered."""
+    completed = record.results.get("completed")
+    tokens_in = record.results.get("total_input_tokens")
+    tokens_out = record.results.get("total_output_tokens")
+    if not completed or tokens_in is None or tokens_out is None:
+        return None
+    return tokens_in / completed, tokens_out / completed
+
+
+def _date(records: Sequence[TrialRecord]) -> str | None:
+    """Day of the first trial to the last, from what the records say."""
+    days = sorted(str(at)[:10] for record in records if (at := record.provenance.get("started_at")))
+    if not days:
+        return None
+    return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+
+
+def _trial(record: TrialRecord, names: Varying, load: str | None) -> Json:
+    server = " · ".join(
+        setting_text(name, record.config.server_args.get(name)) for name in names.server
+    )
+    failure = record.failure
+    return {
+        "key": record.key,
+        "label": label_of(record, names),
+        "series": server or "all trials",
+        "server": _slim(record.config.server_args),
+        "client": _slim(record.config.client_args),
+        "status": record.status,
+        "simulated": record.simulated,
+        "devices": devices_of(record),
+        "load": load_of(record, load) if load else None,
+        "results": _slim(record.results),
+        "predicted": _slim(record.predicted) if record.predicted else None,
+        "cmd": record.cmd[:_LONGEST_TEXT],
+        "metadata": _slim(record.metadata),
+        "provenance": _slim(record.provenance),
+        "server_log": record.server_log,
+        "failure": {
+            "kind": failure.kind,
+            "reason": failure.reason,
+            "log_tail": failure.log_tail[-_LONGEST_TEXT:],
+        }
+        if failure
+        else None,
+    }
+
+
+def _constraint(constraint: Constraint) -> Json:
+    return {
+        "metric": constraint.metric,
+        "statistic": constraint.statistic,
+        "op": constraint.op,
+        "value": constraint.value,
+        "label": constraint.label,
+    }
+
+
+def _pick(pick: Recommendation) -> Json:
+    return {
+        "key": pick.chosen.key if pick.chosen else None,
+        "label": pick.chosen.label if pick.chosen else None,
+        "feasible": pick.feasible,
+        "reasons": list(pick.reasons),
+    }
+
+
+def _pair(pair: Pair) -> Json:
+    return {
+        "label": pair.label,
+        "key": pair.key,
+        "gaps": [
+            {
+                "quantity": gap.quantity,
+                "statistic": gap.statistic,
+                "predicted": _slim(gap.predicted),
+                "measured": _slim(gap.measured),
+                "error_fraction": _slim(gap.error_fraction),
+            }
+            for gap in gaps_of(pair)
+        ],
+    }
+
+
+def _reference(record: TrialRecord) -> Json:
+    return {
+        "label": label_of(
+            record, Varying(server=("tensor_parallel_size",), client=("max_concurrency",))
+        ),
+        "results": _slim(record.results),
+        "devices": devices_of(record),
+        "simulated": record.simulated,
+    }
+
+
+def _slim(value: Any) -> Any:
+    """The value as a page needs it: fewer digits, no endless lists, nothing non-finite."""
+    if isinstance(value, float):
+        return _rounded(value)
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    if isinstance(value, Mapping):
+        return {str(name): _slim(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        if len(value) > _LONGEST_LIST:
+            return f"{len(value)} values, see the journal"
+        return [_slim(each) for each in value]
+    return value
+
+
+def _rounded(value: float) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.{_DIGITS}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short

@@ -1,0 +1,177 @@
+"""Ranking: what differs between the trials of a run, which is best, and what each meets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from servetune.errors import ServetuneError
+from servetune.metrics import Constraint, value_of
+from servetune.plan.dialects import plan_from_settings
+from servetune.report.quantities import DASH
+from servetune.search import OBJECTIVES, Candidate, Recommendation, recommend
+from servetune.store.schema import TrialRecord
+
+__all__ = [
+    "Standing",
+    "Varying",
+    "candidates_of",
+    "devices_of",
+    "label_of",
+    "picks",
+    "ranked",
+    "setting_text",
+    "short_name",
+    "standing_of",
+    "varying",
+]
+
+#: Settings whose names are long beside what they mean to a reader.
+_SHORT: Mapping[str, str] = {
+    "tensor_parallel_size": "TP",
+    "tp_size": "TP",
+    "pipeline_parallel_size": "PP",
+    "pp_size": "PP",
+    "data_parallel_size": "DP",
+    "dp_size": "DP",
+    "max_num_batched_tokens": "batched tokens",
+    "chunked_prefill_size": "prefill chunk",
+    "max_num_seqs": "sequences",
+    "max_running_requests": "sequences",
+    "max_concurrency": "concurrency",
+    "request_rate": "req/s asked",
+    "gpu_memory_utilization": "memory share",
+}
+
+
+class Varying(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of the settings that are not the same in all records: degrees of parallelism,
+    sizes, load, then the others by name.
+    """
+
+    server: tuple[str, ...]
+    client: tuple[str, ...]
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How one trial stands to the constraints; `unknown` ones were not measured."""
+
+    met: tuple[Constraint, ...] = ()
+    missed: tuple[Constraint, ...] = ()
+    unknown: tuple[Constraint, ...] = ()
+
+    @property
+    def meets_all(self) -> bool:
+        return not self.missed and not self.unknown
+
+
+def varying(records: Sequence[TrialRecord]) -> Varying:
+    """Which settings were swept; a setting that some records do not name varies too."""
+    return Varying(
+        server=_varying_names([record.config.server_args for record in records]),
+        client=_varying_names([record.config.client_args for record in records]),
+    )
+
+
+def label_of(record: TrialRecord, names: Varying) -> str:
+    """What sets this trial apart, short: `TP4 · batched tokens 8192 · concurrency 32`."""
+    config = record.config
+    parts = [setting_text(name, config.server_args.get(name)) for name in names.server]
+    parts += [setting_text(name, config.client_args.get(name)) for name in names.client]
+    if not parts:
+        parts = [setting_text(name, value) for name, value in config.server_args.items()]
+    return " · ".join(parts) or "default settings"
+
+
+def setting_text(name: str, value: Any) -> str:
+    """One setting for a reader: `TP4`, `concurrency 32`, `enforce_eager True`."""
+    short = short_name(name)
+    text = DASH if value is None else str(value)
+    return f"{short}{text}" if short in ("TP", "PP", "DP") else f"{short} {text}"
+
+
+def short_name(name: str) -> str:
+    return _SHORT.get(name, name)
+
+
+def candidates_of(records: Sequence[TrialRecord]) -> list[Candidate]:
+    """The trials that ended well, as the search room chooses among them."""
+    names = varying(records)
+    return [
+        Candidate(key=record.key, label=label_of(record, names), results=record.results)
+        for record in records
+        if record.status == "ok"
+    ]
+
+
+def picks(
+    records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
+) -> dict[str, Recommendation]:
+    """The recommended trial for each objective: throughput, latency and cost."""
+    candidates = candidates_of(records)
+    return {name: recommend(candidates, constraints, name) for name in OBJECTIVES}
+
+
+def standing_of(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Standing:
+    """Which constraints the trial meets, misses, and does not speak of.
+
+    A failed trial speaks of none.
+    """
+    verdicts = [(c, c.holds(record.results)) for c in constraints]
+    return Standing(
+        met=tuple(c for c, holds in verdicts if holds is True),
+        missed=tuple(c for c, holds in verdicts if holds is False),
+        unknown=tuple(c for c, holds in verdicts if holds is None),
+    )
+
+
+def ranked(
+    records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
+) -> list[TrialRecord]:
+    """Trials with results, those that meet every constraint first, each by output throughput.
+
+    Equal ones keep the order in which they were tried.
+    """
+
+    def rank(record: TrialRecord) -> tuple[bool, float]:
+        throughput = value_of(record.results, "output_throughput")
+        return (
+            not standing_of(record, constraints).meets_all,
+            float("inf") if throughput is None else -throughput,
+        )
+
+    return sorted((record for record in records if record.status == "ok"), key=rank)
+
+
+def devices_of(record: TrialRecord) -> int | None:
+    """Accelerators that the trial used: the plan's, else what the settings say.
+
+    The `gpu_count` of other tools' journals is the machine's, so it counts only where
+    nothing says how the model was split.
+    """
+    if record.plan is not None:
+        return record.plan.device_count
+    used = record.metadata.get("gpus_used")
+    if isinstance(used, int) and used > 0:
+        return used
+    settings = record.config.server_args
+    if any(name.endswith(("tensor_parallel_size", "tp_size")) for name in settings):
+        engine = "sglang" if "tp_size" in settings else "vllm"
+        try:
+            return plan_from_settings(engine, "", settings).device_count
+        except ServetuneError:  # another tool's value; the machine's count is the next best
+            pass
+    count = record.metadata.get("gpu_count")
+    return count if isinstance(count, int) and count > 0 else None
+
+
+def _varying_names(settings: list[dict[str, Any]]) -> tuple[str, ...]:
+    # Equal settings may have been written in another order, so the order is the table's.
+    order = {name: place for place, name in enumerate(_SHORT)}
+    names = sorted(
+        {name for each in settings for name in each},
+        key=lambda name: (order.get(name, len(order)), name),
+    )
+    return tuple(name for name in names if len({repr(each.get(name)) for each in settings}) > 1)

@@ -1,0 +1,182 @@
+"""The summary artifact: what a run found, in one JSON document that scripts read.
+
+The names are llm-optimizer's; `recommended`, `pareto` and part of `metadata` are added.
+Nothing here looks at a clock: equal records give equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+import servetune
+from servetune.errors import StoreError
+from servetune.metrics import Constraint, unmet, value_of
+from servetune.report.ranking import candidates_of, picks
+from servetune.search import Recommendation, on_front
+from servetune.store.schema import SCHEMA, TrialRecord, record_from_json
+
+__all__ = ["records_from_summary", "simulated_share", "summary", "summary_json"]
+
+_BEST = {
+    "best_output_throughput": "output_throughput",
+    "best_input_throughput": "input_throughput",
+    "best_request_throughput": "request_throughput",
+}
+
+
+def summary(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> dict[str, Any]:
+    """The document as JSON-ready values; order of trials as given."""
+    by_key = {record.key: record for record in reversed(records)}
+    return {
+        "metadata": _metadata(records, constraints),
+        "best_configurations": _best_configurations(records, constraints),
+        "recommended": {
+            name: _recommended(pick, by_key) for name, pick in picks(records, constraints).items()
+        },
+        "pareto": on_front(candidates_of(records)),
+        "test_results": [msgspec.json.decode(record.to_json()) for record in records],
+    }
+
+
+def summary_json(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> bytes:
+    """The document as indented UTF-8 text with a last newline; equal records, equal bytes.
+
+    Its first names keep their order; below them names are sorted, because equal settings
+    may have been written down in another order.
+    """
+    parts = {
+        name: msgspec.Raw(msgspec.json.encode(value, order="deterministic"))
+        for name, value in summary(records, constraints).items()
+    }
+    return msgspec.json.format(msgspec.json.encode(parts), indent=2) + b"\n"
+
+
+def records_from_summary(raw: Any) -> list[TrialRecord]:
+    """The trials in a decoded JSON document: a summary, one record, or a list of records.
+
+    What a summary says once for all (model, GPU, constraints) is filled in where a record
+    of it is silent.
+
+    Raises:
+        StoreError: It is none of these, with the place.
+    """
+    if isinstance(raw, dict) and "test_results" in raw:
+        shared = raw.get("metadata")
+        rows = raw["test_results"]
+        if not isinstance(rows, list):
+            raise StoreError("'test_results' is not a list", hint=_WANTED)
+        filled = [_filled(row, shared if isinstance(shared, dict) else {}) for row in rows]
+        return _records(filled, "test_results")
+    if isinstance(raw, list):
+        return _records(raw, "record ")
+    if isinstance(raw, dict) and "config" in raw:
+        return [record_from_json(raw)]
+    raise StoreError("neither a summary nor trial records", hint=_WANTED)
+
+
+def simulated_share(records: Sequence[TrialRecord]) -> bool | Literal["mixed"]:
+    """Whether no real server answered in any trial, in none (`False`), or in some."""
+    kinds = {record.simulated for record in records}
+    return "mixed" if len(kinds) > 1 else kinds == {True}
+
+
+_WANTED = "give a journal (.jsonl), a summary with 'test_results', one record or a list of them"
+
+
+def _records(rows: list[Any], place: str) -> list[TrialRecord]:
+    records = []
+    for index, row in enumerate(rows):
+        try:
+            records.append(record_from_json(row))
+        except StoreError as error:
+            where = f"{place}[{index}]" if not place.endswith(" ") else f"{place}{index + 1}"
+            error.args = (f"{where}: {error.message}",)
+            error.message = error.args[0]
+            raise
+    return records
+
+
+def _filled(row: Any, shared: Mapping[str, Any]) -> Any:
+    if not isinstance(row, dict):
+        return row
+    said = {
+        name: shared[name]
+        for name in ("gpu_type", "gpu_count", "framework", "model_tag")
+        if shared.get(name) is not None
+    }
+    filled = {**row, "metadata": {**said, **(row.get("metadata") or {})}}
+    if not row.get("constraints") and isinstance(shared.get("constraints"), list):
+        filled["constraints"] = shared["constraints"]
+    return filled
+
+
+def _metadata(
+    records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
+) -> dict[str, Any]:
+    return {
+        "gpu_type": _common(records, "gpu_type"),
+        "gpu_count": _common(records, "gpu_count"),
+        "framework": _framework(records),
+        "model_tag": _common(records, "model_tag"),
+        "total_tests": len(records),
+        "failed_tests": sum(record.status == "failed" for record in records),
+        "constraints": [constraint.to_json() for constraint in constraints],
+        "input_len": _common(records, "input_tokens"),
+        "output_len": _common(records, "output_tokens"),
+        "simulated": simulated_share(records),
+        "servetune_version": servetune.__version__,
+        "servetune_schema": SCHEMA,
+    }
+
+
+def _common(records: Sequence[TrialRecord], name: str) -> Any:
+    """The value that all records have under a name; `None` when they differ or are silent."""
+    values = [record.metadata.get(name) for record in records]
+    return values[0] if values and all(value == values[0] for value in values) else None
+
+
+def _framework(records: Sequence[TrialRecord]) -> Any:
+    said = {
+        str(record.metadata.get("framework") or record.results.get("backend") or "")
+        for record in records
+    } - {""}
+    return said.pop() if len(said) == 1 else None
+
+
+def _best_configurations(
+    records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
+) -> dict[str, Any]:
+    ok = [record for record in records if record.status == "ok"]
+    feasible = [record for record in ok if not unmet(constraints, record.results)]
+    best: dict[str, Any] = {}
+    for name, metric in _BEST.items():
+        best[name] = _best(ok, metric)
+        best[f"{name}_constrained"] = _best(feasible, metric)
+    return best
+
+
+def _best(records: Sequence[TrialRecord], metric: str) -> dict[str, Any] | None:
+    valued = [(value_of(record.results, metric), record) for record in records]
+    known = [(value, record) for value, record in valued if value is not None]
+    if not known:
+        return None
+    value, record = max(known, key=lambda pair: pair[0])
+    return {"throughput": value, "config": _config(record), "cmd": record.cmd}
+
+
+def _config(record: TrialRecord) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(record.config))
+
+
+def _recommended(pick: Recommendation, by_key: Mapping[str, TrialRecord]) -> dict[str, Any]:
+    record = by_key[pick.chosen.key] if pick.chosen is not None else None
+    return {
+        "key": record.key if record else None,
+        "config": _config(record) if record else None,
+        "cmd": record.cmd if record else None,
+        "feasible": pick.feasible,
+        "reasons": list(pick.reasons),
+    }

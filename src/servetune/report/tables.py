@@ -1,0 +1,360 @@
+"""Tables for the terminal, which read as well in a file: words beside every mark and colour."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO
+
+import msgspec
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from servetune.metrics import Constraint
+from servetune.report.comparison import Gap, Pair, gaps_of, pairs_between
+from servetune.report.hints import suggestions
+from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
+from servetune.report.ranking import (
+    Varying,
+    label_of,
+    picks,
+    ranked,
+    short_name,
+    standing_of,
+    varying,
+)
+from servetune.report.summary import simulated_share
+from servetune.search import Recommendation
+from servetune.store.schema import TrialRecord
+from servetune.units import MS_PER_S
+
+__all__ = [
+    "comparison_table",
+    "console",
+    "ranking_table",
+    "recommendation_text",
+    "simulated_line",
+]
+
+#: Where no terminal says how wide it is, lines are as long as the widest table needs.
+_PLAIN_WIDTH = 160
+
+_PICK_TITLES = {
+    "throughput": "Throughput pick",
+    "latency": "Latency pick",
+    "cost": "Cheapest per million tokens",
+}
+
+
+def console(file: IO[str] | None = None) -> Console:
+    """Where tables are printed: 160 columns and no colour codes when it is no terminal.
+
+    `NO_COLOR` holds; rich reads it.
+    """
+    plain = Console(file=file, highlight=False)
+    if plain.is_terminal:
+        return plain
+    return Console(file=file, highlight=False, width=_PLAIN_WIDTH, color_system=None)
+
+
+def ranking_table(
+    records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
+) -> RenderableType:
+    """The three picks, all trials in order of merit, and the failed ones with their reasons."""
+    if not records:
+        return Text("no trials in this journal")
+    parts: list[RenderableType] = []
+    simulated = simulated_line(records)
+    if simulated:
+        parts.append(Text(simulated, style="bold yellow"))
+    if constraints:
+        parts.append(Text("constraints: " + "; ".join(c.label for c in constraints)))
+    parts += [Text(), _Picks(records, constraints), Text(), _Ranking(records, constraints)]
+    failed = [record for record in records if record.status == "failed"]
+    if failed:
+        parts += [Text(), _failures_table(failed, varying(records))]
+    return Group(*parts)
+
+
+def simulated_line(records: Sequence[TrialRecord]) -> str:
+    """What was simulated, as a sentence; empty when every trial was measured."""
+    count = sum(record.simulated for record in records)
+    if not count:
+        return ""
+    if simulated_share(records) is True:
+        every = "the one trial was" if count == 1 else f"all {count} trials were"
+        return f"SIMULATED: {every} simulated, no server ran"
+    return f"SIMULATED: {count} of {len(records)} trials were simulated, marked in the table"
+
+
+def comparison_table(
+    predicted_records: Sequence[TrialRecord], measured_records: Sequence[TrialRecord]
+) -> RenderableType:
+    """Predicted beside measured for every configuration that both name, with the error."""
+    pairs = pairs_between(predicted_records, measured_records)
+    if not pairs:
+        return Text("no measured record is of a configuration that was tried here")
+    table = Table(
+        title="Predicted and measured", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("configuration", no_wrap=True)
+    table.add_column("quantity", no_wrap=True)
+    for head in ("predicted", "measured", "error"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for pair in pairs:
+        _add_pair(table, pair)
+    left_out = sum(record.status == "ok" for record in measured_records) - len(pairs)
+    note = f"{left_out} measured record(s) fit no single configuration of this run"
+    return Group(table, *([Text(note)] if left_out else []))
+
+
+def recommendation_text(rec: Recommendation) -> str:
+    """A recommendation as plain lines: what to run, and why."""
+    title = _PICK_TITLES.get(rec.objective, rec.objective)
+    if rec.chosen is None:
+        return "\n".join([f"{title}: none", *(f"  - {reason}" for reason in rec.reasons)])
+    mark = "" if rec.feasible else "  (misses a constraint)"
+    lines = [f"{title}: {rec.chosen.label}{mark}", *(f"  - {reason}" for reason in rec.reasons)]
+    return "\n".join(lines)
+
+
+class _Column(msgspec.Struct, frozen=True, kw_only=True):
+    """A column of the ranking; on a narrow terminal the highest `rank` goes first."""
+
+    head: str
+    rank: int
+    cell: Callable[[TrialRecord], str]
+    right: bool = True
+    narrow: Callable[[TrialRecord], str] | None = None
+
+
+class _Ranking:
+    """The ranked table, with as many columns as the console is wide."""
+
+    def __init__(self, records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> None:
+        self._records = ranked(records, constraints)
+        self._columns = _columns(records, constraints)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = list(self._columns)
+        table = self._table(columns)
+        if _width(console, options, table) > options.max_width:
+            columns = [
+                msgspec.structs.replace(column, cell=column.narrow) if column.narrow else column
+                for column in columns
+            ]
+            table = self._table(columns)
+        while len(columns) > 3 and _width(console, options, table) > options.max_width:
+            columns.remove(max(columns, key=lambda column: column.rank))
+            table = self._table(columns)
+        yield table
+        hidden = len(self._columns) - len(columns)
+        if hidden:
+            many = "1 column does" if hidden == 1 else f"{hidden} columns do"
+            yield Text(f"{many} not fit here; the dashboard shows all of them")
+
+    def _table(self, columns: Sequence[_Column]) -> Table:
+        table = Table(
+            title="Trials in order of merit",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1),
+        )
+        table.add_column("#", justify="right", no_wrap=True)
+        for column in columns:
+            table.add_column(column.head, justify="right" if column.right else "left", no_wrap=True)
+        for place, record in enumerate(self._records, start=1):
+            table.add_row(str(place), *(Text(column.cell(record)) for column in columns))
+        return table
+
+
+def _width(console: Console, options: ConsoleOptions, table: Table) -> int:
+    """Columns that the table would take if nothing limited it."""
+    return Measurement.get(console, options.update(width=1000), table).maximum
+
+
+def _columns(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> list[_Column]:
+    names = varying(records)
+    columns = [
+        *(_setting_column(name, "server") for name in names.server),
+        *(_setting_column(name, "client") for name in names.client),
+        _number_column(records, "out\ntok/s", 0, "output_throughput"),
+        _number_column(records, "req/s", 1, "request_throughput"),
+        _number_column(records, "TTFT\nmean ms", 3, "ttft"),
+        _number_column(records, "TTFT\np99 ms", 5, "ttft", "p99"),
+        _number_column(records, "ITL\nmean ms", 4, "itl"),
+        _number_column(records, "TPOT\nmean ms", 7, "tpot"),
+        _number_column(records, "E2E\nmean s", 8, "e2e_latency"),
+        _number_column(records, "E2E\np99 s", 2, "e2e_latency", "p99"),
+        _number_column(records, "$/M out\ntokens", 6, "cost_per_million_tokens"),
+    ]
+    if constraints:
+        columns.append(
+            _Column(
+                head="constraints",
+                rank=0,
+                right=False,
+                cell=lambda record: _standing_text(record, constraints),
+                narrow=lambda record: _standing_count(record, constraints),
+            )
+        )
+    if simulated_share(records) == "mixed":
+        columns.append(
+            _Column(
+                head="how",
+                rank=0,
+                right=False,
+                cell=lambda record: "simulated" if record.simulated else "measured",
+            )
+        )
+    return columns
+
+
+def _setting_column(name: str, side: str) -> _Column:
+    def cell(record: TrialRecord) -> str:
+        config = record.config
+        value = (config.server_args if side == "server" else config.client_args).get(name)
+        return DASH if value is None else str(value)
+
+    return _Column(head="\n".join(short_name(name).split(" ", 1)), rank=-1, cell=cell)
+
+
+def _number_column(
+    records: Sequence[TrialRecord], head: str, rank: int, name: str, statistic: str = "mean"
+) -> _Column:
+    """A column whose numbers have equally many decimals, three digits for the smallest."""
+    per = MS_PER_S if head.endswith(" s") else 1.0
+    values = [quantity_value(record.results, name, statistic) for record in records]
+    least = min((value / per for value in values if value), default=1.0)
+    decimals = min(3, max(0, 2 - math.floor(math.log10(abs(least)))))
+
+    def cell(record: TrialRecord) -> str:
+        value = quantity_value(record.results, name, statistic)
+        return DASH if value is None else f"{value / per:,.{decimals}f}"
+
+    return _Column(head=head, rank=rank, cell=cell)
+
+
+def _standing_text(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
+    standing = standing_of(record, constraints)
+    if standing.meets_all:
+        return f"✓ meets all {len(constraints)}" if len(constraints) > 1 else "✓ met"
+    said = [f"misses {', '.join(_limited(c) for c in standing.missed)}"] if standing.missed else []
+    said += [f"{_limited(c)} not measured" for c in standing.unknown]
+    return "✗ " + ", ".join(said)
+
+
+def _standing_count(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
+    met = len(standing_of(record, constraints).met)
+    return f"{'✓' if met == len(constraints) else '✗'} {met} of {len(constraints)}"
+
+
+def _limited(constraint: Constraint) -> str:
+    """What a constraint limits, without the limit, which stands above the table."""
+    quantity = QUANTITIES[constraint.metric]
+    if not quantity.has_statistics:
+        return constraint.metric
+    return f"{quantity.short} {constraint.statistic}"
+
+
+class _Picks:
+    """The three picks: a table where it fits, else one paragraph for each."""
+
+    def __init__(self, records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> None:
+        self._records = records
+        self._constraints = constraints
+        self._picks = picks(records, constraints)
+        self._by_key = {record.key: record for record in reversed(records)}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = self._table()
+        if _width(console, options, table) <= options.max_width:
+            yield table
+        else:
+            yield from (Text(recommendation_text(pick)) for pick in self._picks.values())
+        yield from (Text(f"suggestion for {label}: {said}") for label, said in self._suggested())
+
+    def _suggested(self) -> Iterator[tuple[str, str]]:
+        """Reading aids for the chosen trials, each trial once."""
+        chosen = {pick.chosen.key: pick.chosen for pick in self._picks.values() if pick.chosen}
+        for key, candidate in chosen.items():
+            for said in suggestions(self._by_key[key], self._records):
+                yield candidate.label, said
+
+    def _table(self) -> Table:
+        table = Table(title="Picks", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for head in ("for", "configuration"):
+            table.add_column(head, no_wrap=True)
+        for head in ("out tok/s", "req/s", "TTFT mean", "E2E p99", "$/M out tokens"):
+            table.add_column(head, justify="right", no_wrap=True)
+        table.add_column("constraints", no_wrap=True)
+        for name, pick in self._picks.items():
+            title = Text(_PICK_TITLES[name], style="bold")
+            if pick.chosen is None:
+                table.add_row(title, DASH, *[DASH] * 5, Text("; ".join(pick.reasons)))
+                continue
+            record = self._by_key[pick.chosen.key]
+            standing = (
+                _standing_text(record, self._constraints) if self._constraints else "none given"
+            )
+            table.add_row(title, Text(pick.chosen.label), *_pick_numbers(record), standing)
+        return table
+
+
+def _pick_numbers(record: TrialRecord) -> list[str]:
+    chosen = (
+        ("output_throughput", "mean"),
+        ("request_throughput", "mean"),
+        ("ttft", "mean"),
+        ("e2e_latency", "p99"),
+        ("cost_per_million_tokens", "mean"),
+    )
+    return [
+        shown(quantity_value(record.results, name, statistic), QUANTITIES[name].unit)
+        .removesuffix(" tok/s")
+        .removesuffix(" req/s")
+        for name, statistic in chosen
+    ]
+
+
+def _failures_table(failed: Sequence[TrialRecord], names: Varying) -> Table:
+    table = Table(
+        title=f"Failed trials: {len(failed)}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("configuration", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("reason", overflow="fold")
+    for record in failed:
+        failure = record.failure
+        table.add_row(
+            Text(label_of(record, names)),
+            Text(failure.kind if failure else DASH),
+            Text(failure.reason if failure else "the record does not say"),
+        )
+    return table
+
+
+def _add_pair(table: Table, pair: Pair) -> None:
+    for place, gap in enumerate(gaps_of(pair)):
+        unit = QUANTITIES[gap.quantity].unit
+        table.add_row(
+            Text(pair.label if place == 0 else ""),
+            _gap_title(gap),
+            shown(gap.predicted, unit),
+            shown(gap.measured, unit),
+            DASH if gap.error_fraction is None else f"{gap.error_fraction:+.1%}",
+        )
+    table.add_section()
+
+
+def _gap_title(gap: Gap) -> str:
+    quantity = QUANTITIES[gap.quantity]
+    statistic = f"{gap.statistic} " if quantity.has_statistics else ""
+    return f"{statistic}{quantity.short if quantity.has_statistics else quantity.title.lower()}"

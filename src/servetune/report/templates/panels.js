@@ -1,0 +1,165 @@
+/* Panels: header, constraints, picks, the selected trial, and predicted beside measured. */
+const PICK_WORDS = {
+  throughput: { title: 'Throughput pick', short: 'throughput', unit: 'output tokens/s' },
+  latency: { title: 'Latency pick', short: 'latency', unit: 'p99 end-to-end' },
+  cost: { title: 'Cheapest per million tokens', short: 'cheapest', unit: 'per million output tokens' },
+};
+const sourceTag = (trial) => (trial.simulated
+  ? make('span', { class: 'tag simulated-tag' }, 'SIMULATED') : make('span', { class: 'tag measured-tag' }, 'measured'));
+
+function drawHeader() {
+  const { header } = DATA;
+  const title = header.model || DATA.title;
+  byId('title').textContent = title;
+  const price = header.price ? `$${header.price} per hour` : null;
+  const facts = [['Machine', header.machine], ['Instance', header.instance && price ? `${header.instance}, ${price}` : header.instance || price],
+    ['Engine', header.engine], ['Workload', header.workload], ['Measured', header.date],
+    ['Trials', `${header.trial_count}${header.failed_count ? `, ${header.failed_count} failed` : ''}`]];
+  byId('facts').replaceChildren(...facts.filter(([, value]) => value)
+    .map(([name, value]) => make('div', {}, make('dt', {}, name), make('dd', {}, value))));
+  if (header.simulated_count) {
+    const all = header.simulated_count === header.trial_count;
+    byId('simulated').hidden = false;
+    byId('simulated').replaceChildren(make('span', { class: 'stamp' }, 'SIMULATED'), make('span', {}, all
+      ? `${header.trial_count === 1 ? 'This trial was' : `All ${header.trial_count} trials were`} simulated: no server ran. Confirm a choice on the real machine before you rely on it.`
+      : `${header.simulated_count} of ${header.trial_count} trials were simulated; they are marked, and drawn hollow.`));
+  }
+  byId('footer').replaceChildren(
+    make('p', {}, 'TTFT: time to first token. ITL: gap between tokens, over all gaps. TPOT: time per output token after the first, one value per request. E2E: from when a request was due (in other tools’ journals: sent) to its last token. Latencies are over answered requests.'),
+    make('p', {}, `Made by servetune ${DATA.servetune} from the journal alone. This page loads nothing and sends nothing.`));
+}
+
+function drawConstraints() {
+  const ok = TRIALS.filter((t) => t.status === 'ok');
+  const chips = state.constraints.map((c, i) => {
+    const met = ok.filter((t) => holds(c, t) === true).length;
+    return make('span', { class: 'chip', 'data-on': String(c.on) },
+      make('button', { type: 'button', 'aria-pressed': String(c.on), title: c.on ? 'Switch off' : 'Switch on',
+        onclick: () => { c.on = !c.on; refresh(); } }, `${c.on ? '✓ ' : ''}${constraintText(c, QUANTITY)}`, make('small', {}, `${met}/${ok.length}`)),
+      c.added ? make('button', { type: 'button', class: 'off', 'aria-label': `Remove ${constraintText(c, QUANTITY)}`,
+        onclick: () => { state.constraints.splice(i, 1); refresh(); } }, '×') : '');
+  });
+  byId('chips').replaceChildren(make('span', { class: 'muted' }, 'Constraints'), ...chips,
+    make('button', { type: 'button', id: 'add-open', 'aria-expanded': String(!byId('add').hidden),
+      onclick: () => { byId('add').hidden = !byId('add').hidden; drawConstraints(); } }, '+ Add'));
+  const meeting = ok.filter((t) => standing(t, active()).kind === 'meets').length;
+  byId('standing').replaceChildren(...(active().length
+    ? [make('strong', {}, `${meeting} of ${ok.length}`), ` finished trials meet ${active().length === 1 ? 'it' : `all ${active().length}`}`]
+    : ['No constraint is on']));
+}
+
+function wireConstraintForm() {
+  const metric = byId('add-metric');
+  const option = (value, words) => make('option', { value }, words);
+  DATA.quantities.filter((q) => !['output_throughput_per_gpu', 'user_throughput'].includes(q.name))
+    .forEach((q) => metric.append(option(q.name, q.title)));
+  [...DATA.statistics, 'p99.9'].forEach((s) => byId('add-statistic').append(option(s, s)));
+  Object.entries(SIGNS).forEach(([op, sign]) => byId('add-op').append(option(op, sign)));
+  const adapt = () => {
+    const quantity = QUANTITY[metric.value];
+    byId('add-statistic').hidden = !quantity.has_statistics;
+    byId('add-op').value = quantity.maximize ? '>=' : '<=';
+    byId('add-unit').replaceChildren(...(quantity.unit === 'ms' ? ['ms', 's'] : [quantity.unit === 'USD' ? 'US$' : quantity.unit])
+      .map((unit) => option(unit, unit)));
+  };
+  metric.addEventListener('change', adapt);
+  adapt();
+  byId('add-statistic').value = 'p99';
+  byId('add').addEventListener('submit', (e) => {
+    e.preventDefault();
+    const value = Number(byId('add-value').value) * (byId('add-unit').value === 's' ? 1000 : 1);
+    if (!known(value)) return;
+    const latency = QUANTITY[metric.value].has_statistics;
+    state.constraints.push({ metric: metric.value, statistic: latency ? byId('add-statistic').value : 'mean',
+      op: byId('add-op').value, value, on: true, added: true });
+    byId('add').hidden = true;
+    byId('add-value').value = '';
+    refresh();
+  });
+}
+
+function drawPicks() {
+  byId('picks').replaceChildren(...DATA.objectives.map((objective) => pickCard(objective, state.picks[objective.name])));
+}
+
+function pickCard(objective, pick) {
+  const words = PICK_WORDS[objective.name];
+  const trial = pick.chosen;
+  if (!trial) {
+    return make('article', { class: 'card pick', 'data-pick': objective.name, 'data-key': '' },
+      make('div', { class: 'kind' }, make('h2', {}, words.title)), make('p', { class: 'value' }, DASH),
+      make('p', { class: 'note' }, objective.name === 'cost' ? 'No trial has a cost: the price of the machine is not known.' : 'No trial has a value for this.'));
+  }
+  const numbers = [['Output', 'output_throughput', 'mean'], ['TTFT mean', 'ttft', 'mean'], ['ITL mean', 'itl', 'mean'], ['E2E p99', 'e2e_latency', 'p99'], ['$/M tokens', 'cost_per_million_tokens', 'mean'], ['Requests', 'request_throughput', 'mean']]
+    .filter(([, name, statistic]) => name !== objective.metric && known(valueOf(trial, name, statistic))).slice(0, 4);
+  const value = pick.value(trial);
+  return make('article', { class: 'card pick', 'data-pick': objective.name, 'data-key': trial.key, 'data-feasible': String(pick.feasible) },
+    make('div', { class: 'kind' }, make('h2', {}, words.title), sourceTag(trial)),
+    make('p', { class: 'value' }, objective.name === 'throughput' ? digits(value) : shown(value, QUANTITY[objective.metric].unit), make('small', {}, words.unit)),
+    make('p', { class: 'config' }, make('button', { type: 'button', class: 'plain', title: 'Select this trial', onclick: () => select(trial.id, true) }, trial.label)),
+    make('dl', { class: 'numbers' }, numbers.flatMap(([label, name, statistic]) => [make('dt', {}, label), make('dd', {}, shown(valueOf(trial, name, statistic), QUANTITY[name].unit))])),
+    make('ul', { class: 'why' }, reasons(objective, pick).map(([text, bad]) => make('li', { class: bad ? 'bad' : null }, text))),
+    trial.suggestions.map((text) => make('p', { class: 'suggestion' }, `Suggestion: ${text}.`)),
+    trial.cmd ? command(trial.cmd) : '');
+}
+
+function reasons(objective, pick) {
+  const { chosen, next, feasible, feasibleCount } = pick;
+  const limitsNow = active();
+  const got = (c) => shown(valueOf(chosen, c.metric, c.statistic), QUANTITY[c.metric].unit);
+  if (!feasible) {
+    const { missed, unknown } = standing(chosen, limitsNow);
+    return [['No trial meets every constraint; this is the nearest miss', true],
+      ...missed.map((c) => [`misses ${constraintText(c, QUANTITY)}: ${got(c)}`, true]),
+      ...unknown.map((c) => [`${constraintText(c, QUANTITY)} was not measured`, true])];
+  }
+  const best = objective.maximize ? 'highest' : 'lowest';
+  const said = [[`${best} ${{ throughput: 'output throughput', latency: 'p99 end-to-end latency', cost: 'cost per token' }[objective.name]} of ${feasibleCount} trial${feasibleCount === 1 ? '' : 's'}${limitsNow.length ? ' that meet' + (feasibleCount === 1 ? 's' : '') + ' every constraint' : ''}`]];
+  limitsNow.forEach((c) => said.push([`${constraintText(c, QUANTITY)} holds: ${got(c)}`]));
+  if (next) said.push([`next best: ${next.label} (${percent(pick.value(next) / pick.value(chosen) - 1)})`]);
+  return said;
+}
+
+function command(text) {
+  const pre = make('pre', {}, text.split(' ').flatMap((word, i) => [i ? ' ' : '', make('span', { class: 'word' }, word)]));
+  const button = make('button', { type: 'button', onclick: async () => {
+    let done = true;
+    try { await navigator.clipboard.writeText(text); } catch {
+      getSelection().selectAllChildren(pre);
+      done = document.execCommand('copy');
+    }
+    button.textContent = done ? 'Copied' : 'Press Ctrl-C';
+    setTimeout(() => { button.textContent = 'Copy'; }, 1600);
+  } }, 'Copy');
+  return make('div', { class: 'command', tabindex: 0, 'aria-label': 'Server command' }, pre, button);
+}
+
+function drawSelected() {
+  const trial = TRIALS[state.selected];
+  byId('selected-label').replaceChildren(trial.label, sourceTag(trial));
+  drawQuantiles(trial);
+  const rows = LATENCIES.slice().reverse().map((name) => make('tr', {}, make('th', { class: 'left', scope: 'row' }, QUANTITY[name].short),
+    DATA.statistics.map((s) => make('td', {}, shown(valueOf(trial, name, s), 'ms')))));
+  byId('statistics').replaceChildren(trial.status === 'ok'
+    ? make('table', {}, make('thead', {}, make('tr', {}, make('th', { class: 'left' }, ''), DATA.statistics.map((s) => make('th', { scope: 'col' }, s)))), make('tbody', {}, rows))
+    : make('p', { class: 'note' }, trial.failure ? `Failed: ${trial.failure.reason}` : 'Failed'));
+}
+
+function drawComparison() {
+  const { pairs } = DATA;
+  byId('comparison-card').hidden = !pairs.length;
+  if (!pairs.length) return;
+  const errors = pairs.flatMap((p) => p.gaps).map((g) => g.error_fraction).filter(known).map(Math.abs).sort((a, b) => a - b);
+  const middle = errors.length ? (errors[Math.floor((errors.length - 1) / 2)] + errors[Math.ceil((errors.length - 1) / 2)]) / 2 : null;
+  byId('comparison-note').textContent = `The same configuration twice: predicted → measured, and by how much the prediction is too high (+) or too low (−).${middle === null ? '' : ` Median absolute error over all ${errors.length} values: ${(middle * 100).toFixed(1)}%.`}`;
+  const head = pairs[0].gaps.map((g) => make('th', { scope: 'col' }, ...(QUANTITY[g.quantity].has_statistics ? [`${QUANTITY[g.quantity].short} ${g.statistic}`, make('br'), g.quantity === 'e2e_latency' ? 's' : 'ms'] : [QUANTITY[g.quantity].short, make('br'), QUANTITY[g.quantity].unit])));
+  const cell = (g) => {
+    const off = known(g.error_fraction) ? Math.abs(g.error_fraction) : null;
+    const look = off === null ? '' : off <= 0.1 ? 'near' : off <= 0.3 ? 'off' : 'far';
+    const per = g.quantity === 'e2e_latency' ? 1000 : 1;
+    const plain = (v) => (known(v) ? digits(v / per) : DASH);
+    return make('td', {}, make('b', { class: look }, percent(g.error_fraction)), make('small', {}, `${plain(g.predicted)} → ${plain(g.measured)}`));
+  };
+  byId('comparison').replaceChildren(make('table', {}, make('thead', {}, make('tr', {}, make('th', { class: 'left', scope: 'col' }, 'Configuration'), head)),
+    make('tbody', {}, pairs.map((p) => make('tr', {}, make('th', { class: 'left', scope: 'row' }, p.label), p.gaps.map(cell))))));
+}

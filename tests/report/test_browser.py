@@ -1,0 +1,188 @@
+"""The page in a real browser: what is drawn, and that choices are the command line's."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import msgspec
+import pytest
+import report_records as factory
+
+from servetune.metrics import parse_constraints
+from servetune.report import dashboard_html, picks, standing_of
+from servetune.store.schema import Failure, record_from_json
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH"),
+]
+EVIL = "</script><script>document.documentElement.dataset.evil = 1</script>"
+
+
+@pytest.fixture
+def dom(tmp_path):
+    """The document after its scripts ran, as text."""
+
+    def load(text):
+        (tmp_path / "page.html").write_text(text, encoding="utf-8")
+        run = subprocess.run(
+            [
+                CHROMIUM,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                f"--user-data-dir={tmp_path / 'profile'}",
+                "--window-size=1400,2000",
+                "--dump-dom",
+                "--virtual-time-budget=3000",
+                (tmp_path / "page.html").as_uri(),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        return run.stdout
+
+    return load
+
+
+def root_of(dom_text):
+    return dict(re.findall(r'data-(\w+)="([^"]*)"', re.search(r"<html[^>]*>", dom_text)[0]))
+
+
+def drawn_picks(dom_text):
+    return dict(re.findall(r'data-pick="(\w+)" data-key="([^"]*)"', dom_text))
+
+
+def chosen_keys(records, limits):
+    return {
+        name: pick.chosen.key if pick.chosen else ""
+        for name, pick in picks(records, limits).items()
+    }
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    ["e2e_latency:p99<=60s;request_throughput>=5", "ttft:p97<200ms", "ttft<1ms;itl<=9ms"],
+)
+def test_the_browser_draws_every_trial_and_picks_as_the_command_line(dom, constraints):
+    records, limits = factory.sweep(), parse_constraints(constraints)
+    text = dom(dashboard_html(records, limits, title="t"))
+    root = root_of(text)
+    assert "error" not in root
+    assert (root["ready"], root["points"], root["rows"]) == ("true", "25", "27")
+    assert drawn_picks(text) == chosen_keys(records, limits)
+    drawn = dict(re.findall(r'data-row="(\d+)" data-standing="(\w+)"', text))
+    assert drawn == {
+        str(i): "failed"
+        if r.status == "failed"
+        else "meets"
+        if standing_of(r, limits).meets_all
+        else "misses"
+        for i, r in enumerate(records)
+    }
+    assert text.count('data-simulated="true"') == 27
+    assert len(re.findall(r'class="mark \w+ hollow" [^>]*data-trial', text)) == 25
+    assert not re.search(
+        r"NaN|undefined|\[object", re.sub(r"<script.*?</script>", "", text, flags=re.S)
+    )
+
+
+def test_hostile_data_and_added_scripts_do_not_run(dom):
+    failed = factory.record(2, failure=Failure(kind="died", reason=EVIL, log_tail=EVIL))
+    odd = msgspec.structs.replace(
+        factory.record(), cmd=EVIL, metadata={"model_tag": EVIL, "framework": EVIL}
+    )
+    made = dashboard_html([odd, failed], (), title=EVIL)
+    added = "<script>document.documentElement.dataset.evil = 1</script>"
+    text = dom(made.replace("</body>", f"{added}</body>"))
+    assert "evil" not in root_of(text)
+    assert root_of(text)["ready"] == "true"
+    assert "&lt;/script&gt;&lt;script&gt;" in text
+
+
+def test_foreign_measured_and_empty_journals_draw_without_error(dom):
+    foreign = [record_from_json(factory.foreign_json(users)) for users in (32, 64, 128)]
+    bare = record_from_json({"config": {}, "results": {}})
+    mixed = [*factory.measured(), *factory.sweep()[:6], *foreign, bare]
+    text = dom(dashboard_html(mixed, (), title="t", comparison=foreign))
+    assert "error" not in root_of(text)
+    assert root_of(text)["points"] == "12"
+    assert text.count("–") > 5
+    empty = dom(dashboard_html([], (), title="t"))
+    assert "error" not in root_of(empty)
+    assert "This journal holds no trials yet" in empty
+
+
+def opened(page, script):
+    """The page with a script of the test's own, which its content policy would forbid."""
+    free = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
+    return free.replace("</body>", f"<script>{script}</script></body>")
+
+
+ALL_OFF = """
+  const off = () => document.querySelector('.chip[data-on="true"] button');
+  while (off()) off().click();
+"""
+
+
+def test_switching_constraints_off_changes_the_picks(dom):
+    records = factory.sweep()
+    limits = parse_constraints("e2e_latency:p99<=60s;request_throughput>=5")
+    text = dom(
+        opened(
+            dashboard_html(records, limits, title="t"),
+            ALL_OFF
+            + """
+      document.querySelectorAll('#table th button').forEach((b) => { b.click(); b.click(); });
+      document.querySelectorAll('select').forEach((s) => { for (const o of s.options) {
+        s.value = o.value; s.dispatchEvent(new Event('change')); } s.selectedIndex = 0;
+        s.dispatchEvent(new Event('change')); });
+      document.querySelector('[data-standing="failed"] .open').click();""",
+        )
+    )
+    assert "error" not in root_of(text)
+    assert drawn_picks(text) == chosen_keys(records, ())
+    assert drawn_picks(text) != chosen_keys(records, limits)
+    drawer = re.search(r"<dialog[^>]*open[^>]*>(.*?)</dialog>", text, re.S)[1]
+    assert "torch.OutOfMemoryError" in drawer
+
+
+def test_a_constraint_added_on_the_page_counts_and_the_csv_holds_all_trials(dom):
+    records = factory.sweep()
+    records[0] = msgspec.structs.replace(records[0], cmd="=1+1")
+    limits = parse_constraints("e2e_latency:p99<=60s")
+    text = dom(
+        opened(
+            dashboard_html(records, limits, title="t"),
+            ALL_OFF
+            + """
+      const set = (id, value) => { const e = document.getElementById(id); e.value = value;
+        e.dispatchEvent(new Event('change')); };
+      document.getElementById('add-open').click();
+      set('add-metric', 'e2e_latency'); set('add-statistic', 'p95');
+      set('add-unit', 's'); set('add-value', '20');
+      document.getElementById('add').requestSubmit();
+      URL.createObjectURL = (blob) => { blob.text().then((csv) => {
+        document.documentElement.dataset.csv = csv; }); return '#'; };
+      document.getElementById('csv').click();""",
+        )
+    )
+    root = root_of(text)
+    assert "error" not in root
+    assert drawn_picks(text) == chosen_keys(records, parse_constraints("e2e_latency:p95<=20s"))
+    assert drawn_picks(text) != chosen_keys(records, ())
+    lines = root["csv"].strip().splitlines()
+    assert len(lines) == 28
+    assert lines[0].startswith("key,status,simulated,standing,tensor_parallel_size")
+    assert lines[1].endswith(",'=1+1")
