@@ -1,0 +1,31 @@
+"""The only room that sends requests: load out, records back."""
+
+from servetune.loadgen.connection import Origin
+from servetune.loadgen.instrument import Instrument
+from servetune.loadgen.run import LoadResult, Progress, run_load, run_load_blocking
+from servetune.loadgen.scrape import (
+    ServerMetrics,
+    fetch,
+    fetch_blocking,
+    parse_metrics,
+    parse_models,
+    server_metrics,
+)
+from servetune.loadgen.target import Api, Target
+
+__all__ = [
+    "Api",
+    "Instrument",
+    "LoadResult",
+    "Origin",
+    "Progress",
+    "ServerMetrics",
+    "Target",
+    "fetch",
+    "fetch_blocking",
+    "parse_metrics",
+    "parse_models",
+    "run_load",
+    "run_load_blocking",
+    "server_metrics",
+]

@@ -1,0 +1,90 @@
+"""Server-sent events from bytes that may be cut anywhere (WHATWG HTML, 9.2).
+
+Only an event's data is kept. The APIs that stream over SSE repeat the event's name inside
+the data, and comments and ids mean nothing to a measurement.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DONE", "EventSplitter"]
+
+DONE = b"[DONE]"
+"""Data of the event with which OpenAI-like servers end a stream."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class EventSplitter:
+    r"""Cuts a byte stream into the data of its events, as soon as each is complete.
+
+    Lines may end in LF, CRLF or CR. A CR at the end of a read ends its line at once: an LF
+    that follows in the next read is dropped, so that no event waits for another packet.
+
+    Example:
+        >>> splitter = EventSplitter()
+        >>> splitter.feed(b"data: one\n\ndata: t")
+        [b'one']
+        >>> splitter.feed(b"wo")
+        []
+        >>> splitter.close()
+        [b'two']
+    """
+
+    __slots__ = ("_after_cr", "_left", "_started")
+
+    def __init__(self) -> None:
+        self._left = b""
+        self._after_cr = False
+        self._started = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Data of the events that these bytes complete, in order."""
+        if self._after_cr or b"\r" in data:
+            data = self._with_line_feeds(data)
+        if self._left:
+            data = self._left + data
+        *events, self._left = data.split(b"\n\n")
+        if not events:
+            return events
+        if not self._started:
+            self._started = True
+            events[0] = events[0].removeprefix(_BOM)
+        return _data_of_each(events)
+
+    def close(self) -> list[bytes]:
+        """Data of a last event whose blank line never came.
+
+        The standard drops such an event; servers that forget the blank line exist, and the
+        bytes were received.
+        """
+        left, self._left = self._left, b""
+        return _data_of_each([left if self._started else left.removeprefix(_BOM)])
+
+    def _with_line_feeds(self, data: bytes) -> bytes:
+        if self._after_cr and data:
+            data = data.removeprefix(b"\n")
+            self._after_cr = False
+        self._after_cr = data.endswith(b"\r") or (self._after_cr and not data)
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _data_of_each(events: list[bytes]) -> list[bytes]:
+    found = []
+    for event in events:
+        if event.startswith(b"data: ") and b"\n" not in event:  # nearly every event there is
+            found.append(event[6:])
+        else:
+            data = _data_lines(event)
+            if data:
+                found.append(b"\n".join(data))
+    return found
+
+
+def _data_lines(event: bytes) -> list[bytes]:
+    """Values of the event's data lines; none for an event of comments or other fields."""
+    values = []
+    for line in event.split(b"\n"):
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            values.append(value.removeprefix(b" "))
+    return values

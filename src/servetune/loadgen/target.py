@@ -1,0 +1,70 @@
+"""Target: the server that is asked, and how one speaks to it."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import msgspec
+
+from servetune import __version__
+from servetune.errors import InputError
+from servetune.loadgen.connection import Origin
+
+__all__ = ["Api", "Target"]
+
+Api = Literal["completions", "chat"]
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """The server that is asked, and how one speaks to it.
+
+    Attributes:
+        base_url: Such as `http://127.0.0.1:8000`, with or without `/v1`.
+        model: Name that the server knows the model by.
+        api: Route of the OpenAI API; `None` takes the workload's.
+        api_key_env: Environment variable that holds the key. The key itself is read when
+            a request is built, and kept in no value that prints or is stored.
+        stream: Whether answers come token by token. Without it there is no time to first
+            token and no token gap, only end-to-end latency.
+        send_min_tokens: Whether `min_tokens` goes along, for servers that know it but not
+            `ignore_eos`.
+        temperature: Of sampling; greedy, because it repeats.
+        extra_body: Members put over each request's JSON body, as JSON text. A member of
+            `null` takes one out, such as `{"stream_options": null}`.
+    """
+
+    base_url: str
+    model: str
+    api: Api | None = None
+    api_key_env: str | None = None
+    stream: bool = True
+    send_min_tokens: bool = False
+    temperature: float = 0.0
+    extra_body: str = ""
+
+    @property
+    def origin(self) -> Origin:
+        return Origin.parse(self.base_url)
+
+    def head(self, method: str, path: str, *, accept: str = "*/*") -> bytes:
+        """Request line and headers, without the length of the body and the blank line."""
+        lines = [
+            f"{method} {self.origin.prefix}{path} HTTP/1.1",
+            f"Host: {self.origin.host_header}",
+            f"User-Agent: servetune/{__version__}",
+            f"Accept: {accept}",
+        ]
+        if self.api_key_env:
+            lines.append(f"Authorization: Bearer {_key(self.api_key_env)}")
+        return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+
+
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise InputError(
+            f"environment variable {variable} holds no usable API key",
+            hint=f"export {variable}=... before the run",
+        )
+    return key
