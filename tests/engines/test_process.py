@@ -99,6 +99,15 @@ def test_it_runs_in_a_session_of_its_own_so_that_ctrl_c_does_not_reach_it(server
         assert os.getsid(one.pid) == one.pid != os.getsid(0)
 
 
+def test_its_session_gives_way_to_the_load_client_where_the_kernel_groups_sessions(server):
+    one = server("good")
+    one.start()
+    autogroup = Path(f"/proc/{one.pid}/autogroup")
+    if not autogroup.exists():
+        pytest.skip("this kernel has no autogroups")
+    assert autogroup.read_text().split()[-1] == "5"
+
+
 def test_a_server_that_exits_at_once_is_reported_with_its_log(server):
     with server("exits") as one, pytest.raises(EngineDied) as caught:
         one.wait_ready(600)
