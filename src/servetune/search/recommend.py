@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from servetune.metrics import Constraint, unmet, value_of
+from servetune.metrics import LATENCIES, Constraint, unmet, value_of
 from servetune.search.pareto import pareto_front
 
 __all__ = ["OBJECTIVES", "Candidate", "Objective", "Recommendation", "on_front", "recommend"]
@@ -27,6 +27,10 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True):
     def value(self, results: Mapping[str, Any]) -> float | None:
         return value_of(results, self.metric, self.statistic)
 
+    def shown(self, value: float) -> str:
+        """A value of this objective for a reader, with its unit of time."""
+        return _with_unit(value) if self.metric in LATENCIES else f"{value:,.4g}"
+
 
 #: p99 end-to-end is what a user with a latency promise must keep; means hide the tail.
 OBJECTIVES: Mapping[str, Objective] = {
@@ -42,7 +46,7 @@ OBJECTIVES: Mapping[str, Objective] = {
         metric="e2e_latency",
         statistic="p99",
         maximize=False,
-        unit="ms p99 end-to-end",
+        unit="p99 end-to-end",
     ),
     "cost": Objective(
         name="cost",
@@ -184,13 +188,14 @@ def _reasons(
         )
     else:
         said.append(
-            f"it has the {word} {objective.metric} among them: {value:,.4g} {objective.unit}"
+            f"it has the {word} {objective.metric} among them: {objective.shown(value)} "
+            f"{objective.unit}"
         )
         said += [f"{c.label} holds: {_shown(c, chosen)}" for c in constraints]
     if runner_up is not None and not missed:
         other = objective.value(runner_up.results) or 0.0
         change = (other / value - 1) * 100 if value else 0.0
-        said.append(f"next is {runner_up.label}: {other:,.4g} ({change:+.1f}%)")
+        said.append(f"next is {runner_up.label}: {objective.shown(other)} ({change:+.1f}%)")
     return said
 
 
@@ -198,6 +203,8 @@ def _shown(constraint: Constraint, candidate: Candidate) -> str:
     measured = value_of(candidate.results, constraint.metric, constraint.statistic)
     if measured is None:
         return "not measured"
-    if not constraint.field.endswith("_ms"):
-        return f"{measured:,.4g}"
-    return f"{measured / 1000:,.4g} s" if measured >= 1000 else f"{measured:,.4g} ms"
+    return _with_unit(measured) if constraint.metric in LATENCIES else f"{measured:,.4g}"
+
+
+def _with_unit(time_ms: float) -> str:
+    return f"{time_ms / 1000:,.4g} s" if time_ms >= 1000 else f"{time_ms:,.4g} ms"

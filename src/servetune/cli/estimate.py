@@ -1,0 +1,455 @@
+"""`servetune estimate`: what a model can do on a machine, from their data alone."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from servetune.cli import options
+from servetune.cli.inputs import chosen_node
+from servetune.cli.output import print_json
+from servetune.errors import DoesNotFit
+from servetune.hardware import Node
+from servetune.metrics import Constraint, parse_constraints
+from servetune.models import NetworkShape, load_shape
+from servetune.perf.roofline import Estimate, OperatingPoint, performance_at
+from servetune.perf.roofline import estimate as priced
+from servetune.plan import Plan, possible_tensor_parallel
+from servetune.units import (
+    MS_PER_S,
+    format_bytes,
+    format_count,
+    format_rate,
+    format_seconds,
+    format_usd,
+)
+from servetune.workload import SHAREGPT, Fixed, Workload
+
+__all__ = ["estimate"]
+
+#: What an operating point says about which constraint; p99 and the like it cannot say.
+_POINT_FIELDS = {
+    "ttft": "ttft_ms",
+    "itl": "itl_ms",
+    "tpot": "itl_ms",
+    "e2e_latency": "e2e_ms",
+    "request_throughput": "requests_per_s",
+    "output_throughput": "output_tokens_per_s",
+    "input_throughput": "input_tokens_per_s",
+}
+
+
+class Split(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to lay the model over all devices, priced."""
+
+    plan: Plan
+    answer: Estimate
+
+
+@click.command()
+@click.option("--model", required=True, help="Hub id, local folder, or a name of the catalogue.")
+@options.machine
+@click.option(
+    "--input-len",
+    "input_tokens",
+    type=click.IntRange(min=1),
+    default=1024,
+    show_default=True,
+    metavar="TOKENS",
+)
+@click.option(
+    "--output-len",
+    "output_tokens",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    metavar="TOKENS",
+)
+@click.option(
+    "--dataset",
+    type=click.Choice(("random", "sharegpt")),
+    default="random",
+    show_default=True,
+    help="sharegpt: its published lengths instead of fixed ones.",
+)
+@click.option(
+    "--tensor-parallel",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Only this degree. [default: every split of the GPUs]",
+)
+@click.option(
+    "--quantization",
+    "--precision",
+    "quantization",
+    default=None,
+    help="Weights as loaded, such as fp8. [default: the checkpoint's]",
+)
+@click.option("--kv-cache-dtype", default=None, help="[default: the model's]")
+@click.option("--max-model-len", type=click.IntRange(min=1), default=None, metavar="TOKENS")
+@options.constraints
+@click.option(
+    "--target",
+    type=click.Choice(("throughput", "latency")),
+    default="throughput",
+    show_default=True,
+    help="Which split the details are of.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as data.")
+def estimate(
+    *,
+    model: str,
+    gpu: str | None,
+    num_gpus: int | None,
+    instance_name: str | None,
+    price_per_hour_usd: float | None,
+    input_tokens: int,
+    output_tokens: int,
+    dataset: str,
+    tensor_parallel: int | None,
+    quantization: str | None,
+    kv_cache_dtype: str | None,
+    max_model_len: int | None,
+    constraints: str | None,
+    target: str,
+    as_json: bool,
+) -> int:
+    """What a model can do on a machine: fit, latency, throughput, limits and cost.
+
+    Nothing is run or downloaded where the catalogue, a folder or the hub's cache has the model.
+    """
+    limits = parse_constraints(constraints or "")
+    node = chosen_node(
+        gpu=gpu,
+        num_gpus=num_gpus,
+        instance_name=instance_name,
+        price_per_hour_usd=price_per_hour_usd,
+    )
+    shape = load_shape(model)
+    lengths = SHAREGPT if dataset == "sharegpt" else Fixed(input_tokens, output_tokens)
+    workload = Workload(lengths=lengths, request_count=1000, dataset=dataset)
+    wanted = Plan(
+        model=model,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        max_model_len=max_model_len,
+    )
+    degrees = (tensor_parallel,) if tensor_parallel else possible_degrees(wanted, shape, node)
+    splits = [
+        Split(plan=plan, answer=priced(shape, node, plan, workload))
+        for plan in (laid_out(wanted, degree, node) for degree in degrees)
+    ]
+    fitting = [split for split in splits if split.answer.fits]
+    if not fitting:
+        _refuse(splits[-1])
+    best = chosen_split(fitting, target)
+    commands = tune_commands(fitting, best, model, node, workload, constraints)
+    if as_json:
+        print_json(
+            {
+                "node": node,
+                "workload": workload,
+                "chosen": best,
+                "splits": splits,
+                "constraints": _checked(best, limits, shape, node, workload),
+                "tune_commands": commands,
+            }
+        )
+        return 0
+    for line in _text(best, splits, node, shape, workload, limits, commands):
+        print(line)
+    return 0
+
+
+def possible_degrees(plan: Plan, shape: NetworkShape, node: Node) -> tuple[int, ...]:
+    """Degrees of tensor parallelism that divide the model and the node's devices."""
+    degrees = possible_tensor_parallel(plan, shape, node.device_count)
+    return tuple(d for d in degrees if node.device_count % d == 0) or (1,)
+
+
+def laid_out(plan: Plan, degree: int, node: Node) -> Plan:
+    """The plan at this degree, with as many copies as the devices hold."""
+    copies = max(1, node.device_count // degree)
+    return msgspec.structs.replace(plan, tensor_parallel=degree, replicas=copies)
+
+
+def chosen_split(fitting: list[Split], target: str) -> Split:
+    """The split with the largest throughput, or the shortest answer when alone."""
+
+    def merit(split: Split) -> float:
+        latency, throughput = split.answer.best_latency, split.answer.best_throughput
+        assert latency is not None
+        assert throughput is not None
+        return -latency.e2e_ms if target == "latency" else throughput.output_tokens_per_s
+
+    return max(fitting, key=merit)
+
+
+def tune_commands(
+    fitting: list[Split],
+    best: Split,
+    model: str,
+    node: Node,
+    workload: Workload,
+    constraints: str | None,
+) -> dict[str, str]:
+    """`servetune tune` commands to paste: a simple sweep and a wider one, real or simulated."""
+    throughput = best.answer.best_throughput
+    assert throughput is not None
+    middle = max(2, throughput.concurrency)
+    loads = sorted({max(1, middle // 2), middle, middle + middle // 2})
+    pairs = ",".join(f"({s.plan.tensor_parallel},{s.plan.replicas})" for s in fitting)
+    simple = f"tensor_parallel_size*data_parallel_size=[{pairs}]"
+    advanced = f"{simple};max_num_batched_tokens=[2048,8192,16384]"
+    if isinstance(workload.lengths, Fixed):
+        asked = (
+            f"dataset_name=random;random_input_len={workload.lengths.input_tokens};"
+            f"random_output_len={workload.lengths.output_tokens};random_range_ratio=0.95"
+        )
+    else:
+        asked = "dataset_name=sharegpt"
+    client = f"max_concurrency={_listed(loads)};num_prompts={max(1000, 2 * loads[-1])};{asked}"
+    machine = (
+        ["--instance", node.name]
+        if node.name.startswith("ml.")
+        else ["--gpu", node.device.name, "--num-gpus", str(node.device_count)]
+    )
+    limits = ["--constraints", constraints] if constraints else []
+
+    def command(engine_name: str, server: str) -> str:
+        return shlex.join(
+            [
+                "servetune",
+                "tune",
+                "--engine",
+                engine_name,
+                "--model",
+                model,
+                *machine,
+                "--server-args",
+                server,
+                "--client-args",
+                client,
+                *limits,
+                "--output-json",
+                f"results/{engine_name}.json",
+            ]
+        )
+
+    return {
+        "simple": command("vllm", simple),
+        "advanced": command("vllm", advanced),
+        "simulated": command("simulated", advanced),
+    }
+
+
+def _listed(numbers: list[int]) -> str:
+    return f"[{','.join(map(str, numbers))}]"
+
+
+def _refuse(split: Split) -> None:
+    memory = split.answer.memory
+    message, _, hint = (split.answer.misfit or "the model does not fit").partition("; ")
+    raise DoesNotFit(
+        message,
+        needed_bytes=memory.needed_bytes,
+        available_bytes=memory.usable_bytes,
+        hint=hint or "name more or larger GPUs, or a quantisation with --quantization",
+    )
+
+
+def _checked(
+    best: Split,
+    limits: tuple[Constraint, ...],
+    shape: NetworkShape,
+    node: Node,
+    workload: Workload,
+) -> list[dict[str, Any]]:
+    """The highest concurrency up to the best that holds all limits a steady state can judge."""
+    judged = [limit for limit in limits if limit.metric in _POINT_FIELDS]
+    silent = [limit.label for limit in limits if limit not in judged or limit.statistic != "mean"]
+    throughput = best.answer.best_throughput
+    if not judged or throughput is None:
+        return [{"judged": [], "by_simulation_only": silent, "concurrency": None}]
+    holding = None
+    for concurrency in _concurrencies(throughput.concurrency):
+        point = performance_at(shape, node, best.plan, workload, concurrency)
+        if all(_holds(limit, point) for limit in judged):
+            holding = point
+    return [
+        {
+            "judged": [limit.label for limit in judged],
+            "by_simulation_only": silent,
+            "concurrency": holding.concurrency if holding else None,
+            "point": holding,
+        }
+    ]
+
+
+def _concurrencies(most: int) -> list[int]:
+    steps = {1, most} | {
+        round(2 ** (k / 2)) for k in range(2 * max(1, math.ceil(math.log2(most + 1))))
+    }
+    return sorted(c for c in steps if c <= most)
+
+
+def _holds(limit: Constraint, point: OperatingPoint) -> bool:
+    value = getattr(point, _POINT_FIELDS[limit.metric])
+    mean = Constraint(limit.metric, "mean", limit.op, limit.value)
+    return bool(mean.holds({mean.field: value}))
+
+
+def _text(
+    best: Split,
+    splits: list[Split],
+    node: Node,
+    shape: NetworkShape,
+    workload: Workload,
+    limits: tuple[Constraint, ...],
+    commands: dict[str, str],
+) -> Iterator[str]:
+    answer = best.answer
+    lengths = workload.lengths
+    asked = (
+        f"{lengths.input_tokens} in, {lengths.output_tokens} out"
+        if isinstance(lengths, Fixed)
+        else f"{workload.dataset}'s lengths"
+    )
+    yield f"ESTIMATE (arithmetic, nothing was run): {shape.name} on {node.label}, {asked} tokens"
+    yield ""
+    yield from _model_text(answer, shape)
+    yield ""
+    yield from _splits_text(splits, best)
+    yield ""
+    yield from _roofline_text(answer)
+    yield ""
+    yield from _limits_text(answer)
+    yield ""
+    if limits:
+        yield from _constraints_text(_checked(best, limits, shape, node, workload)[0])
+        yield ""
+    interval = answer.interval
+    yield (
+        f"Times and rates within a factor of {interval.low_factor:g} to {interval.high_factor:g}"
+        f"{'' if interval.calibrated else ', not calibrated on this machine'}: {interval.basis}"
+    )
+    for note in answer.notes:
+        yield f"  - {note}"
+    yield ""
+    yield "Commands to try it"
+    for name, command in commands.items():
+        yield f"  # {name}"
+        yield f"  {command}"
+
+
+def _model_text(answer: Estimate, shape: NetworkShape) -> Iterator[str]:
+    memory = answer.memory
+    yield "Model and memory"
+    active = (
+        f", {format_count(answer.active_parameters)} active per token"
+        if answer.active_parameters != answer.parameters
+        else ""
+    )
+    yield f"  parameters            {format_count(answer.parameters)}{active}"
+    yield f"  weights               {format_bytes(answer.weight_bytes)}"
+    yield f"  KV cache              {format_bytes(answer.kv_bytes_per_token)} per token"
+    yield (
+        f"  per GPU               {format_bytes(memory.weights_bytes)} weights + "
+        f"{format_bytes(memory.reserved_bytes)} reserved + {format_bytes(memory.kv_cache_bytes)} "
+        f"cache of {format_bytes(memory.device_bytes)}"
+    )
+    yield (
+        f"  fit                   yes: the cache of one copy holds {memory.kv_tokens:,} tokens "
+        f"(longest sequence {shape.max_context_tokens:,})"
+    )
+
+
+def _splits_text(splits: list[Split], best: Split) -> Iterator[str]:
+    yield "Best latency (one request) and best throughput, for every split of the GPUs"
+    yield (
+        "  plan        TTFT      ITL       E2E        | concurrency  out tok/s  req/s   "
+        "TTFT      ITL       E2E        $/M tokens"
+    )
+    for split in splits:
+        plan = f"TP{split.plan.tensor_parallel}" + (
+            f" x{split.plan.replicas}" if split.plan.replicas > 1 else ""
+        )
+        mark = "*" if split is best else " "
+        latency, busy = split.answer.best_latency, split.answer.best_throughput
+        if latency is None or busy is None:
+            yield f"  {plan:<10}{mark} does not fit: {split.answer.misfit}"
+            continue
+        yield (
+            f"  {plan:<10}{mark} {_times(latency)} | {busy.concurrency:>11}  "
+            f"{format_rate(busy.output_tokens_per_s):>9}  {format_rate(busy.requests_per_s):>5}   "
+            f"{_times(busy)} {format_usd(split.answer.cost_per_million_output_tokens_usd):>10}"
+        )
+    yield "  * the details below are of this one; xN: that many copies side by side"
+
+
+def _times(point: OperatingPoint) -> str:
+    times_ms = (point.ttft_ms, point.itl_ms, point.e2e_ms)
+    ttft, itl, e2e = (format_seconds(time_ms / MS_PER_S) for time_ms in times_ms)
+    return f"{ttft:<9} {itl:<9} {e2e:<10}"
+
+
+def _roofline_text(answer: Estimate) -> Iterator[str]:
+    roofline = answer.roofline
+    assert roofline is not None
+    ridges = ", ".join(
+        f"{dtype} {ridge:.0f}" for dtype, ridge in roofline.ridge_flops_per_byte.items()
+    )
+    yield "Roofline (FLOP per byte)"
+    yield f"  ridge point           {ridges}"
+    for name, phase in (
+        ("prefill", roofline.prefill),
+        ("decode, one request", roofline.decode),
+        ("decode, best batch", roofline.decode_at_best),
+    ):
+        yield f"  {name:<21} {phase.flops_per_byte:,.4g}: bound by {phase.bound}"
+    yield f"  critical batch size   {roofline.critical_batch:.0f} sequences"
+
+
+def _limits_text(answer: Estimate) -> Iterator[str]:
+    limits = answer.limits
+    assert limits is not None
+    yield "Concurrency limits, all copies together"
+    yield (
+        f"  memory                {limits.memory:,} of the longest requests "
+        f"({limits.memory_mean:,} of mean context)"
+    )
+    yield (
+        f"  prefill               {limits.prefill:,} prompts at once answer within "
+        f"{limits.ttft_limit_ms:.0f} ms; "
+        f"{format_rate(limits.prefill_requests_per_s)} prompts/s at most"
+    )
+    yield (
+        f"  decode                {limits.decode:,} sequences keep ITL within "
+        f"{limits.itl_limit_ms:.0f} ms"
+    )
+    yield f"  scheduler             {limits.scheduler:,} (max_num_seqs)"
+    yield f"  overall               {limits.overall:,}, bound by {limits.binding}"
+
+
+def _constraints_text(checked: dict[str, Any]) -> Iterator[str]:
+    yield "Under the constraints"
+    if checked["judged"]:
+        point = checked.get("point")
+        said = ", ".join(checked["judged"])
+        if point is None:
+            yield f"  no concurrency holds {said} in the steady state"
+        else:
+            yield (
+                f"  concurrency {point.concurrency} holds {said} on average: "
+                f"{format_rate(point.output_tokens_per_s)} output tokens/s, "
+                f"TTFT {point.ttft_ms:.0f} ms, ITL {point.itl_ms:.1f} ms, "
+                f"end-to-end {format_seconds(point.e2e_ms / MS_PER_S)}"
+            )
+    if checked["by_simulation_only"]:
+        said = ", ".join(checked["by_simulation_only"])
+        yield f"  {said}: a formula gives means only; the simulated sweep below judges it"

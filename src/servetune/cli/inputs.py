@@ -1,0 +1,111 @@
+"""From what the user wrote to nouns: the model, the machine, the constraints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from servetune.errors import InputError, StoreError
+from servetune.hardware import Node, Price, cheapest_instance_with, instance, node
+from servetune.hardware.detect import detect, detect_cpu
+from servetune.metrics import Constraint, parse_constraints
+from servetune.store import TrialRecord, latest, read_journal, read_json
+
+__all__ = [
+    "chosen_node",
+    "constraints_of",
+    "read_records",
+    "require_file",
+]
+
+
+def chosen_node(
+    *,
+    gpu: str | None,
+    num_gpus: int | None,
+    instance_name: str | None,
+    price_per_hour_usd: float | None,
+    or_cpu: bool = False,
+) -> Node:
+    """The machine that the options name, else the one that is here.
+
+    A GPU type without an instance is priced as the cheapest instance in the catalogue
+    that holds as many; the price's source says so.
+
+    Raises:
+        UnknownName: No such GPU or instance.
+        InputError: Nothing is named and nothing is here, or the options contradict.
+    """
+    if instance_name:
+        if gpu:
+            raise InputError(
+                "--gpu and --instance both name the machine", hint="give one of the two"
+            )
+        found = _with_count(instance(instance_name), num_gpus)
+    elif gpu:
+        found = _priced(node(gpu=gpu, count=num_gpus or 1))
+    else:
+        here = detect() or (detect_cpu() if or_cpu else None)
+        if here is None:
+            raise InputError(
+                "no GPU was found on this machine",
+                hint="name one with --gpu L4 --num-gpus 4, or --instance ml.g6.12xlarge",
+            )
+        found = _with_count(here, num_gpus)
+    if price_per_hour_usd is not None:
+        price = Price(
+            usd_per_hour=price_per_hour_usd, region="", source="given by the user", date=""
+        )
+        return msgspec.structs.replace(found, price=price)
+    return found
+
+
+def constraints_of(text: str | None, records: list[TrialRecord]) -> tuple[Constraint, ...]:
+    """What `--constraints` says; without it, what the run itself was given."""
+    if text is not None:
+        return parse_constraints(text)
+    return records[0].limits() if records else ()
+
+
+def read_records(path: Path) -> list[TrialRecord]:
+    """Records of a journal (`.jsonl`), a summary or a single record (`.json`).
+
+    Raises:
+        StoreError: It holds no trial record.
+    """
+    from servetune.report.summary import records_from_summary
+
+    require_file(path)
+    if path.suffix == ".json":
+        records = records_from_summary(read_json(path))
+    else:
+        records = read_journal(path)
+    if not records:
+        raise StoreError(f"{path} holds no trial", hint="run servetune tune first")
+    return latest(records)
+
+
+def require_file(path: Path) -> None:
+    """Raise `StoreError` when there is no such file."""
+    if not path.is_file():
+        raise StoreError(f"{path} is not there", hint="give the .jsonl or .json of a run")
+
+
+def _with_count(found: Node, num_gpus: int | None) -> Node:
+    if num_gpus is None or num_gpus == found.device_count:
+        return found
+    if num_gpus > found.device_count:
+        raise InputError(
+            f"{found.label} has {found.device_count} devices, not {num_gpus}",
+            hint="name a larger machine, or leave --num-gpus out",
+        )
+    return msgspec.structs.replace(found, device_count=num_gpus)
+
+
+def _priced(bare: Node) -> Node:
+    offer = cheapest_instance_with(bare.device, bare.device_count)
+    if offer is None or offer.price is None:
+        return bare
+    price = msgspec.structs.replace(offer.price, source=f"{offer.name}: {offer.price.source}")
+    return msgspec.structs.replace(bare, price=price)

@@ -1,0 +1,84 @@
+"""`servetune`: finds the verb, and turns errors into one line, a hint and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import click
+
+from servetune import __version__
+from servetune.errors import ServetuneError
+
+__all__ = ["VERBS", "cli", "main"]
+
+#: verb -> (module and command, what `servetune --help` says of it). A verb's module is
+#: imported when it is called, so that help starts fast.
+VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "estimate": ("servetune.cli.estimate:estimate", "What a model can do on a machine, in ms."),
+        "tune": (
+            "servetune.cli.tune:tune",
+            "Try configurations, real or simulated; find the best.",
+        ),
+        "report": ("servetune.cli.report:report", "Make summary and dashboard from a journal."),
+        "recommend": ("servetune.cli.recommend:recommend", "Pick a configuration and say why."),
+        "deploy": ("servetune.cli.deploy:deploy", "Render what was found for a target."),
+    }
+)
+
+INTERRUPTED = 130
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, _, name = VERBS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, said) for verb, (_, said) in VERBS.items()])
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="servetune")
+def cli() -> None:
+    """Find, prove and ship the best way to serve a large language model."""
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 1 target missed, 2 usage or plan,
+    3 engine or server, 4 deploy, 130 interrupted.
+    """
+    try:
+        status = cli.main(standalone_mode=False)
+        code = status if isinstance(status, int) else 0
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        print("error: interrupted", file=sys.stderr)
+        code = INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except ServetuneError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        code = error.exit_code
+    except BrokenPipeError:
+        # The reader went away (`| head`); nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

@@ -1,0 +1,20 @@
+"""What every verb says alike: progress on stderr, data on stdout."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+__all__ = ["echo", "print_json"]
+
+
+def echo(text: str) -> None:
+    """Say something about progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """The result as indented JSON; non-finite numbers become null."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

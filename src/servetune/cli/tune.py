@@ -1,0 +1,372 @@
+"""`servetune tune`: try configurations, real or simulated, and find the best."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from servetune.cli import options
+from servetune.cli.inputs import chosen_node, read_records
+from servetune.cli.main import INTERRUPTED
+from servetune.cli.outcome import print_outcome, write_artifacts
+from servetune.cli.output import echo
+from servetune.engines import ENGINES, engine
+from servetune.errors import InputError
+from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
+from servetune.models import load_shape
+from servetune.search import Space, parse_settings
+from servetune.store import Artifacts, Journal, TrialRecord, latest
+from servetune.trials import (
+    Launch,
+    Run,
+    Trial,
+    commands_of,
+    observed_of,
+    require_one_that_fits,
+    run_trials,
+    trials_of,
+)
+from servetune.units import format_seconds
+from servetune.workload import CLIENT_ARGS
+
+__all__ = ["tune"]
+
+#: A client later than this share of the median TTFT spoils what it measures.
+TRUSTED_SHARE = 0.1
+LAG_WORTH_SAYING_S = 0.005
+
+ENGINE_NAMES = ("simulated", *ENGINES)
+
+
+@click.command()
+@click.option("--model", required=True, help="Hub id, local folder, or a name of the catalogue.")
+@click.option(
+    "--engine",
+    "--framework",
+    "engine_name",
+    default="vllm",
+    show_default=True,
+    type=click.Choice(ENGINE_NAMES),
+    help="What runs the trials.",
+)
+@click.option(
+    "--server-args",
+    multiple=True,
+    metavar="NAME=[A,B];..",
+    help="Server settings, fixed or swept; may be given several times.",
+)
+@click.option(
+    "--client-args",
+    multiple=True,
+    metavar="NAME=[A,B];..",
+    help="Load settings, fixed or swept; may be given several times.",
+)
+@options.machine
+@options.constraints
+@click.option(
+    "--slo",
+    metavar="LIMITS",
+    default="",
+    help="Limits on single requests, for goodput: ttft<=500ms;tpot<=50ms.",
+)
+@click.option(
+    "--output-json",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Summary; journal (.jsonl) and dashboard (.html) stand beside it. "
+    "[default: OUTPUT_DIR/tune.json]",
+)
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path),
+    default=Path("results"),
+    show_default=True,
+    help="Folder of the artifacts when --output-json is not given.",
+)
+@click.option(
+    "--compare",
+    "compare_with",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Earlier or published records to set beside these.",
+)
+@click.option("--dry-run", is_flag=True, help="Print every server command and start nothing.")
+@click.option(
+    "--resume",
+    "--continue",
+    "-c",
+    "resume",
+    is_flag=True,
+    help="Run only what the journal does not have yet.",
+)
+@click.option("--retry-failed", is_flag=True, help="With --resume: run failed trials again, too.")
+@click.option(
+    "--server-cmd",
+    default=None,
+    metavar="COMMAND",
+    help="Start the server with this command instead of the engine's own.",
+)
+@click.option(
+    "--vllm-executable",
+    "executable",
+    default=None,
+    metavar="PATH",
+    help="vLLM to use. [default: $SERVETUNE_VLLM, else vllm on PATH]",
+)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=int, default=None, help="[default: a free one]")
+@click.option("--ready-endpoint", default=None, metavar="PATH", help="[default: the engine's]")
+@click.option(
+    "--server-timeout",
+    "ready_timeout_s",
+    type=float,
+    default=600.0,
+    show_default=True,
+    metavar="S",
+    help="How long a server may take to become ready.",
+)
+@click.option(
+    "--request-timeout",
+    "request_timeout_s",
+    type=float,
+    default=600.0,
+    show_default=True,
+    metavar="S",
+    help="After which a request counts as failed.",
+)
+@click.option(
+    "--rest",
+    "rest_s",
+    type=float,
+    default=0.0,
+    show_default=True,
+    metavar="S",
+    help="Pause between two trials on one server.",
+)
+@click.option(
+    "--mute-server",
+    is_flag=True,
+    hidden=True,
+    help="Accepted for old scripts; server output goes to log files anyway.",
+)
+def tune(
+    *,
+    model: str,
+    engine_name: str,
+    server_args: tuple[str, ...],
+    client_args: tuple[str, ...],
+    gpu: str | None,
+    num_gpus: int | None,
+    instance_name: str | None,
+    price_per_hour_usd: float | None,
+    constraints: str | None,
+    slo: str,
+    output_json: Path | None,
+    output_dir: Path,
+    compare_with: Path | None,
+    dry_run: bool,
+    resume: bool,
+    retry_failed: bool,
+    server_cmd: str | None,
+    executable: str | None,
+    host: str,
+    port: int | None,
+    ready_endpoint: str | None,
+    ready_timeout_s: float,
+    request_timeout_s: float,
+    rest_s: float,
+    mute_server: bool,  # noqa: ARG001 - see the option
+) -> int:
+    r"""Try every combination of server and client settings and find the best.
+
+    \b
+    servetune tune --engine simulated --model Qwen/Qwen3-4B --instance ml.g6.12xlarge \\
+      --server-args "tensor_parallel_size=[1,2,4];max_num_batched_tokens=[4096,8192]" \\
+      --client-args "max_concurrency=[32,64];num_prompts=1000;dataset_name=sharegpt" \\
+      --constraints "e2e_latency:p99<=60s;request_throughput>=5" --output-json out/q.json
+    """
+    simulated = engine_name == "simulated"
+    spoken = engine("vllm" if simulated else engine_name)
+    space = Space(
+        server=parse_settings(";".join(server_args), types=spoken.argument_types()),
+        client=parse_settings(
+            ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
+        ),
+    )
+    limits = parse_constraints(constraints or "")
+    request_limits = parse_constraints(slo)
+    _require_goodput_limits(limits, request_limits)
+    node = chosen_node(
+        gpu=gpu,
+        num_gpus=num_gpus,
+        instance_name=instance_name,
+        price_per_hour_usd=price_per_hour_usd,
+        or_cpu=not simulated,
+    )
+    measured_before = read_records(compare_with) if compare_with else []
+    run = Run(
+        model=model,
+        engine=engine_name,
+        simulated=simulated,
+        shape=load_shape(model),
+        node=node,
+        constraints=limits,
+        request_limits=request_limits,
+        price_per_hour_usd=node.price.usd_per_hour if node.price else None,
+    )
+    groups = list(trials_of(space, run, lengths_of=lambda args: observed_of(args, model)))
+    require_one_that_fits(groups, run)
+    launch = Launch(
+        executable=executable,
+        server_cmd=server_cmd,
+        host=host,
+        port=port,
+        ready_path=ready_endpoint,
+        ready_timeout_s=ready_timeout_s,
+        request_timeout_s=request_timeout_s,
+        rest_s=rest_s,
+    )
+    artifacts = Artifacts(output_json or output_dir / "tune.json")
+    if dry_run:
+        return _print_plan(groups, run, launch, artifacts)
+    if not simulated and server_cmd is None:
+        spoken.find_executable(executable)  # before a journal is begun
+    with Journal(artifacts.journal, resume=resume) as journal:
+        done = _finished(journal.records, run, retry_failed=retry_failed)
+        status = _run(groups, run, launch, journal, done, artifacts)
+        known = {trial.key for group in groups for trial in group}
+        records = [record for record in latest(journal.records) if record.key in known]
+    write_artifacts(artifacts, records, limits, compared=measured_before)
+    print_outcome(artifacts, records, limits, compared=measured_before)
+    return status or _status_of(records, limits)
+
+
+def _run(
+    groups: list[list[Trial]],
+    run: Run,
+    launch: Launch,
+    journal: Journal,
+    done: set[str],
+    artifacts: Artifacts,
+) -> int:
+    """Run what is missing; 130 when the user stopped it."""
+    total = sum(len(group) for group in groups)
+    missing = [[trial for trial in group if trial.key not in done] for group in groups]
+    if done:
+        left = sum(len(group) for group in missing)
+        echo(f"{total - left} of {total} trials are in the journal already")
+
+    def ended(record: TrialRecord) -> None:
+        journal.append(record)
+        echo(_progress(record, len(latest(journal.records)), total))
+
+    try:
+        with _sigterm_as_interrupt():
+            run_trials(missing, run, launch, logs=artifacts.logs, ended=ended, say=echo)
+    except KeyboardInterrupt:
+        echo(
+            f"interrupted; {len(latest(journal.records))} of {total} trials are safe in "
+            f"{artifacts.journal}\nhint: run the same command with --resume to go on"
+        )
+        return INTERRUPTED
+    return 0
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Let a polite kill stop the server, too."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _finished(records: list[TrialRecord], run: Run, *, retry_failed: bool) -> set[str]:
+    for record in records:
+        model, engine_name = record.metadata.get("model_tag"), record.metadata.get("framework")
+        if model != run.model or (engine_name or run.engine) != run.engine:
+            raise InputError(
+                f"the journal holds trials of {model} on {engine_name}, "
+                f"not of {run.model} on {run.engine}",
+                hint="choose another --output-json",
+            )
+    return {r.key for r in latest(records) if r.status == "ok" or not retry_failed}
+
+
+def _progress(record: TrialRecord, done: int, total: int) -> str:
+    said = " ".join(
+        f"{name}={value}"
+        for name, value in {**record.config.server_args, **record.config.client_args}.items()
+    )
+    head = f"[{done}/{total}] {'simulated ' if record.simulated else ''}{said}"
+    if record.failure:
+        return f"{head}: FAILED ({record.failure.kind}) {record.failure.reason}"
+    results = record.results
+    latency_s = (results.get("p99_e2e_latency_ms") or 0) / 1000
+    line = (
+        f"{head}: {results.get('output_throughput') or 0:,.0f} output tokens/s, "
+        f"p99 end-to-end {format_seconds(latency_s)}, "
+        f"{results.get('completed')} ok, {results.get('failed')} failed"
+    )
+    lag_s = (results.get("instrument") or {}).get("loop_lag_p99_s") or 0.0
+    smallest_s = (results.get("median_ttft_ms") or 0.0) / 1000
+    if lag_s > max(LAG_WORTH_SAYING_S, TRUSTED_SHARE * smallest_s):
+        line += (
+            f"\n  ! the load client itself came up to {format_seconds(lag_s)} late (p99): "
+            "this machine is too busy for these latencies to be trusted"
+        )
+    return line
+
+
+def _print_plan(groups: list[list[Trial]], run: Run, launch: Launch, artifacts: Artifacts) -> int:
+    """What would be started, and how often; stdout, so that it can be piped."""
+    for number, (group, command) in enumerate(
+        zip(groups, commands_of(groups, run, launch), strict=True), start=1
+    ):
+        print(f"# server {number} of {len(groups)}, {len(group)} trials")
+        print(command)
+        for trial in group:
+            said = ";".join(f"{name}={value}" for name, value in trial.client_args.items())
+            print(f"#   load: {said or 'defaults'}")
+    trials = sum(len(group) for group in groups)
+    verb = "simulated" if run.simulated else "started"
+    print(f"# {trials} trials on {len(groups)} server configurations; nothing was {verb}")
+    print(f"# results would go to {artifacts.summary}", file=sys.stderr)
+    return 0
+
+
+def _require_goodput_limits(
+    limits: tuple[Constraint, ...], request_limits: tuple[Constraint, ...]
+) -> None:
+    if any(limit.metric == "goodput" for limit in limits) and not request_limits:
+        raise InputError(
+            "a goodput constraint needs limits on single requests",
+            hint='give them with --slo "ttft<=500ms;tpot<=50ms"',
+        )
+    for limit in request_limits:
+        if limit.metric not in LATENCIES:
+            raise InputError(
+                f"--slo judges single requests and {limit.metric} belongs to a whole trial",
+                hint=f"use {', '.join(LATENCIES)}",
+            )
+
+
+def _status_of(records: list[TrialRecord], limits: tuple[Constraint, ...]) -> int:
+    """3 when a trial failed that should have run, 1 when none meets the constraints, else 0."""
+    if any(record.failure and record.failure.kind != "does_not_fit" for record in records):
+        return 3
+    ok = [record for record in records if record.status == "ok"]
+    if limits and not any(not unmet(limits, record.results) for record in ok):
+        return 1
+    return 0

@@ -1,0 +1,17 @@
+"""One point of a search from start to record: simulated or measured."""
+
+from servetune.trials.measured import Launch
+from servetune.trials.prompting import observed_of
+from servetune.trials.sweep import commands_of, require_one_that_fits, run_trials
+from servetune.trials.trial import Run, Trial, trials_of
+
+__all__ = [
+    "Launch",
+    "Run",
+    "Trial",
+    "commands_of",
+    "observed_of",
+    "require_one_that_fits",
+    "run_trials",
+    "trials_of",
+]

@@ -1,0 +1,320 @@
+"""Trials on a real server: started once per server configuration, loaded once per trial."""
+
+from __future__ import annotations
+
+import shlex
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from servetune.engines import Engine, ServerProcess, free_port, launch_environment
+from servetune.errors import (
+    EngineDied,
+    EngineError,
+    EngineNotReady,
+    LoadError,
+    PlanError,
+    PortBusy,
+    ServetuneError,
+)
+from servetune.loadgen import LoadResult, Target, fetch_blocking, parse_models, run_load_blocking
+from servetune.metrics import summarize
+from servetune.store import Failure, TrialRecord, now_utc, provenance
+from servetune.trials.prompting import prompts_for
+from servetune.trials.simulated import percentiles_of, simulated_results
+from servetune.trials.trial import Run, Trial, record_of
+
+__all__ = ["Launch", "ServerGroup", "server_command"]
+
+Say = Callable[[str], None]
+Ended = Callable[[TrialRecord], None]
+
+#: A server that died this often is not started again for the rest of its trials.
+MAX_DEATHS = 2
+
+DEFAULT_PORT = 8000
+_SCRAPE_EVERY_S = 1.0
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """How servers are started and asked.
+
+    Attributes:
+        executable: Path of the engine; `None` for the one that is found.
+        server_cmd: Command that stands in for the engine's own; settings are appended.
+        port: `None` for a free one.
+        ready_path: `None` for the engine's own.
+        ready_timeout_s: From start to ready.
+        request_timeout_s: Per request.
+        rest_s: Pause between two trials on one server.
+    """
+
+    executable: str | None = None
+    server_cmd: str | None = None
+    host: str = "127.0.0.1"
+    port: int | None = None
+    ready_path: str | None = None
+    ready_timeout_s: float = 600.0
+    request_timeout_s: float = 600.0
+    rest_s: float = 0.0
+
+
+class ServerGroup:
+    """The trials of one server configuration, on one server as long as it lives.
+
+    Args:
+        trials: All with equal server settings; those that are still to be run.
+        number: Of this configuration in the run, for the log's name.
+        executable: The engine's first words.
+        ended: Takes each record as its trial ends.
+    """
+
+    def __init__(
+        self,
+        trials: list[Trial],
+        run: Run,
+        launch: Launch,
+        *,
+        engine: Engine,
+        executable: tuple[str, ...],
+        engine_version: str | None,
+        log_path: Path,
+        ended: Ended,
+        say: Say,
+    ) -> None:
+        self._waiting = list(trials)
+        self._plan = trials[0].plan
+        self._settings = trials[0].server_args
+        self._run, self._launch = run, launch
+        self._engine, self._executable, self._version = engine, executable, engine_version
+        self._log_path = log_path
+        self._ended, self._say = ended, say
+        self._cmd = ""
+        self._started_at = ""
+
+    def measure(self) -> None:
+        """Run every trial; one record each, whatever the server does."""
+        deaths = 0
+        while self._waiting:
+            before = len(self._waiting)
+            failure = self._serve_once(deaths)
+            if failure is None:
+                continue
+            deaths += 1
+            started = len(self._waiting) < before
+            if not started or deaths >= MAX_DEATHS or failure.kind == "settings":
+                # Nothing that a further start could change: the rest fails for this reason.
+                while self._waiting:
+                    self._fail(self._waiting.pop(0), failure)
+            else:
+                self._say(f"server died ({failure.reason}); starting it again")
+
+    def _serve_once(self, start_number: int) -> Failure | None:
+        """One life of the server; the failure that ended it before its trials did."""
+        self._started_at = now_utc()
+        log_path = self._log_path
+        if start_number:
+            log_path = log_path.with_stem(f"{log_path.stem}-{start_number + 1}")
+        try:
+            port = self._launch.port or free_port(self._launch.host)
+            command = server_command(
+                self._engine,
+                self._plan,
+                self._launch,
+                settings=self._settings,
+                executable=self._executable,
+                port=port,
+            )
+            self._cmd = shlex.join(command)
+            server = ServerProcess(
+                command,
+                log_path=log_path,
+                port=port,
+                host=self._launch.host,
+                name=self._engine.name,
+                ready_path=self._launch.ready_path or self._engine.ready_path,
+                environment=launch_environment(self._engine, self._plan),
+                explain=self._engine.explain,
+            )
+        except PlanError as error:
+            return Failure(kind="settings", reason=error.message)
+        self._log_path_in_use = log_path
+        self._say(f"starting {self._cmd}")
+        try:
+            with server:
+                ready_s = server.wait_ready(self._launch.ready_timeout_s)
+                self._say(f"ready after {ready_s:.1f} s; log {log_path}")
+                return self._load_all(server, ready_s)
+        except (EngineDied, EngineNotReady, PortBusy, EngineError) as error:
+            return _failure_of(error, server)
+
+    def _load_all(self, server: ServerProcess, ready_s: float) -> Failure | None:
+        while self._waiting:
+            trial = self._waiting[0]
+            started_at = now_utc()
+            try:
+                loaded = self._load(trial, server)
+            except LoadError as error:
+                self._waiting.pop(0)
+                self._fail(trial, _load_failure(error, server), started_at=started_at)
+            else:
+                if loaded.interrupted:
+                    raise KeyboardInterrupt
+                self._waiting.pop(0)
+                self._record(trial, loaded, server, ready_s, started_at)
+            death = server.poll_death()
+            if death is not None:
+                return _failure_of(death, server)
+            if self._waiting and self._launch.rest_s:
+                time.sleep(self._launch.rest_s)
+        return None
+
+    def _load(self, trial: Trial, server: ServerProcess) -> LoadResult:
+        target = Target(
+            base_url=server.url,
+            model=self._served_name(server, trial),
+            extra_body=trial.workload.extra_body,
+        )
+        # Prompts differ from trial to trial: a shared server must not find an earlier
+        # trial's prompts in its prefix cache.
+        seed = zlib.crc32(trial.key.encode()) ^ trial.workload.seed
+        prompts = prompts_for(trial, self._run, seed=seed)
+
+        def why_dead() -> str | None:
+            death = server.poll_death()
+            return death.message if death else None
+
+        return run_load_blocking(
+            target,
+            trial.workload,
+            prompts,
+            timeout_s=self._launch.request_timeout_s,
+            server_alive=why_dead,
+            scrape_every_s=_SCRAPE_EVERY_S,
+        )
+
+    def _served_name(self, server: ServerProcess, trial: Trial) -> str:
+        """The name that the server knows the model by."""
+        given = trial.client_args.get("model")
+        if given:
+            return str(given)
+        names = parse_models(fetch_blocking(Target(base_url=server.url, model=""), "/v1/models"))
+        return names[0] if names else trial.plan.model
+
+    def _record(
+        self,
+        trial: Trial,
+        loaded: LoadResult,
+        server: ServerProcess,
+        ready_s: float,
+        started_at: str,
+    ) -> None:
+        results = summarize(
+            loaded.records,
+            duration_s=loaded.duration_s,
+            per_request_limits=self._run.request_limits,
+            further_percentiles=percentiles_of(self._run.constraints),
+        )
+        results["instrument"] = msgspec.to_builtins(loaded.instrument)
+        results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
+        results["not_sent"] = loaded.not_due_count
+        results["server_ready_s"] = ready_s
+        failure = None
+        if loaded.aborted_reason:
+            death = server.poll_death()
+            failure = (
+                _failure_of(death, server)
+                if death
+                else Failure(kind="load", reason=loaded.aborted_reason)
+            )
+        elif not results["completed"]:
+            sample = results["failures"][0]
+            failure = Failure(
+                kind="load",
+                reason=f"no request was answered: {sample['outcome']}, {sample['sample']}",
+                log_tail=server.log_tail(),
+            )
+        self._deliver(trial, results=results, failure=failure, started_at=started_at)
+
+    def _fail(self, trial: Trial, failure: Failure, *, started_at: str = "") -> None:
+        self._deliver(trial, results={}, failure=failure, started_at=started_at)
+
+    def _deliver(
+        self, trial: Trial, *, results: dict[str, Any], failure: Failure | None, started_at: str
+    ) -> None:
+        log = getattr(self, "_log_path_in_use", None)
+        self._ended(
+            record_of(
+                trial,
+                self._run,
+                cmd=self._cmd,
+                server_cmd_args=self._engine.server_cmd_args(self._settings),
+                results=results,
+                failure=failure,
+                predicted=_prediction(trial, self._run),
+                server_log=f"{log.parent.name}/{log.name}" if log else None,
+                provenance=provenance(
+                    started_at=started_at or self._started_at,
+                    seed=trial.workload.seed,
+                    engine_version=self._version,
+                ),
+            )
+        )
+
+
+def server_command(
+    engine: Engine,
+    plan: Any,
+    launch: Launch,
+    *,
+    settings: dict[str, Any],
+    executable: tuple[str, ...] | None,
+    port: int,
+) -> tuple[str, ...]:
+    """The words that start a server: the engine's own, or the user's with the settings behind.
+
+    `{model}`, `{host}` and `{port}` in the user's command are filled in; a command without
+    `--port` gets host and port appended.
+    """
+    if launch.server_cmd is None:
+        return engine.command(plan, host=launch.host, port=port, executable=executable)
+    filled = {"{model}": plan.model, "{host}": launch.host, "{port}": str(port)}
+    words = shlex.split(launch.server_cmd)
+    for place, value in filled.items():
+        words = [word.replace(place, value) for word in words]
+    if not any(word == "--port" or word.startswith("--port=") for word in words):
+        words += ["--host", launch.host, "--port", str(port)]
+    return (*words, *engine.server_cmd_args(settings))
+
+
+def _failure_of(error: ServetuneError, server: ServerProcess) -> Failure:
+    if isinstance(error, PortBusy):
+        return Failure(kind="port_busy", reason=error.message)
+    if isinstance(error, EngineDied):
+        cause = server.cause()
+        kind = "died" if cause.kind == "unknown" else cause.kind
+        return Failure(kind=kind, reason=error.message, log_tail=error.log_tail)
+    if isinstance(error, EngineNotReady):
+        return Failure(kind="not_ready", reason=error.message, log_tail=error.log_tail)
+    return Failure(kind="error", reason=error.message, log_tail=server.log_tail())
+
+
+def _load_failure(error: LoadError, server: ServerProcess) -> Failure:
+    death = server.poll_death()
+    if death is not None:
+        return _failure_of(death, server)
+    return Failure(kind="load", reason=error.message, log_tail=server.log_tail())
+
+
+def _prediction(trial: Trial, run: Run) -> dict[str, Any] | None:
+    """What the simulator says of the same trial; `None` where it has no machine to go by."""
+    if run.shape is None or run.node is None or run.node.device.architecture == "cpu":
+        return None
+    try:
+        return simulated_results(trial.plan, run.shape, run.node, trial.workload)
+    except PlanError:
+        return None

@@ -1,0 +1,103 @@
+"""Words for a trial's requests: random token ids, random words, or a data set's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from servetune.errors import InputError
+from servetune.trials.trial import Run, Trial
+from servetune.workload import Observed
+from servetune.workload.prompts import (
+    Prompt,
+    Tokenizer,
+    load_tokenizer,
+    text_prompts,
+    token_prompts,
+)
+from servetune.workload.sharegpt import Conversation, load_sharegpt, observed, sample
+
+__all__ = ["observed_of", "prompts_for"]
+
+#: Random ids below this are in every vocabulary that serves a language model.
+_SMALLEST_VOCAB = 2048
+
+
+def observed_of(client_args: Mapping[str, Any], model: str) -> Observed | None:
+    """Lengths of the data set that the client's arguments name, request by request.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    chosen = _conversations(client_args, model)
+    return observed(chosen) if chosen else None
+
+
+def prompts_for(trial: Trial, run: Run, *, seed: int) -> list[Prompt]:
+    """One prompt per request of the trial's workload, made before any clock starts.
+
+    Random prompts are token ids, which are exact, where the route takes them; the chat
+    route takes words, exact where the model's tokenizer is at hand.
+    """
+    chosen = _conversations(trial.client_args, run.model)
+    if chosen:
+        return [one.prompt for one in chosen]
+    requests = trial.workload.requests()
+    if trial.workload.api == "chat":
+        return text_prompts(requests, seed, _tokenizer(trial.client_args, run.model))
+    vocab = run.shape.vocab if run.shape else _SMALLEST_VOCAB
+    return token_prompts(requests, vocab, seed)
+
+
+def _conversations(client_args: Mapping[str, Any], model: str) -> tuple[Conversation, ...]:
+    path = client_args.get("dataset_path")
+    if not path:
+        return ()
+    tokenizer_path = _tokenizer_path(client_args, model)
+    loaded = _loaded(str(path), tokenizer_path, client_args.get("sharegpt_context_len"))
+    count, seed = int(client_args.get("num_prompts", 1000)), int(client_args.get("seed", 1))
+    chosen = sample(loaded, count, seed)
+    output_tokens = client_args.get("sharegpt_output_len")
+    if output_tokens is None:
+        return chosen
+    return tuple(msgspec.structs.replace(one, output_tokens=output_tokens) for one in chosen)
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(
+    path: str, tokenizer_path: str | None, max_total_tokens: int | None
+) -> tuple[Conversation, ...]:
+    tokenizer = load_tokenizer(tokenizer_path) if tokenizer_path else None
+    return load_sharegpt(path, tokenizer=tokenizer, max_total_tokens=max_total_tokens)
+
+
+def _tokenizer(client_args: Mapping[str, Any], model: str) -> Tokenizer | None:
+    path = _tokenizer_path(client_args, model)
+    return load_tokenizer(path) if path else None
+
+
+def _tokenizer_path(client_args: Mapping[str, Any], model: str) -> str | None:
+    """The named tokenizer, else the model folder's; `None` where none can be read."""
+    named = client_args.get("tokenizer")
+    for folder in (named, model):
+        if folder is None:
+            continue
+        path = Path(folder)
+        candidate = path / "tokenizer.json" if path.is_dir() else path
+        if candidate.is_file() and candidate.suffix == ".json" and (named or _has_tokenizers()):
+            return str(candidate)
+        if folder == named:
+            raise InputError(
+                f"no tokenizer.json at {named}", hint="give the folder or file of a tokenizer"
+            )
+    return None
+
+
+def _has_tokenizers() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("tokenizers") is not None

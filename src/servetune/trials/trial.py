@@ -1,0 +1,190 @@
+"""Trial: one point of a search, before it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from servetune.hardware.device import Node
+from servetune.metrics import Constraint
+from servetune.models.shape import NetworkShape
+from servetune.plan.dialects import plan_from_settings
+from servetune.plan.plan import Plan
+from servetune.search import Space
+from servetune.store import Failure, TrialConfig, TrialRecord, trial_key
+from servetune.workload import Observed, Workload, workload_from_client_args
+
+__all__ = ["Run", "Trial", "record_of", "trials_of"]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What all trials of one run have in common.
+
+    Attributes:
+        model: As the user named it.
+        shape: `None` where the model's configuration could not be had; then nothing is
+            predicted.
+        node: `None` where the machine is not known.
+        constraints: Limits on trials.
+        request_limits: Limits on single requests, for goodput.
+        price_per_hour_usd: Of the whole node; `None` where it is not known.
+    """
+
+    model: str
+    engine: str
+    simulated: bool
+    shape: NetworkShape | None
+    node: Node | None
+    constraints: tuple[Constraint, ...] = ()
+    request_limits: tuple[Constraint, ...] = ()
+    price_per_hour_usd: float | None = None
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One server configuration under one load.
+
+    Attributes:
+        key: Equal for equal trials, so that a run can be taken up again.
+        server_args: As swept, in the engine's words.
+        client_args: As swept.
+    """
+
+    key: str
+    server_args: dict[str, Any]
+    client_args: dict[str, Any]
+    plan: Plan
+    workload: Workload
+
+
+def trials_of(
+    space: Space, run: Run, *, lengths_of: Callable[[Mapping[str, Any]], Observed | None]
+) -> Iterator[list[Trial]]:
+    """All trials of a space, one list per server configuration.
+
+    Args:
+        space: Server and client settings.
+        run: What the trials have in common.
+        lengths_of: Lengths of the data set that a client's arguments name, if they do.
+
+    Raises:
+        InputError: A client argument has no meaning.
+        PlanError: A server argument has none.
+    """
+    node = run.node.label if run.node else ""
+    clients = [
+        (args, workload_from_client_args(args, observed=lengths_of(args)))
+        for args in space.clients()
+    ]
+    for server_args in space.servers():
+        plan = plan_from_settings(run.engine, run.model, server_args)
+        yield [
+            Trial(
+                key=trial_key(
+                    model=run.model,
+                    engine=run.engine,
+                    server_args=server_args,
+                    client_args=client_args,
+                    node=node,
+                    simulated=run.simulated,
+                ),
+                server_args=server_args,
+                client_args=client_args,
+                plan=plan,
+                workload=workload,
+            )
+            for client_args, workload in clients
+        ]
+
+
+def record_of(
+    trial: Trial,
+    run: Run,
+    *,
+    cmd: str,
+    server_cmd_args: list[str],
+    results: Mapping[str, Any] | None = None,
+    failure: Failure | None = None,
+    predicted: dict[str, Any] | None = None,
+    server_log: str | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> TrialRecord:
+    """The journal's line for a trial that ended, well or not."""
+    return TrialRecord(
+        servetune_schema=1,
+        key=trial.key,
+        status="ok" if failure is None else "failed",
+        simulated=run.simulated,
+        config=TrialConfig(
+            client_args=trial.client_args,
+            server_args=trial.server_args,
+            server_cmd_args=server_cmd_args,
+        ),
+        results=_results(trial, run, results or {}),
+        cmd=cmd,
+        constraints=[constraint.to_json() for constraint in run.constraints],
+        metadata=_metadata(trial, run),
+        plan=trial.plan,
+        predicted=predicted,
+        failure=failure,
+        server_log=server_log,
+        provenance=provenance or {},
+    )
+
+
+def cost_per_million_tokens_usd(
+    price_per_hour_usd: float | None, output_tokens_per_s: float | None
+) -> float | None:
+    """Dollars for a million output tokens at this rate: price / (rate x 3600) x 10^6.
+
+    The price is the whole node's, whether the plan uses all of its devices or not: that
+    is what the bill says.
+    """
+    if not price_per_hour_usd or not output_tokens_per_s:
+        return None
+    return price_per_hour_usd / (output_tokens_per_s * 3600) * 1e6
+
+
+def _results(trial: Trial, run: Run, results: Mapping[str, Any]) -> dict[str, Any]:
+    if not results:
+        return {}
+    workload = trial.workload
+    asked = {
+        "backend": trial.client_args.get("backend", "vllm"),
+        "dataset_name": workload.dataset,
+        "request_rate": trial.client_args.get("request_rate"),
+        "max_concurrency": workload.max_concurrency,
+        "sharegpt_output_len": trial.client_args.get("sharegpt_output_len"),
+        "random_input_len": trial.client_args.get("random_input_len"),
+        "random_output_len": trial.client_args.get("random_output_len"),
+        "random_range_ratio": trial.client_args.get("random_range_ratio"),
+    }
+    rate = results.get("output_throughput")
+    used = trial.plan.device_count
+    return {
+        **asked,
+        **results,
+        "cost_per_million_tokens": cost_per_million_tokens_usd(run.price_per_hour_usd, rate),
+        "output_throughput_per_gpu": rate / used if rate else None,
+    }
+
+
+def _metadata(trial: Trial, run: Run) -> dict[str, Any]:
+    node, price = run.node, run.node.price if run.node else None
+    dataset = trial.workload.dataset
+    lengths = trial.client_args
+    return {
+        "gpu_type": f"{node.device.vendor} {node.device.name}".strip() if node else "unknown",
+        "gpu_count": node.device_count if node else None,
+        "gpus_used": trial.plan.device_count,
+        "instance_type": node.name if node and node.price else None,
+        "price_per_hour_usd": run.price_per_hour_usd,
+        "price_source": f"{price.source}, {price.date}" if price else None,
+        "model_tag": run.model,
+        "framework": run.engine,
+        "input_tokens": -1 if dataset == "sharegpt" else lengths.get("random_input_len", 1024),
+        "output_tokens": -1 if dataset == "sharegpt" else lengths.get("random_output_len", 512),
+        "dataset_imitated": trial.workload.imitated,
+        "seed": trial.workload.seed,
+    }
