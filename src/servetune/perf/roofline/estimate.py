@@ -427,7 +427,7 @@ def _interval(node: Node, plan: Plan, coefficients: Coefficients) -> Interval:
         low_factor=0.75,
         high_factor=1.45,
         calibrated=False,
-        basis="uncalibrated; held 90% of 701 published vLLM runs on H100, H200 and B200",
+        basis="uncalibrated; held 93% of 658 published vLLM runs on H100, H200 and B200",
     )
 
 

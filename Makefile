@@ -1,0 +1,79 @@
+# The few verbs of this project; CI calls the same ones.
+# Each makes what it needs by itself, on a bare machine with make and Python 3.11 or later.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+VENV_VLLM ?= .venv-vllm
+OUT ?= out
+TINY := .cache/tiny-qwen3
+VLLM := $(or $(SERVETUNE_VLLM),$(CURDIR)/$(VENV_VLLM)/bin/vllm)
+
+BASE_STAMP := $(VENV)/.base-installed
+DEV_STAMP := $(VENV)/.dev-installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-vllm test test-engine lint types check docs format lock clean
+
+help:  ## Show these verbs
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.created:
+	@test -n "$(PYTHON)" || { echo "error: no Python found; install Python 3.11 or later" >&2; exit 2; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: servetune needs Python 3.11 or later; give one with PYTHON=/path/to/python3" >&2; exit 2; }
+	"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+$(BASE_STAMP): $(VENV)/.created requirements/base.txt pyproject.toml
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/base.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DEV_STAMP): $(BASE_STAMP) requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@touch $@
+
+demo: $(BASE_STAMP)  ## The main job on the simulated engine: tune, report, recommend, deploy bundle
+	$(BIN)/python examples/demo.py --out $(OUT)/demo
+
+demo-vllm: $(BASE_STAMP) $(TINY)/config.json  ## The same on a real engine: vLLM on CPU, a tiny random model
+	SERVETUNE_VLLM="$(VLLM)" $(BIN)/python examples/demo_vllm.py --model $(TINY) --out $(OUT)/demo-vllm
+
+.PHONY: vllm
+vllm:
+	@PYTHON="$(PYTHON)" tools/vllm_cpu_env.sh $(VENV_VLLM)
+
+# Made with the Python of the vLLM in use, which has what a model is made with.
+$(TINY)/config.json: | vllm
+	"$$(dirname "$$(command -v "$(VLLM)")")/python" tools/make_tiny_model.py $(TINY)
+
+test: $(DEV_STAMP)  ## All tests that need neither a real engine nor a GPU
+	$(BIN)/python -m pytest
+
+test-engine: $(DEV_STAMP) $(TINY)/config.json  ## The thread on real vLLM (a few minutes)
+	SERVETUNE_VLLM="$(VLLM)" SERVETUNE_TINY_MODEL="$(CURDIR)/$(TINY)" \
+	  $(BIN)/python -m pytest -m engine
+
+lint: $(DEV_STAMP)  ## Style, and the rooms' allowed imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(DEV_STAMP)  ## Strict types
+	$(BIN)/mypy
+
+check: lint types test  ## What must hold before a commit
+
+docs: $(DEV_STAMP)  ## Reference pages out of the code
+	$(BIN)/python tools/reference_pages.py
+
+format: $(DEV_STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: $(DEV_STAMP)  ## Pins with hashes, without addresses
+	tools/lock.sh
+
+clean:
+	rm -rf $(VENV) $(VENV_VLLM) .cache build dist $(OUT)

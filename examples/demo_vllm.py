@@ -1,0 +1,70 @@
+"""The main job on a real engine: real vLLM, real HTTP load, real logs, a tiny random model.
+
+Two server configurations under two loads each, on this machine's CPU (or GPU, with a vLLM of
+your own in SERVETUNE_VLLM and any model in --model). The figures are of a toy model and mean
+nothing by themselves; the path is the one that real models take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+#: What vLLM's CPU build needs to run small: a cache of 1 GiB, and no look-ups on the hub.
+CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--model", default=".cache/tiny-qwen3")
+    parser.add_argument("--out", type=Path, default=Path("out/demo-vllm"))
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    if out.exists():
+        shutil.rmtree(out)
+    summary = out / "tiny.json"
+    os.environ.update({k: v for k, v in CPU_ENVIRONMENT.items() if k not in os.environ})
+    started_s = time.monotonic()
+    servetune(
+        "tune",
+        "--engine",
+        "vllm",
+        "--model",
+        arguments.model,
+        "--server-args",
+        "max_num_seqs=[4,64];max_num_batched_tokens=2048;max_model_len=2048;enforce_eager=True",
+        "--client-args",
+        "max_concurrency=[4,16];num_prompts=160;random_input_len=64;random_output_len=32;"
+        "random_range_ratio=0.5;warmup_requests=16",
+        "--constraints",
+        "ttft:p99<=5s;error_rate<=0",
+        "--output-json",
+        str(summary),
+    )
+    servetune("report", str(summary.with_suffix(".jsonl")))
+    servetune("recommend", str(summary.with_suffix(".jsonl")), "--objective", "latency")
+    print(f"\nall of it took {time.monotonic() - started_s:.1f} s; look at {out}/ :")
+    for path in sorted(out.rglob("*")):
+        if path.is_file():
+            print(f"  {path}")
+    return 0
+
+
+def servetune(*arguments: str) -> None:
+    """Print a servetune command and run it; stop the demo when it fails."""
+    print(f"\n$ {shlex.join(['servetune', *arguments])}\n", flush=True)
+    done = subprocess.run([sys.executable, "-m", "servetune", *arguments], check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

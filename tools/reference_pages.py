@@ -1,0 +1,130 @@
+"""Write the reference pages that come out of the code: commands, machines, models, errors.
+
+`make docs` writes them; a test compares, so that they stay true.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+DOCS = Path(__file__).parents[1] / "docs" / "reference"
+NOTE = "<!-- Written by `make docs` out of the code; change the code instead. -->\n"
+
+
+def pages() -> dict[str, str]:
+    """File name -> content."""
+    return {
+        "cli.md": _cli(),
+        "errors.md": _errors(),
+        "machines.md": _machines(),
+        "models.md": _models(),
+    }
+
+
+def _cli() -> str:
+    from servetune.cli.main import VERBS, cli
+
+    parts = [NOTE, "# Commands\n"]
+    root = click.Context(cli, info_name="servetune", terminal_width=100)
+    parts.append(f"```\n{cli.get_help(root)}\n```\n")
+    for verb in VERBS:
+        command = cli.get_command(root, verb)
+        assert command is not None
+        parts += _command_help(command, root, verb)
+    parts.append(
+        "Exit codes: 0 done, 1 target missed, 2 usage or plan, 3 engine or server, 4 deploy, "
+        "130 interrupted.\n"
+    )
+    return "\n".join(parts)
+
+
+def _command_help(command: click.Command, parent: click.Context, name: str) -> Iterator[str]:
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=100)
+    yield f"## {context.command_path}\n"
+    yield f"```\n{command.get_help(context)}\n```\n"
+    if isinstance(command, click.Group):
+        for sub in command.list_commands(context):
+            below = command.get_command(context, sub)
+            assert below is not None
+            yield from _command_help(below, context, sub)
+
+
+def _errors() -> str:
+    from servetune import errors
+
+    tree = (inspect.getdoc(errors) or "").split("\n\n")
+    rows = [
+        f"| `{name}` | {getattr(errors, name).exit_code} | {_first_line(getattr(errors, name))} |"
+        for name in errors.__all__
+        if inspect.isclass(getattr(errors, name))
+    ]
+    head = [NOTE, "# Errors\n", f"```\n{tree[1]}\n```\n"]
+    table = ["| error | exit code | when |", "|---|---|---|", *rows, ""]
+    return "\n".join([*head, *table])
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _machines() -> str:
+    from servetune.hardware import catalog
+
+    lines = [
+        NOTE,
+        "# Machines of the catalogue\n",
+        "Dense rates; memory as the driver reports it.\n",
+        "| device | memory GiB | GB/s | bf16 TFLOPS | fp8 TFLOPS | source |",
+        "|---|--:|--:|--:|--:|---|",
+    ]
+    for device in map(catalog.device, catalog.device_names()):
+        fp8 = f"{device.fp8_flops / 1e12:.0f}" if device.fp8_flops else "-"
+        lines.append(
+            f"| {device.name} | {device.memory_bytes / 2**30:.1f} | "
+            f"{device.memory_bytes_per_s / 1e9:.0f} | {device.bf16_flops / 1e12:.0f} | {fp8} | "
+            f"{device.source} |"
+        )
+    lines += ["", "| instance | devices | $/h | price of |", "|---|---|--:|---|"]
+    for node in catalog.instances().values():
+        price = f"{node.price.usd_per_hour:.4g}" if node.price else "-"
+        origin = f"{node.price.source}, {node.price.date}" if node.price else "no public source"
+        lines.append(
+            f"| {node.name} | {node.device_count}x {node.device.name} | {price} | {origin} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _models() -> str:
+    from servetune.models import catalogue, load_shape
+    from servetune.models.counting import kv_bytes_per_token, parameter_count
+
+    lines = [
+        NOTE,
+        "# Models of the catalogue\n",
+        "Any other model with a Hugging Face `config.json` is read from a folder or the hub.\n",
+        "| model | parameters | KV cache bytes per token | context |",
+        "|---|--:|--:|--:|",
+    ]
+    for name in catalogue():
+        shape = load_shape(name, catalogue_first=True)
+        lines.append(
+            f"| {name} | {parameter_count(shape) / 1e9:.2f} B | {kv_bytes_per_token(shape):,.0f} | "
+            f"{shape.max_context_tokens:,} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+        print(f"docs/reference/{name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
