@@ -30,7 +30,7 @@ def _cli() -> str:
     from servetune.cli.main import VERBS, cli
 
     parts = [NOTE, "# Commands\n"]
-    root = click.Context(cli, info_name="servetune", terminal_width=100)
+    root = click.Context(cli, info_name="servetune", terminal_width=100, **cli.context_settings)
     parts.append(f"```\n{cli.get_help(root)}\n```\n")
     for verb in VERBS:
         command = cli.get_command(root, verb)

@@ -59,7 +59,8 @@ def main() -> int:
     for why, count in refused.most_common(12):
         print(f"  {count:5} not: {why}")
     print(
-        "| engine | rows | TPOT median / mean % | TTFT median % | E2E median / mean % | in interval |"
+        "| engine | rows | TPOT median / mean % | TTFT median % | E2E median / mean % "
+        "| in interval |"
     )
     print("|---|--:|--:|--:|--:|--:|")
     everything = [value for values in errors.values() for value in values]

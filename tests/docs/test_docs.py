@@ -1,0 +1,85 @@
+"""What the documentation promises is there, and what is there is documented."""
+
+import importlib
+import pkgutil
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import servetune
+from servetune import errors
+from servetune.cli.main import VERBS
+from servetune.metrics import METRICS, summarize
+from servetune.metrics.record import Record
+
+ROOT = Path(__file__).parents[2]
+ROOMS = [module.name for module in pkgutil.iter_modules(servetune.__path__) if module.ispkg]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_lists_what_it_offers_and_says_what_it_is(room):
+    module = importlib.import_module(f"servetune.{room}")
+    assert module.__doc__
+    for name in getattr(module, "__all__", ()):
+        assert hasattr(module, name), f"{room}.__all__ names {name}, which is not there"
+
+
+def test_reference_pages_are_what_the_code_says():
+    pages = runpy.run_path(str(ROOT / "tools" / "reference_pages.py"))["pages"]()
+    for name, text in pages.items():
+        written = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+        assert written == text, f"docs/reference/{name} is old: run `make docs`"
+
+
+def test_the_tour_draws_every_room_and_names_files_that_exist():
+    tour = (ROOT / "docs" / "tour.md").read_text()
+    for room in ROOMS:
+        assert room in tour
+    for path in re.findall(r"\*\*`([\w/]+\.py)`\*\*", tour):
+        assert (ROOT / "src" / "servetune" / path).exists(), path
+
+
+def test_every_verb_is_in_the_readme():
+    readme = (ROOT / "README.md").read_text()
+    for verb in VERBS:
+        assert f"servetune {verb}" in readme
+
+
+def test_every_field_of_a_trials_results_is_in_the_journals_reference():
+    page = (ROOT / "docs" / "reference" / "journal.md").read_text()
+    record = Record(
+        index=0,
+        input_tokens=3,
+        output_tokens=3,
+        due_s=0.0,
+        sent_s=0.0,
+        end_s=1.0,
+        chunk_times_s=(0.5, 0.7, 1.0),
+    )
+    statistics = re.compile(r"(mean|median|std|p90|p95|p99)_(ttft|itl|tpot|e2e_latency)_ms")
+    for field in summarize([record], duration_s=1.0):
+        if not statistics.fullmatch(field):
+            assert f"`{field}`" in page, f"{field} is not in docs/reference/journal.md"
+
+
+def test_every_metric_that_can_be_limited_is_documented():
+    pages = (ROOT / "docs/reference/journal.md").read_text() + (
+        ROOT / "docs/glossary.md"
+    ).read_text()
+    for metric in METRICS:
+        assert metric in pages
+
+
+def test_every_error_is_drawn_in_the_tree():
+    drawn = errors.__doc__ or ""
+    for name in errors.__all__:
+        if name != "nearest":
+            assert name in drawn, name
+
+
+def test_relative_links_in_the_documents_lead_somewhere():
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
