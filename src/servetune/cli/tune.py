@@ -242,6 +242,8 @@ def tune(
         status = _run(groups, run, launch, journal, done, artifacts)
         known = {trial.key for group in groups for trial in group}
         records = [record for record in latest(journal.records) if record.key in known]
+    if not records:  # interrupted before the first trial ended
+        return status
     write_artifacts(artifacts, records, limits, compared=measured_before)
     print_outcome(artifacts, records, limits, compared=measured_before)
     return status or _status_of(records, limits)

@@ -23,6 +23,7 @@ from servetune.errors import (
 )
 from servetune.loadgen import LoadResult, Target, fetch_blocking, parse_models, run_load_blocking
 from servetune.metrics import summarize
+from servetune.plan import Plan
 from servetune.store import Failure, TrialRecord, now_utc, provenance
 from servetune.trials.prompting import prompts_for
 from servetune.trials.simulated import percentiles_of, simulated_results
@@ -68,9 +69,14 @@ class ServerGroup:
 
     Args:
         trials: All with equal server settings; those that are still to be run.
-        number: Of this configuration in the run, for the log's name.
-        executable: The engine's first words.
+        run: What the run's trials have in common.
+        launch: How the server is started and asked.
+        engine: Whose words the server speaks.
+        executable: The engine's first words; empty where the user's command stands in.
+        engine_version: For the record.
+        log_path: Of the first start; later ones get a number.
         ended: Takes each record as its trial ends.
+        say: Takes lines of progress.
     """
 
     def __init__(
@@ -95,6 +101,7 @@ class ServerGroup:
         self._ended, self._say = ended, say
         self._cmd = ""
         self._started_at = ""
+        self._server_log: Path | None = None
 
     def measure(self) -> None:
         """Run every trial; one record each, whatever the server does."""
@@ -142,7 +149,7 @@ class ServerGroup:
             )
         except PlanError as error:
             return Failure(kind="settings", reason=error.message)
-        self._log_path_in_use = log_path
+        self._server_log = log_path
         self._say(f"starting {self._cmd}")
         try:
             with server:
@@ -246,7 +253,7 @@ class ServerGroup:
     def _deliver(
         self, trial: Trial, *, results: dict[str, Any], failure: Failure | None, started_at: str
     ) -> None:
-        log = getattr(self, "_log_path_in_use", None)
+        log = self._server_log
         self._ended(
             record_of(
                 trial,
@@ -268,7 +275,7 @@ class ServerGroup:
 
 def server_command(
     engine: Engine,
-    plan: Any,
+    plan: Plan,
     launch: Launch,
     *,
     settings: dict[str, Any],
