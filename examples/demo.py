@@ -8,12 +8,10 @@ each can be pasted and changed.
 from __future__ import annotations
 
 import argparse
-import shlex
-import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
+
+from steps import Demo
 
 HERE = Path(__file__).parent
 CONSTRAINTS = "e2e_latency:p99<=60s;request_throughput>=5"
@@ -23,13 +21,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("out/demo"))
-    out = parser.parse_args().out
+    demo = Demo(parser, "out/demo")
+    out = demo.out
     summary = out / "qwen3-4b.json"
-    if out.exists():  # the demo's own folder, made anew each time
-        shutil.rmtree(out)
-    started_s = time.monotonic()
-    servetune(
+    demo.servetune(
         "estimate",
         "--model",
         "Qwen/Qwen3-4B",
@@ -42,7 +37,7 @@ def main() -> int:
         "--output-len",
         "196",
     )
-    servetune(
+    demo.servetune(
         "tune",
         "--engine",
         "simulated",
@@ -61,21 +56,9 @@ def main() -> int:
         "--output-json",
         str(summary),
     )
-    servetune("recommend", str(summary.with_suffix(".jsonl")), "--objective", "throughput")
-    servetune("deploy", "sagemaker", str(summary), "--out", str(out / "sagemaker"))
-    print(f"\nall of it took {time.monotonic() - started_s:.1f} s; look at {out}/ :")
-    for path in sorted(out.rglob("*")):
-        if path.is_file():
-            print(f"  {path}")
-    return 0
-
-
-def servetune(*arguments: str) -> None:
-    """Print a servetune command and run it; stop the demo when it fails."""
-    print(f"\n$ {shlex.join(['servetune', *arguments])}\n", flush=True)
-    done = subprocess.run([sys.executable, "-m", "servetune", *arguments], check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
+    demo.servetune("recommend", str(summary.with_suffix(".jsonl")), "--objective", "throughput")
+    demo.servetune("deploy", "sagemaker", str(summary), "--out", str(out / "sagemaker"))
+    return demo.finish()
 
 
 if __name__ == "__main__":

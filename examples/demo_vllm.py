@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import shutil
-import subprocess
 import sys
-import time
-from pathlib import Path
+
+from steps import Demo
 
 #: What vLLM's CPU build needs to run small: a cache of 1 GiB, and no look-ups on the hub.
 CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
@@ -25,20 +22,16 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--model", default=".cache/tiny-qwen3")
-    parser.add_argument("--out", type=Path, default=Path("out/demo-vllm"))
-    arguments = parser.parse_args()
-    out: Path = arguments.out
-    if out.exists():
-        shutil.rmtree(out)
+    demo = Demo(parser, "out/demo-vllm")
+    out = demo.out
     summary = out / "tiny.json"
     os.environ.update({k: v for k, v in CPU_ENVIRONMENT.items() if k not in os.environ})
-    started_s = time.monotonic()
-    servetune(
+    demo.servetune(
         "tune",
         "--engine",
         "vllm",
         "--model",
-        arguments.model,
+        demo.arguments.model,
         "--server-args",
         "max_num_seqs=[4,64];max_num_batched_tokens=2048;max_model_len=2048;enforce_eager=True",
         "--client-args",
@@ -49,21 +42,9 @@ def main() -> int:
         "--output-json",
         str(summary),
     )
-    servetune("report", str(summary.with_suffix(".jsonl")))
-    servetune("recommend", str(summary.with_suffix(".jsonl")), "--objective", "latency")
-    print(f"\nall of it took {time.monotonic() - started_s:.1f} s; look at {out}/ :")
-    for path in sorted(out.rglob("*")):
-        if path.is_file():
-            print(f"  {path}")
-    return 0
-
-
-def servetune(*arguments: str) -> None:
-    """Print a servetune command and run it; stop the demo when it fails."""
-    print(f"\n$ {shlex.join(['servetune', *arguments])}\n", flush=True)
-    done = subprocess.run([sys.executable, "-m", "servetune", *arguments], check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
+    demo.servetune("report", str(summary.with_suffix(".jsonl")))
+    demo.servetune("recommend", str(summary.with_suffix(".jsonl")), "--objective", "latency")
+    return demo.finish()
 
 
 if __name__ == "__main__":
