@@ -93,8 +93,9 @@ class GrammarError(InputError):
     def __init__(self, message: str, text: str, position: int, *, hint: str = "") -> None:
         self.text = text
         self.position = position
-        shown = text[max(0, position - 20) : position + 20]
-        super().__init__(f"{message}, at character {position + 1} near '{shown}'", hint=hint)
+        first = max(0, position - 24)
+        shown = ("..." if first else "") + text[first : position + 24]
+        super().__init__(f"{message}, at character {position + 1} of '{shown}'", hint=hint)
 
 
 class PlanError(ServetuneError):

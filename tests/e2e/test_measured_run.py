@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -127,15 +126,6 @@ def test_failed_requests_are_counted(tune, tmp_path):
     assert 5 <= results["failed"] <= 35
     assert results["failures"][0]["outcome"] == "http_status"
     assert results["error_rate"] == pytest.approx(results["failed"] / 40)
-
-
-def test_a_foreign_server_on_the_port_is_noticed_and_left_alone(tune, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as foreign:
-        port = foreign.getsockname()[1]
-        done = tune("max_num_seqs=4", "--port", str(port))
-        assert done.returncode == 3
-        assert [r.failure.kind for r in records_of(tmp_path)] == ["port_busy"] * 2
-        assert foreign.fileno() >= 0
 
 
 def start(tmp_path, server_args, client):

@@ -28,6 +28,7 @@ def test_constraints_are_read_with_their_units():
         ("request_throughput>=5s", 21, "unknown unit"),
         ("request_throughput:p99>=5", 19, "has no p99"),
         (";", 0, "no constraint"),
+        ("ttft<=1e999", 6, "no limit"),
     ],
 )
 def test_a_constraint_that_cannot_be_read_is_refused_with_its_place(text, position, says):
@@ -77,6 +78,10 @@ def test_constraints_survive_the_journal():
     assert constraints[0].to_json() == {"name": "p99_e2e_latency_ms", "op": "<=", "value": 60000.0}
     with pytest.raises(UnknownName):
         constraint_from_json({"name": "mood", "op": "<", "value": 1})
+
+
+def test_a_value_that_is_no_number_is_not_measured():
+    assert value_of({"output_throughput": "fast"}, "output_throughput") is None
 
 
 def test_what_is_not_measured_is_unmet():

@@ -25,11 +25,7 @@ def test_the_published_example_is_nine_servers_and_three_clients():
     assert len(clients) == 3
     assert servers[1] == {"tensor_parallel_size": 1, "max_num_batched_tokens": 8192}
     assert clients[0] == {"max_concurrency": 32, "num_prompts": 1000, "dataset_name": "sharegpt"}
-    assert space.swept_names == (
-        "tensor_parallel_size",
-        "max_num_batched_tokens",
-        "max_concurrency",
-    )
+    assert len(space) == 27
 
 
 @pytest.mark.parametrize(
@@ -99,6 +95,9 @@ def test_a_list_value_is_swept_as_json_when_nested():
         ("tensor_parallel_size=two", 21, "takes an integer"),
         ("tensor_parallel_size=[1,2.5]", 24, "takes an integer"),
         ("enforce_eager=maybe", 14, "takes true or false"),
+        ("a=[4,8,4]", 7, "same value twice"),
+        ("a=range(1,10000000000)", 2, "9,999,999,999 values"),
+        ("tensor_parallel_size=1e400", 21, "takes an integer"),
         ("a='x", 2, "not closed"),
         ("a={x:1}", 2, "not JSON"),
         ("=3", 0, "not a name"),
@@ -120,6 +119,10 @@ def test_unknown_client_names_are_refused_with_the_known_ones():
         )
     assert caught.value.position == 14
     assert "did you mean max_concurrency" in caught.value.hint
+
+
+def test_true_and_one_are_different_values():
+    assert [s["a"] for s in server("a=[1,True]")] == [1, True]
 
 
 def test_no_text_is_one_empty_configuration():

@@ -1,20 +1,60 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from servetune.errors import StoreError
-from servetune.store import Artifacts, read_json, write_json, write_text
+from servetune.errors import InputError, StoreError
+from servetune.store import Artifacts, read_json, write_text
 
 
-def test_artifacts_share_one_stem():
-    artifacts = Artifacts(Path("out/run.json"))
+@pytest.mark.parametrize("name", ["run.json", "run"])
+def test_artifacts_share_one_stem(name):
+    artifacts = Artifacts.at(Path("out") / name)
+    assert artifacts.summary == Path("out/run.json")
     assert artifacts.journal == Path("out/run.jsonl")
     assert artifacts.dashboard == Path("out/run.html")
 
 
-def test_json_round_trips_and_has_no_nan(tmp_path):
-    write_json(tmp_path / "a" / "x.json", {"a": float("nan"), "b": [1, "ü"]})
-    assert read_json(tmp_path / "a" / "x.json") == {"a": None, "b": [1, "ü"]}
+def test_a_stem_may_have_dots_and_stays_its_own():
+    names = {
+        Artifacts.at(Path(name)).journal.name for name in ("run-1.5", "run-1.7", "run-1.5.json")
+    }
+    assert names == {"run-1.5.jsonl", "run-1.7.jsonl"}
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.html", "", "/", "."])
+def test_a_summary_cannot_be_named_like_another_artifact_or_nothing(name):
+    with pytest.raises(InputError):
+        Artifacts.at(Path(name))
+
+
+def test_what_is_there_is_not_replaced_unless_it_is_renewed(tmp_path):
+    artifacts = Artifacts.at(tmp_path / "run.json")
+    artifacts.require_free(renew=False)
+    artifacts.dashboard.write_text("somebody's")
+    with pytest.raises(StoreError, match="there already"):
+        artifacts.require_free(renew=False)
+    artifacts.require_free(renew=True)
+
+
+def test_only_files_are_replaced(tmp_path):
+    (tmp_path / "run.html").mkdir()
+    with pytest.raises(StoreError, match="is a folder"):
+        Artifacts.at(tmp_path / "run.json").require_free(renew=True)
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(StoreError, match="is not a file"):
+        write_text(tmp_path / "pipe.json", "x")
+    with pytest.raises(StoreError, match="cannot"):
+        write_text(tmp_path / ("n" * 300), "x")
+
+
+def test_json_of_other_tools_is_borne(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_bytes(b'\xef\xbb\xbf{"a": NaN, "b": -Infinity, "c": [1, "\xc3\xbc"]}')
+    assert read_json(path) == {"a": None, "b": None, "c": [1, "ü"]}
+    path.write_text("[" * 100_000)
+    with pytest.raises(StoreError, match="is not JSON"):
+        read_json(path)
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_no_scratch(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from servetune.cli.inputs import constraints_of, read_records
 from servetune.cli.output import echo
 from servetune.deploy import CONTAINERS, Evidence, render_sagemaker, write
 from servetune.errors import DeployError, InputError
-from servetune.hardware import Node, cheapest_instance_with, device, instance
+from servetune.hardware import Node, cheapest_instance_with, device, instance, instances
 from servetune.models import load_shape, weight_bytes
 from servetune.plan import Plan, plan_from_settings, resolved
 from servetune.report import candidates_of
@@ -96,7 +96,7 @@ def sagemaker(
     """
     records = read_records(source)
     record = _chosen(records, key=key, objective=objective, constraints=constraints)
-    plan = _plan_of(record)
+    plan = _for_container(_plan_of(record), container)
     node = instance(instance_name) if instance_name else _instance_of(record)
     shape = load_shape(plan.model)
     given: dict[str, Any] = {"role_arn": role_arn} if role_arn else {}
@@ -158,10 +158,23 @@ def _plan_of(record: TrialRecord) -> Plan:
     return plan_from_settings(engine_name, str(model), record.config.server_args)
 
 
+def _for_container(plan: Plan, container: str) -> Plan:
+    """LMI has no data parallelism, but starts copies, which for whole models is the same."""
+    if container != "lmi" or plan.data_parallel == 1 or plan.expert_parallel:
+        return plan
+    echo(
+        f"LMI has no data parallelism: {plan.data_parallel} engines behind one address become as "
+        "many copies of the model"
+    )
+    return msgspec.structs.replace(
+        plan, data_parallel=1, replicas=plan.replicas * plan.data_parallel
+    )
+
+
 def _instance_of(record: TrialRecord) -> Node:
     """The instance that was measured, else the cheapest with as many such devices."""
     named = record.metadata.get("instance_type")
-    if named:
+    if named and str(named) in instances():
         return instance(str(named))
     gpu = str(record.metadata.get("gpu_type") or "")
     count = int(record.metadata.get("gpu_count") or 1)

@@ -13,7 +13,7 @@ import msgspec
 from servetune.cli import options
 from servetune.cli.inputs import chosen_node
 from servetune.cli.output import print_json
-from servetune.errors import DoesNotFit
+from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware import Node
 from servetune.metrics import Constraint, parse_constraints
 from servetune.models import NetworkShape, load_shape
@@ -147,6 +147,7 @@ def estimate(
     fitting = [split for split in splits if split.answer.fits]
     if not fitting:
         _refuse(splits[-1])
+    _require_room(workload, shape, wanted, fitting)
     best = chosen_split(fitting, target)
     commands = tune_commands(fitting, best, model, node, workload, constraints)
     if as_json:
@@ -250,6 +251,30 @@ def tune_commands(
 
 def _listed(numbers: list[int]) -> str:
     return f"[{','.join(map(str, numbers))}]"
+
+
+def _require_room(
+    workload: Workload, shape: NetworkShape, plan: Plan, fitting: list[Split]
+) -> None:
+    """Refuse a request that is longer than the model's context, or than any cache.
+
+    Raises:
+        PlanError: With both lengths.
+    """
+    longest = workload.longest_tokens()
+    context = plan.max_model_len or shape.max_context_tokens
+    if longest > context:
+        raise PlanError(
+            f"the longest request has {longest:,} tokens, prompt and answer, and the longest "
+            f"sequence is {context:,}",
+            hint="lower --input-len or --output-len"
+            + (", or raise --max-model-len" if plan.max_model_len else ""),
+        )
+    if all(split.answer.limits is None or not split.answer.limits.memory for split in fitting):
+        raise PlanError(
+            f"the cache does not hold one request of {longest:,} tokens",
+            hint="name more or larger GPUs, or a quantisation with --quantization",
+        )
 
 
 def _refuse(split: Split) -> None:

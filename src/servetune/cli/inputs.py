@@ -6,11 +6,12 @@ from pathlib import Path
 
 import msgspec
 
+from servetune.cli.output import echo
 from servetune.errors import InputError, StoreError
 from servetune.hardware import Node, Price, cheapest_instance_with, instance, node
 from servetune.hardware.detect import detect, detect_cpu
 from servetune.metrics import Constraint, parse_constraints
-from servetune.store import TrialRecord, latest, read_journal, read_json
+from servetune.store import TrialRecord, latest, read_journal, read_json, require_regular
 
 __all__ = [
     "chosen_node",
@@ -65,7 +66,12 @@ def constraints_of(text: str | None, records: list[TrialRecord]) -> tuple[Constr
     """What `--constraints` says; without it, what the run itself was given."""
     if text is not None:
         return parse_constraints(text)
-    return records[0].limits() if records else ()
+    if not records:
+        return ()
+    limits = records[0].limits()
+    if len(limits) < len(records[0].constraints):
+        echo("note: some constraints of the run are not known here; give them with --constraints")
+    return limits
 
 
 def read_records(path: Path) -> list[TrialRecord]:
@@ -88,6 +94,7 @@ def read_records(path: Path) -> list[TrialRecord]:
 
 def require_file(path: Path) -> None:
     """Raise `StoreError` when there is no such file."""
+    require_regular(path)
     if not path.is_file():
         raise StoreError(f"{path} is not there", hint="give the .jsonl or .json of a run")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import click
 
@@ -46,6 +48,17 @@ class Verbs(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; a reader that went away (`| head`) is no error of ours."""
+        try:
+            status = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Nothing more can be said to it, at exit neither.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return status
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(verb, said) for verb, (_, said) in VERBS.items()])
@@ -61,24 +74,36 @@ def main() -> None:
     """Run the command line and exit: 0 done, 1 target missed, 2 usage or plan,
     3 engine or server, 4 deploy, 130 interrupted.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without our letters gets others
+            stream.reconfigure(errors="replace")
     try:
         status = cli.main(standalone_mode=False)
         code = status if isinstance(status, int) else 0
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except (click.Abort, KeyboardInterrupt):
-        print("error: interrupted", file=sys.stderr)
+        _complain("interrupted")
         code = INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        message = error.format_message().rstrip(".")
+        _complain(message[:1].lower() + message[1:], _help_of(error))
         code = error.exit_code
     except ServetuneError as error:
-        print(f"error: {error.message}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
+        _complain(error.message, error.hint)
         code = error.exit_code
-    except BrokenPipeError:
-        # The reader went away (`| head`); nothing more can be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except OSError as error:
+        _complain(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        code = 2
     sys.exit(code)
+
+
+def _complain(message: str, hint: str = "") -> None:
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+
+
+def _help_of(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"see {context.command_path} --help" if context else ""

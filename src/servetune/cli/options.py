@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-__all__ = ["constraints", "machine"]
+__all__ = ["NOT_NEGATIVE", "POSITIVE", "constraints", "machine"]
 
 Command = Callable[..., Any]
+
+
+class Finite(click.FloatRange):
+    """A range of numbers that `nan` and `inf` are not in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
+
+
+POSITIVE = Finite(min=0, min_open=True)
+NOT_NEGATIVE = Finite(min=0)
+
+#: More devices than any node has.
+MOST_DEVICES = 1024
 
 
 def machine(command: Command) -> Command:
@@ -23,7 +41,7 @@ def machine(command: Command) -> Command:
                 "--num-gpus",
                 "--gpus",
                 "num_gpus",
-                type=click.IntRange(min=1),
+                type=click.IntRange(1, MOST_DEVICES),
                 default=None,
                 help="How many of them.",
             ),
@@ -36,7 +54,7 @@ def machine(command: Command) -> Command:
             click.option(
                 "--price-per-hour",
                 "price_per_hour_usd",
-                type=click.FloatRange(min=0),
+                type=NOT_NEGATIVE,
                 default=None,
                 metavar="USD",
                 help="What the whole machine costs. [default: known]",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import msgspec
+from pathlib import Path
 
 from servetune.cli.output import echo
 from servetune.metrics import Constraint
@@ -28,8 +27,7 @@ def write_artifacts(
     compared: Sequence[TrialRecord] = (),
 ) -> None:
     """Make the summary and the dashboard; equal records make equal files."""
-    text = msgspec.json.format(summary_json(records, constraints), indent=2).decode()
-    write_text(artifacts.summary, text + "\n")
+    write_text(artifacts.summary, summary_json(records, constraints).decode())
     page = dashboard_html(records, constraints, title=artifacts.summary.stem, comparison=compared)
     write_text(artifacts.dashboard, page)
 
@@ -40,6 +38,7 @@ def print_outcome(
     constraints: tuple[Constraint, ...],
     *,
     compared: Sequence[TrialRecord] = (),
+    journal: Path | None = None,
 ) -> None:
     """The ranked table, the comparison where there is one, and where the files are."""
     terminal = console()
@@ -48,7 +47,7 @@ def print_outcome(
         terminal.print()
         terminal.print(comparison_table(records, compared))
     for name, path in (
-        ("journal", artifacts.journal),
+        ("journal", journal or artifacts.journal),
         ("summary", artifacts.summary),
         ("dashboard", artifacts.dashboard),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -11,8 +12,9 @@ __all__ = ["echo", "print_json"]
 
 
 def echo(text: str) -> None:
-    """Say something about progress."""
-    print(text, file=sys.stderr, flush=True)
+    """Say something about progress; nobody listening is no reason to stop a run."""
+    with contextlib.suppress(BrokenPipeError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:

@@ -47,7 +47,7 @@ def report(
     records = read_records(source)
     limits = constraints_of(constraints, records)
     compared = read_records(compare_with) if compare_with else []
-    artifacts = Artifacts(output_json or source.with_suffix(".json"))
+    artifacts = Artifacts.at(output_json or source.with_suffix(".json"))
     if not force:
         _require_free(artifacts, source)
     if artifacts.summary.resolve() == source.resolve():
@@ -56,13 +56,13 @@ def report(
             hint="give another name with --output-json",
         )
     write_artifacts(artifacts, records, limits, compared=compared)
-    print_outcome(artifacts, records, limits, compared=compared)
+    print_outcome(artifacts, records, limits, compared=compared, journal=source)
     return 0
 
 
 def _require_free(artifacts: Artifacts, source: Path) -> None:
     """A report may renew what the same journal made, not somebody else's files."""
-    ours = source.suffix == ".jsonl" and artifacts.summary == source.with_suffix(".json")
+    ours = artifacts.journal == source
     if ours:
         return
     for path in (artifacts.summary, artifacts.dashboard):

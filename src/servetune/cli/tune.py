@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -16,7 +17,7 @@ from servetune.cli.inputs import chosen_node, read_records
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.outcome import print_outcome, write_artifacts
 from servetune.cli.output import echo
-from servetune.engines import ENGINES, engine
+from servetune.engines import ENGINES, Engine, engine, require_free_port
 from servetune.errors import InputError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
@@ -31,6 +32,7 @@ from servetune.trials import (
     require_one_that_fits,
     run_trials,
     trials_of,
+    user_command,
 )
 from servetune.units import format_seconds
 from servetune.workload import CLIENT_ARGS
@@ -40,6 +42,22 @@ __all__ = ["tune"]
 #: A client later than this share of the median TTFT spoils what it measures.
 TRUSTED_SHARE = 0.1
 LAG_WORTH_SAYING_S = 0.005
+
+#: More trials than a grid can mean.
+MOST_TRIALS = 100_000
+
+#: What a run's terms are called on the command line.
+TERMS = {
+    "model_tag": "--model",
+    "framework": "--engine",
+    "constraints": "--constraints",
+    "slo": "--slo",
+    "price_per_hour_usd": "price per hour",
+    "server_cmd": "--server-cmd",
+}
+
+#: Client arguments that are read for the sake of old scripts and change nothing.
+WITHOUT_EFFECT = ("host", "port", "output_file", "disable_tqdm", "output_details")
 
 ENGINE_NAMES = ("simulated", *ENGINES)
 
@@ -120,12 +138,12 @@ ENGINE_NAMES = ("simulated", *ENGINES)
     help="vLLM to use. [default: $SERVETUNE_VLLM, else vllm on PATH]",
 )
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=int, default=None, help="[default: a free one]")
+@click.option("--port", type=click.IntRange(1, 65535), default=None, help="[default: a free one]")
 @click.option("--ready-endpoint", default=None, metavar="PATH", help="[default: the engine's]")
 @click.option(
     "--server-timeout",
     "ready_timeout_s",
-    type=float,
+    type=options.POSITIVE,
     default=600.0,
     show_default=True,
     metavar="S",
@@ -134,7 +152,7 @@ ENGINE_NAMES = ("simulated", *ENGINES)
 @click.option(
     "--request-timeout",
     "request_timeout_s",
-    type=float,
+    type=options.POSITIVE,
     default=600.0,
     show_default=True,
     metavar="S",
@@ -143,7 +161,7 @@ ENGINE_NAMES = ("simulated", *ENGINES)
 @click.option(
     "--rest",
     "rest_s",
-    type=float,
+    type=options.NOT_NEGATIVE,
     default=0.0,
     show_default=True,
     metavar="S",
@@ -183,14 +201,14 @@ def tune(
     rest_s: float,
     mute_server: bool,  # noqa: ARG001 - see the option
 ) -> int:
-    r"""Try every combination of server and client settings and find the best.
+    """Try every combination of server and client settings and find the best.
 
     \b
     servetune tune --engine simulated --model Qwen/Qwen3-4B --instance ml.g6.12xlarge \\
       --server-args "tensor_parallel_size=[1,2,4];max_num_batched_tokens=[4096,8192]" \\
       --client-args "max_concurrency=[32,64];num_prompts=1000;dataset_name=sharegpt" \\
       --constraints "e2e_latency:p99<=60s;request_throughput>=5" --output-json out/q.json
-    """
+    """  # noqa: D301 - click reads the backspace as "keep these lines"
     simulated = engine_name == "simulated"
     spoken = engine("vllm" if simulated else engine_name)
     space = Space(
@@ -199,6 +217,15 @@ def tune(
             ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
         ),
     )
+    if len(space) > MOST_TRIALS:
+        raise InputError(
+            f"the grid has {len(space):,} trials", hint=f"at most {MOST_TRIALS:,}; sweep less"
+        )
+    if retry_failed and not resume:
+        raise InputError("--retry-failed needs --resume")
+    for name in WITHOUT_EFFECT:
+        if any(name in axis.names for axis in space.client):
+            echo(f"note: client argument {name} has no effect here")
     limits = parse_constraints(constraints or "")
     request_limits = parse_constraints(slo)
     _require_goodput_limits(limits, request_limits)
@@ -219,6 +246,7 @@ def tune(
         constraints=limits,
         request_limits=request_limits,
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
+        server_cmd=server_cmd,
     )
     groups = list(trials_of(space, run, lengths_of=lambda args: observed_of(args, model)))
     require_one_that_fits(groups, run)
@@ -232,16 +260,15 @@ def tune(
         request_timeout_s=request_timeout_s,
         rest_s=rest_s,
     )
-    artifacts = Artifacts(output_json or output_dir / "tune.json")
+    artifacts = Artifacts.at(output_json or output_dir / "tune.json")
     if dry_run:
         return _print_plan(groups, run, launch, artifacts)
-    if not simulated and server_cmd is None:
-        spoken.find_executable(executable)  # before a journal is begun
+    artifacts.require_free(renew=resume and artifacts.journal.exists())
+    _require_server(spoken, launch, simulated=simulated)
     with Journal(artifacts.journal, resume=resume) as journal:
         done = _finished(journal.records, run, retry_failed=retry_failed)
         status = _run(groups, run, launch, journal, done, artifacts)
-        known = {trial.key for group in groups for trial in group}
-        records = [record for record in latest(journal.records) if record.key in known]
+        records = latest(journal.records)
     if not records:  # interrupted before the first trial ended
         return status
     write_artifacts(artifacts, records, limits, compared=measured_before)
@@ -259,6 +286,7 @@ def _run(
 ) -> int:
     """Run what is missing; 130 when the user stopped it."""
     total = sum(len(group) for group in groups)
+    wanted = {trial.key for group in groups for trial in group}
     missing = [[trial for trial in group if trial.key not in done] for group in groups]
     if done:
         left = sum(len(group) for group in missing)
@@ -266,14 +294,15 @@ def _run(
 
     def ended(record: TrialRecord) -> None:
         journal.append(record)
-        echo(_progress(record, len(latest(journal.records)), total))
+        echo(_progress(record, len(wanted & {r.key for r in journal.records}), total))
 
     try:
         with _sigterm_as_interrupt():
             run_trials(missing, run, launch, logs=artifacts.logs, ended=ended, say=echo)
     except KeyboardInterrupt:
         echo(
-            f"interrupted; {len(latest(journal.records))} of {total} trials are safe in "
+            f"interrupted; {len(wanted & {r.key for r in journal.records})} of {total} trials "
+            f"are safe in "
             f"{artifacts.journal}\nhint: run the same command with --resume to go on"
         )
         return INTERRUPTED
@@ -295,15 +324,61 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 
 def _finished(records: list[TrialRecord], run: Run, *, retry_failed: bool) -> set[str]:
+    """Keys of the trials that the journal has.
+
+    Raises:
+        InputError: The journal is of another run: summary and picks would mix them up.
+    """
     for record in records:
-        model, engine_name = record.metadata.get("model_tag"), record.metadata.get("framework")
-        if model != run.model or (engine_name or run.engine) != run.engine:
+        if record.servetune_schema is None:
             raise InputError(
-                f"the journal holds trials of {model} on {engine_name}, "
-                f"not of {run.model} on {run.engine}",
-                hint="choose another --output-json",
+                "the journal was written by another tool", hint="choose another --output-json"
             )
+        if record.simulated != run.simulated:
+            kind = "simulated" if record.simulated else "measured"
+            raise InputError(
+                f"the journal holds {kind} trials", hint="choose another --output-json"
+            )
+        held = {**record.metadata, "constraints": record.constraints}
+        for name, value in run.terms.items():
+            if held.get(name) != value:
+                raise InputError(
+                    f"the journal was begun with another {TERMS[name]}: "
+                    f"{_said(held.get(name))}, now {_said(value)}",
+                    hint="resume with what it was begun with, or choose another --output-json; "
+                    "servetune report judges a journal by other constraints",
+                )
     return {r.key for r in latest(records) if r.status == "ok" or not retry_failed}
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, list):
+        return (
+            "; ".join(
+                f"{one['name']}{one['op']}{one['value']:g}" if isinstance(one, dict) else str(one)
+                for one in value
+            )
+            or "none"
+        )
+    return "none" if value is None else str(value)
+
+
+def _require_server(spoken: Engine, launch: Launch, *, simulated: bool) -> None:
+    """Refuse, before a journal is begun, what no server could be started with.
+
+    Raises:
+        EngineError: The engine is not installed.
+        PortBusy: Somebody listens on the port that was named.
+        InputError: The user's command cannot be read.
+    """
+    if simulated:
+        return
+    if launch.server_cmd is None:
+        spoken.find_executable(launch.executable)
+    else:
+        user_command(launch.server_cmd)
+    if launch.port is not None:
+        require_free_port(launch.host, launch.port)
 
 
 def _progress(record: TrialRecord, done: int, total: int) -> str:
@@ -365,10 +440,14 @@ def _require_goodput_limits(
 
 
 def _status_of(records: list[TrialRecord], limits: tuple[Constraint, ...]) -> int:
-    """3 when a trial failed that should have run, 1 when none meets the constraints, else 0."""
+    """3 when a trial failed that should have run, 2 when none could, 1 when none meets the
+    constraints, else 0.
+    """
     if any(record.failure and record.failure.kind != "does_not_fit" for record in records):
         return 3
     ok = [record for record in records if record.status == "ok"]
+    if not ok:
+        return 2
     if limits and not any(not unmet(limits, record.results) for record in ok):
         return 1
     return 0

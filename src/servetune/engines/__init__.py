@@ -3,7 +3,7 @@
 from servetune.engines.cause import Cause
 from servetune.engines.engine import ENGINES, Engine, engine
 from servetune.engines.launch import launch_environment, server_of
-from servetune.engines.ports import free_port
+from servetune.engines.ports import free_port, require_free_port
 from servetune.engines.process import ServerProcess
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "engine",
     "free_port",
     "launch_environment",
+    "require_free_port",
     "server_of",
 ]

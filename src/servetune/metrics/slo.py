@@ -10,6 +10,7 @@ with its place, never dropped.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -89,9 +90,9 @@ class Constraint(msgspec.Struct, frozen=True):
     def label(self) -> str:
         """As a user would write it: `e2e_latency:p99<=60s`."""
         if self.metric not in LATENCIES:
-            return f"{self.metric}{self.op}{self.value:g}"
+            return f"{self.metric}{self.op}{self.value:.12g}"
         statistic = "" if self.statistic == "mean" else f":{self.statistic}"
-        shown = f"{self.value / 1000:g}s" if self.value >= 1000 else f"{self.value:g}ms"
+        shown = f"{self.value / 1000:.12g}s" if self.value >= 1000 else f"{self.value:.12g}ms"
         return f"{self.metric}{statistic}{self.op}{shown}"
 
     def to_json(self) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def value_of(results: Mapping[str, Any], metric: str, statistic: str = "mean") -
     direct = results.get(field_of(metric, statistic))
     if direct is None and statistic == "p50":
         direct = results.get(field_of(metric, "median"))
-    if direct is not None:
+    if isinstance(direct, int | float):
         return float(direct)
     grid = (results.get("quantiles") or {}).get(f"{metric}_ms")
     if grid is None or not statistic.startswith("p"):
@@ -195,6 +196,10 @@ def _parse_one(part: str, text: str, position: int) -> Constraint:
             text,
             position + match.start("unit"),
             hint=f"{metric} takes {known}",
+        )
+    if not math.isfinite(float(match["value"])):
+        raise GrammarError(
+            f"{match['value']} is no limit", text, position + match.start("value"), hint=_EXAMPLE
         )
     scale = _MS_PER_UNIT[unit] if metric in LATENCIES else 1.0
     return Constraint(metric, statistic, match["op"], float(match["value"]) * scale)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -30,6 +31,9 @@ _INT = re.compile(r"[+-]?\d+$")
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf)$")
 _RANGE = re.compile(r"range\((.*)\)$", re.DOTALL)
 _TRUE, _FALSE = frozenset({"true", "True"}), frozenset({"false", "False"})
+#: More on one axis is a slip, or a search that no grid can do.
+MOST_VALUES = 10_000
+
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -94,6 +98,12 @@ def _axis(
         )
         for value in values
     ]
+    seen: set[tuple[tuple[type, Value], ...]] = set()
+    for (_, value_at), row in zip(values, rows, strict=True):
+        marked = tuple((type(cell), cell) for cell in row)  # True is not 1
+        if marked in seen:
+            raise GrammarError("the same value twice", text, value_at, hint="leave one out")
+        seen.add(marked)
     return Axis(names=names, rows=tuple(rows))
 
 
@@ -188,6 +198,10 @@ def _range(inside: str, text: str, at: int) -> range:
         )
     if not span:
         raise GrammarError(f"range({inside}) is empty", text, at, hint="the end is not included")
+    if len(span) > MOST_VALUES:
+        raise GrammarError(
+            f"range({inside}) is {len(span):,} values", text, at, hint="give a larger step"
+        )
     return span
 
 
@@ -201,7 +215,7 @@ def _typed(piece: str, wanted: type | None, name: str, at: int, text: str) -> Va
             return piece in _TRUE
     elif wanted is int:
         number = _number(piece)
-        if number is not None and number == int(number):
+        if number is not None and math.isfinite(number) and number == int(number):
             return int(number)
     elif wanted is float:
         number = _number(piece)
@@ -221,7 +235,7 @@ def _inferred(piece: str, at: int, text: str) -> Value:
         return int(piece)
     if _FLOAT.match(piece):
         number = float(piece)
-        return int(number) if number.is_integer() else number
+        return int(number) if math.isfinite(number) and number.is_integer() else number
     if piece[:1] in "{[":
         return _json(piece, at, text)
     return _unquoted(piece)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -24,10 +25,6 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
 
-    @property
-    def swept(self) -> bool:
-        return len(self.rows) > 1
-
 
 class Space(msgspec.Struct, frozen=True, kw_only=True):
     """Axes of the server and of the client, crossed with each other.
@@ -47,12 +44,9 @@ class Space(msgspec.Struct, frozen=True, kw_only=True):
         """Every client configuration, the last axis turning fastest."""
         return _crossed(self.client)
 
-    @property
-    def swept_names(self) -> tuple[str, ...]:
-        """Names with more than one value, server first."""
-        return tuple(
-            name for axis in (*self.server, *self.client) if axis.swept for name in axis.names
-        )
+    def __len__(self) -> int:
+        """Trials, without making them."""
+        return math.prod(len(axis.rows) for axis in (*self.server, *self.client))
 
 
 def _crossed(axes: tuple[Axis, ...]) -> Iterator[dict[str, Value]]:

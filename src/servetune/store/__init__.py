@@ -1,6 +1,6 @@
 """The only room that remembers: journals and the files beside them."""
 
-from servetune.store.artifacts import Artifacts, read_json, write_json, write_text
+from servetune.store.artifacts import Artifacts, read_json, require_regular, write_text
 from servetune.store.journal import Journal, latest, read_journal
 from servetune.store.provenance import now_utc, provenance
 from servetune.store.schema import (
@@ -25,7 +25,7 @@ __all__ = [
     "read_journal",
     "read_json",
     "record_from_json",
+    "require_regular",
     "trial_key",
-    "write_json",
     "write_text",
 ]

@@ -2,39 +2,97 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
-from servetune.errors import StoreError
+from servetune.errors import InputError, StoreError
 
-__all__ = ["Artifacts", "read_json", "write_json", "write_text"]
+__all__ = ["Artifacts", "decoded_json", "read_json", "require_regular", "write_text"]
 
 
 class Artifacts(msgspec.Struct, frozen=True):
     """Where a run leaves what it made; all share one stem.
 
     Attributes:
-        summary: `X.json`.
+        folder: Holds them all.
+        stem: Name without an ending; it may have dots of its own.
     """
 
-    summary: Path
+    folder: Path
+    stem: str
+
+    @classmethod
+    def at(cls, summary: Path) -> Self:
+        """The artifacts whose summary is at `summary`; `.json` is added where it is missing.
+
+        Raises:
+            InputError: The name is another artifact's, or none at all.
+        """
+        name = summary.name
+        if name in ("", ".", ".."):
+            raise InputError(f"'{summary}' names no file", hint="write it like results/run.json")
+        if summary.suffix in (".jsonl", ".html", ".logs"):
+            raise InputError(
+                f"{summary} is named like a journal, dashboard or log folder",
+                hint=f"name the summary: {summary.with_suffix('.json')}",
+            )
+        return cls(summary.parent, name.removesuffix(".json"))
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / f"{self.stem}.json"
 
     @property
     def journal(self) -> Path:
-        return self.summary.with_suffix(".jsonl")
+        return self.folder / f"{self.stem}.jsonl"
 
     @property
     def dashboard(self) -> Path:
-        return self.summary.with_suffix(".html")
+        return self.folder / f"{self.stem}.html"
 
     @property
     def logs(self) -> Path:
         """Folder of the servers' logs."""
-        return self.summary.with_suffix(".logs")
+        return self.folder / f"{self.stem}.logs"
+
+    def require_free(self, *, renew: bool) -> None:
+        """Refuse to begin where the results could not be put, or would replace another's.
+
+        Args:
+            renew: Whether summary and dashboard may be there already, as an earlier state
+                of the same run.
+
+        Raises:
+            StoreError: Something is in the way; nothing has been changed.
+        """
+        for path in (self.summary, self.dashboard, self.journal):
+            require_regular(path)
+        for path in (self.summary, self.dashboard):
+            if not renew and path.exists():
+                raise StoreError(
+                    f"{path} is there already",
+                    hint="choose another --output-json, or continue its run with --resume",
+                )
+
+
+def require_regular(path: Path) -> None:
+    """Raise `StoreError` when something other than a file is at `path`."""
+    try:
+        in_the_way = path.exists() and not path.is_file()
+    except OSError as error:
+        raise StoreError(f"cannot use {path}: {error.strerror}", hint=_ELSEWHERE) from None
+    if in_the_way:
+        kind = "a folder" if path.is_dir() else "not a file"
+        raise StoreError(f"{path} is {kind}", hint=_ELSEWHERE)
+
+
+_ELSEWHERE = "choose another place"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -43,11 +101,12 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         StoreError: It could not be written; an older file is as it was.
     """
+    require_regular(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}") from None
+        raise StoreError(f"cannot write {path}: {error.strerror}", hint=_ELSEWHERE) from None
     scratch = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -58,27 +117,45 @@ def write_text(path: Path, text: str) -> None:
         scratch.replace(path)
     except OSError as error:
         scratch.unlink(missing_ok=True)
-        raise StoreError(f"cannot write {path}: {error.strerror}") from None
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}", hint="make room, or choose another place"
+        ) from None
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Put `value` at `path` as indented JSON; non-finite numbers become null."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    write_text(path, text + "\n")
-
-
 def read_json(path: Path) -> Any:
-    """Decoded JSON.
+    """Decoded JSON; the non-finite numbers that some tools write become `None`.
 
     Raises:
         StoreError: The file cannot be read or is not JSON.
     """
     try:
-        return msgspec.json.decode(path.read_bytes())
+        raw = path.read_bytes()
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        return decoded_json(raw)
+    except ValueError as error:
+        raise StoreError(
+            f"{path} is not JSON: {error}", hint="give a summary or a record"
+        ) from None
+
+
+def decoded_json(raw: bytes) -> Any:
+    """JSON of any tool: a byte-order mark, `NaN` and `Infinity` are borne.
+
+    Raises:
+        ValueError: It is not JSON, or nested deeper than any record is.
+    """
+    raw = raw.removeprefix(codecs.BOM_UTF8)
+    try:
+        return msgspec.json.decode(raw)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreError(f"{path} is not JSON: {error}") from None
+        try:
+            return json.loads(raw, parse_constant=lambda _: None)
+        except (ValueError, RecursionError):
+            raise ValueError(str(error)) from None

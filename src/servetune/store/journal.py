@@ -14,9 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-import msgspec
-
 from servetune.errors import StoreError
+from servetune.store.artifacts import decoded_json, require_regular
 from servetune.store.schema import TrialRecord, record_from_json
 
 __all__ = ["Journal", "latest", "read_journal"]
@@ -62,16 +61,19 @@ class Journal:
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         self.path = path
+        require_regular(path)
         if path.exists() and path.stat().st_size and not resume:
             raise StoreError(
                 f"{path} is there already",
                 hint="continue that run with --resume, or choose another --output-json",
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._file: IO[bytes] = path.open("ab")
         except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}") from None
+            raise StoreError(
+                f"cannot write {path}: {error.strerror}", hint="choose another --output-json"
+            ) from None
         try:
             self._lock()
             self.records = self._recover()
@@ -168,8 +170,8 @@ def _parsed(raw: bytes, path: Path) -> list[TrialRecord]:
 
 def _decoded(line: bytes) -> Any:
     try:
-        return msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decoded_json(line)
+    except ValueError:
         return None
 
 

@@ -1,6 +1,6 @@
 """One point of a search from start to record: simulated or measured."""
 
-from servetune.trials.measured import Launch
+from servetune.trials.measured import Launch, user_command
 from servetune.trials.prompting import observed_of
 from servetune.trials.sweep import commands_of, require_one_that_fits, run_trials
 from servetune.trials.trial import Run, Trial, trials_of
@@ -14,4 +14,5 @@ __all__ = [
     "require_one_that_fits",
     "run_trials",
     "trials_of",
+    "user_command",
 ]

@@ -16,6 +16,7 @@ from servetune.errors import (
     EngineDied,
     EngineError,
     EngineNotReady,
+    InputError,
     LoadError,
     PlanError,
     PortBusy,
@@ -29,7 +30,7 @@ from servetune.trials.prompting import prompts_for
 from servetune.trials.simulated import percentiles_of, simulated_results
 from servetune.trials.trial import Run, Trial, record_of
 
-__all__ = ["Launch", "ServerGroup", "server_command"]
+__all__ = ["Launch", "ServerGroup", "server_command", "user_command"]
 
 Say = Callable[[str], None]
 Ended = Callable[[TrialRecord], None]
@@ -74,7 +75,7 @@ class ServerGroup:
         engine: Whose words the server speaks.
         executable: The engine's first words; empty where the user's command stands in.
         engine_version: For the record.
-        log_path: Of the first start; later ones get a number.
+        log_path: Of the first start; where one is there already the next gets a number.
         ended: Takes each record as its trial ends.
         say: Takes lines of progress.
     """
@@ -108,7 +109,7 @@ class ServerGroup:
         deaths = 0
         while self._waiting:
             before = len(self._waiting)
-            failure = self._serve_once(deaths)
+            failure = self._serve_once()
             if failure is None:
                 continue
             deaths += 1
@@ -120,12 +121,10 @@ class ServerGroup:
             else:
                 self._say(f"server died ({failure.reason}); starting it again")
 
-    def _serve_once(self, start_number: int) -> Failure | None:
+    def _serve_once(self) -> Failure | None:
         """One life of the server; the failure that ended it before its trials did."""
         self._started_at = now_utc()
-        log_path = self._log_path
-        if start_number:
-            log_path = log_path.with_stem(f"{log_path.stem}-{start_number + 1}")
+        log_path = _free_path(self._log_path)
         try:
             port = self._launch.port or free_port(self._launch.host)
             command = server_command(
@@ -232,7 +231,7 @@ class ServerGroup:
         results["server_ready_s"] = ready_s
         failure = None
         if loaded.aborted_reason:
-            death = server.poll_death()
+            death = _death_soon(server)
             failure = (
                 _failure_of(death, server)
                 if death
@@ -290,12 +289,27 @@ def server_command(
     if launch.server_cmd is None:
         return engine.command(plan, host=launch.host, port=port, executable=executable)
     filled = {"{model}": plan.model, "{host}": launch.host, "{port}": str(port)}
-    words = shlex.split(launch.server_cmd)
+    words = user_command(launch.server_cmd)
     for place, value in filled.items():
         words = [word.replace(place, value) for word in words]
     if not any(word == "--port" or word.startswith("--port=") for word in words):
         words += ["--host", launch.host, "--port", str(port)]
     return (*words, *engine.server_cmd_args(settings))
+
+
+def user_command(text: str) -> list[str]:
+    """The words of `--server-cmd`.
+
+    Raises:
+        InputError: There are none, or a quote is not closed.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"cannot read --server-cmd: {error}".lower()) from None
+    if not words:
+        raise InputError("--server-cmd is empty", hint="give the command that starts the server")
+    return words
 
 
 def _failure_of(error: ServetuneError, server: ServerProcess) -> Failure:
@@ -311,10 +325,29 @@ def _failure_of(error: ServetuneError, server: ServerProcess) -> Failure:
 
 
 def _load_failure(error: LoadError, server: ServerProcess) -> Failure:
-    death = server.poll_death()
+    death = _death_soon(server)
     if death is not None:
         return _failure_of(death, server)
     return Failure(kind="load", reason=error.message, log_tail=server.log_tail())
+
+
+def _death_soon(server: ServerProcess) -> EngineDied | None:
+    """The server's death, if it is noticed within a second: connections break before exits."""
+    for _ in range(20):
+        death = server.poll_death()
+        if death is not None:
+            return death
+        time.sleep(0.05)
+    return None
+
+
+def _free_path(path: Path) -> Path:
+    """The path, or with a number behind its stem: logs of earlier trials are kept."""
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_stem(f"{path.stem}-{number}")
+    return candidate
 
 
 def _prediction(trial: Trial, run: Run) -> dict[str, Any] | None:

@@ -51,19 +51,19 @@ def run_trials(
     for number, group in enumerate(groups, start=1):
         if not group:
             continue
-        problem = _problem(group[0], run)
+        able = [trial for trial in group if _problem(trial, run) is None]
         cmd = shlex.join(_shown_command(group[0], launch, spoken))
         words = spoken.server_cmd_args(group[0].server_args)
-        if problem is not None:
-            failure = Failure(kind="does_not_fit", reason=problem)
-            for trial in group:
+        for trial in group:
+            problem = _problem(trial, run)
+            if problem is not None:
+                failure = Failure(kind="does_not_fit", reason=problem)
                 ended(record_of(trial, run, cmd=cmd, server_cmd_args=words, failure=failure))
-        elif run.simulated:
-            for trial in group:
+            elif run.simulated:
                 ended(simulate_trial(trial, run, cmd=cmd, server_cmd_args=words))
-        else:
+        if able and not run.simulated:
             ServerGroup(
-                group,
+                able,
                 run,
                 launch,
                 engine=spoken,
@@ -93,23 +93,31 @@ def require_one_that_fits(groups: Sequence[list[Trial]], run: Run) -> None:
     Raises:
         PlanError: With the first plan's reason.
     """
-    problems = [_problem(group[0], run) for group in groups if group]
+    problems = [_problem(trial, run) for group in groups for trial in group]
     if problems and all(problem is not None for problem in problems):
         several = len(problems) > 1
         raise PlanError(
-            f"none of the {len(problems)} server configurations can run: {problems[0]}"
+            f"none of the {len(problems)} trials can run: {problems[0]}"
             if several
             else str(problems[0]),
-            hint="change --server-args, or name a larger machine with --instance or --gpu",
+            hint="change --server-args or the lengths, or name a larger machine",
         )
 
 
 def _problem(trial: Trial, run: Run) -> str | None:
-    """Why a plan cannot run on the machine, as far as arithmetic can tell."""
-    if run.shape is None or run.node is None or run.node.device.architecture == "cpu":
+    """Why a trial cannot run on the machine, as far as arithmetic can tell."""
+    if run.shape is None or run.node is None:
         return None
     try:
         plan = resolved(trial.plan, run.shape, run.node.device)
+        longest = trial.workload.longest_tokens()
+        if plan.max_model_len is not None and longest > plan.max_model_len:
+            return (
+                f"the longest request has {longest:,} tokens, prompt and answer, and "
+                f"max_model_len is {plan.max_model_len:,}"
+            )
+        if run.node.device.architecture == "cpu":  # its cache is sized by hand
+            return None
         check_parallel(plan, run.shape, run.node)
         check_fits(plan, run.shape, run.node.device, device_limit=run.node.device_count)
     except PlanError as error:

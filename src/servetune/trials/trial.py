@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from servetune.hardware.device import Node
+from servetune.hardware import Node, instances
 from servetune.metrics import Constraint
 from servetune.models.shape import NetworkShape
 from servetune.plan.dialects import plan_from_settings
 from servetune.plan.plan import Plan
 from servetune.search import Space
-from servetune.store import Failure, TrialConfig, TrialRecord, trial_key
+from servetune.store import SCHEMA, Failure, TrialConfig, TrialRecord, trial_key
 from servetune.workload import Observed, Workload, workload_from_client_args
 
 __all__ = ["Run", "Trial", "record_of", "trials_of"]
@@ -30,6 +30,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         constraints: Limits on trials.
         request_limits: Limits on single requests, for goodput.
         price_per_hour_usd: Of the whole node; `None` where it is not known.
+        server_cmd: The user's own server command, where there is one.
     """
 
     model: str
@@ -40,6 +41,19 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     constraints: tuple[Constraint, ...] = ()
     request_limits: tuple[Constraint, ...] = ()
     price_per_hour_usd: float | None = None
+    server_cmd: str | None = None
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What every trial of the run must share; a run is taken up on the same terms only."""
+        return {
+            "model_tag": self.model,
+            "framework": self.engine,
+            "constraints": [constraint.to_json() for constraint in self.constraints],
+            "slo": [limit.label for limit in self.request_limits],
+            "price_per_hour_usd": self.price_per_hour_usd,
+            "server_cmd": self.server_cmd,
+        }
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +126,7 @@ def record_of(
 ) -> TrialRecord:
     """The journal's line for a trial that ended, well or not."""
     return TrialRecord(
-        servetune_schema=1,
+        servetune_schema=SCHEMA,
         key=trial.key,
         status="ok" if failure is None else "failed",
         simulated=run.simulated,
@@ -165,6 +179,7 @@ def _results(trial: Trial, run: Run, results: Mapping[str, Any]) -> dict[str, An
     return {
         **asked,
         **results,
+        "total_output_tokens_retokenized": None,  # the server's count is not checked yet
         "cost_per_million_tokens": cost_per_million_tokens_usd(run.price_per_hour_usd, rate),
         "output_throughput_per_gpu": rate / used if rate else None,
     }
@@ -178,11 +193,13 @@ def _metadata(trial: Trial, run: Run) -> dict[str, Any]:
         "gpu_type": f"{node.device.vendor} {node.device.name}".strip() if node else "unknown",
         "gpu_count": node.device_count if node else None,
         "gpus_used": trial.plan.device_count,
-        "instance_type": node.name if node and node.price else None,
+        "instance_type": node.name if node and node.name in instances() else None,
         "price_per_hour_usd": run.price_per_hour_usd,
         "price_source": f"{price.source}, {price.date}" if price else None,
         "model_tag": run.model,
         "framework": run.engine,
+        "slo": [limit.label for limit in run.request_limits],
+        "server_cmd": run.server_cmd,
         "input_tokens": -1 if dataset == "sharegpt" else lengths.get("random_input_len", 1024),
         "output_tokens": -1 if dataset == "sharegpt" else lengths.get("random_output_len", 512),
         "dataset_imitated": trial.workload.imitated,

@@ -60,6 +60,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Whether the next request waits for an answer rather than for a time."""
         return isinstance(self.arrivals, AllAtOnce)
 
+    def longest_tokens(self) -> int:
+        """Prompt and answer of the longest request together."""
+        inputs, outputs = self.lengths.draw(self.request_count, np.random.default_rng(self.seed))
+        return int((inputs + outputs).max())
+
     def requests(self) -> tuple[Request, ...]:
         """All requests in order of their due times."""
         rng = np.random.default_rng(self.seed)
