@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import click
 
@@ -21,7 +23,7 @@ def pages() -> dict[str, str]:
     return {
         "cli.md": _cli(),
         "errors.md": _errors(),
-        "machines.md": _machines(),
+        "machines.md": _bundled_machines(),
         "models.md": _models(),
     }
 
@@ -72,29 +74,48 @@ def _first_line(thing: object) -> str:
     return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
 
 
+def _bundled_machines() -> str:
+    """Without the devices of whoever runs this."""
+    with mock.patch.dict(os.environ, {"SERVETUNE_DEVICES": ""}):
+        return _machines()
+
+
 def _machines() -> str:
-    from servetune.hardware import catalog
+    from servetune.hardware import catalog, rental
 
     lines = [
         NOTE,
         "# Machines of the catalogue\n",
-        "Dense rates; memory as the driver reports it.\n",
-        "| device | memory GiB | GB/s | bf16 TFLOPS | fp8 TFLOPS | source |",
-        "|---|--:|--:|--:|--:|---|",
+        "Dense rates in TFLOPS; 16-bit is bf16 unless it says fp16. Memory as the driver says.\n",
+        "[Your own hardware](../guides/your-own-hardware.md) adds to them.\n",
+        "| device | memory GiB | GB/s | 16-bit | fp8 | int8 | fp4 | W | link | source |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|---|",
     ]
-    for device in map(catalog.device, catalog.device_names()):
-        fp8 = f"{device.fp8_flops / 1e12:.0f}" if device.fp8_flops else "-"
+    for device in catalog.load_devices().values():
+        rates = [device.bf16_flops, device.fp8_flops, device.int8_flops, device.fp4_flops]
+        shown = [f"{rate / 1e12:.4g}" if rate else "-" for rate in rates]
+        if device.half_dtype != "bf16":
+            shown[0] += f" ({device.half_dtype})"
+        watts = f"{device.tdp_watts:g}" if device.tdp_watts else "-"
         lines.append(
             f"| {device.name} | {device.memory_bytes / 2**30:.1f} | "
-            f"{device.memory_bytes_per_s / 1e9:.0f} | {device.bf16_flops / 1e12:.0f} | {fp8} | "
-            f"{device.source} |"
+            f"{device.memory_bytes_per_s / 1e9:.0f} | {' | '.join(shown)} | {watts} | "
+            f"{device.link} | {device.source} |"
         )
-    lines += ["", "| instance | devices | $/h | price of |", "|---|---|--:|---|"]
-    for node in catalog.instances().values():
-        price = f"{node.price.usd_per_hour:.4g}" if node.price else "-"
+    lines += [
+        "",
+        "An instance has one price with `ml.` (SageMaker hosting) and one without (EC2).\n",
+        "| instance | devices | link | network Gb/s | $/h | price of |",
+        "|---|---|---|--:|--:|---|",
+    ]
+    for node in [*rental.instances("sagemaker").values(), *rental.instances("ec2").values()]:
+        price = f"{node.price.usd_per_hour:.6g}" if node.price else "-"
         origin = f"{node.price.source}, {node.price.date}" if node.price else "no public source"
+        network = node.network_bytes_per_s
+        speed = f"{network * 8 / 1e9:g}" if network else "-"
         lines.append(
-            f"| {node.name} | {node.device_count}x {node.device.name} | {price} | {origin} |"
+            f"| {node.name} | {node.device_count}x {node.device.name} | {node.link.name} | "
+            f"{speed} | {price} | {origin} |"
         )
     return "\n".join([*lines, ""])
 

@@ -11,7 +11,7 @@ import pytest
 
 from servetune.store import read_journal
 
-SPEC_RESULTS = [
+SPEC_RESULTS = (
     "backend",
     "dataset_name",
     "request_rate",
@@ -26,7 +26,7 @@ SPEC_RESULTS = [
     "output_throughput",
     "concurrency",
     "accept_length",
-]
+)
 
 TUNE = ("tune", "--engine", "simulated", "--model", "Qwen/Qwen3-4B", "--instance", "ml.g6.12xlarge")
 SMALL = ("--client-args", "max_concurrency=[4,8];num_prompts=20;random_input_len=64")

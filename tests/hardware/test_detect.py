@@ -2,8 +2,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from servetune.errors import UnknownName
-from servetune.hardware import detect, detect_cpu, device, device_of_card
+from servetune.errors import InputError, UnknownName
+from servetune.hardware import detect, detect_cpu, device, device_of_card, load_devices
 from servetune.units import MIB
 
 
@@ -17,8 +17,21 @@ class FakeNvml:
     NVMLError = NoAnswer
     NVML_P2P_CAPS_INDEX_READ = 0
     NVML_P2P_STATUS_OK = 0
+    NVML_DEVICE_MIG_ENABLE = 1
 
-    def __init__(self, cards, *, nvlink=False, generation=4, peer_to_peer=False, driver=True):
+    def __init__(
+        self,
+        cards,
+        *,
+        nvlink=False,
+        generation=4,
+        peer_to_peer=False,
+        driver=True,
+        split=(),
+        limit_w=None,
+    ):
+        self.split = split
+        self.limit_w = limit_w
         self.cards = cards
         self.nvlink = nvlink
         self.generation = generation
@@ -46,6 +59,16 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
         return SimpleNamespace(total=self.cards[handle][1] * MIB)
 
+    def nvmlDeviceGetMigMode(self, handle):  # noqa: N802
+        if "H100" not in str(self.cards[handle][0]):
+            raise NoAnswer  # most cards cannot be split
+        return [int(handle in self.split)] * 2
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle):  # noqa: N802
+        if self.limit_w is None:
+            raise NoAnswer
+        return self.limit_w * 1000
+
     def nvmlDeviceGetNvLinkState(self, handle, index):  # noqa: N802
         if not self.nvlink:
             raise NoAnswer
@@ -60,41 +83,95 @@ class FakeNvml:
         return self.NVML_P2P_STATUS_OK if self.peer_to_peer else 5
 
 
-@pytest.mark.parametrize(
-    ("card", "mib", "name"),
-    [
-        ("NVIDIA L4", 23034, "L4"),
-        ("NVIDIA L40", 46068, "L40"),
-        ("NVIDIA L40S", 46068, "L40S"),
-        ("NVIDIA A10G", 23028, "A10G"),
-        ("NVIDIA A10", 23028, "A10"),
-        ("Tesla T4", 15360, "T4"),
-        ("Tesla V100-SXM2-16GB", 16160, "V100-16GB"),
-        ("NVIDIA A100-SXM4-40GB", 40960, "A100-40GB"),
-        ("NVIDIA A100-SXM4-80GB", 81920, "A100-80GB"),
-        ("NVIDIA A100-PCIE-40GB", 40960, "A100-PCIe-40GB"),
-        ("NVIDIA A100 80GB PCIe", 81920, "A100-PCIe-80GB"),
-        ("NVIDIA H100 80GB HBM3", 81559, "H100"),
-        ("NVIDIA H100 PCIe", 81559, "H100-PCIe"),
-        ("NVIDIA H100 NVL", 95830, "H100-NVL"),
-        ("NVIDIA H200", 143771, "H200"),
-        ("NVIDIA GH200 480GB", 97871, "GH200"),
-        ("NVIDIA B200", 183359, "B200"),
-        ("NVIDIA B300 SXM6 AC", 275040, "B300"),
-        ("NVIDIA GeForce RTX 4090", 24564, "RTX 4090"),
-        ("NVIDIA RTX 6000 Ada Generation", 49140, "RTX 6000 Ada"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "RTX PRO 6000 Server"),
-    ],
-)
+#: Cards as NVML names them, with the total that it reports, from public logs (2021 to 2026).
+CARDS = [
+    ("Tesla T4", 15360, "T4"),
+    ("Tesla V100-SXM2-16GB", 16160, "V100-16GB"),  # drivers before 510
+    ("Tesla V100-SXM2-16GB", 16384, "V100-16GB"),
+    ("Tesla V100-SXM2-32GB", 32768, "V100-32GB"),
+    ("Tesla V100-SXM3-32GB", 32510, "V100-32GB"),
+    ("Tesla V100-PCIE-16GB", 16384, "V100-PCIe-16GB"),
+    ("Tesla V100-PCIE-32GB", 32510, "V100-PCIe-32GB"),
+    ("NVIDIA A10", 23028, "A10"),
+    ("NVIDIA A10G", 23028, "A10G"),
+    ("NVIDIA A16", 15356, "A16"),
+    ("NVIDIA A30", 24576, "A30"),
+    ("NVIDIA A40", 46068, "A40"),
+    ("NVIDIA RTX A6000", 49140, "RTX A6000"),
+    ("A100-SXM4-40GB", 40536, "A100-40GB"),  # drivers before 470 leave the maker out
+    ("NVIDIA A100-SXM4-40GB", 40960, "A100-40GB"),
+    ("NVIDIA A100-SXM4-80GB", 81920, "A100-80GB"),
+    ("NVIDIA A100-PCIE-40GB", 40960, "A100-PCIe-40GB"),
+    ("NVIDIA A100 80GB PCIe", 81920, "A100-PCIe-80GB"),
+    ("NVIDIA A800-SXM4-80GB", 81920, "A800-80GB"),
+    ("NVIDIA A800 80GB PCIe", 81920, "A800-PCIe-80GB"),
+    ("NVIDIA L4", 23034, "L4"),
+    ("NVIDIA L20", 46068, "L20"),
+    ("NVIDIA L40", 46068, "L40"),
+    ("NVIDIA L40S", 46068, "L40S"),
+    ("NVIDIA GeForce RTX 3090", 24576, "RTX 3090"),
+    ("NVIDIA GeForce RTX 4090", 24564, "RTX 4090"),
+    ("NVIDIA GeForce RTX 5090", 32607, "RTX 5090"),
+    ("NVIDIA RTX 6000 Ada Generation", 49140, "RTX 6000 Ada"),
+    ("NVIDIA RTX PRO 4500 Blackwell Server Edition", 32623, "RTX PRO 4500 Server"),
+    ("NVIDIA RTX PRO 4500 Blackwell", 32623, "RTX PRO 4500 Workstation"),
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "RTX PRO 6000 Server"),
+    ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 97887, "RTX PRO 6000 Workstation"),
+    ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 97887, "RTX PRO 6000 Max-Q"),
+    ("NVIDIA H100 80GB HBM3", 81559, "H100"),
+    ("NVIDIA H100 PCIe", 81559, "H100-PCIe"),
+    ("NVIDIA H100 NVL", 95830, "H100-NVL"),
+    ("NVIDIA H800", 81559, "H800"),
+    ("NVIDIA H20", 97871, "H20"),
+    ("NVIDIA H200", 143771, "H200"),
+    ("NVIDIA H200 NVL", 143771, "H200-NVL"),
+    ("NVIDIA GH200 480GB", 97871, "GH200"),
+    ("NVIDIA GH200 144G HBM3e", 146831, "GH200-144GB"),
+    ("NVIDIA B200", 183359, "B200"),
+    ("NVIDIA B300 SXM6 AC", 275040, "B300"),
+    ("NVIDIA GB200", 189471, "GB200"),
+    ("NVIDIA GB300", 284208, "GB300"),
+    ("NVIDIA GB300", 256703, "GB300"),  # the desk-side machine
+]
+
+
+@pytest.mark.parametrize(("card", "mib", "name"), CARDS)
 def test_a_card_is_told_from_its_neighbours_by_its_whole_name(card, mib, name):
     found = device_of_card(card, mib * MIB)
     assert found.name == name
     assert found.memory_bytes == mib * MIB
 
 
+def test_every_nvidia_device_of_the_catalogue_is_detected():
+    catalogued = {name for name, found in load_devices().items() if found.vendor == "NVIDIA"}
+    detected = {name for _, _, name in CARDS}
+    assert catalogued - detected == {"B100"}  # no public log of one was found
+
+
 def test_memory_decides_where_the_name_does_not():
     assert device_of_card("NVIDIA A100-SXM4", 40960 * MIB).name == "A100-40GB"
     assert device_of_card("NVIDIA A100-SXM4", 81251 * MIB).name == "A100-80GB"
+    assert device_of_card("Tesla V100-PCIE", 32510 * MIB).name == "V100-PCIe-32GB"
+
+
+@pytest.mark.parametrize("card", ["NVIDIA A100-SXM4-40GB MIG 1g.5gb", "MIG 2g.20gb"])
+def test_a_mig_instance_is_called_what_it_is(card):
+    with pytest.raises(InputError, match="MIG instance") as caught:
+        device_of_card(card, 4864 * MIB)
+    assert "your-own-hardware" in caught.value.hint
+
+
+def test_a_machine_of_split_cards_is_refused():
+    nvml = FakeNvml([("NVIDIA H100 80GB HBM3", 81559)] * 2, split=(0, 1))
+    with pytest.raises(InputError, match=r"2x NVIDIA H100 80GB HBM3 \(MIG\) split into MIG"):
+        detect(nvml)
+    assert nvml.open == 0
+
+
+def test_split_cards_beside_a_whole_one_are_left_out_and_named():
+    found = detect(FakeNvml([("NVIDIA H100 80GB HBM3", 81559)] * 3, split=(0, 1)))
+    assert found.device_count == 1
+    assert "without 2x NVIDIA H100 80GB HBM3 (MIG)" in found.name
 
 
 def test_a_card_with_far_other_memory_is_another_card():
@@ -107,6 +184,7 @@ def test_a_card_that_nobody_described_asks_for_a_description():
     with pytest.raises(UnknownName, match="Future 9000") as caught:
         detect(nvml)
     assert "TOML" in caught.value.hint
+    assert "--gpu" in caught.value.hint
     assert nvml.open == 0
 
 
@@ -137,7 +215,30 @@ def test_the_link_is_what_the_cards_report():
 
 def test_of_mixed_cards_the_most_numerous_kind_counts():
     cards = [("NVIDIA T4", 15360), ("NVIDIA L4", 23034), ("NVIDIA L4", 23034)]
-    assert detect(FakeNvml(cards)).label == "2x L4"
+    found = detect(FakeNvml(cards))
+    assert (found.device.name, found.device_count) == ("L4", 2)
+    assert found.label == "2x L4 (this machine, without 1x NVIDIA T4)"
+
+
+def test_a_card_that_is_left_out_need_not_be_known():
+    cards = [("NVIDIA L4", 23034), ("NVIDIA L4", 23034), ("NVIDIA Future 9000", 99999)]
+    assert "1x NVIDIA Future 9000" in detect(FakeNvml(cards)).name
+
+
+def test_the_power_limit_is_the_one_that_the_driver_enforces():
+    assert detect(FakeNvml([("NVIDIA L4", 23034)], limit_w=60)).device.tdp_watts == 60
+    assert detect(FakeNvml([("NVIDIA L4", 23034)])).device.tdp_watts == 72
+
+
+def test_a_bridge_between_cards_is_no_switch():
+    pair = [("NVIDIA A40", 46068)] * 2
+    assert detect(FakeNvml(pair, nvlink=True)).link.name == "nvlink3-bridge"
+    assert detect(FakeNvml([("NVIDIA H100 PCIe", 81559)] * 2, nvlink=True)).link.name == (
+        "nvlink4-bridge"
+    )
+    assert detect(FakeNvml([("NVIDIA A800-SXM4-80GB", 81920)] * 8, nvlink=True)).link.name == (
+        "nvlink3-400"
+    )
 
 
 def test_no_driver_and_no_card_are_nothing():

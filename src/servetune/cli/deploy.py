@@ -97,7 +97,7 @@ def sagemaker(
     records = read_records(source)
     record = _chosen(records, key=key, objective=objective, constraints=constraints)
     plan = _for_container(_plan_of(record), container)
-    node = instance(instance_name) if instance_name else _instance_of(record)
+    node = instance(instance_name, service="sagemaker") if instance_name else _instance_of(record)
     shape = load_shape(plan.model)
     given: dict[str, Any] = {"role_arn": role_arn} if role_arn else {}
     # The cache's block size is the attention kernel's to choose: what nobody set stays open.
@@ -174,8 +174,9 @@ def _for_container(plan: Plan, container: str) -> Plan:
 def _instance_of(record: TrialRecord) -> Node:
     """The instance that was measured, else the cheapest with as many such devices."""
     named = record.metadata.get("instance_type")
-    if named and str(named) in instances():
-        return instance(str(named))
+    for name in (str(named), f"ml.{named}"):  # an EC2 type is hosted under SageMaker's name
+        if name in instances("sagemaker"):
+            return instance(name, service="sagemaker")
     gpu = str(record.metadata.get("gpu_type") or "")
     count = int(record.metadata.get("gpu_count") or 1)
     offer = cheapest_instance_with(device(gpu), count) if gpu and gpu != "unknown" else None

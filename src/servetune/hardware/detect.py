@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from servetune.errors import UnknownName
+from servetune.errors import InputError, UnknownName
 from servetune.hardware.catalog import device, device_names, link
 from servetune.hardware.device import Device, Node
 from servetune.units import GB, GIB, MIB
@@ -21,9 +22,10 @@ __all__ = ["detect", "detect_cpu", "device_of_card"]
 def detect(nvml: Any = None) -> Node | None:
     """The NVIDIA devices of this machine as one node, or None where there are none.
 
-    Where cards differ, the most numerous kind counts (the first listed, among equals). The
-    link is NVLink where a card reports an active one, else PCI Express of the card's
-    generation, with peer-to-peer where the driver allows it.
+    Where cards differ, the most numerous kind counts (the first listed, among equals), and the
+    node's name says what is left out. The link is NVLink where a card reports an active one,
+    else PCI Express of the card's generation, with peer-to-peer where the driver allows it. The
+    power limit is the one that the driver enforces.
 
     Args:
         nvml: The `pynvml` module, or something with its functions; the installed one by
@@ -31,6 +33,7 @@ def detect(nvml: Any = None) -> Node | None:
 
     Raises:
         UnknownName: A card is there, but the catalogue does not know it.
+        InputError: Every card is split into MIG instances, which have a share of a card's speed.
     """
     nvml = nvml or _installed_nvml()
     if nvml is None:
@@ -42,14 +45,23 @@ def detect(nvml: Any = None) -> Node | None:
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         cards = [_card(nvml, handle) for handle in handles]
+        whole = [card for card in cards if not card.split]
         if not cards:
             return None
-        kind = max(cards, key=cards.count)
+        if not whole:
+            raise InputError(
+                f"{_count_of(cards)} split into MIG instances, which have a share of its speed",
+                hint=f"switch MIG off, or {_DESCRIBE}",
+            )
+        kind = max(whole, key=whole.count)
         alike = [handle for handle, card in zip(handles, cards, strict=True) if card == kind]
-        found = device_of_card(*kind)
+        others = [card for card in cards if card != kind]
+        found = device_of_card(kind.name, kind.memory_bytes)
         return Node(
-            name=f"{len(alike)}x {found.name}",
-            device=found,
+            name=f"this machine, without {_count_of(others)}"
+            if others
+            else f"{len(alike)}x {found.name}",
+            device=_with_power_limit(nvml, alike[0], found),
             device_count=len(alike),
             link=link(_link_name(nvml, alike, found)),
             cpus=_cpu_count(),
@@ -97,7 +109,13 @@ def device_of_card(card_name: str, memory_bytes: float) -> Device:
 
     Raises:
         UnknownName: The catalogue has no such card.
+        InputError: It is a MIG instance, a share of a card.
     """
+    if re.search(r"\bMIG\b", card_name):
+        raise InputError(
+            f"'{card_name}' is a MIG instance, which has a share of its card's speed",
+            hint=f"switch MIG off, or {_DESCRIBE}",
+        )
     plain = re.sub(r"^(NVIDIA|Tesla|Quadro|GeForce)\s+", "", card_name.strip())
     plain = re.sub(r"^(Tesla|GeForce)\s+", "", plain)
     candidates = _CARDS.get(plain.lower(), (plain,))
@@ -107,7 +125,7 @@ def device_of_card(card_name: str, memory_bytes: float) -> Device:
             "GPU",
             card_name,
             device_names(),
-            hint="describe it in a TOML file of your own devices, or name one with --gpu",
+            hint=_DESCRIBE,
         )
     closest = min(known, key=lambda found: abs(found.memory_bytes - memory_bytes))
     if abs(closest.memory_bytes - memory_bytes) > 0.25 * closest.memory_bytes:
@@ -115,25 +133,57 @@ def device_of_card(card_name: str, memory_bytes: float) -> Device:
             "GPU",
             f"{card_name} with {memory_bytes / MIB:.0f} MiB",
             device_names(),
-            hint="describe it in a TOML file of your own devices, or name one with --gpu",
+            hint=_DESCRIBE,
         )
     return _with_memory(closest, memory_bytes)
 
 
-#: Names of NVML whose card the catalogue calls otherwise, or that several cards share.
+_DESCRIBE = (
+    "describe it in a TOML file of your own devices (docs/guides/your-own-hardware.md), "
+    "or name another device with --gpu"
+)
+
+#: Names of NVML that several cards share, or that older drivers cut off; the catalogue's
+#: aliases have the others.
 _CARDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "h100 80gb hbm3": ("H100",),
-        "h100 pcie": ("H100-PCIe",),
-        "h100 nvl": ("H100-NVL",),
         "a100-sxm": ("A100-40GB", "A100-80GB"),
         "a100-sxm4": ("A100-40GB", "A100-80GB"),
         "a100-pcie": ("A100-PCIe-40GB", "A100-PCIe-80GB"),
-        "a100 80gb pcie": ("A100-PCIe-80GB",),
         "v100-sxm2": ("V100-16GB", "V100-32GB"),
         "v100-sxm3-32gb": ("V100-32GB",),
+        "v100-pcie": ("V100-PCIe-16GB", "V100-PCIe-32GB"),
+        "a800-sxm4": ("A800-80GB",),
     }
 )
+
+#: What joins cards that usually have no NVLink, where one reports it.
+_BRIDGES: Mapping[str, str] = MappingProxyType(
+    {
+        "A30": "nvlink3-bridge",
+        "A40": "nvlink3-bridge",
+        "RTX A6000": "nvlink3-bridge",
+        "RTX 3090": "nvlink3-bridge",
+        "A100-PCIe-40GB": "nvlink3",
+        "A100-PCIe-80GB": "nvlink3",
+        "A800-PCIe-80GB": "nvlink3-400",
+        "H100-PCIe": "nvlink4-bridge",
+    }
+)
+
+
+class _Card(NamedTuple):
+    """A card as the driver describes it."""
+
+    name: str
+    memory_bytes: float
+    split: bool
+
+
+def _count_of(cards: Sequence[_Card]) -> str:
+    """For a reader: `1x Tesla T4, 2x NVIDIA L4`."""
+    counts = Counter(f"{card.name}{' (MIG)' if card.split else ''}" for card in cards)
+    return ", ".join(f"{count}x {name}" for name, count in counts.items())
 
 
 def _known(name: str) -> Device | None:
@@ -155,10 +205,19 @@ def _installed_nvml() -> Any:
     return pynvml
 
 
-def _card(nvml: Any, handle: Any) -> tuple[str, float]:
+def _card(nvml: Any, handle: Any) -> _Card:
     name = nvml.nvmlDeviceGetName(handle)
-    text = name.decode() if isinstance(name, bytes) else str(name)
-    return text, float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    mode = _ask(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))
+    return _Card(
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        memory_bytes=float(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        split=mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+    )
+
+
+def _with_power_limit(nvml: Any, handle: Any, found: Device) -> Device:
+    limit_mw = _ask(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+    return msgspec.structs.replace(found, tdp_watts=limit_mw / 1000) if limit_mw else found
 
 
 def _link_name(nvml: Any, handles: Iterable[Any], found: Device) -> str:
@@ -166,7 +225,7 @@ def _link_name(nvml: Any, handles: Iterable[Any], found: Device) -> str:
     if not others:
         return found.link
     if _ask(nvml, lambda: nvml.nvmlDeviceGetNvLinkState(first, 0)):
-        return found.link if found.link.startswith("nvlink") else "nvlink3"
+        return _BRIDGES.get(found.name, found.link if "nvlink" in found.link else "nvlink3-bridge")
     generation = _ask(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(first))
     if generation is None:
         return found.link

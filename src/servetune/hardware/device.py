@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from servetune.errors import PlanError
@@ -15,6 +17,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Rates are dense (no structured sparsity) and per device; `None` where the silicon
     has no such path. `memory_bytes` is what the driver reports as total, which is less
     than the number on the box where error correction takes its share.
+
+    `half_dtype` is the 16-bit type that an engine serves in and `bf16_flops` its rate. It is
+    fp16 on Volta and Turing, which have no bf16: vLLM and SGLang fall back to fp16 there when
+    the dtype is left to them. `tdp_watts` is the board's power limit, or the one that the
+    driver enforces here; a low one keeps the clocks below those that the rates assume.
     """
 
     name: str
@@ -28,6 +35,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fp4_flops: float | None = None
     link: str = "pcie4"
     source: str = ""
+    half_dtype: Literal["bf16", "fp16"] = "bf16"
+    tdp_watts: float | None = None
 
     def peak_flops(self, dtype: str) -> float:
         """Dense FLOP/s at which this device multiplies matrices of `dtype`.
@@ -67,7 +76,11 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One machine: `device_count` equal devices behind one kind of link."""
+    """One machine: `device_count` equal devices behind one kind of link.
+
+    `network_bytes_per_s` is what the whole machine sends to others at once, in one direction
+    (EFA, InfiniBand or Ethernet); `None` where it is not known.
+    """
 
     name: str
     device: Device
@@ -76,6 +89,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cpus: int | None = None
     memory_bytes: float | None = None
     price: Price | None = None
+    network_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.device_count < 1:

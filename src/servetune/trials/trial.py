@@ -185,6 +185,11 @@ def _results(trial: Trial, run: Run, results: Mapping[str, Any]) -> dict[str, An
     }
 
 
+def _is_rented(node: Node) -> bool:
+    """Whether the node is an instance of the catalogue rather than a number of devices."""
+    return node.name in instances("sagemaker") or node.name in instances("ec2")
+
+
 def _metadata(trial: Trial, run: Run) -> dict[str, Any]:
     node, price = run.node, run.node.price if run.node else None
     dataset = trial.workload.dataset
@@ -193,7 +198,7 @@ def _metadata(trial: Trial, run: Run) -> dict[str, Any]:
         "gpu_type": f"{node.device.vendor} {node.device.name}".strip() if node else "unknown",
         "gpu_count": node.device_count if node else None,
         "gpus_used": trial.plan.device_count,
-        "instance_type": node.name if node and node.name in instances() else None,
+        "instance_type": node.name if node and _is_rented(node) else None,
         "price_per_hour_usd": run.price_per_hour_usd,
         "price_source": f"{price.source}, {price.date}" if price else None,
         "model_tag": run.model,

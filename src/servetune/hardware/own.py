@@ -1,0 +1,64 @@
+"""Where a user's own devices are: the file that `device` and `node` read without being told."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+from servetune.errors import InputError
+from servetune.hardware.rows import DeviceRow, device_rows
+
+__all__ = ["Stamp", "own_devices_path", "read_devices", "stamp_of"]
+
+#: A file as it was at one moment: path, time of change, size. What was read from it is kept
+#: until one of them changes.
+Stamp: TypeAlias = tuple[str, int, int]
+
+
+def own_devices_path() -> Path | None:
+    """The user's file of devices, or None where there is none.
+
+    `SERVETUNE_DEVICES` names it; set to nothing, it switches own devices off. Without it the
+    file is `servetune/devices.toml` in `XDG_CONFIG_HOME`, or in `~/.config`, if it is there.
+    """
+    named = os.environ.get("SERVETUNE_DEVICES")
+    if named is not None:
+        return Path(named).expanduser() if named.strip() else None
+    config = os.environ.get("XDG_CONFIG_HOME")
+    try:
+        folder = Path(config) if config else Path.home() / ".config"
+    except RuntimeError:
+        return None  # a user without a home
+    path = folder / "servetune" / "devices.toml"
+    return path if path.is_file() else None
+
+
+def stamp_of(path: Path | None) -> Stamp | None:
+    """The file as it is now; one that is not there is refused when it is read."""
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return (str(path), 0, 0)
+    return (str(path), found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=8)
+def read_devices(stamp: Stamp, links: tuple[str, ...]) -> tuple[DeviceRow, ...]:
+    """The devices of a user's file.
+
+    Raises:
+        InputError: It cannot be read or is wrong; see `rows.device_rows`.
+    """
+    path = Path(stamp[0])
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"the devices in '{path}' cannot be read: {error}",
+            hint="name another file in SERVETUNE_DEVICES, or set it to nothing to have none",
+        ) from error
+    return device_rows(text, str(path), links)

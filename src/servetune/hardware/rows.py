@@ -1,0 +1,166 @@
+"""Machines as a datasheet states them, in TOML, and what is wrong with a table of them.
+
+The tables are in units that people read in datasheets (MiB, GB/s, TFLOPS, Gb/s); `catalog` and
+`rental` turn them into bytes, bytes per second and FLOP/s.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from importlib import resources
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from servetune.errors import InputError, nearest
+
+__all__ = ["DeviceRow", "InstanceRow", "LinkRow", "bundled", "device_rows"]
+
+
+class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device: see `device.Device` for what each number means."""
+
+    name: str
+    vendor: str
+    architecture: str
+    memory_mib: float
+    memory_gb_per_s: float
+    bf16_tflops: float
+    fp8_tflops: float | None = None
+    int8_tflops: float | None = None
+    fp4_tflops: float | None = None
+    half_dtype: Literal["bf16", "fp16"] = "bf16"
+    tdp_watts: float | None = None
+    link: str = "pcie4"
+    source: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+class LinkRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A link: GB/s per device and direction."""
+
+    name: str
+    gb_per_s: float
+    peer_to_peer: bool
+    source: str = ""
+
+
+class InstanceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A machine that can be rented."""
+
+    name: str
+    device: str
+    device_count: int
+    link: str
+    cpus: int
+    memory_gib: float
+    network_gbit_per_s: float | None = None
+    usd_per_hour: float | None = None
+    region: str = ""
+    price_source: str = ""
+    price_date: str = ""
+
+
+_Row = TypeVar("_Row", bound=msgspec.Struct)
+
+
+def bundled(file: str, table: str, kind: type[_Row]) -> tuple[_Row, ...]:
+    """The rows of a file that came with servetune; the tests check what is in them."""
+    text = resources.files("servetune.hardware").joinpath(f"data/{file}").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text)[table], tuple[kind, ...])  # type: ignore[valid-type]
+
+
+def device_rows(text: str, where: str, links: tuple[str, ...]) -> tuple[DeviceRow, ...]:
+    """The devices that a user wrote.
+
+    Args:
+        text: TOML with one [[device]] table for each device.
+        where: What messages call the text: the file's name.
+        links: The names that `link` may have.
+
+    Raises:
+        InputError: It is not TOML, or a device lacks a key, has an unknown one or an impossible
+            value; the message has the line and the key.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(
+            f"the devices in '{where}' cannot be read: {error}", hint=_GUIDE
+        ) from error
+    devices = tables.pop("device", None)
+    if not isinstance(devices, list) or not devices:
+        raise InputError(f"'{where}' has no [[device]] table", hint=_GUIDE)
+    if tables:
+        raise InputError(
+            f"'{where}' has '{next(iter(tables))}', and only [[device]] tables are known",
+            hint=_GUIDE,
+        )
+    rows = []
+    taken: dict[str, int] = {}
+    for index, table in enumerate(devices):
+        row = _device_row(table, text, where, index, links)
+        earlier = taken.setdefault(row.name, index)
+        if earlier != index:
+            raise _wrong(
+                text, where, index, "name", f"'{row.name}' was described above already", ""
+            )
+        rows.append(row)
+    return tuple(rows)
+
+
+_GUIDE = "docs/guides/your-own-hardware.md has a complete example"
+
+
+def _device_row(table: Any, text: str, where: str, index: int, links: tuple[str, ...]) -> DeviceRow:
+    try:
+        row = msgspec.convert(table, DeviceRow)
+    except msgspec.ValidationError as error:
+        raise _wrong(text, where, index, *_reason(str(error))) from error
+    for key, value in msgspec.structs.asdict(row).items():
+        if isinstance(value, float) and not (value > 0 and math.isfinite(value)):
+            raise _wrong(text, where, index, key, f"must be above zero, got {value:g}", "")
+        if key in ("name", "vendor", "architecture") and not value.strip():
+            raise _wrong(text, where, index, key, "must not be empty", "")
+    if row.link not in links:
+        close = nearest(row.link, links) or sorted(links)
+        hint = f"did you mean {', '.join(close)}"
+        raise _wrong(text, where, index, "link", f"is unknown: '{row.link}'", hint)
+    return row
+
+
+def _reason(message: str) -> tuple[str, str, str]:
+    """Which key is wrong, how, and what to do, from a message of msgspec."""
+    if missing := re.search(r"missing required field `(\w+)`", message):
+        return missing[1], "is missing", ""
+    if unknown := re.search(r"unknown field `([^`]+)`", message):
+        close = nearest(unknown[1], DeviceRow.__struct_fields__)
+        hint = f"did you mean {', '.join(close)}" if close else ""
+        return unknown[1], "is not a key of a device", hint
+    key = re.search(r"at `\$\.(\w+)", message)
+    what = message.split(" - at ", maxsplit=1)[0]
+    plain = {"`float | null`": "a number", "`float`": "a number", "`str`": "a text"}
+    for technical, word in plain.items():
+        what = what.replace(technical, word)
+    return key[1] if key else "", what[0].lower() + what[1:], ""
+
+
+def _wrong(text: str, where: str, index: int, key: str, what: str, hint: str) -> InputError:
+    line = _line(text, index, key)
+    place = f"'{where}', line {line}" if line else f"'{where}', device {index + 1}"
+    return InputError(f"{place}: {f'{key} ' if key else ''}{what}", hint=hint or _GUIDE)
+
+
+def _line(text: str, index: int, key: str) -> int | None:
+    """The line of a key in the n-th [[device]] table, or of the table where the key is not."""
+    lines = text.splitlines()
+    heads = [n for n, line in enumerate(lines) if re.match(r"\s*\[\[\s*device\s*\]\]", line)]
+    if index >= len(heads):
+        return None  # written as an inline array
+    end = heads[index + 1] if index + 1 < len(heads) else len(lines)
+    for number in range(heads[index], end):
+        if key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", lines[number]):
+            return number + 1
+    return heads[index] + 1
