@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from servetune.cli import options
+from servetune.cli import advice, options
+from servetune.cli.batch import predict_rows
 from servetune.cli.inputs import chosen_node
 from servetune.cli.output import print_json
 from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware import Node
 from servetune.metrics import Constraint, parse_constraints
 from servetune.models import NetworkShape, load_shape
-from servetune.perf.roofline import Estimate, OperatingPoint, performance_at
+from servetune.perf.roofline import Estimate, OperatingPoint, length_moments, performance_at
 from servetune.perf.roofline import estimate as priced
 from servetune.plan import Plan, possible_tensor_parallel
 from servetune.units import (
@@ -32,17 +34,6 @@ from servetune.workload import SHAREGPT, Fixed, Workload
 
 __all__ = ["estimate"]
 
-#: What an operating point says about which constraint; p99 and the like it cannot say.
-_POINT_FIELDS = {
-    "ttft": "ttft_ms",
-    "itl": "itl_ms",
-    "tpot": "itl_ms",
-    "e2e_latency": "e2e_ms",
-    "request_throughput": "requests_per_s",
-    "output_throughput": "output_tokens_per_s",
-    "input_throughput": "input_tokens_per_s",
-}
-
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
     """One way to lay the model over all devices, priced."""
@@ -52,7 +43,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.option("--model", required=True, help="Hub id, local folder, or a name of the catalogue.")
+@click.option("--model", default=None, help="Hub id, local folder, or a name of the catalogue.")
 @options.machine
 @click.option(
     "--input-len",
@@ -100,10 +91,47 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
     show_default=True,
     help="Which split the details are of.",
 )
+@click.option(
+    "--sweep",
+    "sweeping",
+    is_flag=True,
+    help="Rank every plan that fits the machine: splits, batch limits, quantisations.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=15,
+    show_default=True,
+    help="How many plans or machines to list.",
+)
+@click.option(
+    "--batch",
+    "batch_rows",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="CSV",
+    help="Predict every row of a table instead; see docs/guides/batch.md.",
+)
+@click.option(
+    "--out",
+    "batch_out",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="CSV",
+    help="Where the predictions of --batch go.",
+)
+@click.option(
+    "--models",
+    "models_dir",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="With --batch: configurations as org--name_config.json.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as data.")
 def estimate(
     *,
-    model: str,
+    model: str | None,
     gpu: str | None,
     num_gpus: int | None,
     instance_name: str | None,
@@ -117,19 +145,23 @@ def estimate(
     max_model_len: int | None,
     constraints: str | None,
     target: str,
+    sweeping: bool,
+    top: int,
+    batch_rows: Path | None,
+    batch_out: Path | None,
+    models_dir: Path | None,
     as_json: bool,
 ) -> int:
     """What a model can do on a machine: fit, latency, throughput, limits and cost.
 
     Nothing is run or downloaded where the catalogue, a folder or the hub's cache has the model.
+    `--gpu all` and `--instance all` compare machines instead.
     """
+    if batch_rows is not None:
+        return predict_rows(batch_rows, batch_out, models_dir)
+    if model is None:
+        raise click.UsageError("Missing option '--model'.")
     limits = parse_constraints(constraints or "")
-    node = chosen_node(
-        gpu=gpu,
-        num_gpus=num_gpus,
-        instance_name=instance_name,
-        price_per_hour_usd=price_per_hour_usd,
-    )
     shape = load_shape(model)
     lengths = SHAREGPT if dataset == "sharegpt" else Fixed(input_tokens, output_tokens)
     workload = Workload(lengths=lengths, request_count=1000, dataset=dataset)
@@ -139,6 +171,19 @@ def estimate(
         kv_cache_dtype=kv_cache_dtype,
         max_model_len=max_model_len,
     )
+    if "all" in (gpu, instance_name):
+        kind = "instance" if instance_name else "gpu"
+        return _buying(wanted, shape, workload, limits, kind=kind, top=top, as_json=as_json)
+    node = chosen_node(
+        gpu=gpu,
+        num_gpus=num_gpus,
+        instance_name=instance_name,
+        price_per_hour_usd=price_per_hour_usd,
+    )
+    if sweeping:
+        return _sweep(
+            wanted, shape, node, workload, limits, target=target, top=top, as_json=as_json
+        )
     degrees = (tensor_parallel,) if tensor_parallel else possible_degrees(wanted, shape, node)
     splits = [
         Split(plan=plan, answer=priced(shape, node, plan, workload))
@@ -165,6 +210,73 @@ def estimate(
     for line in _text(best, splits, node, shape, workload, limits, commands):
         print(line)
     return 0
+
+
+def _buying(
+    plan: Plan,
+    shape: NetworkShape,
+    workload: Workload,
+    limits: tuple[Constraint, ...],
+    *,
+    kind: str,
+    top: int,
+    as_json: bool,
+) -> int:
+    """Which machine for this workload at least cost; 1 when none will do."""
+    found = advice.offers(
+        _long_enough(plan, shape, workload), shape, advice.machines(kind), workload, limits
+    )
+    usable = [offer for offer in found if offer.best is not None]
+    if as_json:
+        print_json({"workload": workload, "offers": usable[:top]})
+    else:
+        for line in advice.buying_text(found, top=top):
+            print(line)
+    return 0 if usable else 1
+
+
+def _sweep(
+    plan: Plan,
+    shape: NetworkShape,
+    node: Node,
+    workload: Workload,
+    limits: tuple[Constraint, ...],
+    *,
+    target: str,
+    top: int,
+    as_json: bool,
+) -> int:
+    """The best plans for this machine; 1 when none holds the constraints."""
+    quantizations = (None, "fp8") if node.device.fp8_flops else (None,)
+    ranked, priced = advice.ranked_plans(
+        _long_enough(plan, shape, workload),
+        shape,
+        node,
+        workload,
+        limits,
+        target=target,
+        top=top,
+        quantizations=quantizations,
+    )
+    if as_json:
+        print_json({"node": node, "workload": workload, "priced": priced, "ranked": ranked})
+    else:
+        for line in advice.sweep_text(ranked, priced, node):
+            print(line)
+    return 0 if ranked else 1
+
+
+def _long_enough(plan: Plan, shape: NetworkShape, workload: Workload) -> Plan:
+    """The plan with room for the workload's longest request and no more, unless it says.
+
+    A model's full context (131,072 tokens, say) would shut out machines that serve this
+    workload well.
+    """
+    if plan.max_model_len is not None:
+        return plan
+    longest = length_moments(workload.lengths).longest_tokens
+    rounded = 1024 * math.ceil(longest / 1024)
+    return msgspec.structs.replace(plan, max_model_len=min(shape.max_context_tokens, rounded))
 
 
 def possible_degrees(plan: Plan, shape: NetworkShape, node: Node) -> tuple[int, ...]:
@@ -296,15 +408,15 @@ def _checked(
     workload: Workload,
 ) -> list[dict[str, Any]]:
     """The highest concurrency up to the best that holds all limits a steady state can judge."""
-    judged = [limit for limit in limits if limit.metric in _POINT_FIELDS]
-    silent = [limit.label for limit in limits if limit not in judged or limit.statistic != "mean"]
+    judged, others = advice.judged_by_formula(limits)
+    silent = [limit.label for limit in others]
     throughput = best.answer.best_throughput
     if not judged or throughput is None:
         return [{"judged": [], "by_simulation_only": silent, "concurrency": None}]
     holding = None
     for concurrency in _concurrencies(throughput.concurrency):
         point = performance_at(shape, node, best.plan, workload, concurrency)
-        if all(_holds(limit, point) for limit in judged):
+        if advice.holds(point, judged):
             holding = point
     return [
         {
@@ -321,12 +433,6 @@ def _concurrencies(most: int) -> list[int]:
         round(2 ** (k / 2)) for k in range(2 * max(1, math.ceil(math.log2(most + 1))))
     }
     return sorted(c for c in steps if c <= most)
-
-
-def _holds(limit: Constraint, point: OperatingPoint) -> bool:
-    value = getattr(point, _POINT_FIELDS[limit.metric])
-    mean = Constraint(limit.metric, "mean", limit.op, limit.value)
-    return bool(mean.holds({mean.field: value}))
 
 
 def _text(

@@ -1,0 +1,194 @@
+"""Every plan that fits, priced: thousands per second, by formula.
+
+A plan is laid out over all devices of a node; what is left over after its own parallelism
+holds copies. Each is judged at the concurrencies of a ladder, because a throughput without
+its latency answers nobody.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from servetune.errors import PlanError
+from servetune.hardware.device import Node
+from servetune.models.shape import ExpertFeedForward, NetworkShape
+from servetune.perf.roofline.coefficients import Coefficients, coefficients_for
+from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
+from servetune.perf.roofline.step import StepLaw, step_law
+from servetune.plan.defaults import resolved
+from servetune.plan.limits import check_fits
+from servetune.plan.parallel import check_parallel
+from servetune.plan.plan import Plan
+from servetune.workload.workload import Workload
+
+__all__ = ["LADDER", "Offer", "Swept", "cheapest_offers", "layouts", "plans_of", "sweep"]
+
+#: Concurrencies at which each plan is judged, over all its copies.
+LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+
+#: Token budgets and sequence limits worth comparing; `None` is the engine's default.
+BATCHED_TOKENS = (None, 2048, 4096, 8192, 16384)
+SEQUENCES = (None, 32, 64, 128, 256, 512, 1024)
+
+Holds = Callable[[OperatingPoint], bool]
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """One plan at one concurrency.
+
+    Attributes:
+        cost_per_million_tokens_usd: Of output tokens, for the whole node; `None` without a
+            price.
+    """
+
+    plan: Plan
+    point: OperatingPoint
+    cost_per_million_tokens_usd: float | None
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """The cheapest way to serve a workload on one kind of machine.
+
+    Attributes:
+        best: `None` where nothing fits or holds; `why_not` says which.
+    """
+
+    node: Node
+    best: Swept | None
+    why_not: str = ""
+
+
+def layouts(plan: Plan, shape: NetworkShape, node: Node) -> Iterator[Plan]:
+    """The plan over all devices of the node, in every way that divides both.
+
+    Tensor parallelism first; data-parallel attention with whole experts only where there
+    are experts; copies fill the rest. Pipelines are left to machines on which nothing else
+    fits: their stages wait for each other.
+    """
+    count = node.device_count
+    experts = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
+    for tensor in range(1, count + 1):
+        if count % tensor:
+            continue
+        ranks = [1]
+        if experts:
+            ranks += [d for d in range(2, count // tensor + 1) if count // tensor % d == 0]
+        for data in ranks:
+            yield msgspec.structs.replace(
+                plan,
+                tensor_parallel=tensor,
+                data_parallel=data,
+                expert_parallel=data > 1,
+                replicas=count // (tensor * data),
+            )
+
+
+def plans_of(
+    plan: Plan,
+    shape: NetworkShape,
+    node: Node,
+    *,
+    quantizations: Sequence[str | None] = (None,),
+    cache_dtypes: Sequence[str | None] = (None,),
+) -> Iterator[Plan]:
+    """Every layout with every batch limit worth comparing.
+
+    Args:
+        plan: Fields that are set stay as they are.
+        shape: The network.
+        node: The machine.
+        quantizations: Of weights, where the plan leaves them open.
+        cache_dtypes: Of the KV cache, likewise.
+    """
+    tokens = (
+        BATCHED_TOKENS if plan.max_num_batched_tokens is None else (plan.max_num_batched_tokens,)
+    )
+    sequences = SEQUENCES if plan.max_num_seqs is None else (plan.max_num_seqs,)
+    weights = quantizations if plan.quantization is None else (plan.quantization,)
+    caches = cache_dtypes if plan.kv_cache_dtype is None else (plan.kv_cache_dtype,)
+    for laid_out in layouts(plan, shape, node):
+        for quantization, cache, budget, limit in itertools.product(
+            weights, caches, tokens, sequences
+        ):
+            if budget is not None and limit is not None and limit > budget:
+                continue
+            yield msgspec.structs.replace(
+                laid_out,
+                quantization=quantization,
+                kv_cache_dtype=cache,
+                max_num_batched_tokens=budget,
+                max_num_seqs=limit,
+            )
+
+
+def sweep(
+    plans: Iterator[Plan] | Sequence[Plan],
+    shape: NetworkShape,
+    node: Node,
+    workload: Workload,
+    *,
+    concurrencies: Sequence[int] = LADDER,
+    coefficients: Coefficients | None = None,
+) -> Iterator[Swept]:
+    """Price plans at each concurrency; plans that cannot run are passed over."""
+    chosen = coefficients or coefficients_for(node.device)
+    moments = length_moments(workload.lengths, workload.seed)
+    laws: dict[Plan, StepLaw] = {}
+    for plan in plans:
+        try:
+            filled = resolved(plan, shape, node.device)
+            check_parallel(filled, shape, node)
+            divided = check_fits(filled, shape, node.device)
+        except PlanError:
+            continue
+        alike = msgspec.structs.replace(filled, max_num_seqs=None, max_num_batched_tokens=None)
+        law = laws.get(alike)
+        if law is None:  # batch limits say which steps come, not how long one takes
+            law = laws[alike] = step_law(filled, shape, node, chosen)
+        state = SteadyState(law, filled, divided.kv_tokens_per_engine, moments)
+        for concurrency in concurrencies:
+            point = state.at(concurrency)
+            yield Swept(plan=plan, point=point, cost_per_million_tokens_usd=_cost_usd(node, point))
+
+
+def cheapest_offers(
+    plan: Plan, shape: NetworkShape, nodes: Sequence[Node], workload: Workload, *, holds: Holds
+) -> list[Offer]:
+    """For each machine the cheapest layout that holds, cheapest machine first.
+
+    Machines without a price come after those with one, by throughput per device; machines
+    on which nothing fits or holds come last.
+    """
+    offers = []
+    for node in nodes:
+        candidates = list(sweep(list(layouts(plan, shape, node)), shape, node, workload))
+        holding = [swept for swept in candidates if holds(swept.point)]
+        if holding:
+            offers.append(Offer(node=node, best=min(holding, key=_dearness)))
+        else:
+            why = "nothing holds the constraints" if candidates else "does not fit"
+            offers.append(Offer(node=node, best=None, why_not=why))
+    return sorted(offers, key=_order)
+
+
+def _dearness(swept: Swept) -> tuple[float, float]:
+    cost_usd = swept.cost_per_million_tokens_usd
+    return (0.0 if cost_usd is None else cost_usd, -swept.point.output_tokens_per_s)
+
+
+def _order(offer: Offer) -> tuple[int, float]:
+    if offer.best is None:
+        return (2, 0.0)
+    cost_usd = offer.best.cost_per_million_tokens_usd
+    if cost_usd is None:
+        return (1, -offer.best.point.output_tokens_per_s / offer.node.device_count)
+    return (0, cost_usd)
+
+
+def _cost_usd(node: Node, point: OperatingPoint) -> float | None:
+    if node.price is None or point.output_tokens_per_s <= 0:
+        return None
+    return node.price.usd_per_hour / 3600 / point.output_tokens_per_s * 1e6

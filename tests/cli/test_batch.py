@@ -1,0 +1,86 @@
+import csv
+
+import pytest
+
+HEAD = "id,engine,model,gpu,precision_weights,isl,osl,concurrency,tp,dp,moe_ep,mine"
+GOOD = "a,vllm,Qwen/Qwen3-8B,h100_sxm,bf16,1024,256,16,1,1,1,kept"
+
+
+@pytest.fixture
+def predict(servetune, tmp_path):
+    def run(*rows, head=HEAD):
+        (tmp_path / "rows.csv").write_text("\n".join([head, *rows]) + "\n")
+        done = servetune("estimate", "--batch", "rows.csv", "--out", "out.csv")
+        if done.returncode:
+            return done
+        with (tmp_path / "out.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    return run
+
+
+def test_a_row_is_answered_with_its_own_columns_kept(predict):
+    (row,) = predict(GOOD)
+    assert row["mine"] == "kept"
+    assert row["error"] == ""
+    assert row["fits"] == "true"
+    ttft, tpot, e2e = (float(row[name]) for name in ("ttft_ms", "tpot_ms", "e2e_ms"))
+    assert e2e == pytest.approx(ttft + 255 * tpot, rel=1e-4)
+    assert float(row["tpot_low_ms"]) < tpot < float(row["tpot_high_ms"])
+    assert float(row["ttft_low_ms"]) < ttft < float(row["ttft_high_ms"])
+    assert 3 < tpot < 20  # 16 GB of weights at 3.35 TB/s are 4.9 ms; nothing is faster
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (GOOD.replace("h100_sxm", "h900"), "h900"),
+        (GOOD.replace("Qwen/Qwen3-8B", "no/such-model"), "no/such-model"),
+        (GOOD.replace("bf16", "fp3"), "fp3"),
+        (GOOD.replace(",16,", ",zero,"), "concurrency must be a number"),
+        (GOOD.replace(",1024,", ",-5,"), "isl must be a whole number"),
+        (GOOD.replace(",1024,", ",nan,"), "isl must be a whole number"),
+        (GOOD.replace(",16,1,1", ",16,3,1"), "3"),
+        (GOOD.replace("Qwen/Qwen3-8B", "meta-llama/Llama-3.1-405B"), ""),
+        ("short", ""),
+    ],
+)
+def test_one_bad_row_has_its_reason_and_stops_nothing(predict, bad, says):
+    first, second = predict(bad, GOOD)
+    assert first["error"]
+    assert says in first["error"]
+    assert first["tpot_ms"] == ""
+    assert second["error"] == ""
+    assert float(second["tpot_ms"]) > 0
+
+
+def test_a_table_without_its_columns_is_refused_before_anything_is_written(predict, tmp_path):
+    done = predict("x", head="model")
+    assert done.returncode == 2
+    assert "no column gpu, isl, osl, concurrency" in done.stderr
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_the_shared_measurements_are_predicted_and_mostly_close(shared, servetune, tmp_path):
+    done = servetune(
+        "estimate",
+        "--batch",
+        shared / "data/silicon_dev.csv",
+        "--out",
+        "out.csv",
+        "--models",
+        shared / "data/model_configs",
+    )
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "out.csv").open(newline="") as file:
+        predicted = {row["id"]: row for row in csv.DictReader(file)}
+    with (shared / "data/silicon_dev.csv").open(newline="") as file:
+        truths = {row["id"]: float(row["tpot_ms"]) for row in csv.DictReader(file)}
+    assert predicted.keys() == truths.keys()
+    errors = sorted(
+        abs(float(row["tpot_ms"]) / truths[name] - 1)
+        for name, row in predicted.items()
+        if not row["error"]
+    )
+    assert len(errors) > 0.8 * len(truths)
+    assert errors[len(errors) // 2] < 0.20

@@ -1,0 +1,73 @@
+import pytest
+
+from servetune.hardware import instance, node
+from servetune.models import load_shape
+from servetune.perf.roofline import performance_at
+from servetune.perf.sweep import cheapest_offers, layouts, plans_of, sweep
+from servetune.plan import Plan
+from servetune.workload import Fixed, Workload
+
+WORKLOAD = Workload(lengths=Fixed(512, 128), request_count=100)
+
+
+def shape(name="Qwen/Qwen3-4B"):
+    return load_shape(name, catalogue_first=True)
+
+
+def plan(name="Qwen/Qwen3-4B", **more):
+    return Plan(model=name, max_model_len=4096, **more)
+
+
+def test_every_layout_fills_the_node():
+    four = node(gpu="L4", count=4)
+    found = list(layouts(plan(), shape(), four))
+    assert [(p.tensor_parallel, p.replicas) for p in found] == [(1, 4), (2, 2), (4, 1)]
+    moe = list(layouts(plan("Qwen/Qwen3-30B-A3B"), shape("Qwen/Qwen3-30B-A3B"), four))
+    assert (2, 2, 1) in {(p.tensor_parallel, p.data_parallel, p.replicas) for p in moe}
+    assert all(p.device_count == 4 for p in [*found, *moe])
+    assert all(p.expert_parallel == (p.data_parallel > 1) for p in moe)
+
+
+def test_what_the_plan_sets_is_not_varied():
+    fixed = plan(max_num_seqs=64, max_num_batched_tokens=4096, quantization="fp8")
+    found = list(plans_of(fixed, shape(), node(gpu="L4", count=2), quantizations=(None, "fp8")))
+    assert len(found) == 2  # the layouts alone
+    assert {p.quantization for p in found} == {"fp8"}
+
+
+def test_a_sweep_says_the_same_as_asking_for_each_plan():
+    four = instance("ml.g6.12xlarge")
+    plans = list(plans_of(plan(), shape(), four))[::7]
+    for swept in sweep(plans, shape(), four, WORKLOAD, concurrencies=(1, 32, 256)):
+        asked = performance_at(shape(), four, swept.plan, WORKLOAD, swept.point.concurrency)
+        assert swept.point == asked
+        expected = 5.752 / 3600 / swept.point.output_tokens_per_s * 1e6
+        assert swept.cost_per_million_tokens_usd == pytest.approx(expected)
+
+
+def test_plans_that_cannot_run_are_passed_over():
+    one = node(gpu="L4", count=1)
+    assert list(sweep([plan("Qwen/Qwen3-32B")], shape("Qwen/Qwen3-32B"), one, WORKLOAD)) == []
+
+
+def test_offers_are_ordered_by_cost_and_say_why_a_machine_is_left_out():
+    nodes = [instance(n) for n in ("ml.g6.xlarge", "ml.g5.12xlarge", "ml.g6.12xlarge")]
+    nodes.append(node(gpu="L4", count=8))  # no price
+    found = cheapest_offers(
+        plan(), shape(), nodes, WORKLOAD, holds=lambda point: point.itl_ms <= 60
+    )
+    costs = [o.best.cost_per_million_tokens_usd for o in found if o.best]
+    priced = [cost for cost in costs if cost is not None]
+    assert priced == sorted(priced)
+    assert costs[-1] is None
+    assert all(o.best.point.itl_ms <= 60 for o in found if o.best)
+    never = cheapest_offers(plan(), shape(), nodes, WORKLOAD, holds=lambda _: False)
+    assert {o.why_not for o in never} == {"nothing holds the constraints"}
+    small = cheapest_offers(
+        plan("Qwen/Qwen3-32B"),
+        shape("Qwen/Qwen3-32B"),
+        nodes[:1],
+        WORKLOAD,
+        holds=lambda _: True,
+    )
+    assert small[0].why_not == "does not fit"
