@@ -49,7 +49,7 @@ def machine(command: Command) -> Command:
                 "--instance",
                 "instance_name",
                 default=None,
-                help="Instance instead of --gpu: ml.g6.12xlarge for SageMaker, g6.12xlarge for EC2.",
+                help="Instance instead of --gpu: ml.g6.12xlarge (SageMaker), g6.12xlarge (EC2).",
             ),
             click.option(
                 "--price-per-hour",
