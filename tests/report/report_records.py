@@ -119,6 +119,21 @@ def sweep(*, failures: bool = True) -> list[TrialRecord]:
     return records
 
 
+def failing(record: TrialRecord, failed: int, of: int = 30) -> TrialRecord:
+    """The same trial, with so many of its requests unanswered."""
+    counts = {"failed": failed, "completed": of - failed, "error_rate": failed / of}
+    return msgspec.structs.replace(record, results={**record.results, **counts})
+
+
+def dirty_sweep() -> list[TrialRecord]:
+    """The sweep with a few failed requests in its slowest trial and many in its fastest ones."""
+    records = sweep()
+    records[0] = failing(records[0], 2, 1000)
+    for index, failed in ((18, 3), (24, 14), (25, 14), (26, 14)):
+        records[index] = failing(records[index], failed)
+    return records
+
+
 def measured() -> list[TrialRecord]:
     """Three measured trials that carry the prediction for themselves."""
     return [

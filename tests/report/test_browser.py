@@ -11,7 +11,7 @@ import pytest
 import report_records as factory
 
 from servetune.metrics import parse_constraints
-from servetune.report import dashboard_html, picks, standing_of
+from servetune.report import dashboard_html, picks, ranked, standing_of
 from servetune.store.schema import Failure, record_from_json
 
 CHROMIUM = next(
@@ -96,6 +96,57 @@ def test_the_browser_draws_every_trial_and_picks_as_the_command_line(dom, constr
     assert not re.search(
         r"NaN|undefined|\[object", re.sub(r"<script.*?</script>", "", text, flags=re.S)
     )
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    ["", "e2e_latency:p99<=60s;request_throughput>=5", "error_rate<=0.5", "ttft<1ms;itl<=9ms"],
+)
+@pytest.mark.parametrize("all_dirty", [False, True])
+def test_the_browser_treats_failed_requests_as_the_command_line(dom, constraints, all_dirty):
+    records, limits = factory.dirty_sweep(), parse_constraints(constraints)
+    if all_dirty:
+        records = [factory.failing(r, 14) if r.status == "ok" else r for r in records]
+    text = dom(dashboard_html(records, limits, title="t"))
+    assert "error" not in root_of(text)
+    chosen = picks(records, limits)
+    assert drawn_picks(text) == chosen_keys(records, limits)
+    rows = [int(row) for row in re.findall(r'data-row="(\d+)" data-standing="(?!failed)', text)]
+    assert [records[row].key for row in rows] == [r.key for r in ranked(records, limits)]
+    for pick, card in zip(
+        chosen.values(), re.findall(r"<article.*?data-pick=.*?</article>", text, re.S), strict=True
+    ):
+        left_out = [reason for reason in pick.reasons if reason.endswith("left out")]
+        failed = [reason for reason in pick.reasons if "requests failed (" in reason]
+        assert re.findall(r">([^<>]*left out)<", card) == left_out
+        assert re.findall(r">([^<>]*requests failed \([^<>]*)<", card) == failed
+        assert (">47% failed<" in card) == any("(47%)" in reason for reason in failed)
+
+
+def test_failed_requests_are_told_in_the_table_the_tooltip_and_the_drawer(dom):
+    records = factory.dirty_sweep()
+    text = dom(
+        opened(
+            dashboard_html(records, (), title="t"),
+            """
+      document.querySelector('#scatter [data-trial="26"]').dispatchEvent(new Event('focus'));
+      document.querySelector('[data-row="26"] .open').click();""",
+        )
+    )
+    assert "error" not in root_of(text)
+    row = re.search(r'<tr data-row="26".*?</tr>', text, re.S)[0]
+    assert ">47% failed<" in row
+    assert "<td>14/30</td>" in row
+    assert "<td>2/1000</td>" in re.search(r'<tr data-row="0".*?</tr>', text, re.S)[0]
+    assert "<td>0</td>" in re.search(r'<tr data-row="1".*?</tr>', text, re.S)[0]
+    tip = re.search(r'<div id="tip".*?</div>', text, re.S)[0]
+    assert "<dt>Failed requests</dt><dd>14/30, 47% failed</dd>" in tip
+    drawer = re.search(r"<dialog[^>]*open[^>]*>(.*?)</dialog>", text, re.S)[1]
+    assert "14 of 30 requests failed (47%)" in drawer
+    assert re.search(r'aria-label="[^"]*, 47% failed, simulated"', text)
+    clean = dom(dashboard_html(factory.sweep(), (), title="t"))
+    assert not re.search(r"<th[^>]*><button[^>]*>Requests<br>failed", clean)
+    assert re.search(r"<th[^>]*><button[^>]*>Requests<br>failed", text)
 
 
 def test_hostile_data_and_added_scripts_do_not_run(dom):

@@ -109,6 +109,18 @@ def test_without_a_script_the_findings_are_a_plain_table():
     assert "misses e2e_latency:p99&lt;=60s" in static
 
 
+def test_without_a_script_failed_requests_are_a_column_and_a_reason():
+    def static(records):
+        return re.search(r"<noscript>(.*?)</noscript>", page(records), re.S)[1]
+
+    text = static(factory.dirty_sweep())
+    assert text.count("<td>14/30, 47% failed</td>") == 3
+    assert "with more than 1% failed requests are left out" in text
+    widths = {row.count("<td>") + row.count("<th>") for row in re.findall(r"<tr>.*?</tr>", text)}
+    assert len(widths) == 1
+    assert "Failed requests" not in static(factory.sweep())
+
+
 def test_an_empty_journal_makes_a_page():
     text = page([])
     assert data_of(text)["trials"] == []

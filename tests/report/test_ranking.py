@@ -82,6 +82,22 @@ def test_trials_that_meet_all_come_first_and_then_the_fastest():
     assert rates == sorted(rates, reverse=True)
 
 
+def test_trials_with_too_many_failed_requests_stand_below_the_others_of_their_standing():
+    records = factory.dirty_sweep()
+    order = [
+        (not standing_of(r, LIMITS).meets_all, r.results["error_rate"] > 0.01)
+        for r in ranked(records, LIMITS)
+    ]
+    assert order == sorted(order)
+    assert (False, True) in order
+    chosen = picks(records, LIMITS)["throughput"].chosen
+    assert chosen is not None
+    assert ranked(records, LIMITS)[0].key == chosen.key
+    own = parse_constraints("error_rate<=0.5")
+    rates = [r.results["output_throughput"] for r in ranked(records, own)]
+    assert rates == sorted(rates, reverse=True)
+
+
 def test_devices_are_those_of_the_plan_and_not_of_the_machine():
     record = factory.record(2)
     foreign = record_from_json(factory.foreign_json())

@@ -92,6 +92,28 @@ def test_failed_trials_are_listed_with_their_reason():
     assert text.count("the server ran out of GPU memory while it loaded") == 2
 
 
+def test_failed_requests_are_a_column_only_where_there_are_some():
+    assert "requests" not in printed(ranking_table(factory.sweep(), LIMITS)).replace(
+        "request_throughput", ""
+    )
+    text = printed(ranking_table(factory.dirty_sweep(), LIMITS))
+    assert text.count("14/30, 47% failed") == 3
+    assert "2/1000" in text
+    assert max(len(line) for line in text.splitlines()) <= 160
+    assert "left out of the picks: 3 trials with more than 1% failed requests" in text
+
+
+@pytest.mark.parametrize("width", [None, 100])
+def test_a_pick_with_failed_requests_says_so(width):
+    records = [factory.failing(factory.record(4, 8192, users), 14) for users in (32, 64)]
+    told = printed(ranking_table(records, ()), width=width)
+    before_the_ranking = told.split("Trials in order of merit")[0]
+    assert before_the_ranking.count("47% failed") == 3
+    text = recommendation_text(picks(records, ())["throughput"])
+    assert text.splitlines()[0].endswith("  (47% failed)")
+    assert "  - 14 of 30 requests failed (47%): its figures are of the others" in text
+
+
 def test_missing_values_are_dashes():
     foreign = [record_from_json(factory.foreign_json(users)) for users in (32, 64)]
     text = printed(ranking_table(foreign, LIMITS))

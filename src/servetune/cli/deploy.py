@@ -18,7 +18,7 @@ from servetune.hardware import Node, cheapest_instance_with, device, instance, i
 from servetune.models import load_shape, weight_bytes
 from servetune.plan import Plan, plan_from_settings, resolved
 from servetune.report import candidates_of
-from servetune.search import OBJECTIVES, recommend
+from servetune.search import OBJECTIVES, failed_requests, recommend
 from servetune.store import TrialRecord
 
 __all__ = ["deploy"]
@@ -121,6 +121,9 @@ def sagemaker(
         return 0
     write(bundle, out_dir)
     print(f"bundle of {plan.label} for {node.name} in {out_dir}")
+    failing = failed_requests(record.results)
+    if failing:
+        print(f"  ! {failing.sentence}")
     for warning in bundle.warnings:
         print(f"  ! {warning}")
     script = out_dir / "deploy.py"

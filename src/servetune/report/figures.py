@@ -24,7 +24,13 @@ from servetune.report.ranking import (
     varying,
 )
 from servetune.report.summary import simulated_share
-from servetune.search import OBJECTIVES, Recommendation, on_front
+from servetune.search import (
+    OBJECTIVES,
+    TOLERATED_ERROR_RATE,
+    Recommendation,
+    failed_requests,
+    on_front,
+)
 from servetune.store.schema import TrialRecord
 
 __all__ = ["header_of", "load_setting_of", "page_data"]
@@ -67,6 +73,7 @@ def page_data(
         "statistics": list(STATISTICS),
         "objectives": [msgspec.to_builtins(objective) for objective in OBJECTIVES.values()],
         "constraints": [_constraint(c) for c in constraints],
+        "tolerated_error_rate": TOLERATED_ERROR_RATE,
         "settings": [
             {"name": name, "short": short_name(name), "side": side}
             for side, each in (("server", names.server), ("client", names.client))
@@ -187,6 +194,7 @@ def _trial(record: TrialRecord, names: Varying, load: str | None) -> Json:
         "devices": devices_of(record),
         "load": load_of(record, load) if load else None,
         "results": _slim(record.results),
+        "failed_requests": _failed_requests(record),
         "predicted": _slim(record.predicted) if record.predicted else None,
         "cmd": record.cmd[:_LONGEST_TEXT],
         "metadata": _slim(record.metadata),
@@ -244,8 +252,21 @@ def _reference(record: TrialRecord) -> Json:
             record, Varying(server=("tensor_parallel_size",), client=("max_concurrency",))
         ),
         "results": _slim(record.results),
+        "failed_requests": _failed_requests(record),
         "devices": devices_of(record),
         "simulated": record.simulated,
+    }
+
+
+def _failed_requests(record: TrialRecord) -> Json | None:
+    """In words, so that the page spells them as the command line does."""
+    failed = failed_requests(record.results)
+    if failed is None:
+        return None
+    return {
+        "fraction": failed.fraction,
+        "sentence": failed.sentence,
+        "mark": f"{failed.share} failed" if failed.beyond_tolerance else None,
     }
 
 

@@ -11,14 +11,23 @@ from servetune.errors import ServetuneError
 from servetune.metrics import Constraint, value_of
 from servetune.plan.dialects import plan_from_settings
 from servetune.report.quantities import DASH
-from servetune.search import OBJECTIVES, Candidate, Recommendation, recommend
+from servetune.search import (
+    OBJECTIVES,
+    Candidate,
+    Recommendation,
+    failed_requests,
+    recommend,
+    set_aside,
+)
 from servetune.store.schema import TrialRecord
 
 __all__ = [
     "Standing",
     "Varying",
+    "any_failed",
     "candidates_of",
     "devices_of",
+    "failed_text",
     "label_of",
     "picks",
     "ranked",
@@ -106,6 +115,22 @@ def candidates_of(records: Sequence[TrialRecord]) -> list[Candidate]:
     ]
 
 
+def any_failed(records: Sequence[TrialRecord]) -> bool:
+    """Whether a trial that ended well has failed requests, so that a table needs a column."""
+    return any(record.status == "ok" and failed_requests(record.results) for record in records)
+
+
+def failed_text(record: TrialRecord) -> str:
+    """A trial's failed requests for a reader: `0`, `1/300`, or `14/30, 47% failed`.
+
+    The words stand where there are more than a choice tolerates.
+    """
+    failed = failed_requests(record.results)
+    if failed is None:
+        return DASH if value_of(record.results, "error_rate") is None else "0"
+    return failed.fraction + (f", {failed.share} failed" if failed.beyond_tolerance else "")
+
+
 def picks(
     records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
 ) -> dict[str, Recommendation]:
@@ -132,13 +157,15 @@ def ranked(
 ) -> list[TrialRecord]:
     """Trials with results, those that meet every constraint first, each by output throughput.
 
-    Equal ones keep the order in which they were tried.
+    Those with too many failed requests stand below the others that meet (or miss) the
+    constraints, as in `recommend`. Equal ones keep the order in which they were tried.
     """
 
-    def rank(record: TrialRecord) -> tuple[bool, float]:
+    def rank(record: TrialRecord) -> tuple[bool, bool, float]:
         throughput = value_of(record.results, "output_throughput")
         return (
             not standing_of(record, constraints).meets_all,
+            set_aside(record.results, constraints),
             float("inf") if throughput is None else -throughput,
         )
 

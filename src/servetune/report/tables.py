@@ -19,6 +19,8 @@ from servetune.report.hints import suggestions
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 from servetune.report.ranking import (
     Varying,
+    any_failed,
+    failed_text,
     label_of,
     picks,
     ranked,
@@ -27,7 +29,7 @@ from servetune.report.ranking import (
     varying,
 )
 from servetune.report.summary import simulated_share
-from servetune.search import Recommendation
+from servetune.search import TOLERATED_ERROR_RATE, Recommendation, failed_requests
 from servetune.store.schema import TrialRecord
 from servetune.units import MS_PER_S
 
@@ -54,10 +56,17 @@ def console(file: IO[str] | None = None) -> Console:
 
     `NO_COLOR` holds; rich reads it.
     """
-    plain = Console(file=file, highlight=False)
+    plain = _Paper(file=file, highlight=False)
     if plain.is_terminal:
         return plain
-    return Console(file=file, highlight=False, width=_PLAIN_WIDTH, color_system=None)
+    return _Paper(file=file, highlight=False, width=_PLAIN_WIDTH, color_system=None)
+
+
+class _Paper(Console):
+    """A console that leaves it to its caller what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def ranking_table(
@@ -117,6 +126,9 @@ def recommendation_text(rec: Recommendation) -> str:
     if rec.chosen is None:
         return "\n".join([f"{title}: none", *(f"  - {reason}" for reason in rec.reasons)])
     mark = "" if rec.feasible else "  (misses a constraint)"
+    failed = failed_requests(rec.chosen.results)
+    if failed is not None and failed.beyond_tolerance:
+        mark += f"  ({failed.share} failed)"
     lines = [f"{title}: {rec.chosen.label}{mark}", *(f"  - {reason}" for reason in rec.reasons)]
     return "\n".join(lines)
 
@@ -192,6 +204,8 @@ def _columns(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
         _number_column(records, "E2E\np99 s", 2, "e2e_latency", "p99"),
         _number_column(records, "$/M out\ntokens", 6, "cost_per_million_tokens"),
     ]
+    if any_failed(records):
+        columns.append(_Column(head="requests\nfailed", rank=0, cell=failed_text))
     if constraints:
         columns.append(
             _Column(
@@ -274,9 +288,19 @@ class _Picks:
         table = self._table()
         if _width(console, options, table) <= options.max_width:
             yield table
+            yield from self._left_out()
         else:
             yield from (Text(recommendation_text(pick)) for pick in self._picks.values())
         yield from (Text(f"suggestion for {label}: {said}") for label, said in self._suggested())
+
+    def _left_out(self) -> Iterator[Text]:
+        """What the paragraphs say among their reasons, for which the table has no column."""
+        count = max(pick.left_out_count for pick in self._picks.values())
+        if count:
+            yield Text(
+                f"left out of the picks: {count} trial{'' if count == 1 else 's'} with more than "
+                f"{TOLERATED_ERROR_RATE * 100:g}% failed requests"
+            )
 
     def _suggested(self) -> Iterator[tuple[str, str]]:
         """Reading aids for the chosen trials, each trial once."""
@@ -291,17 +315,22 @@ class _Picks:
             table.add_column(head, no_wrap=True)
         for head in ("out tok/s", "req/s", "TTFT mean", "E2E p99", "$/M out tokens"):
             table.add_column(head, justify="right", no_wrap=True)
+        chosen = [self._by_key[pick.chosen.key] for pick in self._picks.values() if pick.chosen]
+        failing = any_failed(chosen)
+        if failing:
+            table.add_column("requests failed", justify="right", no_wrap=True)
         table.add_column("constraints", no_wrap=True)
         for name, pick in self._picks.items():
             title = Text(_PICK_TITLES[name], style="bold")
             if pick.chosen is None:
-                table.add_row(title, DASH, *[DASH] * 5, Text("; ".join(pick.reasons)))
+                table.add_row(title, DASH, *[DASH] * (5 + failing), Text("; ".join(pick.reasons)))
                 continue
             record = self._by_key[pick.chosen.key]
             standing = (
                 _standing_text(record, self._constraints) if self._constraints else "none given"
             )
-            table.add_row(title, Text(pick.chosen.label), *_pick_numbers(record), standing)
+            numbers = [*_pick_numbers(record), *([failed_text(record)] if failing else [])]
+            table.add_row(title, Text(pick.chosen.label), *numbers, standing)
         return table
 
 

@@ -4,22 +4,30 @@ from servetune.search.grammar import parse_settings
 from servetune.search.pareto import pareto_front
 from servetune.search.recommend import (
     OBJECTIVES,
+    TOLERATED_ERROR_RATE,
     Candidate,
+    FailedRequests,
     Recommendation,
+    failed_requests,
     on_front,
     recommend,
+    set_aside,
 )
 from servetune.search.space import Axis, Space, Value
 
 __all__ = [
     "OBJECTIVES",
+    "TOLERATED_ERROR_RATE",
     "Axis",
     "Candidate",
+    "FailedRequests",
     "Recommendation",
     "Space",
     "Value",
+    "failed_requests",
     "on_front",
     "pareto_front",
     "parse_settings",
     "recommend",
+    "set_aside",
 ]

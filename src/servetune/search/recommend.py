@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,7 +11,23 @@ import msgspec
 from servetune.metrics import LATENCIES, Constraint, unmet, value_of
 from servetune.search.pareto import pareto_front
 
-__all__ = ["OBJECTIVES", "Candidate", "Objective", "Recommendation", "on_front", "recommend"]
+__all__ = [
+    "OBJECTIVES",
+    "TOLERATED_ERROR_RATE",
+    "Candidate",
+    "FailedRequests",
+    "Objective",
+    "Recommendation",
+    "failed_requests",
+    "on_front",
+    "recommend",
+    "set_aside",
+]
+
+#: Share of requests that may fail before a trial's other figures stop being comparable:
+#: published endpoints are judged by 99% success, and a server that refuses a request saves
+#: its work, so with more failures a trial looks faster and cheaper than it is.
+TOLERATED_ERROR_RATE = 0.01
 
 ObjectiveName = Literal["throughput", "latency", "cost"]
 
@@ -58,6 +75,47 @@ OBJECTIVES: Mapping[str, Objective] = {
 }
 
 
+class FailedRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one trial that got no whole answer; there is at least one.
+
+    Attributes:
+        rate: Share of all requests, above 0 and at most 1.
+        count: `None`, as `total`, where the results give only the rate.
+        total: Requests sent, answered or not.
+    """
+
+    rate: float
+    count: int | None = None
+    total: int | None = None
+
+    @property
+    def beyond_tolerance(self) -> bool:
+        return self.rate > TOLERATED_ERROR_RATE
+
+    @property
+    def share(self) -> str:
+        """`47%`; `100%` only where nothing was answered."""
+        if self.rate >= 1:
+            return "100%"
+        percent = self.rate * 100
+        return f"{min(99, math.floor(percent + 0.5))}%" if percent >= 10 else f"{percent:.2g}%"
+
+    @property
+    def fraction(self) -> str:
+        """`14/30`, or the share where the counts are not known."""
+        return self.share if self.count is None else f"{self.count}/{self.total}"
+
+    @property
+    def sentence(self) -> str:
+        """What failed, and what that means for the trial's other figures."""
+        said = (
+            f"{self.share} of its requests failed"
+            if self.count is None
+            else f"{self.count} of {self.total} requests failed ({self.share})"
+        )
+        return said if self.rate >= 1 else f"{said}: its figures are of the others"
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration that was tried, with what it did.
 
@@ -82,6 +140,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         unmet: Constraints that the chosen one misses.
         reasons: Sentences for a reader.
         feasible_count: Candidates that meet every constraint.
+        left_out_count: Candidates that could not be chosen because too many of their
+            requests failed; see `recommend`.
     """
 
     objective: str
@@ -90,6 +150,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     unmet: tuple[Constraint, ...] = ()
     runner_up: Candidate | None = None
     feasible_count: int = 0
+    left_out_count: int = 0
     candidate_count: int = 0
     reasons: tuple[str, ...] = ()
 
@@ -102,6 +163,10 @@ def recommend(
     Ties go to the higher output throughput and then to the earlier trial. When nothing
     meets all constraints, the candidate with the smallest worst relative miss is named
     instead and marked as infeasible: it tells what to give up.
+
+    Either way candidates with more failed requests than `TOLERATED_ERROR_RATE` are left out
+    while there is another one, unless a constraint says how many may fail. One that meets
+    every constraint is still preferred to a cleaner one that does not.
     """
     objective = OBJECTIVES[objective_name]
     valued = [c for c in candidates if objective.value(c.results) is not None]
@@ -114,10 +179,13 @@ def recommend(
             candidate_count=len(candidates),
             reasons=(f"no trial has a value for {objective.metric}",),
         )
+    possible = feasible or valued
+    eligible = [c for c in possible if not set_aside(c.results, constraints)] or possible
+    left_out_count = len(possible) - len(eligible)
     if feasible:
-        ranked = sorted(feasible, key=lambda c: _rank(objective, c))
+        ranked = sorted(eligible, key=lambda c: _rank(objective, c))
     else:
-        ranked = sorted(valued, key=lambda c: (_worst_miss(constraints, c), _rank(objective, c)))
+        ranked = sorted(eligible, key=lambda c: (_worst_miss(constraints, c), _rank(objective, c)))
     chosen, runner_up = ranked[0], ranked[1] if len(ranked) > 1 else None
     missed = tuple(unmet(constraints, chosen.results))
     return Recommendation(
@@ -127,11 +195,36 @@ def recommend(
         unmet=missed,
         runner_up=runner_up,
         feasible_count=len(feasible),
+        left_out_count=left_out_count,
         candidate_count=len(candidates),
-        reasons=tuple(
-            _reasons(objective, chosen, runner_up, constraints, missed, len(feasible), candidates)
+        reasons=(
+            *_pool_reasons(constraints, len(feasible), left_out_count, len(candidates)),
+            *_reasons(objective, chosen, runner_up, constraints, missed),
         ),
     )
+
+
+def failed_requests(results: Mapping[str, Any]) -> FailedRequests | None:
+    """The failed requests of a trial; `None` when none failed or the results do not say."""
+    rate = value_of(results, "error_rate")
+    if rate is None or not rate > 0:
+        return None
+    count, answered = results.get("failed"), results.get("completed")
+    if isinstance(count, int) and isinstance(answered, int):
+        return FailedRequests(rate=rate, count=count, total=count + answered)
+    return FailedRequests(rate=rate)
+
+
+def set_aside(results: Mapping[str, Any], constraints: tuple[Constraint, ...]) -> bool:
+    """Whether more requests failed than a choice tolerates.
+
+    A constraint on `error_rate` is the user's own tolerance and takes this one's place.
+    Results that do not speak of failures, as other tools write them, are not set aside.
+    """
+    if any(constraint.metric == "error_rate" for constraint in constraints):
+        return False
+    failed = failed_requests(results)
+    return failed is not None and failed.beyond_tolerance
 
 
 def on_front(candidates: Sequence[Candidate]) -> list[str]:
@@ -167,20 +260,32 @@ def _worst_miss(constraints: tuple[Constraint, ...], candidate: Candidate) -> fl
     return max(misses)
 
 
+def _pool_reasons(
+    constraints: tuple[Constraint, ...], feasible_count: int, left_out_count: int, total: int
+) -> list[str]:
+    """Among how many the choice was made."""
+    said = []
+    if constraints and feasible_count:
+        said.append(f"{feasible_count} of {total} trials meet every constraint")
+    if left_out_count:
+        trials, are = ("trial", "is") if left_out_count == 1 else ("trials", "are")
+        said.append(
+            f"{left_out_count} {trials} with more than {TOLERATED_ERROR_RATE * 100:g}% failed "
+            f"requests {are} left out"
+        )
+    return said
+
+
 def _reasons(
     objective: Objective,
     chosen: Candidate,
     runner_up: Candidate | None,
     constraints: tuple[Constraint, ...],
     missed: tuple[Constraint, ...],
-    feasible_count: int,
-    candidates: Sequence[Candidate],
 ) -> list[str]:
     word = "highest" if objective.maximize else "lowest"
     value = objective.value(chosen.results) or 0.0
     said = []
-    if constraints and feasible_count:
-        said.append(f"{feasible_count} of {len(candidates)} trials meet every constraint")
     if missed:
         said.append(
             "no trial meets every constraint; this one comes nearest and misses "
@@ -192,6 +297,9 @@ def _reasons(
             f"{objective.unit}"
         )
         said += [f"{c.label} holds: {_shown(c, chosen)}" for c in constraints]
+    failed = failed_requests(chosen.results)
+    if failed is not None:
+        said.append(failed.sentence)
     if runner_up is not None and not missed:
         other = objective.value(runner_up.results) or 0.0
         change = (other / value - 1) * 100 if value else 0.0

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Sequence
 
 from servetune.metrics import Constraint
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
-from servetune.report.ranking import label_of, picks, ranked, standing_of, varying
+from servetune.report.ranking import (
+    any_failed,
+    failed_text,
+    label_of,
+    picks,
+    ranked,
+    standing_of,
+    varying,
+)
 from servetune.report.tables import recommendation_text, simulated_line
 from servetune.store.schema import TrialRecord
 
@@ -32,7 +40,13 @@ def static_html(
         return f'<div class="static"><h1>{html.escape(title)}</h1><p>No trials yet.</p></div>'
     names = varying(records)
     reasons = (recommendation_text(pick) for pick in picks(records, constraints).values())
-    heads = ["Configuration", *(_head(name, statistic) for name, statistic in _COLUMNS), "Standing"]
+    failing = any_failed(records)
+    heads = [
+        "Configuration",
+        *(_head(name, statistic) for name, statistic in _COLUMNS),
+        *(["Failed requests"] if failing else []),
+        "Standing",
+    ]
     rows = [
         [
             label_of(record, names),
@@ -40,6 +54,7 @@ def static_html(
                 shown(quantity_value(record.results, name, statistic), QUANTITIES[name].unit)
                 for name, statistic in _COLUMNS
             ),
+            *([failed_text(record)] if failing else []),
             _standing(record, constraints),
         ]
         for record in ranked(records, constraints)
@@ -47,7 +62,7 @@ def static_html(
     rows += [
         [
             label_of(record, names),
-            *["–"] * len(_COLUMNS),
+            *["–"] * (len(_COLUMNS) + failing),
             f"failed: {record.failure.reason}" if record.failure else "failed",
         ]
         for record in records

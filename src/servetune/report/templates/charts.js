@@ -12,6 +12,7 @@ function tipRows(trial, axes) {
     missed.forEach((c) => rows.push(['misses', constraintText(c, QUANTITY)]));
     unknown.forEach((c) => rows.push(['not measured', constraintText(c, QUANTITY)]));
   }
+  if (trial.failed_requests) rows.push(['Failed requests', failedWords(trial)]);
   rows.push(['How', trial.simulated ? 'simulated, no server ran' : 'measured']);
   return rows;
 }
@@ -52,7 +53,7 @@ function drawScatter() {
   points.map((p) => ({ ...p, kind: standing(p.t, active()).kind }))
     .sort((a, b) => order[a.kind] - order[b.kind]).forEach((p) => {
       marks.push(mark(p.kind, x.at(p.x), y.at(p.y), p.t.simulated, { 'data-trial': p.t.id, role: 'button',
-        'aria-label': `${p.t.label}, ${STANDING_WORDS[p.kind]}${p.t.simulated ? ', simulated' : ''}`,
+        'aria-label': [p.t.label, STANDING_WORDS[p.kind], failedMark(p.t), p.t.simulated && 'simulated'].filter(Boolean).join(', '),
         ...withTip(p.t.label, () => tipRows(p.t, [[ay.name, ay.statistic], [ax.name, ax.statistic]])) }));
     });
   references.forEach((p) => picture.append(mark('reference', x.at(p.x), y.at(p.y), p.t.simulated, {

@@ -6,6 +6,10 @@ const PICK_WORDS = {
 };
 const sourceTag = (trial) => (trial.simulated
   ? make('span', { class: 'tag simulated-tag' }, 'SIMULATED') : make('span', { class: 'tag measured-tag' }, 'measured'));
+/* Failed requests: counts, and words for more of them than a choice tolerates. */
+const failedMark = (trial) => trial.failed_requests && trial.failed_requests.mark;
+const failedWords = ({ failed_requests: failed }) => (failed.mark ? `${failed.fraction}, ${failed.mark}` : failed.fraction);
+const failedTag = (trial) => (failedMark(trial) ? make('span', { class: 'tag failed-tag' }, failedMark(trial)) : '');
 
 function drawHeader() {
   const { header } = DATA;
@@ -94,7 +98,7 @@ function pickCard(objective, pick) {
     .filter(([, name, statistic]) => name !== objective.metric && known(valueOf(trial, name, statistic))).slice(0, 4);
   const value = pick.value(trial);
   return make('article', { class: 'card pick', 'data-pick': objective.name, 'data-key': trial.key, 'data-feasible': String(pick.feasible) },
-    make('div', { class: 'kind' }, make('h2', {}, words.title), sourceTag(trial)),
+    make('div', { class: 'kind' }, make('h2', {}, words.title), make('span', { class: 'tags' }, failedTag(trial), sourceTag(trial))),
     make('p', { class: 'value' }, objective.name === 'throughput' ? digits(value) : shown(value, QUANTITY[objective.metric].unit), make('small', {}, words.unit)),
     make('p', { class: 'config' }, make('button', { type: 'button', class: 'plain', title: 'Select this trial', onclick: () => select(trial.id, true) }, trial.label)),
     make('dl', { class: 'numbers' }, numbers.flatMap(([label, name, statistic]) => [make('dt', {}, label), make('dd', {}, shown(valueOf(trial, name, statistic), QUANTITY[name].unit))])),
@@ -104,17 +108,19 @@ function pickCard(objective, pick) {
 }
 
 function reasons(objective, pick) {
-  const { chosen, next, feasible, feasibleCount } = pick;
+  const { chosen, next, feasible, eligibleCount, leftOutCount } = pick;
   const limitsNow = active();
   const got = (c) => shown(valueOf(chosen, c.metric, c.statistic), QUANTITY[c.metric].unit);
+  const leftOut = leftOutCount ? [[`${leftOutCount} trial${leftOutCount === 1 ? '' : 's'} with more than ${digits(DATA.tolerated_error_rate * 100)}% failed requests ${leftOutCount === 1 ? 'is' : 'are'} left out`]] : [];
+  const failing = chosen.failed_requests ? [[chosen.failed_requests.sentence, Boolean(failedMark(chosen))]] : [];
   if (!feasible) {
     const { missed, unknown } = standing(chosen, limitsNow);
     return [['No trial meets every constraint; this is the nearest miss', true],
       ...missed.map((c) => [`misses ${constraintText(c, QUANTITY)}: ${got(c)}`, true]),
-      ...unknown.map((c) => [`${constraintText(c, QUANTITY)} was not measured`, true])];
+      ...unknown.map((c) => [`${constraintText(c, QUANTITY)} was not measured`, true]), ...failing, ...leftOut];
   }
   const best = objective.maximize ? 'highest' : 'lowest';
-  const said = [[`${best} ${{ throughput: 'output throughput', latency: 'p99 end-to-end latency', cost: 'cost per token' }[objective.name]} of ${feasibleCount} trial${feasibleCount === 1 ? '' : 's'}${limitsNow.length ? ' that meet' + (feasibleCount === 1 ? 's' : '') + ' every constraint' : ''}`]];
+  const said = [[`${best} ${{ throughput: 'output throughput', latency: 'p99 end-to-end latency', cost: 'cost per token' }[objective.name]} of ${eligibleCount} trial${eligibleCount === 1 ? '' : 's'}${limitsNow.length ? ' that meet' + (eligibleCount === 1 ? 's' : '') + ' every constraint' : ''}`], ...failing, ...leftOut];
   limitsNow.forEach((c) => said.push([`${constraintText(c, QUANTITY)} holds: ${got(c)}`]));
   if (next) said.push([`next best: ${next.label} (${percent(pick.value(next) / pick.value(chosen) - 1)})`]);
   return said;
@@ -136,7 +142,7 @@ function command(text) {
 
 function drawSelected() {
   const trial = TRIALS[state.selected];
-  byId('selected-label').replaceChildren(trial.label, sourceTag(trial));
+  byId('selected-label').replaceChildren(trial.label, sourceTag(trial), failedTag(trial));
   drawQuantiles(trial);
   const rows = LATENCIES.slice().reverse().map((name) => make('tr', {}, make('th', { class: 'left', scope: 'row' }, QUANTITY[name].short),
     DATA.statistics.map((s) => make('td', {}, shown(valueOf(trial, name, s), 'ms')))));

@@ -12,7 +12,11 @@ function columns() {
     return { id: `${statistic} ${name}`, head: [`${quantity.short}${quantity.has_statistics ? ` ${statistic}` : ''}`, quantity.unit === 'USD' ? '' : unit.text], value: (t) => valueOf(t, name, statistic),
       words: (v) => (v / unit.per).toLocaleString('en-US', { minimumFractionDigits: places, maximumFractionDigits: places }) };
   });
-  return [{ id: 'standing', head: ['Standing'], left: true, value: (t) => ['meets', 'misses', 'failed'].indexOf(standing(t, active()).kind) }, ...settings, ...metrics];
+  const failing = TRIALS.some((t) => t.status === 'ok' && t.failed_requests)
+    ? [{ id: 'error_rate', head: ['Requests', 'failed'], value: (t) => valueOf(t, 'error_rate'), words: (v, t) => (t.failed_requests ? t.failed_requests.fraction : '0') }] : [];
+  // Below those of the same standing where too many requests failed, as in the ranking.
+  const merit = (t) => 2 * ['meets', 'misses', 'failed'].indexOf(standing(t, active()).kind) + setAside(t, active());
+  return [{ id: 'standing', head: ['Standing'], left: true, value: merit }, ...settings, ...metrics, ...failing];
 }
 
 function visibleTrials() {
@@ -21,7 +25,7 @@ function visibleTrials() {
   return TRIALS.filter((t) => {
     if (kind && standing(t, active()).kind !== kind) return false;
     if (Object.entries(settings).some(([name, value]) => value !== '' && String(t.server[name] ?? t.client[name] ?? DASH) !== value)) return false;
-    const words = `${t.label} ${t.cmd} ${t.failure ? `${t.failure.kind} ${t.failure.reason}` : ''} ${t.simulated ? 'simulated' : 'measured'}`.toLowerCase();
+    const words = `${t.label} ${t.cmd} ${t.failure ? `${t.failure.kind} ${t.failure.reason}` : ''} ${t.simulated ? 'simulated' : 'measured'} ${failedMark(t) || ''}`.toLowerCase();
     return wanted.every((w) => words.includes(w));
   });
 }
@@ -52,9 +56,10 @@ function tableRow(trial, all) {
   const cells = kind === 'failed'
     ? [make('td', { class: 'left reason', colspan: metrics.length }, failing ? `${failing.kind}: ${failing.reason}` : 'the record does not say why',
       failing && failing.log_tail ? make('details', { onclick: (e) => e.stopPropagation() }, make('summary', {}, 'server log, last lines'), make('pre', {}, failing.log_tail)) : '')]
-    : metrics.map((c) => { const v = c.value(trial); return make('td', {}, v === null ? DASH : c.words(v)); });
+    : metrics.map((c) => { const v = c.value(trial); return make('td', {}, v === null ? DASH : c.words(v, trial)); });
   return make('tr', { 'data-row': trial.id, 'data-standing': kind, 'data-simulated': String(trial.simulated), 'aria-selected': String(trial.id === state.selected), onclick: () => select(trial.id, false) },
-    make('td', { class: 'left' }, standingWords(kind, missed, unknown), trial.simulated ? make('span', {}, ' ', make('span', { class: 'tag simulated-tag' }, 'sim')) : ''),
+    make('td', { class: 'left' }, standingWords(kind, missed, unknown), trial.simulated ? make('span', {}, ' ', make('span', { class: 'tag simulated-tag' }, 'sim')) : '',
+      failedMark(trial) ? make('span', {}, ' ', failedTag(trial)) : ''),
     settings.map((c) => { const v = c.value(trial); return make('td', {}, v === null ? DASH : String(v)); }), cells,
     make('td', {}, make('button', { type: 'button', class: 'open', 'aria-label': `Details of ${trial.label}`, onclick: (e) => { e.stopPropagation(); select(trial.id, false); openDrawer(); } }, 'Details')));
 }
@@ -88,7 +93,8 @@ function openDrawer() {
   const plain = (results) => Object.fromEntries(Object.entries(results || {}).filter(([name]) => name !== 'quantiles'));
   const { kind, missed, unknown } = standing(trial, active());
   byId('drawer').replaceChildren(
-    make('div', { class: 'bar' }, make('div', {}, make('h2', { id: 'drawer-title' }, trial.label), make('p', { class: 'note' }, sourceTag(trial), ' ', standingWords(kind, missed, unknown))),
+    make('div', { class: 'bar' }, make('div', {}, make('h2', { id: 'drawer-title' }, trial.label), make('p', { class: 'note' }, sourceTag(trial), ' ', failedTag(trial), ' ', standingWords(kind, missed, unknown)),
+      trial.failed_requests ? make('p', { class: 'note' }, `${trial.failed_requests.sentence}.`) : ''),
       make('button', { type: 'button', onclick: () => byId('drawer').close() }, 'Close')),
     make('div', { class: 'body' },
       part('Why it failed', make('div', {}, make('p', {}, trial.failure ? `${trial.failure.kind}: ${trial.failure.reason}` : ''), trial.failure && trial.failure.log_tail ? make('details', { open: true }, make('summary', {}, 'server log, last lines'), make('pre', {}, trial.failure.log_tail)) : ''), kind === 'failed'),

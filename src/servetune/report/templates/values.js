@@ -88,6 +88,9 @@ function standing(trial, constraints) {
   const unknown = constraints.filter((c) => holds(c, trial) === null);
   return { kind: missed.length + unknown.length ? 'misses' : 'meets', missed, unknown };
 }
+/* Too many failed requests to be chosen, unless a constraint says how many may fail. */
+const setAside = (trial, constraints) => !constraints.some((c) => c.metric === 'error_rate')
+  && (valueOf(trial, 'error_rate') || 0) > DATA.tolerated_error_rate;
 function recommend(trials, constraints, objective) {
   const value = (t) => valueOf(t, objective.metric, objective.statistic);
   const sign = objective.maximize ? -1 : 1;
@@ -95,10 +98,12 @@ function recommend(trials, constraints, objective) {
   const valued = trials.filter((t) => t.status === 'ok' && value(t) !== null);
   const feasible = valued.filter((t) => standing(t, constraints).kind === 'meets');
   const order = feasible.length ? rank : (t) => [worstMiss(t, constraints), ...rank(t)];
-  const ranked = (feasible.length ? feasible : valued).slice()
-    .sort((a, b) => lexical(order(a), order(b)));
+  const possible = feasible.length ? feasible : valued;
+  const clean = possible.filter((t) => !setAside(t, constraints));
+  const eligible = clean.length ? clean : possible;
+  const ranked = eligible.slice().sort((a, b) => lexical(order(a), order(b)));
   return { chosen: ranked[0] || null, next: ranked[1] || null, feasible: feasible.length > 0,
-    feasibleCount: feasible.length, value };
+    eligibleCount: eligible.length, leftOutCount: possible.length - eligible.length, value };
 }
 function worstMiss(trial, constraints) {
   const { missed, unknown } = standing(trial, constraints);

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from servetune.metrics import parse_constraints
+from servetune.search import (
+    TOLERATED_ERROR_RATE,
+    Candidate,
+    failed_requests,
+    recommend,
+    set_aside,
+)
+
+LEFT_OUT = "1 trial with more than 1% failed requests is left out"
+
+
+def candidate(key, throughput, *, failed=None, of=30, e2e_ms=1000.0):
+    counts = {}
+    if failed is not None:
+        counts = {"failed": failed, "completed": of - failed, "error_rate": failed / of}
+    return Candidate(
+        key=key,
+        label=key,
+        results={"output_throughput": throughput, "p99_e2e_latency_ms": e2e_ms, **counts},
+    )
+
+
+FAST_DIRTY = candidate("dirty", 300.0, failed=14, e2e_ms=900.0)
+CLEAN = candidate("clean", 200.0, failed=0)
+SLOW = candidate("slow", 100.0, failed=0, e2e_ms=2000.0)
+
+
+def test_a_trial_that_failed_its_requests_does_not_win_and_the_reasons_say_so():
+    for objective in ("throughput", "latency"):
+        choice = recommend([FAST_DIRTY, SLOW, CLEAN], (), objective)
+        assert choice.chosen == CLEAN
+        assert choice.runner_up == SLOW
+        assert choice.left_out_count == 1
+        assert LEFT_OUT in choice.reasons
+        assert not any("of 30 requests failed" in reason for reason in choice.reasons)
+
+
+def test_the_tolerance_itself_is_tolerated_and_told():
+    just = candidate("just", 300.0, failed=1, of=100)
+    assert just.results["error_rate"] == TOLERATED_ERROR_RATE
+    choice = recommend([just, CLEAN], (), "throughput")
+    assert choice.chosen == just
+    assert choice.left_out_count == 0
+    assert "1 of 100 requests failed (1%): its figures are of the others" in choice.reasons
+    assert recommend([candidate("more", 300.0, failed=11, of=1000), CLEAN], (), "throughput") == (
+        recommend([candidate("more", 300.0, failed=999, of=1000), CLEAN], (), "throughput")
+    )
+
+
+def test_where_all_failed_too_many_the_best_of_them_is_chosen_with_a_warning():
+    choice = recommend([FAST_DIRTY, candidate("d", 250.0, failed=3)], (), "throughput")
+    assert choice.chosen == FAST_DIRTY
+    assert choice.feasible
+    assert choice.left_out_count == 0
+    assert "14 of 30 requests failed (47%): its figures are of the others" in choice.reasons
+
+
+def test_one_that_meets_the_constraints_goes_before_a_cleaner_one_that_does_not():
+    choice = recommend([CLEAN, FAST_DIRTY], parse_constraints("e2e_latency:p99<=0.95s"), "latency")
+    assert choice.chosen == FAST_DIRTY
+    assert choice.feasible
+    assert any(reason.startswith("14 of 30") for reason in choice.reasons)
+
+
+@pytest.mark.parametrize("limit", ["error_rate<=0.5", "error_rate<=0.1"])
+def test_a_constraint_on_failures_takes_the_place_of_the_tolerance(limit):
+    choice = recommend([FAST_DIRTY, CLEAN], parse_constraints(limit), "throughput")
+    assert choice.chosen == (FAST_DIRTY if limit.endswith("0.5") else CLEAN)
+    assert LEFT_OUT not in choice.reasons
+    assert not set_aside(FAST_DIRTY.results, parse_constraints(limit))
+
+
+def test_the_nearest_miss_is_sought_among_the_clean_ones_first():
+    limits = parse_constraints("e2e_latency:p99<=500ms")
+    choice = recommend([FAST_DIRTY, CLEAN, SLOW], limits, "throughput")
+    assert choice.chosen == CLEAN
+    assert not choice.feasible
+    assert LEFT_OUT in choice.reasons
+    only = recommend([FAST_DIRTY], limits, "throughput")
+    assert only.chosen == FAST_DIRTY
+    assert any(reason.startswith("14 of 30") for reason in only.reasons)
+
+
+def test_records_that_do_not_speak_of_failures_count_as_clean():
+    silent = candidate("silent", 300.0)
+    assert failed_requests(silent.results) is None
+    choice = recommend([silent, CLEAN], (), "throughput")
+    assert choice.chosen == silent
+    assert choice.left_out_count == 0
+
+
+@pytest.mark.parametrize(
+    ("failed", "of", "share"),
+    [(14, 30, "47%"), (1, 1000, "0.1%"), (1, 8, "13%"), (999, 1000, "99%"), (30, 30, "100%")],
+)
+def test_a_share_of_all_is_written_only_where_nothing_was_answered(failed, of, share):
+    told = failed_requests(candidate("k", 1.0, failed=failed, of=of).results)
+    assert told is not None
+    assert told.share == share
+    assert told.fraction == f"{failed}/{of}"
+    assert told.sentence.endswith("of the others") == (failed < of)
+
+
+def test_a_rate_without_counts_is_told_as_a_share():
+    told = failed_requests({"error_rate": 0.25})
+    assert told is not None
+    assert told.fraction == "25%"
+    assert told.sentence == "25% of its requests failed: its figures are of the others"
