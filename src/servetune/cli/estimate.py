@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +12,19 @@ import msgspec
 
 from servetune.cli import advice, options
 from servetune.cli.batch import predict_rows
+from servetune.cli.estimate_text import Split, estimate_text
 from servetune.cli.inputs import chosen_node
 from servetune.cli.output import print_json
 from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware import Node
 from servetune.metrics import Constraint, parse_constraints
 from servetune.models import NetworkShape, load_shape
-from servetune.perf.roofline import Estimate, OperatingPoint, length_moments, performance_at
 from servetune.perf.roofline import estimate as priced
+from servetune.perf.roofline import length_moments, performance_at
 from servetune.plan import Plan, possible_tensor_parallel
-from servetune.units import (
-    MS_PER_S,
-    format_bytes,
-    format_count,
-    format_rate,
-    format_seconds,
-    format_usd,
-)
 from servetune.workload import SHAREGPT, Fixed, Workload
 
 __all__ = ["estimate"]
-
-
-class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to lay the model over all devices, priced."""
-
-    plan: Plan
-    answer: Estimate
 
 
 @click.command()
@@ -207,7 +192,8 @@ def estimate(
             }
         )
         return 0
-    for line in _text(best, splits, node, shape, workload, limits, commands):
+    checked = _checked(best, limits, shape, node, workload) if limits else None
+    for line in estimate_text(best, splits, node, shape, workload, checked, commands):
         print(line)
     return 0
 
@@ -406,26 +392,24 @@ def _checked(
     shape: NetworkShape,
     node: Node,
     workload: Workload,
-) -> list[dict[str, Any]]:
+) -> dict[str, Any]:
     """The highest concurrency up to the best that holds all limits a steady state can judge."""
     judged, others = advice.judged_by_formula(limits)
     silent = [limit.label for limit in others]
     throughput = best.answer.best_throughput
     if not judged or throughput is None:
-        return [{"judged": [], "by_simulation_only": silent, "concurrency": None}]
+        return {"judged": [], "by_simulation_only": silent, "concurrency": None}
     holding = None
     for concurrency in _concurrencies(throughput.concurrency):
         point = performance_at(shape, node, best.plan, workload, concurrency)
         if advice.holds(point, judged):
             holding = point
-    return [
-        {
-            "judged": [limit.label for limit in judged],
-            "by_simulation_only": silent,
-            "concurrency": holding.concurrency if holding else None,
-            "point": holding,
-        }
-    ]
+    return {
+        "judged": [limit.label for limit in judged],
+        "by_simulation_only": silent,
+        "concurrency": holding.concurrency if holding else None,
+        "point": holding,
+    }
 
 
 def _concurrencies(most: int) -> list[int]:
@@ -433,154 +417,3 @@ def _concurrencies(most: int) -> list[int]:
         round(2 ** (k / 2)) for k in range(2 * max(1, math.ceil(math.log2(most + 1))))
     }
     return sorted(c for c in steps if c <= most)
-
-
-def _text(
-    best: Split,
-    splits: list[Split],
-    node: Node,
-    shape: NetworkShape,
-    workload: Workload,
-    limits: tuple[Constraint, ...],
-    commands: dict[str, str],
-) -> Iterator[str]:
-    answer = best.answer
-    lengths = workload.lengths
-    asked = (
-        f"{lengths.input_tokens} in, {lengths.output_tokens} out"
-        if isinstance(lengths, Fixed)
-        else f"{workload.dataset}'s lengths"
-    )
-    yield f"ESTIMATE (arithmetic, nothing was run): {shape.name} on {node.label}, {asked} tokens"
-    yield ""
-    yield from _model_text(answer, shape)
-    yield ""
-    yield from _splits_text(splits, best)
-    yield ""
-    yield from _roofline_text(answer)
-    yield ""
-    yield from _limits_text(answer)
-    yield ""
-    if limits:
-        yield from _constraints_text(_checked(best, limits, shape, node, workload)[0])
-        yield ""
-    interval = answer.interval
-    yield (
-        f"Times and rates within a factor of {interval.low_factor:g} to {interval.high_factor:g}"
-        f"{'' if interval.calibrated else ', not calibrated on this machine'}: {interval.basis}"
-    )
-    for note in answer.notes:
-        yield f"  - {note}"
-    yield ""
-    yield "Commands to try it"
-    for name, command in commands.items():
-        yield f"  # {name}"
-        yield f"  {command}"
-
-
-def _model_text(answer: Estimate, shape: NetworkShape) -> Iterator[str]:
-    memory = answer.memory
-    yield "Model and memory"
-    active = (
-        f", {format_count(answer.active_parameters)} active per token"
-        if answer.active_parameters != answer.parameters
-        else ""
-    )
-    yield f"  parameters            {format_count(answer.parameters)}{active}"
-    yield f"  weights               {format_bytes(answer.weight_bytes)}"
-    yield f"  KV cache              {format_bytes(answer.kv_bytes_per_token)} per token"
-    yield (
-        f"  per GPU               {format_bytes(memory.weights_bytes)} weights + "
-        f"{format_bytes(memory.reserved_bytes)} reserved + {format_bytes(memory.kv_cache_bytes)} "
-        f"cache of {format_bytes(memory.device_bytes)}"
-    )
-    yield (
-        f"  fit                   yes: the cache of one copy holds {memory.kv_tokens:,} tokens "
-        f"(longest sequence {shape.max_context_tokens:,})"
-    )
-
-
-def _splits_text(splits: list[Split], best: Split) -> Iterator[str]:
-    yield "Best latency (one request) and best throughput, for every split of the GPUs"
-    yield (
-        "  plan        TTFT      ITL       E2E        | concurrency  out tok/s  req/s   "
-        "TTFT      ITL       E2E        $/M tokens"
-    )
-    for split in splits:
-        plan = f"TP{split.plan.tensor_parallel}" + (
-            f" x{split.plan.replicas}" if split.plan.replicas > 1 else ""
-        )
-        mark = "*" if split is best else " "
-        latency, busy = split.answer.best_latency, split.answer.best_throughput
-        if latency is None or busy is None:
-            yield f"  {plan:<10}{mark} does not fit: {split.answer.misfit}"
-            continue
-        yield (
-            f"  {plan:<10}{mark} {_times(latency)} | {busy.concurrency:>11}  "
-            f"{format_rate(busy.output_tokens_per_s):>9}  {format_rate(busy.requests_per_s):>5}   "
-            f"{_times(busy)} {format_usd(split.answer.cost_per_million_output_tokens_usd):>10}"
-        )
-    yield "  * the details below are of this one; xN: that many copies side by side"
-
-
-def _times(point: OperatingPoint) -> str:
-    times_ms = (point.ttft_ms, point.itl_ms, point.e2e_ms)
-    ttft, itl, e2e = (format_seconds(time_ms / MS_PER_S) for time_ms in times_ms)
-    return f"{ttft:<9} {itl:<9} {e2e:<10}"
-
-
-def _roofline_text(answer: Estimate) -> Iterator[str]:
-    roofline = answer.roofline
-    assert roofline is not None
-    ridges = ", ".join(
-        f"{dtype} {ridge:.0f}" for dtype, ridge in roofline.ridge_flops_per_byte.items()
-    )
-    yield "Roofline (FLOP per byte)"
-    yield f"  ridge point           {ridges}"
-    for name, phase in (
-        ("prefill", roofline.prefill),
-        ("decode, one request", roofline.decode),
-        ("decode, best batch", roofline.decode_at_best),
-    ):
-        yield f"  {name:<21} {phase.flops_per_byte:,.4g}: bound by {phase.bound}"
-    yield f"  critical batch size   {roofline.critical_batch:.0f} sequences"
-
-
-def _limits_text(answer: Estimate) -> Iterator[str]:
-    limits = answer.limits
-    assert limits is not None
-    yield "Concurrency limits, all copies together"
-    yield (
-        f"  memory                {limits.memory:,} of the longest requests "
-        f"({limits.memory_mean:,} of mean context)"
-    )
-    yield (
-        f"  prefill               {limits.prefill:,} prompts at once answer within "
-        f"{limits.ttft_limit_ms:.0f} ms; "
-        f"{format_rate(limits.prefill_requests_per_s)} prompts/s at most"
-    )
-    yield (
-        f"  decode                {limits.decode:,} sequences keep ITL within "
-        f"{limits.itl_limit_ms:.0f} ms"
-    )
-    yield f"  scheduler             {limits.scheduler:,} (max_num_seqs)"
-    yield f"  overall               {limits.overall:,}, bound by {limits.binding}"
-
-
-def _constraints_text(checked: dict[str, Any]) -> Iterator[str]:
-    yield "Under the constraints"
-    if checked["judged"]:
-        point = checked.get("point")
-        said = ", ".join(checked["judged"])
-        if point is None:
-            yield f"  no concurrency holds {said} in the steady state"
-        else:
-            yield (
-                f"  concurrency {point.concurrency} holds {said} on average: "
-                f"{format_rate(point.output_tokens_per_s)} output tokens/s, "
-                f"TTFT {point.ttft_ms:.0f} ms, ITL {point.itl_ms:.1f} ms, "
-                f"end-to-end {format_seconds(point.e2e_ms / MS_PER_S)}"
-            )
-    if checked["by_simulation_only"]:
-        said = ", ".join(checked["by_simulation_only"])
-        yield f"  {said}: a formula gives means only; the simulated sweep below judges it"
