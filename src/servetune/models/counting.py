@@ -525,9 +525,7 @@ def state_bytes_per_sequence(shape: NetworkShape) -> float:
     return sum(layer.count * state_bytes(layer.mixer, plain_bytes) for layer in shape.layers)
 
 
-def state_bytes(
-    mixer: Mixer | None, plain_bytes: float, *, tensor_parallel: int = 1
-) -> float:
+def state_bytes(mixer: Mixer | None, plain_bytes: float, *, tensor_parallel: int = 1) -> float:
     """One layer's state of one sequence on one device; split by head."""
     if isinstance(mixer, LinearAttention):
         numbers = mixer.value_heads * mixer.key_dim * mixer.value_dim

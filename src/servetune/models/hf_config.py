@@ -74,7 +74,7 @@ class Family(NamedTuple):
         feed_forward: Which layers have experts, and how many.
         mixer: What mixes tokens, layer by layer, in networks that mix kinds.
         norms_of: Normalising vectors where layers differ in them.
-        extra: Parameters of a layer beside its parts.
+        beside: Parameters of a layer beside its parts.
         outside: Parameters of the network beside layers, embedding and head, given the
             number of its layers.
         layer_list: A key whose list or string has an entry per layer and may stand for
@@ -94,7 +94,7 @@ class Family(NamedTuple):
     sinks: bool = False
     mixer: MixerRule | None = None
     norms_of: CountRule | None = None
-    extra: CountRule | None = None
+    beside: CountRule | None = None
     outside: Callable[[Keys, int], int] | None = None
     layer_list: tuple[str, ...] = ()
     modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -115,13 +115,13 @@ def shape_from_config(config: Mapping[str, Any], *, name: str, source: str) -> N
     layer_count = _layer_count(keys, family)
     stored = keys.config.get("quantization_config") or outer.get("quantization_config")
     quantization, kv_cache_dtype = quantization_from_config(stored, layer_count=layer_count)
-    layers = _layers(keys, family, layer_count)
+    singles = _layers(keys, family, layer_count)
     if keys.config.get("expert_dtype") == "fp4" and quantization == "fp8_block":
         # DeepSeek-V4 says so beside its table, which speaks of the rest.
         quantization = "mxfp4@experts+fp8_block"
     elif quantization != "none":
-        layers, quantization = _stored(family, layers, CheckpointStorage(stored), quantization)
-    layers = _grouped(layers)
+        singles, quantization = _stored(family, singles, CheckpointStorage(stored), quantization)
+    layers = _grouped(singles)
     if kv_cache_dtype == "auto" and isinstance(layers[0].mixer, CompressedAttention):
         kv_cache_dtype = "fp8"  # what vLLM 0.32 takes `auto` for in DeepSeek-V4
     return NetworkShape(
@@ -207,7 +207,7 @@ def _layers(keys: Keys, family: Family, layer_count: int) -> list[Layer]:
             mixer=family.mixer(keys, index) if family.mixer else _mixer(keys, family, index),
             feed_forward=family.feed_forward(keys, index),
             norms=family.norms_of(keys, index) if family.norms_of else family.norms,
-            extra_parameters=family.extra(keys, index) if family.extra else 0,
+            extra_parameters=family.beside(keys, index) if family.beside else 0,
         )
         for index in range(layer_count)
     ]
@@ -525,7 +525,7 @@ _DEEPSEEK_V4 = Family(
     _no_window,
     {"sliding_window": 128, "num_hash_layers": 3, "hc_mult": 4},
     mixer=hybrids.compressed,
-    extra=hybrids.hyper_connections,
+    beside=hybrids.hyper_connections,
     outside=hybrids.last_hyper_connection,
 )
 _QWEN3_5 = Family(
@@ -635,7 +635,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             hybrids.kimi_experts,
             _no_window,
             mixer=hybrids.kimi,
-            extra=hybrids.kimi_residuals,
+            beside=hybrids.kimi_residuals,
             outside=hybrids.kimi_last_residual,
         ),
         "qwen3_next": _QWEN3_5._replace(feed_forward=_qwen_moe),
@@ -687,7 +687,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             tied=True,
             mixer=hybrids.gemma4,
             norms_of=hybrids.gemma4_norms,
-            extra=hybrids.gemma4_layer_inputs,
+            beside=hybrids.gemma4_layer_inputs,
             outside=hybrids.gemma4_input_table,
             # A dense part beside the experts, under the name of a dense layer's.
             modules={"shared": ("mlp.down_proj",), "experts": ("experts", "moe.experts")},

@@ -419,8 +419,7 @@ def searched_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
         factor = part.config.get("ffn_mult")
         if isinstance(factor, bool) or not isinstance(factor, int | float) or factor <= 0:
             raise InputError(
-                f"the configuration of '{keys.name}': 'ffn_mult' must be above zero, "
-                f"got {factor!r}"
+                f"the configuration of '{keys.name}': 'ffn_mult' must be above zero, got {factor!r}"
             )
         columns = int(2 * factor * keys.positive("hidden_size") / 3)
         inner = -(-columns // 256) * 256

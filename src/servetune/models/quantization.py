@@ -347,7 +347,9 @@ class CheckpointStorage:
         """
         names = [f"layers.{layer}.{module}" for module in modules]
         if self._mixed:
-            return next((self._listed[name] for name in names if name in self._listed), self._scheme)
+            return next(
+                (self._listed[name] for name in names if name in self._listed), self._scheme
+            )
         patterns = [*self._everywhere, *self._by_layer.get(layer, ())]
         left_out = any(_matches(pattern, name) for pattern in patterns for name in names)
         return "none" if left_out else self._scheme
@@ -402,10 +404,11 @@ def _mixed_name(config: Mapping[str, Any]) -> str:
     rest = _rest_of_mixed(config)
     usual = {part: max(schemes, key=lambda name: schemes[name]) for part, schemes in counts.items()}
     mixer = usual.get("mixer", rest)
-    stored = {part: usual[part] for part in ("experts", "shared", "dense", "head") if part in usual}
+    stored = {"input": mixer, "output": mixer}
+    stored |= {part: how for part, how in usual.items() if part != "mixer"}
     if "experts" in stored:
         stored.setdefault("shared", rest)
-    return join_parts({"input": mixer, "output": mixer, **stored})
+    return join_parts(stored)
 
 
 def join_parts(stored: Mapping[str, str]) -> str:
@@ -433,7 +436,9 @@ def join_parts(stored: Mapping[str, str]) -> str:
     # unless a wider scope before it says otherwise.
     named = [f"{scheme}@{scope}" for scheme, scope in pieces if scheme != base]
     if any(scheme != base for scheme, scope in pieces if scope == "feed_forward"):
-        named = [f"{scheme}@{scope}" for scheme, scope in pieces if scheme != base or scope == "experts"]
+        named = [
+            f"{scheme}@{scope}" for scheme, scope in pieces if scheme != base or scope == "experts"
+        ]
     if base != "none" or not named:
         named.append(base)
     if stored.get("head", "none") != "none":
@@ -471,8 +476,6 @@ def _scheme(config: Mapping[str, Any]) -> str:
     algorithm = str(config.get("quant_algo", "")).upper()
     if algorithm:
         return _modelopt(algorithm, config)
-    if method == "modelopt" and config.get("config_groups"):
-        return _compressed_tensors(config)
     if method == "compressed-tensors" or (not method and "config_groups" in config):
         return _compressed_tensors(config)
     if method in ("fp8", "fbgemm_fp8"):
