@@ -113,11 +113,11 @@ def _models() -> str:
         NOTE,
         "# Models of the catalogue\n",
         (
-            "Any other model with a Hugging Face `config.json` is read from a folder or the hub, if "
+            "Any other model with a Hugging Face `config.json` is read from a folder or the hub if "
             f"its `model_type` is one of {', '.join(f'`{name}`' for name in sorted(FAMILIES))}.\n"
         ),
         (
-            "Parameters are the decoder's: layers that only speculative decoding uses (MTP, next-n) "
+            "Parameters are the decoder's: layers that only speculation uses (MTP, next-n) "
             "are left out, and a vision tower counts as weights alone. Cache per token is what it "
             "grows by while no window is full; a state (linear attention, Mamba) is what each "
             "sequence takes beside it, whatever its length.\n"

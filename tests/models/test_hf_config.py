@@ -1,10 +1,11 @@
+import copy
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from servetune.errors import InputError, UnknownName
+from servetune.errors import InputError, ServetuneError, UnknownName
 from servetune.models import (
     Attention,
     DenseFeedForward,
@@ -14,6 +15,7 @@ from servetune.models import (
     NetworkShape,
     StateSpace,
     active_parameter_count,
+    catalogue,
     kv_bytes_per_token,
     parameter_count,
     shape_from_config,
@@ -490,6 +492,37 @@ def test_malformed_tables_inside_are_refused_by_the_key():
         searched([{"ffn": {"ffn_mult": 1.0}}])
     with pytest.raises(InputError, match="'ffn_mult' must be above zero"):
         searched([{"attention": {"no_op": True}, "ffn": {"ffn_mult": -1}}])
+
+
+def tables(config, path=()):
+    """Every table inside a configuration, with the way to it."""
+    yield path, config
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from tables(value, (*path, key))
+
+
+def one_of_each_family():
+    return {entry.config["model_type"]: entry.config for entry in catalogue().values()}
+
+
+@pytest.mark.parametrize("model_type", sorted(one_of_each_family()))
+def test_no_wrong_value_of_any_key_ends_in_another_error_than_ours(model_type):
+    config = one_of_each_family()[model_type]
+    for path, table in tables(config):
+        for key in table:
+            for wrong in (None, "x", -1, 0, [], {}, True, 1.5, [1], ["x"], {"a": 1}):
+                broken = copy.deepcopy(config)
+                inner = broken
+                for step in path:
+                    inner = inner[step]
+                inner[key] = wrong
+                try:
+                    shape = shape_from_config(broken, name="broken", source="test")
+                    assert parameter_count(shape) > 0
+                    assert kv_bytes_per_token(shape) >= 0
+                except ServetuneError as error:
+                    assert "\n" not in error.message  # noqa: PT017
 
 
 def shared_configs() -> list[Path]:

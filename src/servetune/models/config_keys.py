@@ -43,7 +43,23 @@ class Keys:
     def nested(self, key: str) -> Keys:
         """A table inside the configuration; an empty one where it is absent."""
         value = self.config.get(key)
-        return Keys(value if isinstance(value, Mapping) else {}, self.name)
+        if value is not None and not isinstance(value, Mapping):
+            raise InputError(
+                f"the configuration of '{self.name}': '{key}' must be a table of keys, "
+                f"got {value!r}",
+                hint="check config.json against the published one",
+            )
+        return Keys(value or {}, self.name)
+
+    def members(self, key: str) -> tuple[Any, ...]:
+        """Entries of a list; none where it is absent."""
+        value = self.config.get(key)
+        if value is not None and not isinstance(value, list | tuple):
+            raise InputError(
+                f"the configuration of '{self.name}': '{key}' must be a list, got {value!r}",
+                hint="check config.json against the published one",
+            )
+        return tuple(value or ())
 
     def flag(self, key: str, default: bool = False) -> bool:
         value = self.config.get(key)

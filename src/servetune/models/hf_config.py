@@ -432,7 +432,7 @@ def _mixtral(keys: Keys, _layer: int) -> FeedForward:
 
 def _qwen_moe(keys: Keys, layer: int) -> FeedForward:
     every = keys.positive("decoder_sparse_step")
-    if layer in (keys.config.get("mlp_only_layers") or ()) or (layer + 1) % every:
+    if layer in keys.members("mlp_only_layers") or (layer + 1) % every:
         return _dense(keys, layer)
     shared_inner = keys.count("shared_expert_intermediate_size")
     return _experts(

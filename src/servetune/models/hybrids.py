@@ -197,7 +197,8 @@ def _kv_heads(keys: Keys, heads: int, key: str = "num_key_value_heads") -> int:
 
 def kimi(keys: Keys, layer: int) -> Mixer:
     linear = keys.nested("linear_attn_config")
-    if layer + 1 in (linear.config.get("kda_layers") or ()):  # counted from one
+    linear_layers = linear.members("kda_layers")
+    if layer + 1 in linear_layers:  # counted from one
         heads, head_dim = linear.positive("num_heads"), linear.positive("head_dim")
         return LinearAttention(
             key_heads=heads,
@@ -209,6 +210,12 @@ def kimi(keys: Keys, layer: int) -> Mixer:
             decay_rank=head_dim,
             gate_rank=None if linear.flag("use_full_rank_gate") else head_dim,
             state_dtype="fp32",  # what vLLM 0.32 takes `auto` for here
+        )
+    if linear_layers and layer + 1 not in linear.members("full_attn_layers"):
+        raise InputError(
+            f"the configuration of '{keys.name}': neither 'kda_layers' nor 'full_attn_layers' "
+            f"names layer {layer + 1}",
+            hint="check config.json against the published one",
         )
     return LatentAttention(
         heads=keys.positive("num_attention_heads"),

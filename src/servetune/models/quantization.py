@@ -357,6 +357,8 @@ class CheckpointStorage:
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """The table that says it all: ModelOpt's own file nests it, config.json does not."""
+    if not isinstance(config, Mapping):
+        raise InputError(f"quantization_config must be a table of keys, got {config!r}")
     nested = config.get("quantization")
     return dict(nested) if isinstance(nested, Mapping) else dict(config)
 
@@ -535,6 +537,11 @@ def _compressed_tensors(config: Mapping[str, Any]) -> str:
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise InputError("quantization_config: 'config_groups' is missing")
+    if not all(
+        isinstance(group, Mapping) and isinstance(group.get("weights") or {}, Mapping)
+        for group in groups.values()
+    ):
+        raise InputError("quantization_config: each of 'config_groups' must be a table of keys")
     schemes = {_compressed_group(group, config) for group in groups.values()}
     if len(schemes) > 1:
         raise InputError(
@@ -570,7 +577,10 @@ def _cache_dtype(config: Mapping[str, Any]) -> str:
 def _ignored(config: Mapping[str, Any]) -> list[str]:
     patterns: list[str] = []
     for key in ("ignore", "modules_to_not_convert", "exclude_modules"):
-        patterns += [str(entry) for entry in config.get(key) or ()]
+        listed = config.get(key) or ()
+        if not isinstance(listed, list | tuple):
+            raise InputError(f"quantization_config: '{key}' must be a list, got {listed!r}")
+        patterns += [str(entry) for entry in listed]
     return patterns
 
 

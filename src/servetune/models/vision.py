@@ -4,14 +4,17 @@ Three layouts cover the published towers whose configuration gives every dimensi
 (`depth`), Kimi's (`vt_hidden_size`) and Gemma 4's (`gemma4_vision`). Counted against the
 model classes of transformers 5.19 (2026-11), but for Kimi K3's tower, whose class is not
 in it: it is taken as Kimi K2.5's without biases, which may be wrong by some millions.
-Other towers count as nothing.
+Other
+towers, and such as lack a dimension, count as nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from servetune.errors import InputError
 from servetune.models.config_keys import Keys
 
 __all__ = ["vision_parameters"]
@@ -26,6 +29,13 @@ def vision_parameters(config: Mapping[str, Any]) -> int:
     table = config.get("vision_config")
     if not isinstance(table, Mapping):
         return 0
+    try:
+        return _tower(table, config)
+    except InputError:
+        return 0  # of a published layout but for a dimension: as good as unknown
+
+
+def _tower(table: Mapping[str, Any], config: Mapping[str, Any]) -> int:
     keys = Keys(table, "vision_config")
     if "vt_hidden_size" in table:
         return _kimi(keys)
@@ -51,7 +61,7 @@ def _qwen(keys: Keys) -> int:
     merged = hidden * keys.positive("spatial_merge_size") ** 2
     merger = _linear(merged, merged) + _linear(merged, keys.positive("out_hidden_size"))
     mergers = merger + 2 * hidden
-    mergers += len(keys.config.get("deepstack_visual_indexes") or ()) * (merger + 2 * merged)
+    mergers += len(keys.members("deepstack_visual_indexes")) * (merger + 2 * merged)
     positions = keys.positive("num_position_embeddings") * hidden
     return _linear(pixels, hidden) + positions + keys.positive("depth") * block + mergers
 
@@ -67,8 +77,8 @@ def _kimi(keys: Keys) -> int:
     pixels = 3 * keys.positive("patch_size") ** 2
     patches = _linear(pixels, hidden, bias=keys.flag("patch_embed_proj_bias", default=True))
     positions = keys.positive("init_pos_emb_height") * keys.positive("init_pos_emb_width") * hidden
-    sides = keys.config.get("merge_kernel_size") or (2, 2)
-    merged = hidden * int(sides[0]) * int(sides[1])
+    sides = keys.members("merge_kernel_size") or (2, 2)
+    merged = hidden * math.prod(side for side in sides if isinstance(side, int))
     joint = norm + _linear(merged, merged, bias=biased)
     joint += _linear(merged, keys.positive("text_hidden_size"), bias=biased)
     return patches + positions + keys.positive("vt_num_hidden_layers") * block + norm + joint
