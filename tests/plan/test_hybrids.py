@@ -38,6 +38,19 @@ def test_a_sequence_takes_its_state_before_its_first_token():
     assert concurrent_sequences(plan, without, card, 16) > short
 
 
+def test_short_sequences_leave_their_states_less_room_for_tokens():
+    shape, card = shape_of(NANO), device("H100")
+    found = memory(Plan(model=NANO), shape, card)
+    counts = [found.kv_tokens_at(tokens) for tokens in (16, 1_536, 100_000)]
+    assert counts == sorted(counts)
+    assert counts[-1] < found.kv_tokens_per_engine
+    per_sequence = 1_536 * kv_bytes_per_token(shape) + state_bytes_per_sequence(shape)
+    held = counts[1] / 1_536
+    assert held == pytest.approx(found.kv_cache_bytes / per_sequence, rel=0.001)
+    plain = memory(Plan(model="Qwen/Qwen3-8B"), shape_of("Qwen/Qwen3-8B"), card)
+    assert plain.kv_tokens_at(16) == plain.kv_tokens_per_engine
+
+
 def test_states_are_split_by_head():
     shape, card = shape_of(QWEN), device("H100")
     whole = memory(Plan(model=QWEN), shape, card).state_bytes_per_sequence

@@ -88,7 +88,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         kv_bytes_per_token: Of one token on this device while no window is full.
         kv_tokens_per_engine: Tokens that the cache of one data-parallel engine holds, in
             whole blocks, as if no layer had a window: a floor where some have. States that
-            do not grow are not taken off it; `concurrent_sequences` does so.
+            do not grow are not taken off it; `kv_tokens_at` and `concurrent_sequences` do.
         kv_tokens: Of all data-parallel engines of one replica together.
         state_bytes_per_sequence: What a sequence takes of the cache on this device before
             its first token (linear attention, Mamba), on the fullest stage.
@@ -105,6 +105,17 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens_per_engine: int
     kv_tokens: int
     state_bytes_per_sequence: float = 0.0
+
+    def kv_tokens_at(self, context_tokens: float) -> int:
+        """Tokens that one engine's cache holds of sequences of this length, their states beside.
+
+        `kv_tokens_per_engine` where nothing keeps a state.
+        """
+        if not self.state_bytes_per_sequence or context_tokens <= 0:
+            return self.kv_tokens_per_engine
+        growing_bytes = context_tokens * self.kv_bytes_per_token
+        share = growing_bytes / (growing_bytes + self.state_bytes_per_sequence)
+        return int(self.kv_tokens_per_engine * share)
 
     @property
     def reserved_bytes(self) -> float:
