@@ -122,20 +122,36 @@ def _machines() -> str:
 
 def _models() -> str:
     from servetune.models import catalogue, load_shape
-    from servetune.models.counting import kv_bytes_per_token, parameter_count
+    from servetune.models.counting import (
+        kv_bytes_per_token,
+        parameter_count,
+        state_bytes_per_sequence,
+    )
+    from servetune.models.hf_config import FAMILIES
+    from servetune.units import MIB
 
     lines = [
         NOTE,
         "# Models of the catalogue\n",
-        "Any other model with a Hugging Face `config.json` is read from a folder or the hub.\n",
-        "| model | parameters | KV cache bytes per token | context |",
-        "|---|--:|--:|--:|",
+        (
+            "Any other model with a Hugging Face `config.json` is read from a folder or the hub if "
+            f"its `model_type` is one of {', '.join(f'`{name}`' for name in sorted(FAMILIES))}.\n"
+        ),
+        (
+            "Parameters are the decoder's: layers that only speculation uses (MTP, next-n) "
+            "are left out, and a vision tower counts as weights alone. Cache per token is what it "
+            "grows by while no window is full; a state (linear attention, Mamba) is what each "
+            "sequence takes beside it, whatever its length.\n"
+        ),
+        "| model | parameters | KV cache bytes per token | state per sequence | context |",
+        "|---|--:|--:|--:|--:|",
     ]
     for name in catalogue():
         shape = load_shape(name, catalogue_first=True)
+        state = state_bytes_per_sequence(shape)
         lines.append(
             f"| {name} | {parameter_count(shape) / 1e9:.2f} B | {kv_bytes_per_token(shape):,.0f} | "
-            f"{shape.max_context_tokens:,} |"
+            f"{f'{state / MIB:.1f} MiB' if state else '-'} | {shape.max_context_tokens:,} |"
         )
     return "\n".join([*lines, ""])
 

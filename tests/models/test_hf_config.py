@@ -1,18 +1,26 @@
+import copy
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from servetune.errors import InputError
+from servetune.errors import InputError, ServetuneError, UnknownName
 from servetune.models import (
     Attention,
     DenseFeedForward,
     ExpertFeedForward,
     LatentAttention,
+    LinearAttention,
+    NetworkShape,
+    StateSpace,
+    active_parameter_count,
+    catalogue,
     kv_bytes_per_token,
     parameter_count,
     shape_from_config,
+    state_bytes_per_sequence,
+    weight_bytes,
 )
 
 LLAMA = {
@@ -220,7 +228,7 @@ def test_what_is_no_table_is_refused(config):
 
 @pytest.mark.parametrize(
     ("model_type", "reason"),
-    [("nemotron_h", "Mamba"), ("glm_moe_dsa", "sparse attention"), ("brand_new", "not modelled")],
+    [("jamba", "Mamba-1"), ("falcon_h1", "side by side"), ("brand_new", "not modelled")],
 )
 def test_an_architecture_beyond_the_nouns_is_named_and_refused(model_type, reason):
     with pytest.raises(InputError, match=f"model_type '{model_type}'.*not modelled yet") as caught:
@@ -228,28 +236,361 @@ def test_an_architecture_beyond_the_nouns_is_named_and_refused(model_type, reaso
     assert reason in caught.value.message
 
 
+def nemotron(**changes):
+    return parse(
+        **{
+            "model_type": "nemotron_h",
+            "num_hidden_layers": 5,
+            "hybrid_override_pattern": "ME*-M",
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 8,
+            "ssm_state_size": 16,
+            "n_groups": 2,
+            "conv_kernel": 4,
+            "head_dim": 8,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "moe_shared_expert_intermediate_size": 40,
+            **changes,
+        }
+    )
+
+
+def test_nemotrons_layers_are_one_part_each():
+    shape = nemotron()
+    mixers = [type(layer.mixer) for layer in shape.layers]
+    assert mixers == [StateSpace, type(None), Attention, type(None), StateSpace]
+    parts = [type(layer.feed_forward) for layer in shape.layers]
+    assert parts == [type(None), ExpertFeedForward, type(None), DenseFeedForward, type(None)]
+    assert all(layer.norms == 1 for layer in shape.layers)
+    assert not shape.layers[1].feed_forward.gated
+
+
+def test_nemotrons_newer_files_list_their_layers_and_leave_out_how_many():
+    listed = ["mamba", "moe", "attention", "mlp", "mamba"]
+    newer = nemotron(hybrid_override_pattern=None, layers_block_type=listed, num_hidden_layers=None)
+    assert newer.layers == nemotron().layers
+
+
+def delta(**changes):
+    return parse(
+        **{
+            "model_type": "qwen3_5_text",
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "head_dim": 16,
+            **changes,
+        }
+    )
+
+
+def test_three_of_four_layers_are_linear_where_the_file_does_not_list_them():
+    shape = delta()
+    assert [(type(layer.mixer), layer.count) for layer in shape.layers] == [
+        (LinearAttention, 3),
+        (Attention, 1),
+    ]
+    assert shape.layers[1].mixer.gate_columns == 8 * 16
+    ungated = delta(attn_output_gate=False)
+    assert parameter_count(shape) - parameter_count(ungated) == 64 * 8 * 16
+
+
+def test_the_states_dtype_is_the_files():
+    wide, narrow = delta(mamba_ssm_dtype="float32"), delta()
+    assert wide.layers[0].mixer.state_dtype == "fp32"
+    assert state_bytes_per_sequence(wide) - state_bytes_per_sequence(narrow) == 3 * 4 * 8 * 8 * 2
+
+
+def test_layers_without_an_index_read_what_an_earlier_one_chose():
+    sparse = {
+        "model_type": "glm_moe_dsa",
+        "kv_lora_rank": 32,
+        "q_lora_rank": 48,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 16,
+        "first_k_dense_replace": 4,
+        "index_head_dim": 128,
+        "index_n_heads": 4,
+        "index_topk": 64,
+    }
+    everywhere = parse(**sparse)
+    assert [layer.count for layer in everywhere.layers] == [4]
+    shared = parse(**sparse, indexer_types=["full", "shared", "shared", "full"])
+    assert [layer.mixer.index is None for layer in shared.layers] == [False, True, False]
+    assert all(layer.mixer.top_k == 64 for layer in shared.layers)
+    assert kv_bytes_per_token(everywhere) - kv_bytes_per_token(shared) == 2 * 132
+
+
+def searched(blocks):
+    return parse(
+        model_type="nemotron-nas",
+        num_key_value_heads=None,
+        intermediate_size=None,
+        num_hidden_layers=len(blocks),
+        block_configs=blocks,
+    )
+
+
+def test_searched_layers_may_lack_a_part_and_differ_in_width():
+    shape = searched(
+        [
+            {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 5.25}},
+            {"attention": {"no_op": True}, "ffn": {"ffn_mult": 1.0}},
+            {"attention": {"n_heads_in_group": 4}, "ffn": {"no_op": True}},
+        ]
+    )
+    first, second, third = shape.layers
+    assert first.mixer.kv_heads == 2
+    assert first.feed_forward.inner == 256  # 2/3 of 5.25 * 64, to the next 256
+    assert second.mixer is None
+    assert third.feed_forward is None
+    assert [layer.norms for layer in shape.layers] == [2, 1, 1]
+
+
+def test_a_searched_layer_of_one_matrix_is_refused():
+    block = {"attention": {"replace_with_linear": True}, "ffn": {"ffn_mult": 1.0}}
+    with pytest.raises(InputError, match="one matrix, which is not modelled yet"):
+        searched([block])
+
+
+def test_gemma_4s_wide_layers_project_once_and_its_last_layers_borrow():
+    shape = parse(
+        model_type="gemma4_text",
+        num_hidden_layers=6,
+        head_dim=8,
+        global_head_dim=16,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        num_kv_shared_layers=2,
+        sliding_window=32,
+        hidden_size_per_layer_input=0,
+    )
+    singles = [layer.mixer for layer in shape.layers for _ in range(layer.count)]
+    assert [mixer.window for mixer in singles] == [32] * 5 + [None]
+    assert [mixer.borrows_cache for mixer in singles] == [False] * 4 + [True] * 2
+    assert singles[-1].key_is_value
+    assert (singles[-1].kv_heads, singles[-1].head_dim) == (1, 16)
+    assert not singles[0].key_is_value
+
+
+def test_gemma_4s_small_models_count_as_their_class_does():
+    # Gemma4ForCausalLM of transformers 5.19 with this configuration.
+    shape = parse(
+        model_type="gemma4_text",
+        vocab_size=1000,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=10,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        global_head_dim=64,
+        hidden_size_per_layer_input=16,
+        vocab_size_per_layer_input=1000,
+        num_kv_shared_layers=4,
+        use_double_wide_mlp=True,
+        sliding_window=64,
+        layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 2,
+    )
+    assert parameter_count(shape) == 7_073_392
+
+
+def test_lightning_attention_counts_as_its_class_does():
+    # MiniMaxForCausalLM of transformers 5.19 with this configuration.
+    shape = parse(
+        model_type="minimax",
+        vocab_size=1000,
+        hidden_size=256,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=32,
+        intermediate_size=128,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        layer_types=["linear_attention", "full_attention"] * 2,
+    )
+    assert parameter_count(shape) == 3_074_816
+
+
+def test_heads_inside_and_outside_windows_may_differ():
+    shape = parse(
+        model_type="mimo_v2_flash",
+        head_dim=12,
+        v_head_dim=8,
+        swa_num_attention_heads=16,
+        swa_num_key_value_heads=4,
+        swa_head_dim=12,
+        swa_v_head_dim=8,
+        sliding_window=32,
+        hybrid_layer_pattern=[0, 1, 1, 0],
+        moe_layer_freq=[0, 1, 1, 1],
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        add_swa_attention_sink_bias=True,
+    )
+    outer, inner, last = (layer.mixer for layer in shape.layers)
+    assert (outer.heads, outer.window, outer.sinks) == (8, None, False)
+    assert (inner.heads, inner.kv_heads, inner.window, inner.sinks) == (16, 4, 32, True)
+    assert (last.head_dim, last.value_dim) == (12, 8)
+
+
+def test_a_vision_tower_is_weight_and_not_parameters_of_the_decoder():
+    tower = {
+        "depth": 2,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "in_channels": 3,
+        "patch_size": 4,
+        "temporal_patch_size": 2,
+        "spatial_merge_size": 2,
+        "num_position_embeddings": 9,
+        "out_hidden_size": 64,
+        "num_heads": 2,
+    }
+    outer = {"model_type": "qwen3_vl", "text_config": {**LLAMA, "model_type": "qwen3_vl_text"}}
+    blind = shape_from_config(outer, name="vl", source="test")
+    seeing = shape_from_config({**outer, "vision_config": tower}, name="vl", source="test")
+    patches, positions = 3 * 2 * 16 * 16 + 16, 9 * 16
+    block = 4 * 16 + (16 * 48 + 48) + (16 * 16 + 16) + (16 * 32 + 32) + (32 * 16 + 16)
+    merger = 2 * 16 + (64 * 64 + 64) + (64 * 64 + 64)
+    assert seeing.vision_parameters == patches + positions + 2 * block + merger
+    assert parameter_count(seeing) == parameter_count(blind)
+    assert weight_bytes(seeing) - weight_bytes(blind) == 2 * seeing.vision_parameters
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hybrid_override_pattern": "ME*"}, "must name every layer"),
+        ({"hybrid_override_pattern": "ME*-X"}, "layers of type 'X'"),
+        ({"mamba_num_heads": None}, "lacks 'mamba_num_heads'"),
+        ({"ssm_state_size": 0}, "'ssm_state_size' must be"),
+        ({"num_experts_per_tok": 9}, "9 experts per token are more than"),
+        ({"mamba_ssm_cache_dtype": "int7"}, "int7"),
+    ],
+)
+def test_a_malformed_hybrid_is_refused_by_what_is_wrong(changes, said):
+    with pytest.raises((InputError, UnknownName)) as caught:
+        nemotron(**changes)
+    assert said in caught.value.message
+
+
+def test_malformed_tables_inside_are_refused_by_the_key():
+    with pytest.raises(InputError, match="linear_num_value_heads 3 is no multiple"):
+        delta(linear_num_value_heads=3)
+    with pytest.raises(InputError, match="layers of type 'mamba', which is not modelled"):
+        delta(layer_types=["mamba"] * 4)
+    for ratios in (None, [], ["4"], [-1], [True]):
+        with pytest.raises(InputError, match="'compress_ratios' must list"):
+            parse(model_type="deepseek_v4", compress_ratios=ratios)
+    with pytest.raises(InputError, match="'block_configs' must say 'attention'"):
+        searched([{"ffn": {"ffn_mult": 1.0}}])
+    with pytest.raises(InputError, match="'ffn_mult' must be above zero"):
+        searched([{"attention": {"no_op": True}, "ffn": {"ffn_mult": -1}}])
+
+
+def tables(config, path=()):
+    """Every table inside a configuration, with the way to it."""
+    yield path, config
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from tables(value, (*path, key))
+
+
+def one_of_each_family():
+    return {entry.config["model_type"]: entry.config for entry in catalogue().values()}
+
+
+@pytest.mark.parametrize("model_type", sorted(one_of_each_family()))
+def test_no_wrong_value_of_any_key_ends_in_another_error_than_ours(model_type):
+    config = one_of_each_family()[model_type]
+    for path, table in tables(config):
+        for key in table:
+            for wrong in (None, "x", -1, 0, [], {}, True, 1.5, [1], ["x"], {"a": 1}):
+                broken = copy.deepcopy(config)
+                inner = broken
+                for step in path:
+                    inner = inner[step]
+                inner[key] = wrong
+                try:
+                    shape = shape_from_config(broken, name="broken", source="test")
+                    assert parameter_count(shape) > 0
+                    assert kv_bytes_per_token(shape) >= 0
+                except ServetuneError as error:
+                    assert "\n" not in error.message  # noqa: PT017
+
+
 def shared_configs() -> list[Path]:
     default = Path(__file__).parents[3] / "shared"
     folder = Path(os.environ.get("SERVETUNE_SHARED", default)) / "data" / "model_configs"
-    return sorted(folder.glob("*_config.json"))
+    found = sorted(folder.glob("*_config.json"))
+    return [path for path in found if not path.name.endswith("_hf_quant_config.json")]
+
+
+def shared_shape(path: Path) -> NetworkShape:
+    """As `load_shape` reads a folder: the quantisation's own file where config.json is silent."""
+    config = json.loads(path.read_text())
+    beside = path.with_name(path.name.replace("_config.json", "_hf_quant_config.json"))
+    if not config.get("quantization_config") and beside.is_file():
+        config["quantization_config"] = json.loads(beside.read_text())
+    return shape_from_config(config, name=path.name, source="")
+
+
+#: Files that cannot be read, with the reason; none is left.
+UNREADABLE: dict[str, str] = {}
 
 
 @pytest.mark.skipif(not shared_configs(), reason="the shared set of published configs is not here")
-def test_published_configs_parse_or_say_in_one_line_why_not():
-    parsed = {}
-    for path in shared_configs():
-        if "hf_quant_config" in path.name:
-            continue
-        name = path.name.removesuffix("_config.json").replace("--", "/")
-        try:
-            parsed[name] = shape_from_config(json.loads(path.read_text()), name=name, source="")
-        except InputError as error:
-            assert "not modelled yet" in error.message  # noqa: PT017
-            assert "\n" not in error.message  # noqa: PT017
-    assert len(parsed) >= 40
-    assert parameter_count(parsed["Qwen/Qwen3-235B-A22B"]) == 235_093_634_560
-    assert parameter_count(parsed["mistralai/Mixtral-8x22B-v0.1"]) == 140_620_634_112
-    assert parsed["moonshotai/Kimi-K2.5"].quantization == "int4_g32@experts"
-    assert parsed["Qwen/Qwen3-30B-A3B-FP8"].quantization == "fp8_block"
-    assert parsed["nvidia/Kimi-K2.6-NVFP4"].quantization == "nvfp4@experts"
-    assert parsed["nvidia/Kimi-K2.6-NVFP4"].kv_cache_dtype == "fp8"
+@pytest.mark.parametrize("path", shared_configs(), ids=lambda path: path.name)
+def test_every_published_config_parses(path):
+    if path.name in UNREADABLE:
+        pytest.xfail(UNREADABLE[path.name])
+    shape = shared_shape(path)
+    parameters, active = parameter_count(shape), active_parameter_count(shape)
+    assert 0 < active <= parameters
+    plain = 2 * (parameters + shape.vision_parameters)
+    assert 0.25 * plain < weight_bytes(shape) <= plain
+    assert kv_bytes_per_token(shape) > 0
+    assert shape.layer_count > 10
+
+
+@pytest.mark.skipif(not shared_configs(), reason="the shared set of published configs is not here")
+@pytest.mark.parametrize(
+    ("name", "quantization", "cache"),
+    [
+        ("moonshotai--Kimi-K2.5", "int4_g32@experts", "auto"),
+        ("Qwen--Qwen3-30B-A3B-FP8", "fp8_block", "auto"),
+        ("zai-org--GLM-5-FP8", "fp8_block", "auto"),
+        ("nvidia--Kimi-K2.6-NVFP4", "nvfp4@experts", "fp8"),
+        ("nvidia--DeepSeek-V3.1-NVFP4", "nvfp4@feed_forward+nvfp4@output", "fp8"),
+        ("nvidia--DeepSeek-V4-Flash-NVFP4", "nvfp4@experts+fp8_block", "fp8"),
+        ("deepseek-ai--DeepSeek-V4-Flash", "mxfp4@experts+fp8_block", "fp8"),
+        ("sgl-project--DeepSeek-V4-Flash-FP8", "fp8_block", "fp8"),
+        ("moonshotai--Kimi-K3", "mxfp4@experts", "auto"),
+        ("nvidia--Qwen3.6-27B-NVFP4", "nvfp4w@feed_forward+fp8+nvfp4w@head", "fp8"),
+        ("nvidia--Qwen3.5-122B-A10B-NVFP4", "nvfp4@experts", "fp8"),
+        ("nvidia--Gemma-4-26B-A4B-NVFP4", "nvfp4@experts", "fp8"),
+        ("nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4", "nvfp4", "fp8"),
+        ("openai--gpt-oss-120b", "mxfp4@feed_forward", "auto"),
+    ],
+)
+def test_published_quantisations_are_read(name, quantization, cache):
+    folder = shared_configs()[0].parent
+    shape = shared_shape(folder / f"{name}_config.json")
+    assert (shape.quantization, shape.kv_cache_dtype) == (quantization, cache)
+
+
+@pytest.mark.skipif(not shared_configs(), reason="the shared set of published configs is not here")
+def test_layers_that_a_checkpoint_leaves_wide_are_wide_alone():
+    folder = shared_configs()[0].parent
+    shape = shared_shape(folder / "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4_config.json")
+    wide = [layer for layer in shape.layers if layer.quantization is not None]
+    # Its file names six attention layers and the Mamba layer before each.
+    assert sum(layer.count for layer in wide) == 12
+    assert {layer.quantization for layer in wide} == {"none"}
+    assert {type(layer.mixer) for layer in wide} == {Attention, StateSpace}

@@ -4,6 +4,7 @@ import pytest
 
 from servetune.errors import InputError, UnknownName
 from servetune.models import (
+    CheckpointStorage,
     cache_dtype_bytes,
     canonical_cache_dtype,
     canonical_dtype,
@@ -12,6 +13,7 @@ from servetune.models import (
     quantization_named,
 )
 from servetune.models import quantization as quantization_module
+from servetune.models.quantization import join_parts
 
 
 def from_config(config, layer_count=4):
@@ -141,6 +143,90 @@ def test_norms_after_attention_are_no_attention():
 def test_schemes_that_are_not_known_are_refused(config, said):
     with pytest.raises(InputError, match=said):
         from_config(config)
+
+
+def test_a_mixed_checkpoint_names_its_parts_narrowest_first():
+    mixed = quantization_named("nvfp4@experts+fp8_block")
+    assert mixed.name == "nvfp4@experts+fp8_block"
+    assert (mixed.scheme, mixed.scope, mixed.math_dtype) == ("nvfp4", "experts", "fp4")
+    assert mixed.width_of("experts") == 0.5625
+    assert mixed.width_of("shared") == mixed.width_of("input") == 1 + 4 / 16384
+    assert mixed.width_of("head") is None
+    assert mixed.covering(("linear",)).scheme == "fp8_block"
+    assert mixed.covering(("linear", "feed_forward", "experts")).scheme == "nvfp4"
+    with pytest.raises(UnknownName):
+        quantization_named("nvfp4@experts+fp9")
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"input": "fp8", "output": "fp8", "dense": "fp8"},
+        {"input": "none", "output": "nvfp4", "dense": "nvfp4"},
+        {"input": "none", "output": "none", "experts": "nvfp4", "shared": "none"},
+        {"input": "fp8", "output": "fp8", "experts": "mxfp4", "shared": "none"},
+        {"input": "fp8", "output": "none", "experts": "fp8", "shared": "mxfp4"},
+        {"input": "none", "output": "none", "experts": "none", "shared": "nvfp4"},
+        {"input": "fp8", "output": "fp8", "experts": "fp8", "shared": "nvfp4", "dense": "nvfp4"},
+        {"input": "fp8", "output": "fp8", "experts": "fp8", "shared": "none", "dense": "none"},
+        {"experts": "nvfp4", "shared": "nvfp4"},
+        {"input": "none", "output": "none", "dense": "none", "head": "nvfp4"},
+    ],
+)
+def test_a_joined_name_says_of_every_part_how_it_is_stored(stored):
+    joined = quantization_named(join_parts(stored))
+    for part, scheme in stored.items():
+        assert joined.width_of(part) == quantization_named(scheme).bytes_per_weight, part
+
+
+def modelopt_mixed(**modules):
+    layers = {name.replace("__", "."): {"quant_algo": how} for name, how in modules.items()}
+    return {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+
+
+def test_a_mixed_list_becomes_the_most_frequent_scheme_of_each_part():
+    config = modelopt_mixed(
+        model__layers__0__mlp__down_proj="NVFP4",
+        model__layers__1__mlp__down_proj="NVFP4",
+        model__layers__2__mlp__down_proj="FP8",
+        model__layers__0__self_attn__q_proj="FP8",
+        lm_head="W4A16_NVFP4",
+    )
+    assert from_config(config)[0] == "nvfp4@feed_forward+fp8+nvfp4w@head"
+    storage = CheckpointStorage(config)
+    assert storage.scheme(1, ["mlp.down_proj"]) == "nvfp4"
+    assert storage.scheme(2, ["mlp.down_proj"]) == "fp8"
+    assert storage.scheme(3, ["mlp.down_proj"]) == "none"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "layer", "module", "left_out"),
+    [
+        ("model.layers.3.self_attn*", 3, "self_attn.q_proj", True),
+        ("model.layers.3.self_attn*", 4, "self_attn.q_proj", False),
+        ("model.layers.1*", 1, "mlp.down_proj", True),
+        ("model.layers.1*", 11, "mlp.down_proj", False),
+        ("model.layers.*.self_attn", 7, "self_attn.o_proj", True),
+        ("re:.*self_attn.*", 7, "self_attn.o_proj", True),
+        (r"re:.*mlp\.(gate|up|down)_proj.*", 0, "mlp.down_proj", True),
+        (r"re:.*mlp\.(gate|up|down)_proj.*", 0, "mlp.experts.0.down_proj", False),
+        ("*.mlp.shared_expert.*", 0, "mlp.shared_expert.down_proj", True),
+        ("backbone.layers.4.mixer.in_proj", 4, "mixer.in_proj", True),
+        ("backbone.layers.4.mixer.in_proj", 4, "mixer.out_proj", False),
+        ("gate", 4, "mlp.gate", True),
+        ("gate", 4, "mlp.gate_proj", False),
+        ("mtp.layers.0*", 0, "mlp.down_proj", False),
+        ("vision_tower.encoder.layers.0*", 0, "mlp.down_proj", False),
+        ("re:.*(", 0, "mlp.down_proj", False),
+    ],
+)
+def test_patterns_leave_out_what_they_name_and_no_more(pattern, layer, module, left_out):
+    storage = CheckpointStorage({"quant_algo": "NVFP4", "exclude_modules": [pattern]})
+    assert storage.scheme(layer, [module]) == ("none" if left_out else "nvfp4")
+
+
+def test_a_plain_checkpoint_stores_everything_plainly():
+    assert CheckpointStorage(None).scheme(0, ["mlp.down_proj"]) == "none"
 
 
 def test_the_caches_own_dtype_is_read():

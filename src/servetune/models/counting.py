@@ -7,11 +7,19 @@
 | r_kv, r_q | `LatentAttention.kv_rank`, `q_rank` |
 | f, E | columns of one feed-forward part, experts in one layer |
 
-Everything here is one decoder as published: extra heads for speculative decoding and
-vision towers are not counted.
+Everything here is one decoder as published. Layers that only speculative decoding uses are
+not counted. A vision tower has parameters and weights (`NetworkShape.vision_parameters`),
+which `parameter_count` leaves out and `weight_bytes` takes in, as engines load it.
+
+A cache is counted entry by entry, as vLLM 0.32 lays it out (`v1/kv_cache_interface.py`, and
+the caches of its sparse-attention models, 2026-11). Pages are whole blocks on top of that,
+which `servetune.plan.limits` adds; padding of a page to a multiple of 512 or 576 bytes,
+under 0.2%, is left out.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,25 +31,35 @@ from servetune.models.quantization import (
 )
 from servetune.models.shape import (
     Attention,
+    CompressedAttention,
     DenseFeedForward,
     FeedForward,
     LatentAttention,
     Layer,
+    LinearAttention,
     Mixer,
     NetworkShape,
+    SparseIndex,
+    StateSpace,
 )
 
 __all__ = [
+    "CachePart",
     "LayerParameters",
     "active_parameter_count",
+    "cache_parts",
     "cached_numbers_per_token",
     "embedding_parameter_count",
     "head_parameter_count",
     "kv_bytes",
     "kv_bytes_per_token",
     "layer_parameters",
+    "layer_storage",
     "layer_weight_bytes",
     "parameter_count",
+    "state_bytes",
+    "state_bytes_per_sequence",
+    "vision_parameter_count",
     "weight_bytes",
 ]
 
@@ -52,14 +70,17 @@ class LayerParameters(msgspec.Struct, frozen=True, kw_only=True):
     Whole numbers for a whole layer; one device's share may have a fraction.
 
     Attributes:
-        heads: Matrices split by query head (query, output, and a latent's expansions).
+        heads: Matrices into the mixer that are split by head (queries, gates, a latent's
+            expansions, all of linear attention's and Mamba's).
+        output: The matrix back from the heads, split with them.
         kv_heads: Key and value matrices, split by KV head and copied beyond that.
-        latent: Down-projections of latent attention, whole on every device.
+        latent: Down-projections and indexes, whole on every device.
         dense: Feed-forward matrices of a layer without experts.
         experts: All routed experts together.
         shared_experts: Experts that every token visits.
-        router: Scores of the experts, whole on every device.
-        vectors: Norms, biases and attention sinks.
+        router: Scores of the experts, other narrow gates, and the projections around
+            experts of another width: whole on every device, never quantised.
+        vectors: Norms, biases, convolutions and attention sinks.
         active_experts: The part of `experts` that one token visits.
     """
 
@@ -72,6 +93,7 @@ class LayerParameters(msgspec.Struct, frozen=True, kw_only=True):
     router: float
     vectors: float
     active_experts: float
+    output: float = 0.0
 
     @property
     def total(self) -> float:
@@ -83,6 +105,7 @@ class LayerParameters(msgspec.Struct, frozen=True, kw_only=True):
         """What one token is multiplied with."""
         return (
             self.heads
+            + self.output
             + self.kv_heads
             + self.latent
             + self.dense
@@ -91,6 +114,25 @@ class LayerParameters(msgspec.Struct, frozen=True, kw_only=True):
             + self.router
             + self.vectors
         )
+
+
+class CachePart(NamedTuple):
+    """What one layer keeps of each token on one device, for as many tokens as it does.
+
+    A part that keeps one entry per several tokens has a fraction of the entry here.
+    """
+
+    bytes_per_token: float
+    window: int | None
+
+
+class _MixerParameters(NamedTuple):
+    heads: int = 0
+    output: int = 0
+    kv_heads: int = 0
+    latent: int = 0
+    narrow: int = 0
+    vectors: int = 0
 
 
 def parameter_count(shape: NetworkShape) -> int:
@@ -124,9 +166,15 @@ def active_parameter_count(shape: NetworkShape) -> int:
     return _outside_layers(shape) + int(layers)
 
 
+def vision_parameter_count(shape: NetworkShape) -> int:
+    """Parameters of the vision tower, where the configuration gives its dimensions."""
+    return shape.vision_parameters
+
+
 def _outside_layers(shape: NetworkShape) -> int:
-    """Embedding, output head and the last norm."""
-    return embedding_parameter_count(shape) + head_parameter_count(shape) + shape.hidden
+    """Embedding, output head, the last norm, and what else belongs to no layer."""
+    ends = embedding_parameter_count(shape) + head_parameter_count(shape)
+    return ends + shape.hidden + shape.extra_parameters
 
 
 def embedding_parameter_count(shape: NetworkShape) -> int:
@@ -141,67 +189,174 @@ def head_parameter_count(shape: NetworkShape) -> int:
 
 def layer_parameters(layer: Layer, hidden: int) -> LayerParameters:
     """Parameters of one layer of the group (not times `count`)."""
-    heads, kv_heads, latent, mixer_vectors = _mixer_parameters(layer.mixer, hidden)
+    mixer = _mixer_parameters(layer.mixer, hidden)
     dense, experts, active, shared, router, other_vectors = _feed_forward_parameters(
         layer.feed_forward, hidden
     )
     return LayerParameters(
-        heads=heads,
-        kv_heads=kv_heads,
-        latent=latent,
+        heads=mixer.heads,
+        output=mixer.output,
+        kv_heads=mixer.kv_heads,
+        latent=mixer.latent,
         dense=dense,
         experts=experts,
         active_experts=active,
         shared_experts=shared,
-        router=router,
-        vectors=mixer_vectors + other_vectors + layer.norms * hidden,
+        router=router + mixer.narrow,
+        vectors=mixer.vectors + other_vectors + layer.norms * hidden + layer.extra_parameters,
     )
 
 
-def _mixer_parameters(mixer: Mixer, hidden: int) -> tuple[int, int, int, int]:
+def _mixer_parameters(mixer: Mixer | None, hidden: int) -> _MixerParameters:
+    if mixer is None:
+        return _MixerParameters()
     if isinstance(mixer, LatentAttention):
         return _latent_parameters(mixer, hidden)
+    if isinstance(mixer, CompressedAttention):
+        return _compressed_parameters(mixer, hidden)
+    if isinstance(mixer, LinearAttention):
+        return _linear_parameters(mixer, hidden)
+    if isinstance(mixer, StateSpace):
+        return _state_space_parameters(mixer, hidden)
+    return _attention_parameters(mixer, hidden)
+
+
+def _attention_parameters(mixer: Attention, hidden: int) -> _MixerParameters:
     query_width = mixer.heads * mixer.head_dim
-    kv_width = mixer.kv_heads * mixer.head_dim
+    key_width = mixer.kv_heads * mixer.head_dim
+    value_width = 0 if mixer.key_is_value else mixer.kv_heads * mixer.value_width
+    if mixer.borrows_cache:
+        key_width = value_width = 0
     vectors = mixer.heads if mixer.sinks else 0
     if mixer.qkv_bias:
-        vectors += query_width + 2 * kv_width
+        vectors += query_width + key_width + value_width
     if mixer.output_bias:
         vectors += hidden
     if mixer.qk_norm:
-        vectors += query_width + kv_width if mixer.qk_norm_all_heads else 2 * mixer.head_dim
-    return 2 * hidden * query_width, 2 * hidden * kv_width, 0, vectors
+        per_key = 0 if mixer.borrows_cache else mixer.head_dim
+        vectors += query_width + key_width if mixer.qk_norm_all_heads else mixer.head_dim + per_key
+    index, scores, index_vectors = _index_parameters(mixer.index, hidden)
+    return _MixerParameters(
+        heads=hidden * (query_width + mixer.gate_columns),
+        output=hidden * mixer.heads * mixer.value_width,
+        kv_heads=hidden * (key_width + value_width),
+        latent=index,
+        narrow=scores,
+        vectors=vectors + index_vectors,
+    )
 
 
-def _latent_parameters(mixer: LatentAttention, hidden: int) -> tuple[int, int, int, int]:
+def _latent_parameters(mixer: LatentAttention, hidden: int) -> _MixerParameters:
     query_width = mixer.heads * (mixer.nope_dim + mixer.rope_dim)
     heads = mixer.kv_rank * mixer.heads * (mixer.nope_dim + mixer.value_dim)
-    heads += mixer.heads * mixer.value_dim * hidden
-    latent = hidden * (mixer.kv_rank + mixer.rope_dim)
-    if mixer.q_rank is None:
-        return heads + hidden * query_width, 0, latent, mixer.kv_rank
-    heads += mixer.q_rank * query_width
-    latent += hidden * mixer.q_rank
-    return heads, 0, latent, mixer.kv_rank + mixer.q_rank
+    if mixer.output_gate:
+        heads += hidden * mixer.heads * mixer.value_dim
+    heads += (mixer.q_rank or hidden) * query_width
+    index, scores, index_vectors = _index_parameters(mixer.index, hidden)
+    q_rank = mixer.q_rank or 0
+    return _MixerParameters(
+        heads=heads,
+        output=mixer.heads * mixer.value_dim * hidden,
+        latent=hidden * (mixer.kv_rank + mixer.rope_dim + q_rank) + index,
+        narrow=scores,
+        vectors=mixer.kv_rank + q_rank + index_vectors,
+    )
 
 
-def _feed_forward_parameters(part: FeedForward, hidden: int) -> tuple[int, int, int, int, int, int]:
+def _index_parameters(index: SparseIndex | None, hidden: int) -> tuple[int, int, int]:
+    """Matrices, the weights of its heads, and its two norms' vectors."""
+    if index is None:
+        return 0, 0, 0
+    queries = (index.query_rank or hidden) * index.heads * index.dim
+    scores = hidden * index.heads if index.weighted else 0
+    return queries + hidden * index.dim, scores, 2 * index.dim
+
+
+def _compressed_parameters(mixer: CompressedAttention, hidden: int) -> _MixerParameters:
+    """h(r_q + d) down, r_q*n*d up, n*d*r_o and g*r_o*h out; compressors stay wide.
+
+    A compressor projects to a vector and its scores, twice that wide where it overlaps,
+    and adds a vector per position of its block.
+    """
+    narrow, vectors = 0, mixer.heads + mixer.q_rank + mixer.head_dim
+    latent = hidden * (mixer.q_rank + mixer.head_dim)
+    copies = 2 if mixer.overlapping else 1
+    widths = [mixer.head_dim] if mixer.ratio else []
+    if mixer.index is not None:
+        latent += (mixer.index.query_rank or hidden) * mixer.index.heads * mixer.index.dim
+        narrow += hidden * mixer.index.heads
+        widths.append(mixer.index.dim)
+    for width in widths:
+        narrow += 2 * hidden * copies * width
+        vectors += mixer.ratio * copies * width + width
+    output = mixer.heads * mixer.head_dim * mixer.output_rank
+    output += mixer.output_groups * mixer.output_rank * hidden
+    return _MixerParameters(
+        heads=mixer.q_rank * mixer.heads * mixer.head_dim,
+        output=output,
+        latent=latent,
+        narrow=narrow,
+        vectors=vectors,
+    )
+
+
+def _linear_parameters(mixer: LinearAttention, hidden: int) -> _MixerParameters:
+    """Queries, keys, values and the gate in, one number per head for what is written."""
+    values = mixer.value_heads * mixer.value_dim
+    heads = hidden * mixer.conv_channels
+    if mixer.gate_rank is None:
+        heads += hidden * values
+    else:
+        heads += mixer.gate_rank * (hidden + values)
+    narrow, vectors = 0, mixer.conv_channels * mixer.conv_width
+    vectors += values if mixer.norm_all_heads else mixer.value_dim
+    if mixer.decay == "head":
+        narrow = 2 * hidden * mixer.value_heads
+        vectors += 2 * mixer.value_heads
+    elif mixer.decay == "channel":
+        rank = mixer.decay_rank or mixer.key_dim
+        narrow = hidden * mixer.value_heads
+        heads += rank * (hidden + values)
+        vectors += mixer.value_heads + values
+    return _MixerParameters(heads=heads, output=values * hidden, narrow=narrow, vectors=vectors)
+
+
+def _state_space_parameters(mixer: StateSpace, hidden: int) -> _MixerParameters:
+    columns = mixer.inner + mixer.conv_channels + mixer.heads
+    vectors = mixer.conv_channels * mixer.conv_width + 3 * mixer.heads + mixer.inner
+    if mixer.conv_bias:
+        vectors += mixer.conv_channels
+    if mixer.bias:
+        vectors += columns + hidden
+    return _MixerParameters(heads=hidden * columns, output=mixer.inner * hidden, vectors=vectors)
+
+
+def _feed_forward_parameters(
+    part: FeedForward | None, hidden: int
+) -> tuple[int, int, int, int, int, int]:
+    if part is None:
+        return 0, 0, 0, 0, 0, 0
     matrices = 3 if part.gated else 2
     if isinstance(part, DenseFeedForward):
         vectors = (matrices - 1) * part.inner + hidden if part.bias else 0
         return matrices * hidden * part.inner, 0, 0, 0, 0, vectors
-    one_expert = matrices * hidden * part.inner
+    width = part.width or hidden
+    one_expert = matrices * width * part.inner
     if part.bias:
-        one_expert += (matrices - 1) * part.inner + hidden
+        one_expert += (matrices - 1) * part.inner + width
     vectors = part.experts if part.router_bias else 0
     if part.shared_gate:
         vectors += hidden
+    router = hidden * part.experts
+    if part.width:
+        router += 2 * hidden * part.width
+        vectors += part.width if part.width_norm else 0
     return (
         0,
         part.experts * one_expert,
         part.active * one_expert,
         matrices * hidden * part.shared_inner,
-        hidden * part.experts,
+        router,
         vectors,
     )
 
@@ -211,12 +366,14 @@ def weight_bytes(
 ) -> float:
     """Bytes of all weights together, before any parallel split.
 
-    Matrices in the quantisation's scope take its bytes per weight; embeddings, head,
-    routers, norms and biases keep the model's dtype.
+    Matrices in the quantisation's scope take its bytes per weight; embeddings, routers,
+    norms, biases and a vision tower keep the model's dtype, and so does the head unless
+    the checkpoint says otherwise.
 
     Args:
         shape: The network.
-        quantization_name: As if stored so; `None` for what the checkpoint has.
+        quantization_name: As if stored so; `None` for what the checkpoint has, layer by
+            layer.
         dtype: Of what is not quantised; `None` for the model's own.
     """
     storage = quantization_named(
@@ -225,34 +382,95 @@ def weight_bytes(
     plain_bytes = DTYPE_BYTES[dtype or shape.dtype]
     layers = sum(
         layer.count
-        * layer_weight_bytes(layer_parameters(layer, shape.hidden), storage, plain_bytes)
+        * layer_weight_bytes(
+            layer_parameters(layer, shape.hidden),
+            storage if quantization_name is not None else layer_storage(layer, storage),
+            plain_bytes,
+        )
         for layer in shape.layers
     )
-    return _outside_layers(shape) * plain_bytes + layers
+    head = head_parameter_count(shape)
+    head_bytes = storage.width_of("head") or plain_bytes
+    plain = _outside_layers(shape) - head + shape.vision_parameters
+    return plain * plain_bytes + head * head_bytes + layers
+
+
+def layer_storage(layer: Layer, network: Quantization) -> Quantization:
+    """How these layers are stored: their own way, else the network's.
+
+    A network that is quantised on loading (its checkpoint is plain) has no layers of their
+    own way.
+    """
+    return network if layer.quantization is None else quantization_named(layer.quantization)
 
 
 def layer_weight_bytes(
     parameters: LayerParameters, storage: Quantization, plain_bytes: float
 ) -> float:
     """Bytes of one layer's parameters (or of one device's share of them)."""
-    packed_bytes = plain_bytes if storage.bytes_per_weight is None else storage.bytes_per_weight
-    packed = parameters.experts
-    if storage.scope in ("linear", "feed_forward"):
-        packed += parameters.dense + parameters.shared_experts
-    if storage.scope == "linear":
-        packed += parameters.heads + parameters.kv_heads + parameters.latent
-    return packed * packed_bytes + (parameters.total - packed) * plain_bytes
+    buckets = {
+        "input": parameters.heads + parameters.kv_heads + parameters.latent,
+        "output": parameters.output,
+        "dense": parameters.dense,
+        "shared": parameters.shared_experts,
+        "experts": parameters.experts,
+    }
+    packed_bytes = sum(
+        count * (storage.width_of(part) or plain_bytes) for part, count in buckets.items()
+    )
+    return packed_bytes + (parameters.total - sum(buckets.values())) * plain_bytes
 
 
-def cached_numbers_per_token(mixer: Mixer, *, tensor_parallel: int = 1) -> float:
-    """Numbers that one layer keeps of one token on each device.
+def cached_numbers_per_token(mixer: Mixer | None, *, tensor_parallel: int = 1) -> float:
+    """Numbers that one layer keeps of one token on each device, indexes left out.
 
     A key and a value vector per KV head, 2*n_kv*d, where a device holds at least one head;
-    latent attention keeps r_kv + rope for all heads and cannot be split by head.
+    latent attention keeps r_kv + rope for all heads and cannot be split by head. Mixers
+    whose state does not grow keep none.
     """
     if isinstance(mixer, LatentAttention):
         return mixer.kv_rank + mixer.rope_dim
-    return 2 * max(1.0, mixer.kv_heads / tensor_parallel) * mixer.head_dim
+    if isinstance(mixer, CompressedAttention):
+        return mixer.head_dim * (1 + (1 / mixer.ratio if mixer.ratio else 0))
+    if not isinstance(mixer, Attention) or mixer.borrows_cache:
+        return 0.0
+    local_heads = max(1.0, mixer.kv_heads / tensor_parallel)
+    return local_heads * (mixer.head_dim + mixer.value_width)
+
+
+def cache_parts(
+    mixer: Mixer | None, width_bytes: float, *, tensor_parallel: int = 1
+) -> tuple[CachePart, ...]:
+    """What one layer's cache holds of each token on one device, with its window.
+
+    An index keeps its key in its own format beside the cache. In eight bits the caches of
+    sparse latent attention keep the rotated part in 16 and a scale per 128 numbers
+    (`fp8_ds_mla`, 656 bytes for DeepSeek-V3.2), and DeepSeek-V4's the rotated part in 16
+    and a scale per 64, padded to 8 (584 bytes).
+
+    Args:
+        mixer: `None` for a layer without one.
+        width_bytes: Of one cached number.
+        tensor_parallel: Devices that the KV heads are spread over.
+    """
+    if isinstance(mixer, CompressedAttention):
+        entry_bytes = mixer.head_dim * width_bytes
+        if width_bytes == 1:
+            entry_bytes += mixer.rope_dim + 8
+        parts = [CachePart(entry_bytes, mixer.window)]
+        if mixer.ratio:
+            index_bytes = mixer.index.key_bytes if mixer.index else 0.0
+            parts.append(CachePart((entry_bytes + index_bytes) / mixer.ratio, None))
+        return tuple(parts)
+    if not isinstance(mixer, Attention | LatentAttention):
+        return ()
+    numbers = cached_numbers_per_token(mixer, tensor_parallel=tensor_parallel)
+    entry_bytes = numbers * width_bytes
+    if isinstance(mixer, LatentAttention) and mixer.top_k and width_bytes == 1:
+        entry_bytes += mixer.rope_dim + mixer.kv_rank / 128 * 4
+    if mixer.index is not None:
+        entry_bytes += mixer.index.key_bytes
+    return (CachePart(entry_bytes, mixer.window if isinstance(mixer, Attention) else None),)
 
 
 def kv_bytes_per_token(shape: NetworkShape, cache_dtype: str = "auto") -> float:
@@ -260,7 +478,7 @@ def kv_bytes_per_token(shape: NetworkShape, cache_dtype: str = "auto") -> float:
 
     2 * layers * n_kv * d * bytes for ordinary attention, layers * (r_kv + rope) * bytes for
     latent attention. Layers with a window stop growing once it is full: this is the rate
-    before that; see `kv_bytes`.
+    before that; see `kv_bytes`. What does not grow at all is in `state_bytes_per_sequence`.
 
     Args:
         shape: Dimensions before any tensor-parallel split.
@@ -272,25 +490,63 @@ def kv_bytes_per_token(shape: NetworkShape, cache_dtype: str = "auto") -> float:
         147456.0
     """
     width = _cache_width(shape, cache_dtype)
-    return width * sum(
-        layer.count * cached_numbers_per_token(layer.mixer) for layer in shape.layers
+    return sum(
+        layer.count * part.bytes_per_token
+        for layer in shape.layers
+        for part in cache_parts(layer.mixer, width)
     )
 
 
 def kv_bytes(shape: NetworkShape, context_tokens: float, cache_dtype: str = "auto") -> float:
     """Cache of one sequence of `context_tokens`, in bytes; windows cap their layers' part."""
     width = _cache_width(shape, cache_dtype)
-    return width * sum(
+    return sum(
         layer.count
-        * cached_numbers_per_token(layer.mixer)
-        * _kept_tokens(layer.mixer, context_tokens)
+        * part.bytes_per_token
+        * (context_tokens if part.window is None else min(context_tokens, part.window))
         for layer in shape.layers
+        for part in cache_parts(layer.mixer, width)
     )
 
 
-def _kept_tokens(mixer: Mixer, context_tokens: float) -> float:
-    window = mixer.window if isinstance(mixer, Attention) else None
-    return context_tokens if window is None else min(context_tokens, window)
+def state_bytes_per_sequence(shape: NetworkShape) -> float:
+    """What a sequence occupies whatever its length, in bytes, over the whole network.
+
+    The matrices of linear attention and Mamba and the last inputs of their convolutions,
+    and the blocks that DeepSeek-V4's compressors have not closed. Zero for a network that
+    keeps keys and values alone.
+
+    Example:
+        >>> from servetune.models.source import load_shape
+        >>> state_bytes_per_sequence(load_shape("Qwen/Qwen3-4B", catalogue_first=True))
+        0.0
+    """
+    plain_bytes = DTYPE_BYTES[shape.dtype]
+    return sum(layer.count * state_bytes(layer.mixer, plain_bytes) for layer in shape.layers)
+
+
+def state_bytes(mixer: Mixer | None, plain_bytes: float, *, tensor_parallel: int = 1) -> float:
+    """One layer's state of one sequence on one device; split by head."""
+    if isinstance(mixer, LinearAttention):
+        numbers = mixer.value_heads * mixer.key_dim * mixer.value_dim
+    elif isinstance(mixer, StateSpace):
+        numbers = mixer.heads * mixer.head_dim * mixer.state
+    elif isinstance(mixer, CompressedAttention):
+        return _compressor_bytes(mixer)
+    else:
+        return 0.0
+    width = plain_bytes if mixer.state_dtype == "auto" else DTYPE_BYTES[mixer.state_dtype]
+    kept_inputs = mixer.conv_channels * max(0, mixer.conv_width - 1)
+    return (numbers * width + kept_inputs * plain_bytes) / tensor_parallel
+
+
+def _compressor_bytes(mixer: CompressedAttention) -> float:
+    """Vectors and scores, in 32 bits, of the tokens that its open blocks are made of."""
+    if not mixer.ratio:
+        return 0.0
+    copies = 2 if mixer.overlapping else 1
+    width = mixer.head_dim + (mixer.index.dim if mixer.index else 0)
+    return copies * mixer.ratio * 2 * copies * width * DTYPE_BYTES["fp32"]
 
 
 def _cache_width(shape: NetworkShape, cache_dtype: str) -> float:

@@ -4,19 +4,36 @@ One table, `FAMILIES`, says for each `model_type` what its configuration leaves 
 defaults of the transformers classes (5.x, 2026), where biases and norms sit, which
 layers have a window, which have experts. A `model_type` that is not in the table is
 refused: a guess would be wrong by a factor, and silently.
+
+The mixers of the table's families and their feed-forward parts are here or, for those
+that mix kinds, in `hybrids.py`; what a vision tower weighs is in `vision.py`.
+Layers that only speculative decoding uses (`num_nextn_predict_layers`) are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from servetune.errors import InputError
-from servetune.models.quantization import DTYPE_BYTES, canonical_dtype, quantization_from_config
+from servetune.models import hybrids
+from servetune.models.config_keys import Keys
+from servetune.models.quantization import (
+    DTYPE_BYTES,
+    CheckpointStorage,
+    canonical_dtype,
+    join_parts,
+    quantization_from_config,
+    quantization_named,
+)
 from servetune.models.shape import (
     Attention,
+    CompressedAttention,
     DenseFeedForward,
     ExpertFeedForward,
     FeedForward,
@@ -25,6 +42,7 @@ from servetune.models.shape import (
     Mixer,
     NetworkShape,
 )
+from servetune.models.vision import vision_parameters
 
 __all__ = ["FAMILIES", "Family", "shape_from_config"]
 
@@ -32,8 +50,12 @@ __all__ = ["FAMILIES", "Family", "shape_from_config"]
 _TEXT_KEYS = ("text_config", "language_config", "llm_config")
 
 #: Where a window applies, for one layer of a configuration: its tokens or None.
-WindowRule = Callable[["_Keys", int], int | None]
-FeedForwardRule = Callable[["_Keys", int], FeedForward]
+WindowRule = Callable[[Keys, int], int | None]
+FeedForwardRule = Callable[[Keys, int], FeedForward | None]
+#: The mixer of one layer, where it is more than `_mixer` makes of the common keys.
+MixerRule = Callable[[Keys, int], Mixer | None]
+#: Numbers of one layer, or of the whole network, that belong to no part.
+CountRule = Callable[[Keys, int], int]
 
 
 class Family(NamedTuple):
@@ -50,6 +72,14 @@ class Family(NamedTuple):
         sinks: Whether each head has a learned sink.
         window: Which layers see a window.
         feed_forward: Which layers have experts, and how many.
+        mixer: What mixes tokens, layer by layer, in networks that mix kinds.
+        norms_of: Normalising vectors where layers differ in them.
+        beside: Parameters of a layer beside its parts.
+        outside: Parameters of the network beside layers, embedding and head, given the
+            number of its layers.
+        layer_list: A key whose list or string has an entry per layer and may stand for
+            `num_hidden_layers`.
+        modules: What its checkpoints call a part, where that is not as in `_MODULES`.
     """
 
     feed_forward: FeedForwardRule
@@ -62,6 +92,12 @@ class Family(NamedTuple):
     norms: int = 2
     latent: bool = False
     sinks: bool = False
+    mixer: MixerRule | None = None
+    norms_of: CountRule | None = None
+    beside: CountRule | None = None
+    outside: Callable[[Keys, int], int] | None = None
+    layer_list: tuple[str, ...] = ()
+    modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 def shape_from_config(config: Mapping[str, Any], *, name: str, source: str) -> NetworkShape:
@@ -76,79 +112,45 @@ def shape_from_config(config: Mapping[str, Any], *, name: str, source: str) -> N
         InputError: A key is missing or impossible, or the architecture is not modelled.
     """
     outer, keys, family = _open(config, name)
-    layer_count = keys.positive("num_hidden_layers")
-    quantization, kv_cache_dtype = quantization_from_config(
-        keys.config.get("quantization_config") or outer.get("quantization_config"),
-        layer_count=layer_count,
-    )
+    layer_count = _layer_count(keys, family)
+    stored = keys.config.get("quantization_config") or outer.get("quantization_config")
+    quantization, kv_cache_dtype = quantization_from_config(stored, layer_count=layer_count)
+    singles = _layers(keys, family, layer_count)
+    if keys.config.get("expert_dtype") == "fp4" and quantization == "fp8_block":
+        # DeepSeek-V4 says so beside its table, which speaks of the rest.
+        quantization = "mxfp4@experts+fp8_block"
+    elif quantization != "none":
+        singles, quantization = _stored(family, singles, CheckpointStorage(stored), quantization)
+    layers = _grouped(singles)
+    if kv_cache_dtype == "auto" and isinstance(layers[0].mixer, CompressedAttention):
+        kv_cache_dtype = "fp8"  # what vLLM 0.32 takes `auto` for in DeepSeek-V4
     return NetworkShape(
         name=name,
         architecture=_architecture(outer, keys),
         hidden=keys.positive("hidden_size"),
-        layers=_layers(keys, family, layer_count),
+        layers=layers,
         vocab=keys.positive("vocab_size"),
         tied_embeddings=_tied(outer, keys, family),
-        max_context_tokens=keys.positive("max_position_embeddings"),
+        max_context_tokens=keys.positive_of("max_position_embeddings", "model_max_length"),
         dtype=_dtype(outer, keys),
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         source=source,
+        extra_parameters=family.outside(keys, layer_count) if family.outside else 0,
+        vision_parameters=vision_parameters(outer),
     )
 
 
-class _Keys:
-    """A configuration whose values are checked as they are read."""
-
-    def __init__(self, config: Mapping[str, Any], name: str) -> None:
-        self.config = config
-        self.name = name
-
-    def positive(self, key: str) -> int:
-        """A whole number above zero, which must be there."""
-        value = self.config.get(key)
-        if value is None:
-            raise InputError(
-                f"the configuration of '{self.name}' lacks '{key}'",
-                hint="give the folder of a complete Hugging Face model, with its config.json",
-            )
-        return self._whole(key, value, least=1)
-
-    def count(self, key: str, default: int = 0) -> int:
-        """A whole number that may be zero."""
-        value = self.config.get(key)
-        return default if value is None else self._whole(key, value, least=0)
-
-    def optional(self, key: str) -> int | None:
-        """A positive number, or None where it is absent, null or zero."""
-        return self.count(key) or None
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self.config.get(key)
-        return default if value is None else bool(value)
-
-    def listed(self, key: str, layer: int) -> Any:
-        """Entry of one layer in a list that covers all layers, or None without such a list."""
-        values = self.config.get(key)
-        if values is None:
-            return None
-        if not isinstance(values, list | tuple) or layer >= len(values):
-            raise InputError(
-                f"the configuration of '{self.name}': '{key}' must list every layer",
-                hint="check config.json against the published one",
-            )
-        return values[layer]
-
-    def _whole(self, key: str, value: Any, *, least: int) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            wanted = "a whole number above zero" if least else "a whole number, zero or more"
-            raise InputError(
-                f"the configuration of '{self.name}': '{key}' must be {wanted}, got {value!r}",
-                hint="check config.json against the published one",
-            )
-        return value
+def _layer_count(keys: Keys, family: Family) -> int:
+    if keys.config.get("num_hidden_layers") is None:
+        for key in family.layer_list:
+            listed = keys.config.get(key)
+            if isinstance(listed, list | tuple | str) and listed:
+                return len(listed)
+    return keys.positive("num_hidden_layers")
 
 
-def _open(config: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], _Keys, Family]:
+def _open(config: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], Keys, Family]:
     if not isinstance(config, Mapping):
         raise InputError(
             f"the configuration of '{name}' must be a table of keys, got {type(config).__name__}"
@@ -170,24 +172,24 @@ def _open(config: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], _Key
     said = {key: value for key, value in text.items() if value is not None}
     # A key that is null is said, where null has a meaning: no window.
     nulls = {key: None for key in ("sliding_window",) if key in text and text[key] is None}
-    return config, _Keys({**family.defaults, **said, **nulls}, name), family
+    return config, Keys({**family.defaults, **said, **nulls}, name), family
 
 
-def _architecture(outer: Mapping[str, Any], keys: _Keys) -> str:
+def _architecture(outer: Mapping[str, Any], keys: Keys) -> str:
     names = outer.get("architectures") or keys.config.get("architectures")
     if isinstance(names, list | tuple) and names:
         return str(names[0])
     return str(keys.config.get("model_type") or outer.get("model_type"))
 
 
-def _tied(outer: Mapping[str, Any], keys: _Keys, family: Family) -> bool:
+def _tied(outer: Mapping[str, Any], keys: Keys, family: Family) -> bool:
     for config in (keys.config, outer):
         if config.get("tie_word_embeddings") is not None:
             return bool(config["tie_word_embeddings"])
     return family.tied
 
 
-def _dtype(outer: Mapping[str, Any], keys: _Keys) -> str:
+def _dtype(outer: Mapping[str, Any], keys: Keys) -> str:
     """The dtype that engines serve in: 32-bit checkpoints run in fp16 (vLLM `--dtype auto`)."""
     for config in (keys.config, outer):
         named = config.get("dtype") or config.get("torch_dtype")
@@ -197,19 +199,101 @@ def _dtype(outer: Mapping[str, Any], keys: _Keys) -> str:
     return "bf16"
 
 
-def _layers(keys: _Keys, family: Family, layer_count: int) -> tuple[Layer, ...]:
-    """Equal neighbours, gathered into groups."""
-    singles = [
-        (_mixer(keys, family, index), family.feed_forward(keys, index))
+def _layers(keys: Keys, family: Family, layer_count: int) -> list[Layer]:
+    """Every layer by itself."""
+    return [
+        Layer(
+            count=1,
+            mixer=family.mixer(keys, index) if family.mixer else _mixer(keys, family, index),
+            feed_forward=family.feed_forward(keys, index),
+            norms=family.norms_of(keys, index) if family.norms_of else family.norms,
+            extra_parameters=family.beside(keys, index) if family.beside else 0,
+        )
         for index in range(layer_count)
     ]
+
+
+def _grouped(layers: Iterable[Layer]) -> tuple[Layer, ...]:
+    """Equal neighbours, gathered into groups."""
     return tuple(
-        Layer(count=len(list(group)), mixer=mixer, feed_forward=part, norms=family.norms)
-        for (mixer, part), group in groupby(singles)
+        msgspec.structs.replace(layer, count=len(list(group))) for layer, group in groupby(layers)
     )
 
 
-def _mixer(keys: _Keys, family: Family, index: int) -> Mixer:
+#: Part -> what publishers call its largest matrices, after `layers.N.`.
+_MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "input": (
+            "self_attn.q_proj",
+            "self_attn.q_b_proj",
+            "self_attn.qkv_proj",
+            "linear_attn.in_proj_qkv",
+            "mixer.in_proj",
+            "mixer.q_proj",
+            "attn.wq_b",
+        ),
+        "output": (
+            "self_attn.o_proj",
+            "linear_attn.out_proj",
+            "mixer.out_proj",
+            "mixer.o_proj",
+            "attn.wo_b",
+        ),
+        "dense": ("mlp.down_proj", "mixer.down_proj", "ffn.w2"),
+        "shared": (
+            "mlp.shared_experts.down_proj",
+            "mlp.shared_expert.down_proj",
+            "mixer.shared_experts.down_proj",
+            "ffn.shared_experts.w2",
+        ),
+        "experts": (
+            "mlp.experts",
+            "mlp.experts.0.down_proj",
+            "block_sparse_moe.experts.0.w2",
+            "mixer.experts.0.down_proj",
+            "ffn.experts",
+            "experts.0.down_proj",
+        ),
+    }
+)
+
+
+def _stored(
+    family: Family, layers: Sequence[Layer], storage: CheckpointStorage, declared: str
+) -> tuple[list[Layer], str]:
+    """The layers with what sets them apart, and how most of the network is stored."""
+    called = {**_MODULES, **family.modules}
+    found = [
+        {part: storage.scheme(index, called[part]) for part in _parts(layer)}
+        for index, layer in enumerate(layers)
+    ]
+    counts: dict[str, Counter[str]] = {}
+    for schemes in found:
+        for part, scheme in schemes.items():
+            counts.setdefault(part, Counter())[scheme] += 1
+    usual = {part: tally.most_common(1)[0][0] for part, tally in counts.items()}
+    head = quantization_named(declared).covering(("head",))
+    network = join_parts({**usual, "head": head.scheme} if head else usual)
+    marked = [
+        layer
+        if all(usual[part] == scheme for part, scheme in schemes.items())
+        else msgspec.structs.replace(layer, quantization=join_parts(schemes))
+        for layer, schemes in zip(layers, found, strict=True)
+    ]
+    return marked, network
+
+
+def _parts(layer: Layer) -> list[str]:
+    """What a quantisation may treat apart in a layer."""
+    parts = [] if layer.mixer is None else ["input", "output"]
+    if isinstance(layer.feed_forward, DenseFeedForward):
+        parts.append("dense")
+    elif isinstance(layer.feed_forward, ExpertFeedForward):
+        parts += ["experts", "shared"] if layer.feed_forward.shared_inner else ["experts"]
+    return parts
+
+
+def _mixer(keys: Keys, family: Family, index: int) -> Mixer:
     heads = keys.positive("num_attention_heads")
     if family.latent:
         return LatentAttention(
@@ -240,7 +324,7 @@ def _mixer(keys: _Keys, family: Family, index: int) -> Mixer:
     )
 
 
-def _head_dim(keys: _Keys, heads: int) -> int:
+def _head_dim(keys: Keys, heads: int) -> int:
     stated = keys.optional("head_dim")
     if stated is not None:
         return stated
@@ -253,7 +337,7 @@ def _head_dim(keys: _Keys, heads: int) -> int:
     return hidden // heads
 
 
-def _useful_window(keys: _Keys, window: int | None) -> int | None:
+def _useful_window(keys: Keys, window: int | None) -> int | None:
     """A window as long as the longest context never closes."""
     if window is None or window >= keys.positive("max_position_embeddings"):
         return None
@@ -263,15 +347,15 @@ def _useful_window(keys: _Keys, window: int | None) -> int | None:
 # Which layers have a window.
 
 
-def _no_window(_keys: _Keys, _layer: int) -> int | None:
+def _no_window(_keys: Keys, _layer: int) -> int | None:
     return None
 
 
-def _window_everywhere(keys: _Keys, _layer: int) -> int | None:
+def _window_everywhere(keys: Keys, _layer: int) -> int | None:
     return keys.optional("sliding_window")
 
 
-def _window_after(keys: _Keys, layer: int) -> int | None:
+def _window_after(keys: Keys, layer: int) -> int | None:
     """Qwen: only where `use_sliding_window` holds, from layer `max_window_layers` on."""
     if not keys.flag("use_sliding_window"):
         return None
@@ -280,7 +364,7 @@ def _window_after(keys: _Keys, layer: int) -> int | None:
     return keys.optional("sliding_window") if layer >= keys.count("max_window_layers") else None
 
 
-def _window_by_type(keys: _Keys, layer: int) -> int | None:
+def _window_by_type(keys: Keys, layer: int) -> int | None:
     """Named per layer, else every layer but each `sliding_window_pattern`-th."""
     kind = keys.listed("layer_types", layer)
     if kind is None:
@@ -298,7 +382,7 @@ def _window_by_type(keys: _Keys, layer: int) -> int | None:
     )
 
 
-def _window_llama4(keys: _Keys, layer: int) -> int | None:
+def _window_llama4(keys: Keys, layer: int) -> int | None:
     """Chunks of `attention_chunk_size`, but for each fourth layer, which has no rotation."""
     if keys.config.get("layer_types") is not None:
         return _window_by_type(keys, layer)
@@ -311,12 +395,12 @@ def _window_llama4(keys: _Keys, layer: int) -> int | None:
 # Which layers have experts.
 
 
-def _dense(keys: _Keys, _layer: int) -> FeedForward:
+def _dense(keys: Keys, _layer: int) -> FeedForward:
     return DenseFeedForward(inner=keys.positive("intermediate_size"), bias=keys.flag("mlp_bias"))
 
 
 def _experts(
-    keys: _Keys,
+    keys: Keys,
     experts_key: str,
     inner: int,
     *,
@@ -342,13 +426,13 @@ def _experts(
     )
 
 
-def _mixtral(keys: _Keys, _layer: int) -> FeedForward:
+def _mixtral(keys: Keys, _layer: int) -> FeedForward:
     return _experts(keys, "num_local_experts", keys.positive("intermediate_size"))
 
 
-def _qwen_moe(keys: _Keys, layer: int) -> FeedForward:
+def _qwen_moe(keys: Keys, layer: int) -> FeedForward:
     every = keys.positive("decoder_sparse_step")
-    if layer in (keys.config.get("mlp_only_layers") or ()) or (layer + 1) % every:
+    if layer in keys.members("mlp_only_layers") or (layer + 1) % every:
         return _dense(keys, layer)
     shared_inner = keys.count("shared_expert_intermediate_size")
     return _experts(
@@ -360,7 +444,7 @@ def _qwen_moe(keys: _Keys, layer: int) -> FeedForward:
     )
 
 
-def _deepseek(keys: _Keys, layer: int) -> FeedForward:
+def _deepseek(keys: Keys, layer: int) -> FeedForward:
     """The first few layers are dense; later routers carry a correction per expert."""
     every = keys.count("moe_layer_freq", 1) or 1
     if layer < keys.count("first_k_dense_replace") or layer % every:
@@ -375,12 +459,12 @@ def _deepseek(keys: _Keys, layer: int) -> FeedForward:
     )
 
 
-def _gpt_oss(keys: _Keys, _layer: int) -> FeedForward:
+def _gpt_oss(keys: Keys, _layer: int) -> FeedForward:
     inner = keys.positive("intermediate_size")
     return _experts(keys, "num_local_experts", inner, router_bias=True, bias=True)
 
 
-def _llama4(keys: _Keys, layer: int) -> FeedForward:
+def _llama4(keys: Keys, layer: int) -> FeedForward:
     """Experts in each `interleave_moe_layer_step`-th layer, beside one shared expert."""
     every = keys.positive("interleave_moe_layer_step")
     if (layer + 1) % every:
@@ -389,7 +473,7 @@ def _llama4(keys: _Keys, layer: int) -> FeedForward:
     return _experts(keys, "num_local_experts", inner, shared_inner=inner)
 
 
-def _minimax(keys: _Keys, _layer: int) -> FeedForward:
+def _minimax(keys: Keys, _layer: int) -> FeedForward:
     return _experts(
         keys,
         "num_local_experts",
@@ -435,6 +519,61 @@ _GEMMA3 = _GEMMA2._replace(
     },
 )
 _DEEPSEEK = Family(_deepseek, _no_window, {"max_position_embeddings": 4096}, latent=True)
+_DEEPSEEK_V3 = _DEEPSEEK._replace(defaults={**_DEEPSEEK.defaults, "topk_method": "noaux_tc"})
+_DEEPSEEK_V4 = Family(
+    hybrids.deepseek_v4_experts,
+    _no_window,
+    {"sliding_window": 128, "num_hash_layers": 3, "hc_mult": 4},
+    mixer=hybrids.compressed,
+    beside=hybrids.hyper_connections,
+    outside=hybrids.last_hyper_connection,
+)
+_QWEN3_5 = Family(
+    _dense,
+    _no_window,
+    {
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "head_dim": 256,
+        "full_attention_interval": 4,
+        "decoder_sparse_step": 1,
+        "max_position_embeddings": 262144,
+    },
+    mixer=hybrids.qwen_delta,
+)
+_MINIMAX_TEXT = Family(
+    _mixtral,
+    _no_window,
+    {"max_position_embeddings": 10240000},
+    mixer=hybrids.lightning,
+)
+_MINIMAX_M3 = Family(
+    hybrids.minimax_m3_feed_forward,
+    _no_window,
+    {"use_routing_bias": True, "max_position_embeddings": 1048576},
+    mixer=hybrids.minimax_m3,
+)
+# Every published Step has 96 heads where it has a window; its own files may leave that out.
+_STEP = Family(
+    hybrids.step_feed_forward,
+    _no_window,
+    {
+        "attention_other_setting": {
+            "attention_type": "sliding_attention",
+            "num_attention_heads": 96,
+            "num_attention_groups": 8,
+            "head_dim": 128,
+        },
+        "use_head_wise_attn_gate": True,
+        "head_dim": 128,
+        "sliding_window": 512,
+        "max_position_embeddings": 65536,
+    },
+    mixer=hybrids.step,
+)
 _LLAMA4 = Family(
     _llama4,
     _window_llama4,
@@ -473,10 +612,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             qk_norm="shared",
         ),
         "deepseek_v2": _DEEPSEEK,
-        "deepseek_v3": _DEEPSEEK._replace(
-            defaults={**_DEEPSEEK.defaults, "topk_method": "noaux_tc"}
-        ),
-        "kimi_k2": _DEEPSEEK._replace(defaults={**_DEEPSEEK.defaults, "topk_method": "noaux_tc"}),
+        "deepseek_v3": _DEEPSEEK_V3,
+        "kimi_k2": _DEEPSEEK_V3,
         "gpt_oss": Family(
             _gpt_oss,
             _window_by_type,
@@ -489,6 +626,72 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             },
             sinks=True,
         ),
+        "glm4_moe_lite": _DEEPSEEK_V3,
+        "deepseek_v32": _DEEPSEEK_V3._replace(mixer=hybrids.sparse_latent),
+        "glm_moe_dsa": _DEEPSEEK_V3._replace(mixer=hybrids.sparse_latent),
+        "deepseek_v4": _DEEPSEEK_V4,
+        "deepseek_ref": _DEEPSEEK_V4,
+        "kimi_linear": Family(
+            hybrids.kimi_experts,
+            _no_window,
+            mixer=hybrids.kimi,
+            beside=hybrids.kimi_residuals,
+            outside=hybrids.kimi_last_residual,
+        ),
+        "qwen3_next": _QWEN3_5._replace(feed_forward=_qwen_moe),
+        "qwen3_5_text": _QWEN3_5,
+        "qwen3_5_moe_text": _QWEN3_5._replace(feed_forward=_qwen_moe),
+        "minimax": _MINIMAX_TEXT,
+        "minimax_text_01": _MINIMAX_TEXT,
+        "minimax_m1": _MINIMAX_TEXT,
+        "minimax_m3": _MINIMAX_M3,
+        "minimax_m3_text": _MINIMAX_M3,
+        "minimax_m3_vl_text": _MINIMAX_M3,
+        "nemotron_h": Family(
+            hybrids.nemotron_feed_forward,
+            _no_window,
+            {"max_position_embeddings": 4096},
+            mixer=hybrids.nemotron,
+            norms=1,
+            layer_list=("layers_block_type", "hybrid_override_pattern"),
+        ),
+        "nemotron-nas": Family(
+            hybrids.searched_feed_forward,
+            _no_window,
+            {"max_position_embeddings": 131072},
+            mixer=hybrids.searched,
+            norms_of=hybrids.searched_norms,
+            layer_list=("block_configs",),
+        ),
+        "mimo_v2_flash": Family(
+            hybrids.mimo_experts,
+            _no_window,
+            {"max_position_embeddings": 262144, "topk_method": "noaux_tc"},
+            mixer=hybrids.mimo,
+        ),
+        "step3p5": _STEP,
+        "step3p7": _STEP,
+        "gemma4_text": Family(
+            hybrids.gemma4_feed_forward,
+            _no_window,
+            {
+                "vocab_size": 262144,
+                "head_dim": 256,
+                "global_head_dim": 512,
+                "sliding_window": 512,
+                "sliding_window_pattern": 6,
+                "hidden_size_per_layer_input": 256,
+                "vocab_size_per_layer_input": 262144,
+                "max_position_embeddings": 131072,
+            },
+            tied=True,
+            mixer=hybrids.gemma4,
+            norms_of=hybrids.gemma4_norms,
+            beside=hybrids.gemma4_layer_inputs,
+            outside=hybrids.gemma4_input_table,
+            # A dense part beside the experts, under the name of a dense layer's.
+            modules={"shared": ("mlp.down_proj",), "experts": ("experts", "moe.experts")},
+        ),
         "llama4_text": _LLAMA4,
         "minimax_m2": Family(
             _minimax, _no_window, {"max_position_embeddings": 196608}, qk_norm="per_head"
@@ -499,21 +702,11 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 #: What stands in the way of architectures that people will ask for.
 _NOT_YET: Mapping[str, str] = MappingProxyType(
     {
-        "qwen3_next": "linear attention",
-        "qwen3_5_text": "linear attention",
-        "qwen3_5_moe_text": "linear attention",
-        "kimi_linear": "linear attention",
-        "nemotron_h": "Mamba layers",
-        "jamba": "Mamba layers",
-        "mamba": "a Mamba network",
-        "falcon_h1": "Mamba layers",
-        "deepseek_v32": "sparse attention",
-        "deepseek_v4": "sparse attention",
-        "deepseek_ref": "sparse attention",
-        "glm_moe_dsa": "sparse attention",
-        "minimax_m3": "sparse attention",
-        "nemotron-nas": "a network whose layers differ",
-        "mimo_v2_flash": "attention whose values are narrower than its keys",
-        "gemma4_text": "attention whose heads differ by layer",
+        "jamba": "Mamba-1 layers",
+        "mamba": "a Mamba-1 network",
+        "falcon_mamba": "a Mamba-1 network",
+        "falcon_h1": "attention and Mamba side by side in one layer",
+        "gemma3n_text": "layers that predict their own inputs",
+        "rwkv": "a recurrent network",
     }
 )

@@ -3,19 +3,25 @@
 A canonical name is `scheme` or `scheme@scope`. The scheme says how one weight is
 stored, the scope which matrices are: `linear` (all but embeddings, output head and
 routers; the default), `feed_forward` (attention keeps the model's dtype) or `experts`
-(routed experts alone).
+(routed experts alone). A mixed checkpoint joins several by `+`, the first that covers a
+matrix winning: `mxfp4@experts+fp8_block` is DeepSeek-V4, `nvfp4@feed_forward+fp8` a
+Qwen3.6 of NVIDIA's. Finer scopes name single parts, for layers that differ from the rest:
+`input` and `output` of a mixer, `dense`, `shared` (experts that every token visits), and
+`head` for the network's output head.
 
 | scheme | stored as | bytes per weight |
 |---|---|---|
 | `none` | the model's dtype | 2 or 4 |
 | `fp8` | one scale per tensor or channel | 1 |
 | `fp8_block` | one 32-bit scale per 128 x 128 block | 1 + 4/16384 |
+| `mxfp8` | one 8-bit scale per 32 weights | 1 + 1/32 |
 | `int8` | activations in int8 too | 1 |
 | `int8w` | activations stay | 1 |
 | `int4_gN` | one 16-bit scale per N weights | 0.5 + 2/N |
 | `int4_gNz` | and a 4-bit zero point (AWQ, asymmetric GPTQ) | 0.5 + 2.5/N |
 | `nf4` | one 32-bit scale per 64 weights (bitsandbytes) | 0.5 + 4/64 |
 | `nvfp4` | one 8-bit scale per 16 weights | 0.5 + 1/16 |
+| `nvfp4w` | activations stay | 0.5 + 1/16 |
 | `mxfp4` | one 8-bit scale per 32 weights | 0.5 + 1/32 |
 
 Layouts: OCP Microscaling 1.0 (mxfp4, 2023), NVIDIA's NVFP4 description (2025), the
@@ -36,11 +42,13 @@ from servetune.errors import InputError, UnknownName
 __all__ = [
     "CACHE_DTYPES",
     "DTYPE_BYTES",
+    "CheckpointStorage",
     "Quantization",
     "cache_dtype_bytes",
     "canonical_cache_dtype",
     "canonical_dtype",
     "effective_quantization",
+    "join_parts",
     "quantization_from_config",
     "quantization_named",
 ]
@@ -80,19 +88,37 @@ _CACHE_ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-SCOPES = ("linear", "feed_forward", "experts")
+#: Scope -> the parts of a network that it covers.
+_COVERED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "linear": ("input", "output", "dense", "shared", "experts"),
+        "feed_forward": ("dense", "shared", "experts"),
+        "experts": ("experts",),
+        "mixer": ("input", "output"),
+        "input": ("input",),
+        "output": ("output",),
+        "dense": ("dense",),
+        "shared": ("shared",),
+        "head": ("head",),
+    }
+)
+
+SCOPES = tuple(_COVERED)
 
 
 class Quantization(msgspec.Struct, frozen=True, kw_only=True):
     """How weights are stored, and which.
 
+    Of a mixed checkpoint, `scheme`, `scope` and what follows describe its first part.
+
     Attributes:
-        name: Canonical, `scheme` or `scheme@scope`.
+        name: Canonical, `scheme` or `scheme@scope`, several joined by `+`.
         scheme: How one weight is stored.
-        scope: Which matrices are; the rest keep the model's dtype.
+        scope: Which matrices are; the rest keep the model's dtype, or see `others`.
         bytes_per_weight: Scales and zero points included; `None` is the model's dtype.
         math_dtype: What matrices of this scheme are multiplied in where the silicon can
             (`fp8`, `int8`, `fp4`); `None` is the model's dtype.
+        others: Further parts of a mixed checkpoint.
     """
 
     name: str
@@ -100,6 +126,23 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
     scope: str
     bytes_per_weight: float | None
     math_dtype: str | None
+    others: tuple[Quantization, ...] = ()
+
+    def covering(self, scopes: Iterable[str]) -> Quantization | None:
+        """The first part whose scope is one of `scopes`; `None` where there is none."""
+        wanted = tuple(scopes)
+        return next((part for part in (self, *self.others) if part.scope in wanted), None)
+
+    def width_of(self, part: str) -> float | None:
+        """Bytes per weight of one part of a network, `None` for the model's dtype.
+
+        Args:
+            part: `input` or `output` of a mixer, `dense`, `shared`, `experts` or `head`.
+        """
+        for stored in (self, *self.others):
+            if part in _COVERED[stored.scope]:
+                return stored.bytes_per_weight
+        return None
 
 
 _FIXED: Mapping[str, tuple[float | None, str | None]] = MappingProxyType(
@@ -109,9 +152,11 @@ _FIXED: Mapping[str, tuple[float | None, str | None]] = MappingProxyType(
         "fp8_block": (1.0 + 4 / 128**2, "fp8"),
         "int8": (1.0, "int8"),
         "int8w": (1.0, None),
+        "mxfp8": (1.0 + 1 / 32, "fp8"),
         "int4": (0.5, None),
         "nf4": (0.5 + 4 / 64, None),
         "nvfp4": (0.5 + 1 / 16, "fp4"),
+        "nvfp4w": (0.5 + 1 / 16, None),
         "mxfp4": (0.5 + 1 / 32, None),
     }
 )
@@ -155,6 +200,14 @@ def quantization_named(name: str) -> Quantization:
         0.51953125
     """
     lowered = name.lower().replace("-", "_")
+    first, *others = [_part_named(part, name) for part in lowered.split("+")]
+    if not others:
+        return first
+    joined = "+".join(part.name for part in (first, *others))
+    return msgspec.structs.replace(first, name=joined, others=tuple(others))
+
+
+def _part_named(lowered: str, name: str) -> Quantization:
     scheme, _, scope = _ALIASES.get(lowered, lowered).partition("@")
     scope = scope or "linear"
     if scope not in SCOPES:
@@ -238,13 +291,186 @@ def quantization_from_config(
     """
     if not quantization_config:
         return "none", "auto"
-    config = dict(quantization_config)
-    if isinstance(config.get("quantization"), Mapping):
-        config = dict(config["quantization"])
+    config = _flat(quantization_config)
+    cache_dtype = _cache_dtype(config)
+    if _is_mixed(config):
+        return _mixed_name(config), cache_dtype
     scheme = _scheme(config)
     scope = _scope(_ignored(config), layer_count)
     name = scheme if scope == "linear" or scheme == "none" else f"{scheme}@{scope}"
-    return name, _cache_dtype(config)
+    return name, cache_dtype
+
+
+class CheckpointStorage:
+    """How a published checkpoint stores each module of each layer.
+
+    Reads the same tables as `quantization_from_config`, module by module: what a list
+    leaves out in some layers is left out there alone.
+    """
+
+    def __init__(self, quantization_config: Mapping[str, Any] | None) -> None:
+        config = _flat(quantization_config or {})
+        self._mixed = _is_mixed(config)
+        self._listed: dict[str, str] = {}
+        self._by_layer: dict[int, list[str]] = {}
+        self._everywhere: list[str] = []
+        if not config:
+            self._scheme = "none"
+        elif self._mixed:
+            self._scheme = _rest_of_mixed(config)
+            self._listed = {
+                _tail(name): how
+                for name, how in _listed_schemes(config).items()
+                if not _BESIDE.search(name)
+            }
+        else:
+            self._scheme = _scheme(config)
+            self._sort(_ignored(config))
+
+    def _sort(self, patterns: Iterable[str]) -> None:
+        for pattern in patterns:
+            if _BESIDE.search(pattern):
+                continue
+            numbered = _LAYER_NUMBER.search(pattern)
+            if numbered is None or pattern.startswith("re:"):
+                self._everywhere.append(pattern)
+            else:
+                self._by_layer.setdefault(int(numbered[1]), []).append(_tail(pattern))
+
+    def scheme(self, layer: int, modules: Iterable[str]) -> str:
+        """The scheme of one part of a layer.
+
+        Args:
+            layer: Its index.
+            modules: What publishers call the part's largest matrices (`self_attn.o_proj`);
+                the part is stored as the first of them that a list names.
+        """
+        names = [f"layers.{layer}.{module}" for module in modules]
+        if self._mixed:
+            return next(
+                (self._listed[name] for name in names if name in self._listed), self._scheme
+            )
+        patterns = [*self._everywhere, *self._by_layer.get(layer, ())]
+        left_out = any(_matches(pattern, name) for pattern in patterns for name in names)
+        return "none" if left_out else self._scheme
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The table that says it all: ModelOpt's own file nests it, config.json does not."""
+    if not isinstance(config, Mapping):
+        raise InputError(f"quantization_config must be a table of keys, got {config!r}")
+    nested = config.get("quantization")
+    return dict(nested) if isinstance(nested, Mapping) else dict(config)
+
+
+def _is_mixed(config: Mapping[str, Any]) -> bool:
+    listed = config.get("quantized_layers")
+    return isinstance(listed, Mapping) and bool(listed)
+
+
+def _listed_schemes(config: Mapping[str, Any]) -> dict[str, str]:
+    """Module -> scheme, as ModelOpt lists a mixed checkpoint."""
+    found = {}
+    for module, how in config["quantized_layers"].items():
+        algorithm = str(how.get("quant_algo", "")).upper() if isinstance(how, Mapping) else ""
+        found[str(module)] = _modelopt(algorithm, how if isinstance(how, Mapping) else {})
+    return found
+
+
+def _rest_of_mixed(config: Mapping[str, Any]) -> str:
+    """What is not listed keeps its dtype, unless the file names a method for it."""
+    if str(config.get("quant_method", "")).lower() == "fp8":
+        return "fp8_block" if config.get("weight_block_size") else "fp8"
+    return "none"
+
+
+#: Part -> what its modules are called; the first that fits a name decides.
+_PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("head", ("lm_head",)),
+    ("shared", ("shared_expert",)),
+    ("experts", ("experts",)),
+    ("dense", ("mlp.", "ffn.", "feed_forward.")),
+    ("mixer", ("attn.", "mixer.", "attention.")),
+)
+
+
+def _mixed_name(config: Mapping[str, Any]) -> str:
+    """The whole network's storage: each part's most frequent scheme."""
+    counts: dict[str, dict[str, int]] = {}
+    for module, scheme in _listed_schemes(config).items():
+        tail = _tail(module)
+        part = next((part for part, names in _PARTS if any(n in tail for n in names)), None)
+        if part is not None:
+            schemes = counts.setdefault(part, {})
+            schemes[scheme] = schemes.get(scheme, 0) + 1
+    rest = _rest_of_mixed(config)
+    usual = {part: max(schemes, key=lambda name: schemes[name]) for part, schemes in counts.items()}
+    mixer = usual.get("mixer", rest)
+    stored = {"input": mixer, "output": mixer}
+    stored |= {part: how for part, how in usual.items() if part != "mixer"}
+    if "experts" in stored:
+        stored.setdefault("shared", rest)
+    return join_parts(stored)
+
+
+def join_parts(stored: Mapping[str, str]) -> str:
+    """The canonical name of parts that are stored alike or otherwise.
+
+    Args:
+        stored: The scheme of each part that there is: `input`, `output`, `dense`, `shared`,
+            `experts`, and `head` where it is narrow.
+
+    Example:
+        >>> join_parts({"input": "fp8", "output": "fp8", "dense": "nvfp4"})
+        'nvfp4@feed_forward+fp8'
+    """
+    inner = {part: stored[part] for part in ("experts", "shared", "dense") if part in stored}
+    base = stored.get("input", stored.get("output", next(iter(inner.values()), "none")))
+    pieces = []
+    if len(set(inner.values())) > 1 and "experts" in inner:
+        pieces.append((inner.pop("experts"), "experts"))
+    if len(set(inner.values())) == 1:
+        pieces.append((next(iter(inner.values())), "feed_forward"))
+    else:
+        pieces += [(scheme, part) for part, scheme in inner.items()]
+    pieces.append((stored.get("output", base), "output"))
+    # The last piece covers whatever is left, so a part that is stored like it needs no name,
+    # unless a wider scope before it says otherwise.
+    named = [f"{scheme}@{scope}" for scheme, scope in pieces if scheme != base]
+    if any(scheme != base for scheme, scope in pieces if scope == "feed_forward"):
+        named = [
+            f"{scheme}@{scope}" for scheme, scope in pieces if scheme != base or scope == "experts"
+        ]
+    if base != "none" or not named:
+        named.append(base)
+    if stored.get("head", "none") != "none":
+        named.append(f"{stored['head']}@head")
+    return "+".join(named)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether a published pattern covers a module, both cut to what follows `layers.N`.
+
+    `re:` marks a regular expression, `*` stands for anything; a plain name covers the
+    module of that path, what lies inside it, and any module whose last words it is
+    (`gate`, `lm_head`), as transformers and vLLM match them.
+    """
+    if pattern.startswith("re:"):
+        try:
+            return re.match(pattern[3:], f"model.{name}") is not None
+        except re.error:
+            return False
+    if "*" in pattern:
+        at = pattern.find("layers.")
+        loose = ".*".join(re.escape(piece) for piece in pattern[max(0, at) :].split("*"))
+        return re.fullmatch(rf"{loose}(\..*)?", name) is not None
+    return name == pattern or name.startswith(f"{pattern}.") or name.endswith(f".{pattern}")
+
+
+def _tail(module: str) -> str:
+    """A module's path from `layers.N` on, so that prefixes of publishers do not matter."""
+    at = _LAYER_NUMBER.search(module)
+    return module[at.start() :] if at is not None else module
 
 
 def _scheme(config: Mapping[str, Any]) -> str:
@@ -275,6 +501,9 @@ def _modelopt(algorithm: str, config: Mapping[str, Any]) -> str:
         "FP8_PB_WO": "fp8_block",
         "NVFP4": "nvfp4",
         "NVFP4_AWQ": "nvfp4",
+        "W4A16_NVFP4": "nvfp4w",
+        "MXFP4": "mxfp4",
+        "MXFP8": "mxfp8",
         "W4A16_AWQ": f"int4_g{config.get('group_size') or 128}",
         "W8A8_SQ_PER_CHANNEL": "int8",
         "W8A16": "int8w",
@@ -308,6 +537,11 @@ def _compressed_tensors(config: Mapping[str, Any]) -> str:
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise InputError("quantization_config: 'config_groups' is missing")
+    if not all(
+        isinstance(group, Mapping) and isinstance(group.get("weights") or {}, Mapping)
+        for group in groups.values()
+    ):
+        raise InputError("quantization_config: each of 'config_groups' must be a table of keys")
     schemes = {_compressed_group(group, config) for group in groups.values()}
     if len(schemes) > 1:
         raise InputError(
@@ -343,11 +577,17 @@ def _cache_dtype(config: Mapping[str, Any]) -> str:
 def _ignored(config: Mapping[str, Any]) -> list[str]:
     patterns: list[str] = []
     for key in ("ignore", "modules_to_not_convert", "exclude_modules"):
-        patterns += [str(entry) for entry in config.get(key) or ()]
+        listed = config.get(key) or ()
+        if not isinstance(listed, list | tuple):
+            raise InputError(f"quantization_config: '{key}' must be a list, got {listed!r}")
+        patterns += [str(entry) for entry in listed]
     return patterns
 
 
 _LAYER_NUMBER = re.compile(r"layers\.(\d+)")
+
+#: Modules that are no part of the decoder, whose layers are numbered like its own.
+_BESIDE = re.compile(r"(?:^|[.*_])(?:mtp|vision|visual|audio|draft)")
 
 
 def _scope(ignored: Iterable[str], layer_count: int) -> str:
@@ -358,7 +598,7 @@ def _scope(ignored: Iterable[str], layer_count: int) -> str:
     or last layers, which is a detail of a percent or less.
     """
     patterns = list(ignored)
-    if not _covers(patterns, "self_attn", layer_count):
+    if not any(_covers(patterns, name, layer_count) for name in ("self_attn", "*.attn.")):
         return "linear"
     return "experts" if _covers(patterns, "shared_expert", layer_count) else "feed_forward"
 

@@ -45,6 +45,7 @@ class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         other_parameters: The part that is not the decoder: vision tower, extra heads.
         source: Where the numbers come from.
         config: The keys of its `config.json` that decide the shape.
+        published_within: How exactly its publisher says it, as a fraction.
         also: Ids of models with the same shape.
     """
 
@@ -52,6 +53,7 @@ class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     source: str
     config: dict[str, Any]
     other_parameters: int = 0
+    published_within: float = 0.005
     also: tuple[str, ...] = ()
 
 

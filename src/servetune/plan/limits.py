@@ -22,9 +22,11 @@ import msgspec
 from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware.device import Device
 from servetune.models.counting import (
-    cached_numbers_per_token,
+    cache_parts,
     embedding_parameter_count,
+    layer_storage,
     layer_weight_bytes,
+    state_bytes,
 )
 from servetune.models.quantization import (
     DTYPE_BYTES,
@@ -32,7 +34,16 @@ from servetune.models.quantization import (
     canonical_dtype,
     effective_quantization,
 )
-from servetune.models.shape import Attention, DenseFeedForward, LatentAttention, Layer, NetworkShape
+from servetune.models.shape import (
+    CompressedAttention,
+    DenseFeedForward,
+    LatentAttention,
+    Layer,
+    LinearAttention,
+    Mixer,
+    NetworkShape,
+    StateSpace,
+)
 from servetune.plan.defaults import resolved
 from servetune.plan.parallel import layer_share, possible_tensor_parallel, stage_layers
 from servetune.plan.plan import Plan
@@ -76,8 +87,11 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_bytes: What is left for keys and values; zero where nothing is.
         kv_bytes_per_token: Of one token on this device while no window is full.
         kv_tokens_per_engine: Tokens that the cache of one data-parallel engine holds, in
-            whole blocks, as if no layer had a window: a floor where some have.
+            whole blocks, as if no layer had a window: a floor where some have. States that
+            do not grow are not taken off it; `kv_tokens_at` and `concurrent_sequences` do.
         kv_tokens: Of all data-parallel engines of one replica together.
+        state_bytes_per_sequence: What a sequence takes of the cache on this device before
+            its first token (linear attention, Mamba), on the fullest stage.
     """
 
     device_bytes: float
@@ -90,6 +104,18 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: float
     kv_tokens_per_engine: int
     kv_tokens: int
+    state_bytes_per_sequence: float = 0.0
+
+    def kv_tokens_at(self, context_tokens: float) -> int:
+        """Tokens that one engine's cache holds of sequences of this length, their states beside.
+
+        `kv_tokens_per_engine` where nothing keeps a state.
+        """
+        if not self.state_bytes_per_sequence or context_tokens <= 0:
+            return self.kv_tokens_per_engine
+        growing_bytes = context_tokens * self.kv_bytes_per_token
+        share = growing_bytes / (growing_bytes + self.state_bytes_per_sequence)
+        return int(self.kv_tokens_per_engine * share)
 
     @property
     def reserved_bytes(self) -> float:
@@ -124,7 +150,9 @@ def memory(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
         )
         for layers, weights_bytes in stages
     ]
-    kv_cache_bytes, kv_bytes_per_token = min(left, key=lambda stage: stage[0] / stage[1])
+    # A stage whose layers keep nothing per token sets no limit.
+    growing = [stage for stage in left if stage[1]] or [(min(left)[0], 1.0)]
+    kv_cache_bytes, kv_bytes_per_token = min(growing, key=lambda stage: stage[0] / stage[1])
     tokens = _whole_blocks(kv_cache_bytes / kv_bytes_per_token, plan)
     return Memory(
         device_bytes=device.memory_bytes,
@@ -137,6 +165,9 @@ def memory(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
         kv_bytes_per_token=kv_bytes_per_token,
         kv_tokens_per_engine=tokens,
         kv_tokens=tokens * plan.data_parallel,
+        state_bytes_per_sequence=max(
+            _stage_state_bytes(plan, shape, layers) for layers, _ in stages
+        ),
     )
 
 
@@ -145,15 +176,17 @@ def concurrent_sequences(
 ) -> int:
     """Sequences of `context_tokens` whose cache one replica holds at once.
 
-    Each takes whole blocks; layers with a window keep no more than it. The scheduler's
-    limit max_num_seqs holds for each data-parallel engine.
+    Each takes whole blocks, and a state where layers keep one; layers with a window keep
+    no more than it. The scheduler's limit max_num_seqs holds for each data-parallel engine.
     """
     plan = resolved(plan, shape, device)
     free_bytes = _usable_bytes(plan, device) - sum(_reserved_bytes(plan, shape, device))
-    fitting = min(
-        max(0.0, free_bytes - weights_bytes) // _stage_kv_bytes(plan, shape, layers, context_tokens)
+    needs = [
+        (max(0.0, free_bytes - weights_bytes), _stage_kv_bytes(plan, shape, layers, context_tokens))
         for layers, weights_bytes in _stages(plan, shape)
-    )
+    ]
+    limit = plan.max_num_seqs or 1
+    fitting = min(left // need if need else (limit if left else 0) for left, need in needs)
     return min(int(fitting), plan.max_num_seqs or int(fitting)) * plan.data_parallel
 
 
@@ -271,15 +304,30 @@ def _activation_bytes(plan: Plan, shape: NetworkShape) -> float:
 
 def _width(plan: Plan, shape: NetworkShape, layer: Layer) -> float:
     """Numbers per token inside the wider half of a layer, on one device."""
-    ways, mixer, part = plan.tensor_parallel, layer.mixer, layer.feed_forward
-    if isinstance(mixer, LatentAttention):
-        attention = mixer.heads * (2 * (mixer.nope_dim + mixer.rope_dim) + mixer.value_dim) / ways
-    else:
-        attention = (2 * mixer.heads + 2 * max(ways, mixer.kv_heads)) * mixer.head_dim / ways
+    ways, part = plan.tensor_parallel, layer.feed_forward
+    mixed = _mixer_width(layer.mixer, ways)
+    if part is None:
+        return mixed
     if isinstance(part, DenseFeedForward):
-        return max(attention, 3 * part.inner / ways)
+        return max(mixed, 3 * part.inner / ways)
     columns = part.inner if plan.expert_parallel else part.inner / ways
-    return max(attention, part.active * (3 * columns + shape.hidden) + 3 * part.shared_inner / ways)
+    width = part.width or shape.hidden
+    return max(mixed, part.active * (3 * columns + width) + 3 * part.shared_inner / ways)
+
+
+def _mixer_width(mixer: Mixer | None, ways: int) -> float:
+    """Inputs and outputs of what mixes tokens, per token on one device."""
+    if mixer is None:
+        return 0.0
+    if isinstance(mixer, LatentAttention):
+        return mixer.heads * (2 * (mixer.nope_dim + mixer.rope_dim) + mixer.value_dim) / ways
+    if isinstance(mixer, CompressedAttention):
+        return 2 * mixer.heads * mixer.head_dim / ways + mixer.head_dim
+    if isinstance(mixer, LinearAttention):
+        return (mixer.conv_channels + 2 * mixer.value_heads * mixer.value_dim) / ways
+    if isinstance(mixer, StateSpace):
+        return (mixer.conv_channels + 2 * mixer.inner) / ways
+    return (2 * mixer.heads + 2 * max(ways, mixer.kv_heads)) * mixer.head_dim / ways
 
 
 def _stages(plan: Plan, shape: NetworkShape) -> list[tuple[tuple[Layer, ...], float]]:
@@ -287,29 +335,46 @@ def _stages(plan: Plan, shape: NetworkShape) -> list[tuple[tuple[Layer, ...], fl
     storage = effective_quantization(shape.quantization, plan.quantization)
     plain_bytes = _plain_bytes(plan, shape)
     embedding_bytes = embedding_parameter_count(shape) * plain_bytes / plan.tensor_parallel
+    head_bytes = embedding_bytes * (storage.width_of("head") or plain_bytes) / plain_bytes
+    # Tables of per-layer inputs and a vision tower lie with the embedding, split like it.
+    beside_bytes = (shape.extra_parameters + shape.vision_parameters) * plain_bytes
     stages = stage_layers(plan, shape)
     last = len(stages) - 1
     found = []
     for index, layers in enumerate(stages):
         weights_bytes = sum(
             layer.count
-            * layer_weight_bytes(layer_share(plan, layer, shape.hidden), storage, plain_bytes)
+            * layer_weight_bytes(
+                layer_share(plan, layer, shape.hidden), layer_storage(layer, storage), plain_bytes
+            )
             for layer in layers
         )
         if index == 0:
-            weights_bytes += embedding_bytes
+            weights_bytes += embedding_bytes + beside_bytes / plan.tensor_parallel
         if index == last:
             weights_bytes += shape.hidden * plain_bytes
             # A tied head needs a copy of the embedding where it is not on the same stage.
-            if last > 0 or not shape.tied_embeddings:
+            if not shape.tied_embeddings:
+                weights_bytes += head_bytes
+            elif last > 0:
                 weights_bytes += embedding_bytes
         found.append((layers, weights_bytes))
     return found
 
 
 def _stage_kv_bytes_per_token(plan: Plan, shape: NetworkShape, layers: tuple[Layer, ...]) -> float:
-    return _cache_width(plan, shape) * sum(
-        layer.count * cached_numbers_per_token(layer.mixer, tensor_parallel=plan.tensor_parallel)
+    width = _cache_width(plan, shape)
+    return sum(
+        layer.count * part.bytes_per_token
+        for layer in layers
+        for part in cache_parts(layer.mixer, width, tensor_parallel=plan.tensor_parallel)
+    )
+
+
+def _stage_state_bytes(plan: Plan, shape: NetworkShape, layers: tuple[Layer, ...]) -> float:
+    plain_bytes = _plain_bytes(plan, shape)
+    return sum(
+        layer.count * state_bytes(layer.mixer, plain_bytes, tensor_parallel=plan.tensor_parallel)
         for layer in layers
     )
 
@@ -317,13 +382,16 @@ def _stage_kv_bytes_per_token(plan: Plan, shape: NetworkShape, layers: tuple[Lay
 def _stage_kv_bytes(
     plan: Plan, shape: NetworkShape, layers: tuple[Layer, ...], context_tokens: int
 ) -> float:
-    total = 0.0
+    """Whole blocks of one sequence on one device of the stage, and its state."""
+    width = _cache_width(plan, shape)
+    total = _stage_state_bytes(plan, shape, layers)
     for layer in layers:
-        window = layer.mixer.window if isinstance(layer.mixer, Attention) else None
-        kept = context_tokens if window is None else min(context_tokens, window)
-        numbers = cached_numbers_per_token(layer.mixer, tensor_parallel=plan.tensor_parallel)
-        total += layer.count * numbers * _blocks(kept, plan) * (plan.block_tokens or 1)
-    return total * _cache_width(plan, shape)
+        for part in cache_parts(layer.mixer, width, tensor_parallel=plan.tensor_parallel):
+            kept = context_tokens if part.window is None else min(context_tokens, part.window)
+            total += (
+                layer.count * part.bytes_per_token * _blocks(kept, plan) * (plan.block_tokens or 1)
+            )
+    return total
 
 
 def _blocks(tokens: float, plan: Plan) -> int:

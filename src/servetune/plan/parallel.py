@@ -23,10 +23,14 @@ from servetune.models.counting import LayerParameters, layer_parameters
 from servetune.models.quantization import effective_quantization
 from servetune.models.shape import (
     Attention,
+    CompressedAttention,
     DenseFeedForward,
     ExpertFeedForward,
     Layer,
+    LinearAttention,
+    Mixer,
     NetworkShape,
+    StateSpace,
 )
 from servetune.plan.plan import Plan
 
@@ -102,6 +106,7 @@ def layer_share(plan: Plan, layer: Layer, hidden: int) -> LayerParameters:
     experts = expert_ways(plan)
     return LayerParameters(
         heads=whole.heads / ways,
+        output=whole.output / ways,
         kv_heads=whole.kv_heads * max(1.0, kv_heads / ways) / kv_heads,
         latent=whole.latent,
         dense=whole.dense / ways,
@@ -132,11 +137,7 @@ def _obstacles(plan: Plan, shape: NetworkShape) -> Iterator[str]:
             f"{plan.pipeline_parallel} pipeline stages are more than the {shape.layer_count} layers"
         )
     for layer in shape.layers:
-        mixer = layer.mixer
-        if mixer.heads % ways:
-            yield f"{mixer.heads} attention heads do not divide by tensor_parallel {ways}"
-        if isinstance(mixer, Attention) and mixer.kv_heads % ways and ways % mixer.kv_heads:
-            yield (f"{mixer.kv_heads} KV heads neither divide by nor divide tensor_parallel {ways}")
+        yield from _mixer_obstacles(layer.mixer, ways)
         yield from _feed_forward_obstacles(plan, shape, layer)
     if plan.expert_parallel and not any(
         isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers
@@ -144,8 +145,30 @@ def _obstacles(plan: Plan, shape: NetworkShape) -> Iterator[str]:
         yield "expert_parallel is asked for, and the network has no experts"
 
 
+def _mixer_obstacles(mixer: Mixer | None, ways: int) -> Iterator[str]:
+    if mixer is None:
+        return
+    if isinstance(mixer, LinearAttention):
+        for heads, what in ((mixer.key_heads, "key"), (mixer.value_heads, "value")):
+            if heads % ways:
+                yield (
+                    f"{heads} {what} heads of linear attention do not divide by "
+                    f"tensor_parallel {ways}"
+                )
+        return
+    if mixer.heads % ways:
+        kind = "Mamba" if isinstance(mixer, StateSpace) else "attention"
+        yield f"{mixer.heads} {kind} heads do not divide by tensor_parallel {ways}"
+    if isinstance(mixer, Attention) and mixer.kv_heads % ways and ways % mixer.kv_heads:
+        yield (f"{mixer.kv_heads} KV heads neither divide by nor divide tensor_parallel {ways}")
+    if isinstance(mixer, CompressedAttention) and mixer.output_groups % ways:
+        yield f"{mixer.output_groups} groups of heads do not divide by tensor_parallel {ways}"
+
+
 def _feed_forward_obstacles(plan: Plan, shape: NetworkShape, layer: Layer) -> Iterator[str]:
     part, ways = layer.feed_forward, plan.tensor_parallel
+    if part is None:
+        return
     blocks = effective_quantization(shape.quantization, plan.quantization).scheme == "fp8_block"
     if isinstance(part, DenseFeedForward):
         yield from _column_obstacles(part.inner, ways, "feed-forward columns", blocks=blocks)

@@ -202,12 +202,17 @@ def estimate(
     best_latency = best_throughput = roofline = concurrency = cost_usd = None
     if misfit is None:
         law = step_law(filled, shape, node, chosen)
-        state = SteadyState(law, filled, divided.kv_tokens_per_engine, moments)
+        state = SteadyState(law, filled, divided.kv_tokens_at(moments.context_tokens), moments)
         best_latency = state.at(1)
         best_throughput = _best_throughput(state, filled)
         roofline = _roofline(law, node.device, moments, best_throughput, filled)
         concurrency = _concurrency_limits(
-            law, filled, divided.kv_tokens_per_engine, moments, ttft_limit_ms, itl_limit_ms
+            law,
+            filled,
+            divided.kv_tokens_at(moments.context_tokens),
+            moments,
+            ttft_limit_ms,
+            itl_limit_ms,
         )
         cost_usd = _cost_usd(node, best_throughput)
     return Estimate(
@@ -251,7 +256,9 @@ def performance_at(
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
     law = step_law(filled, shape, node, coefficients)
     moments = length_moments(workload.lengths, workload.seed)
-    return SteadyState(law, filled, divided.kv_tokens_per_engine, moments).at(concurrency)
+    return SteadyState(law, filled, divided.kv_tokens_at(moments.context_tokens), moments).at(
+        concurrency
+    )
 
 
 def _misfit(plan: Plan, shape: NetworkShape, node: Node) -> str | None:

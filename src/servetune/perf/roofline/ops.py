@@ -34,6 +34,7 @@ from servetune.models.shape import (
     Layer,
     NetworkShape,
 )
+from servetune.perf.roofline import mixers
 from servetune.plan.parallel import expert_ways
 from servetune.plan.plan import Plan
 
@@ -239,7 +240,7 @@ def operations(plan: Plan, shape: NetworkShape) -> Operations:
     elementwise = 0.0
     for layer in shape.layers:
         matrices += split.mixer_matrices(layer)
-        attentions.append(split.attention(layer))
+        attentions += split.attentions(layer)
         if isinstance(layer.feed_forward, ExpertFeedForward):
             experts.append(split.experts(layer.count, layer.feed_forward))
         matrices += split.feed_forward_matrices(layer)
@@ -300,19 +301,31 @@ class _Split:
 
     def stored(self, scopes: tuple[str, ...]) -> tuple[float, str]:
         """Bytes per weight and multiplying dtype of matrices in one of the scopes."""
-        if self.storage.scope in scopes and self.storage.bytes_per_weight is not None:
-            return self.storage.bytes_per_weight, self.storage.math_dtype or "bf16"
+        part = self.storage.covering(scopes)
+        if part is not None and part.bytes_per_weight is not None:
+            return part.bytes_per_weight, part.math_dtype or "bf16"
         return self.plain_bytes, "bf16"
 
     def mixer_matrices(self, layer: Layer) -> list[MatrixOp]:
         mixer, scopes = layer.mixer, ("linear",)
+        found = [
+            self.matrix(name, layer.count, outputs, inputs, scopes=scopes if packed else ())
+            for name, outputs, inputs, packed in mixers.products(mixer, self.hidden, self.ways)
+        ]
         if isinstance(mixer, LatentAttention):
-            return self.latent_matrices(layer.count, mixer)
+            return found + self.latent_matrices(layer.count, mixer)
+        if not isinstance(mixer, Attention):
+            return found
         query = mixer.heads / self.ways * mixer.head_dim
-        kv = self.local_kv_heads(mixer) * mixer.head_dim
+        kept = 0 if mixer.borrows_cache else self.local_kv_heads(mixer)
+        kv = kept * (mixer.head_dim + (0 if mixer.key_is_value else mixer.value_width))
+        values = mixer.heads / self.ways * mixer.value_width
         return [
-            self.matrix("qkv", layer.count, query + 2 * kv, self.hidden, scopes=scopes),
-            self.matrix("attention output", layer.count, self.hidden, query, scopes=scopes),
+            *found,
+            self.matrix("qkv", layer.count, query + kv, self.hidden, scopes=scopes),
+            self.matrix(
+                "attention output", layer.count, self.hidden, values, scopes=(*scopes, "output")
+            ),
         ]
 
     def latent_matrices(self, count: int, mixer: LatentAttention) -> list[MatrixOp]:
@@ -327,20 +340,30 @@ class _Split:
             self.matrix("query", count, query, mixer.q_rank or self.hidden, scopes=scopes),
             self.matrix("latent up", count, expanded, mixer.kv_rank, scopes=scopes),
             self.matrix(
-                "attention output", count, self.hidden, heads * mixer.value_dim, scopes=scopes
+                "attention output",
+                count,
+                self.hidden,
+                heads * mixer.value_dim,
+                scopes=(*scopes, "output"),
             ),
         ]
 
     def local_kv_heads(self, mixer: Attention) -> float:
         return max(1.0, mixer.kv_heads / self.ways)
 
-    def attention(self, layer: Layer) -> AttentionOp:
+    def attentions(self, layer: Layer) -> list[AttentionOp]:
         mixer = layer.mixer
+        read = mixers.readings(mixer, self.ways, self.cache_bytes, self.plain_bytes)
+        if read is None and isinstance(mixer, Attention | LatentAttention):
+            return [self.attention(layer.count, mixer)]
+        return [AttentionOp(count=layer.count, **reading._asdict()) for reading in read or ()]
+
+    def attention(self, count: int, mixer: Attention | LatentAttention) -> AttentionOp:
         heads = mixer.heads / self.ways
         if isinstance(mixer, LatentAttention):
             cached = mixer.kv_rank + mixer.rope_dim
             return AttentionOp(
-                count=layer.count,
+                count=count,
                 prefill_flops_per_pair=2
                 * heads
                 * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim),
@@ -348,22 +371,28 @@ class _Split:
                 cache_bytes_per_key=cached * self.cache_bytes,
                 window=None,
             )
+        width = mixer.head_dim + mixer.value_width
         return AttentionOp(
-            count=layer.count,
-            prefill_flops_per_pair=4 * heads * mixer.head_dim,
-            decode_flops_per_key=4 * heads * mixer.head_dim,
-            cache_bytes_per_key=2 * self.local_kv_heads(mixer) * mixer.head_dim * self.cache_bytes,
+            count=count,
+            prefill_flops_per_pair=2 * heads * width,
+            decode_flops_per_key=2 * heads * width,
+            cache_bytes_per_key=self.local_kv_heads(mixer) * width * self.cache_bytes,
             window=mixer.window,
         )
 
     def feed_forward_matrices(self, layer: Layer) -> list[MatrixOp]:
         part, count = layer.feed_forward, layer.count
+        if part is None:
+            return []
         scopes = ("linear", "feed_forward")
         ups = 2 if part.gated else 1
         inner = part.inner if isinstance(part, DenseFeedForward) else part.shared_inner
         found = []
         if isinstance(part, ExpertFeedForward):
             found.append(self.matrix("router", count, part.experts, self.hidden, scopes=()))
+            if part.width:
+                found.append(self.matrix("expert down", count, part.width, self.hidden, scopes=()))
+                found.append(self.matrix("expert up", count, self.hidden, part.width, scopes=()))
         if inner:
             columns = inner / self.ways
             found += [
@@ -380,7 +409,8 @@ class _Split:
         """
         width, math_dtype = self.stored(("linear", "feed_forward", "experts"))
         matrices = 3 if part.gated else 2
-        weights = matrices * self.hidden * part.inner
+        width_in = part.width or self.hidden
+        weights = matrices * width_in * part.inner
         whole = self.expert_parallel
         return ExpertsOp(
             count=count,
@@ -389,7 +419,7 @@ class _Split:
             local_experts=part.experts / self.expert_group if whole else part.experts,
             expert_weights=weights if whole else weights / self.expert_group,
             flops_per_token=2 * part.active * weights / self.ways,
-            traffic_per_token=part.active * (2 * self.hidden + matrices * part.inner) / self.ways,
+            traffic_per_token=part.active * (2 * width_in + matrices * part.inner) / self.ways,
             token_copies=self.expert_group // self.ways,
             weight_width_bytes=width,
             math_dtype=math_dtype,
@@ -405,14 +435,15 @@ class _Split:
         if isinstance(mixer, LatentAttention):
             turned = mixer.heads / self.ways * (mixer.nope_dim + mixer.rope_dim)
             turned += mixer.kv_rank + mixer.rope_dim
+        elif not isinstance(mixer, Attention):
+            turned = mixers.turned_numbers(mixer, self.ways)
         else:
             turned = mixer.heads / self.ways * mixer.head_dim
             turned += 2 * self.local_kv_heads(mixer) * mixer.head_dim
-        inner = (
-            part.inner
-            if isinstance(part, DenseFeedForward)
-            else part.active * part.inner + part.shared_inner
-        )
+        if isinstance(part, ExpertFeedForward):
+            inner = part.active * part.inner + part.shared_inner
+        else:
+            inner = 0 if part is None else part.inner
         return layer.norms * 4 * self.hidden + 2 * turned + 3 * inner / self.ways
 
     def head(self) -> MatrixOp:
@@ -421,7 +452,7 @@ class _Split:
             count=1,
             outputs=self.vocab / self.ways,
             inputs=self.hidden,
-            weight_width_bytes=self.plain_bytes,
+            weight_width_bytes=self.storage.width_of("head") or self.plain_bytes,
             math_dtype="bf16",
             logits_only=True,
         )

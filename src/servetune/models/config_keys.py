@@ -1,0 +1,91 @@
+"""A configuration whose values are checked as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from servetune.errors import InputError
+
+__all__ = ["Keys"]
+
+
+class Keys:
+    """One table of a `config.json`, and the model's name for messages."""
+
+    def __init__(self, config: Mapping[str, Any], name: str) -> None:
+        self.config = config
+        self.name = name
+
+    def positive(self, key: str) -> int:
+        """A whole number above zero, which must be there."""
+        value = self.config.get(key)
+        if value is None:
+            raise InputError(
+                f"the configuration of '{self.name}' lacks '{key}'",
+                hint="give the folder of a complete Hugging Face model, with its config.json",
+            )
+        return self._whole(key, value, least=1)
+
+    def count(self, key: str, default: int = 0) -> int:
+        """A whole number that may be zero."""
+        value = self.config.get(key)
+        return default if value is None else self._whole(key, value, least=0)
+
+    def optional(self, key: str) -> int | None:
+        """A positive number, or None where it is absent, null or zero."""
+        return self.count(key) or None
+
+    def positive_of(self, *names: str) -> int:
+        """As `positive`, of the first name that is there."""
+        return self.positive(next((key for key in names if key in self.config), names[0]))
+
+    def nested(self, key: str) -> Keys:
+        """A table inside the configuration; an empty one where it is absent."""
+        value = self.config.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise InputError(
+                f"the configuration of '{self.name}': '{key}' must be a table of keys, "
+                f"got {value!r}",
+                hint="check config.json against the published one",
+            )
+        return Keys(value or {}, self.name)
+
+    def members(self, key: str) -> tuple[Any, ...]:
+        """Entries of a list; none where it is absent."""
+        value = self.config.get(key)
+        if value is not None and not isinstance(value, list | tuple):
+            raise InputError(
+                f"the configuration of '{self.name}': '{key}' must be a list, got {value!r}",
+                hint="check config.json against the published one",
+            )
+        return tuple(value or ())
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.config.get(key)
+        return default if value is None else bool(value)
+
+    def listed(self, key: str, layer: int) -> Any:
+        """Entry of one layer in a list that covers all layers, or None without such a list."""
+        values = self.config.get(key)
+        if values is None:
+            return None
+        if not isinstance(values, list | tuple) or layer >= len(values):
+            raise InputError(
+                f"the configuration of '{self.name}': '{key}' must list every layer",
+                hint="check config.json against the published one",
+            )
+        return values[layer]
+
+    def refuse(self, what: str, hint: str = "") -> InputError:
+        """The error that says what about this configuration is not modelled."""
+        return InputError(f"'{self.name}' {what}, which is not modelled yet", hint=hint)
+
+    def _whole(self, key: str, value: Any, *, least: int) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            wanted = "a whole number above zero" if least else "a whole number, zero or more"
+            raise InputError(
+                f"the configuration of '{self.name}': '{key}' must be {wanted}, got {value!r}",
+                hint="check config.json against the published one",
+            )
+        return value

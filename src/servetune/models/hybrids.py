@@ -1,0 +1,590 @@
+"""Networks whose layers are of several kinds: what each layer's mixer and experts are.
+
+Each function reads one layer of one family's configuration, as `hf_config.FAMILIES` names
+them. What their checkpoints hold was read from the model classes of transformers 5.19 and
+vLLM 0.32 (2026-11) and counted against both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from servetune.errors import InputError
+from servetune.models.config_keys import Keys
+from servetune.models.quantization import canonical_dtype
+from servetune.models.shape import (
+    Attention,
+    CompressedAttention,
+    DenseFeedForward,
+    ExpertFeedForward,
+    FeedForward,
+    LatentAttention,
+    LinearAttention,
+    Mixer,
+    SparseIndex,
+    StateSpace,
+)
+
+#: An index keeps its key in 8 bits with one 32-bit scale per so many numbers (vLLM 0.32).
+_INDEX_BLOCK = 128
+
+
+def _state_dtype(keys: Keys, key: str, default: str = "auto") -> str:
+    named = keys.config.get(key)
+    if named in (None, "auto"):
+        return default
+    return canonical_dtype(str(named))
+
+
+def _routed(keys: Keys, experts: int, active: int, **parts: Any) -> ExpertFeedForward:
+    if active > experts:
+        raise InputError(
+            f"the configuration of '{keys.name}': {active} experts per token are more than "
+            f"its {experts} experts"
+        )
+    return ExpertFeedForward(experts=experts, active=active, **parts)
+
+
+def _index_bytes(dim: int) -> float:
+    return dim + dim / _INDEX_BLOCK * 4
+
+
+# DeepSeek-V3.2 and GLM-5: latent attention over the keys that an index picks.
+
+
+def sparse_latent(keys: Keys, layer: int) -> Mixer:
+    dim = keys.positive("index_head_dim")
+    index = SparseIndex(
+        heads=keys.positive("index_n_heads"),
+        dim=dim,
+        query_rank=keys.optional("q_lora_rank"),
+        key_bytes=_index_bytes(dim),
+    )
+    return LatentAttention(
+        heads=keys.positive("num_attention_heads"),
+        kv_rank=keys.positive("kv_lora_rank"),
+        rope_dim=keys.positive("qk_rope_head_dim"),
+        nope_dim=keys.positive("qk_nope_head_dim"),
+        value_dim=keys.positive("v_head_dim"),
+        q_rank=keys.optional("q_lora_rank"),
+        top_k=keys.positive("index_topk"),
+        index=index if _picks_itself(keys, layer) else None,
+    )
+
+
+def _picks_itself(keys: Keys, layer: int) -> bool:
+    """Whether a layer has an index, or reads what an earlier one picked (GLM-5.2)."""
+    kind = keys.listed("indexer_types", layer)
+    if kind is not None:
+        return bool(kind == "full")
+    pattern = keys.config.get("index_topk_pattern")
+    if isinstance(pattern, str) and layer < len(pattern):
+        return pattern[layer] != "S"
+    every = keys.count("index_topk_freq", 1) or 1
+    return max(layer - keys.count("index_skip_topk_offset", 2) + 1, 0) % every == 0
+
+
+# DeepSeek-V4: a window and compressed blocks before it; hyper-connections between layers.
+
+
+def compressed(keys: Keys, layer: int) -> Mixer:
+    ratio = keys.listed("compress_ratios", layer)
+    if ratio is None or isinstance(ratio, bool) or not isinstance(ratio, int) or ratio < 0:
+        raise InputError(
+            f"the configuration of '{keys.name}': 'compress_ratios' must list a whole number "
+            f"for every layer, got {ratio!r}",
+            hint="check config.json against the published one",
+        )
+    index = None
+    if ratio == 4:  # the finely compressed layers alone have an index
+        dim = keys.positive("index_head_dim")
+        index = SparseIndex(
+            heads=keys.positive("index_n_heads"),
+            dim=dim,
+            query_rank=keys.positive("q_lora_rank"),
+            key_bytes=_index_bytes(dim),
+        )
+    return CompressedAttention(
+        heads=keys.positive("num_attention_heads"),
+        head_dim=keys.positive("head_dim"),
+        rope_dim=keys.positive("qk_rope_head_dim"),
+        q_rank=keys.positive("q_lora_rank"),
+        output_groups=keys.positive("o_groups"),
+        output_rank=keys.positive("o_lora_rank"),
+        window=keys.positive("sliding_window"),
+        ratio=ratio,
+        overlapping=ratio == 4,
+        top_k=keys.positive("index_topk") if index else None,
+        index=index,
+    )
+
+
+def deepseek_v4_experts(keys: Keys, layer: int) -> FeedForward:
+    """The first layers route by a table of tokens, the rest by scores with a correction."""
+    inner = keys.positive("moe_intermediate_size")
+    return _routed(
+        keys,
+        keys.positive("n_routed_experts"),
+        keys.positive("num_experts_per_tok"),
+        inner=inner,
+        shared_inner=keys.count("n_shared_experts") * inner,
+        router_bias=layer >= keys.count("num_hash_layers"),
+    )
+
+
+def hyper_connections(keys: Keys, _layer: int) -> int:
+    """Two mixings of m residual streams per layer: (2 + m)m outputs of m*h inputs each."""
+    streams = keys.positive("hc_mult")
+    mixed = (2 + streams) * streams
+    return 2 * (mixed * streams * keys.positive("hidden_size") + mixed + 3)
+
+
+def last_hyper_connection(keys: Keys, _layers: int) -> int:
+    streams = keys.positive("hc_mult")
+    return streams * streams * keys.positive("hidden_size") + streams + 1
+
+
+# Qwen3-Next, Qwen3.5 and Qwen3.6: gated delta nets, and attention with a gate.
+
+
+def qwen_delta(keys: Keys, layer: int) -> Mixer:
+    kind = keys.listed("layer_types", layer)
+    if kind is None:
+        every = keys.positive("full_attention_interval")
+        kind = "full_attention" if (layer + 1) % every == 0 else "linear_attention"
+    if kind == "linear_attention":
+        key_heads = keys.positive("linear_num_key_heads")
+        value_heads = keys.positive("linear_num_value_heads")
+        if value_heads % key_heads:
+            raise InputError(
+                f"the configuration of '{keys.name}': linear_num_value_heads {value_heads} "
+                f"is no multiple of linear_num_key_heads {key_heads}"
+            )
+        return LinearAttention(
+            key_heads=key_heads,
+            value_heads=value_heads,
+            key_dim=keys.positive("linear_key_head_dim"),
+            value_dim=keys.positive("linear_value_head_dim"),
+            conv_width=keys.positive("linear_conv_kernel_dim"),
+            state_dtype=_state_dtype(keys, "mamba_ssm_dtype"),
+        )
+    if kind != "full_attention":
+        raise keys.refuse(f"has layers of type '{kind}'")
+    heads, head_dim = keys.positive("num_attention_heads"), keys.positive("head_dim")
+    return Attention(
+        heads=heads,
+        kv_heads=_kv_heads(keys, heads),
+        head_dim=head_dim,
+        qkv_bias=keys.flag("attention_bias"),
+        output_bias=keys.flag("attention_bias"),
+        qk_norm=True,
+        gate_columns=heads * head_dim if keys.flag("attn_output_gate", default=True) else 0,
+    )
+
+
+def _kv_heads(keys: Keys, heads: int, key: str = "num_key_value_heads") -> int:
+    kv_heads = keys.optional(key) or heads
+    if heads % kv_heads:
+        raise InputError(
+            f"the configuration of '{keys.name}': {heads} attention heads are no multiple "
+            f"of {key} {kv_heads}"
+        )
+    return kv_heads
+
+
+# Kimi Linear and Kimi K3: KDA, latent attention without rotation, experts of another width.
+
+
+def kimi(keys: Keys, layer: int) -> Mixer:
+    linear = keys.nested("linear_attn_config")
+    linear_layers = linear.members("kda_layers")
+    if layer + 1 in linear_layers:  # counted from one
+        heads, head_dim = linear.positive("num_heads"), linear.positive("head_dim")
+        return LinearAttention(
+            key_heads=heads,
+            value_heads=heads,
+            key_dim=head_dim,
+            value_dim=head_dim,
+            conv_width=linear.positive("short_conv_kernel_size"),
+            decay="channel",
+            decay_rank=head_dim,
+            gate_rank=None if linear.flag("use_full_rank_gate") else head_dim,
+            state_dtype="fp32",  # what vLLM 0.32 takes `auto` for here
+        )
+    if linear_layers and layer + 1 not in linear.members("full_attn_layers"):
+        raise InputError(
+            f"the configuration of '{keys.name}': neither 'kda_layers' nor 'full_attn_layers' "
+            f"names layer {layer + 1}",
+            hint="check config.json against the published one",
+        )
+    return LatentAttention(
+        heads=keys.positive("num_attention_heads"),
+        kv_rank=keys.positive("kv_lora_rank"),
+        rope_dim=keys.positive("qk_rope_head_dim"),
+        nope_dim=keys.positive("qk_nope_head_dim"),
+        value_dim=keys.positive("v_head_dim"),
+        q_rank=keys.optional("q_lora_rank"),
+        output_gate=keys.flag("mla_use_output_gate"),
+    )
+
+
+def kimi_experts(keys: Keys, layer: int) -> FeedForward:
+    every = keys.count("moe_layer_freq", 1) or 1
+    if layer < keys.count("first_k_dense_replace") or layer % every:
+        return DenseFeedForward(inner=keys.positive("intermediate_size"))
+    inner = keys.positive("moe_intermediate_size")
+    return _routed(
+        keys,
+        keys.positive("num_experts"),
+        keys.positive_of("num_experts_per_token", "num_experts_per_tok"),
+        inner=inner,
+        shared_inner=keys.count("num_shared_experts") * inner,
+        router_bias=True,
+        width=keys.optional("routed_expert_hidden_size"),
+        width_norm=keys.flag("latent_moe_use_norm"),
+    )
+
+
+def kimi_residuals(keys: Keys, _layer: int) -> int:
+    """Two norms and two scores that weigh earlier blocks' outputs (Kimi K3)."""
+    return 4 * keys.positive("hidden_size") if keys.optional("attn_res_block_size") else 0
+
+
+def kimi_last_residual(keys: Keys, _layers: int) -> int:
+    return 2 * keys.positive("hidden_size") if keys.optional("attn_res_block_size") else 0
+
+
+# MiniMax: lightning attention (Text-01, M1), and a block-sparse index (M3).
+
+
+def lightning(keys: Keys, layer: int) -> Mixer:
+    heads = keys.positive("num_attention_heads")
+    head_dim = keys.optional("head_dim") or keys.positive("hidden_size") // heads
+    kind = keys.listed("layer_types", layer)
+    if kind is None:
+        kind = keys.listed("attn_type_list", layer)
+    if kind in ("full_attention", 1):
+        return Attention(heads=heads, kv_heads=_kv_heads(keys, heads), head_dim=head_dim)
+    if kind not in ("linear_attention", 0):
+        raise keys.refuse(f"has layers of type '{kind}'")
+    return LinearAttention(
+        key_heads=heads,
+        value_heads=heads,
+        key_dim=head_dim,
+        value_dim=head_dim,
+        decay="fixed",
+        norm_all_heads=True,
+    )
+
+
+def minimax_m3(keys: Keys, layer: int) -> Mixer:
+    heads = keys.positive("num_attention_heads")
+    sparse = keys.nested("sparse_attention_config")
+    index = top_k = None
+    if sparse.flag("use_sparse_attention") and sparse.listed("sparse_attention_freq", layer):
+        dim = sparse.positive("sparse_index_dim")
+        top_k = sparse.positive("sparse_topk_blocks") * sparse.positive("sparse_block_size")
+        index = SparseIndex(
+            heads=sparse.positive("sparse_num_index_heads"),
+            dim=dim,
+            key_bytes=2.0 * dim,  # vLLM 0.32 keeps it in 16 bits unless told otherwise
+            weighted=False,
+        )
+    return Attention(
+        heads=heads,
+        kv_heads=_kv_heads(keys, heads),
+        head_dim=keys.positive("head_dim"),
+        qk_norm=keys.flag("use_qk_norm", default=True),
+        top_k=top_k,
+        index=index,
+    )
+
+
+def minimax_m3_feed_forward(keys: Keys, layer: int) -> FeedForward:
+    if not keys.listed("moe_layer_freq", layer):
+        return DenseFeedForward(inner=keys.positive("dense_intermediate_size"))
+    shared = keys.count("n_shared_experts") * keys.count("shared_intermediate_size")
+    return _routed(
+        keys,
+        keys.positive("num_local_experts"),
+        keys.positive("num_experts_per_tok"),
+        inner=keys.positive_of("moe_intermediate_size", "intermediate_size"),
+        shared_inner=shared,
+        router_bias=keys.flag("use_routing_bias"),
+    )
+
+
+# Nemotron-H and Nemotron 3: each layer is one part, Mamba, attention, experts or dense.
+
+_NEMOTRON_KINDS = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+
+
+def _nemotron_kind(keys: Keys, layer: int) -> str:
+    kind = keys.listed("layers_block_type", layer)
+    if kind is None:
+        pattern = keys.config.get("hybrid_override_pattern")
+        if not isinstance(pattern, str) or layer >= len(pattern):
+            raise InputError(
+                f"the configuration of '{keys.name}': 'hybrid_override_pattern' must name "
+                "every layer",
+                hint="check config.json against the published one",
+            )
+        kind = _NEMOTRON_KINDS.get(pattern[layer], pattern[layer])
+    if kind not in _NEMOTRON_KINDS.values():
+        raise keys.refuse(f"has layers of type '{kind}'")
+    return str(kind)
+
+
+def nemotron(keys: Keys, layer: int) -> Mixer | None:
+    kind = _nemotron_kind(keys, layer)
+    if kind == "mamba":
+        return StateSpace(
+            heads=keys.positive("mamba_num_heads"),
+            head_dim=keys.positive("mamba_head_dim"),
+            state=keys.positive("ssm_state_size"),
+            groups=keys.positive("n_groups"),
+            conv_width=keys.positive("conv_kernel"),
+            conv_bias=keys.flag("use_conv_bias", default=True),
+            bias=keys.flag("mamba_proj_bias"),
+            state_dtype=_state_dtype(keys, "mamba_ssm_cache_dtype", default="fp32"),
+        )
+    if kind != "attention":
+        return None
+    heads = keys.positive("num_attention_heads")
+    return Attention(
+        heads=heads,
+        kv_heads=_kv_heads(keys, heads),
+        head_dim=keys.positive_of("head_dim", "attention_head_dim"),
+        qkv_bias=keys.flag("attention_bias"),
+        output_bias=keys.flag("attention_bias"),
+    )
+
+
+def nemotron_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
+    """Two matrices and no gate: the activation is a squared ReLU."""
+    kind = _nemotron_kind(keys, layer)
+    if kind == "mlp":
+        inner = keys.positive("intermediate_size")
+        return DenseFeedForward(inner=inner, gated=False, bias=keys.flag("mlp_bias"))
+    if kind != "moe":
+        return None
+    return _routed(
+        keys,
+        keys.positive("n_routed_experts"),
+        keys.positive("num_experts_per_tok"),
+        inner=keys.positive("moe_intermediate_size"),
+        shared_inner=keys.count("n_shared_experts", 1)
+        * keys.count("moe_shared_expert_intermediate_size"),
+        router_bias=True,
+        gated=False,
+        width=keys.optional("moe_latent_size"),
+    )
+
+
+# Nemotron-NAS: a Llama whose layers were searched one by one, some without attention.
+
+
+def _searched_part(keys: Keys, layer: int, part: str) -> Keys | None:
+    block = keys.listed("block_configs", layer)
+    table = block.get(part) if isinstance(block, dict) else None
+    if not isinstance(table, dict):
+        raise InputError(
+            f"the configuration of '{keys.name}': 'block_configs' must say '{part}' for "
+            "every layer",
+            hint="check config.json against the published one",
+        )
+    found = Keys(table, keys.name)
+    if found.flag("no_op"):
+        return None
+    if found.flag("replace_with_linear"):
+        raise keys.refuse("has layers whose attention or feed-forward part is one matrix")
+    return found
+
+
+def searched(keys: Keys, layer: int) -> Mixer | None:
+    part = _searched_part(keys, layer, "attention")
+    if part is None:
+        return None
+    heads = keys.positive("num_attention_heads")
+    hidden = keys.positive("hidden_size")
+    return Attention(
+        heads=heads,
+        kv_heads=heads // part.positive("n_heads_in_group"),
+        head_dim=keys.optional("head_dim") or hidden // heads,
+        window=part.optional("window_length"),
+        qkv_bias=keys.flag("attention_bias"),
+        output_bias=keys.flag("attention_bias"),
+    )
+
+
+def searched_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
+    part = _searched_part(keys, layer, "ffn")
+    if part is None:
+        return None
+    inner = part.optional("intermediate_size")
+    if inner is None:
+        factor = part.config.get("ffn_mult")
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or factor <= 0:
+            raise InputError(
+                f"the configuration of '{keys.name}': 'ffn_mult' must be above zero, got {factor!r}"
+            )
+        columns = int(2 * factor * keys.positive("hidden_size") / 3)
+        inner = -(-columns // 256) * 256
+    return DenseFeedForward(inner=inner, bias=keys.flag("mlp_bias"))
+
+
+def searched_norms(keys: Keys, layer: int) -> int:
+    """One before each part that is there."""
+    return sum(_searched_part(keys, layer, part) is not None for part in ("attention", "ffn"))
+
+
+# MiMo-V2: values narrower than keys, other heads inside windows.
+
+
+def mimo(keys: Keys, layer: int) -> Mixer:
+    windowed = bool(keys.listed("hybrid_layer_pattern", layer))
+    prefix = "swa_" if windowed else ""
+    heads = keys.positive(f"{prefix}num_attention_heads")
+    sinks = "add_swa_attention_sink_bias" if windowed else "add_full_attention_sink_bias"
+    return Attention(
+        heads=heads,
+        kv_heads=_kv_heads(keys, heads, f"{prefix}num_key_value_heads"),
+        head_dim=keys.positive(f"{prefix}head_dim"),
+        value_dim=keys.positive(f"{prefix}v_head_dim"),
+        window=keys.positive("sliding_window") if windowed else None,
+        qkv_bias=keys.flag("attention_bias"),
+        sinks=keys.flag(sinks),
+    )
+
+
+def mimo_experts(keys: Keys, layer: int) -> FeedForward:
+    if not keys.listed("moe_layer_freq", layer):
+        return DenseFeedForward(inner=keys.positive("intermediate_size"))
+    inner = keys.positive("moe_intermediate_size")
+    return _routed(
+        keys,
+        keys.positive("n_routed_experts"),
+        keys.positive("num_experts_per_tok"),
+        inner=inner,
+        shared_inner=keys.count("n_shared_experts") * inner,
+        router_bias=keys.config.get("topk_method") == "noaux_tc",
+    )
+
+
+# Step-3.5 and 3.7: more heads inside windows, one gate per head.
+
+
+def step(keys: Keys, layer: int) -> Mixer:
+    kind = keys.listed("layer_types", layer) or "full_attention"
+    if kind not in ("full_attention", "sliding_attention"):
+        raise keys.refuse(f"has layers of type '{kind}'")
+    other = keys.nested("attention_other_setting")
+    source = other if other.config.get("attention_type") == kind else keys
+    heads = source.positive("num_attention_heads")
+    groups = "num_attention_groups" if "num_attention_groups" in source.config else None
+    return Attention(
+        heads=heads,
+        kv_heads=_kv_heads(source, heads, groups or "num_key_value_heads"),
+        head_dim=source.positive("head_dim"),
+        window=keys.positive("sliding_window") if kind == "sliding_attention" else None,
+        qk_norm=True,
+        gate_columns=heads if keys.flag("use_head_wise_attn_gate") else 0,
+    )
+
+
+def step_feed_forward(keys: Keys, layer: int) -> FeedForward:
+    if layer not in _step_expert_layers(keys):
+        return DenseFeedForward(inner=keys.positive("intermediate_size"))
+    return _routed(
+        keys,
+        keys.positive_of("num_experts", "moe_num_experts", "n_routed_experts"),
+        keys.positive_of("num_experts_per_tok", "moe_top_k"),
+        inner=keys.positive("moe_intermediate_size"),
+        shared_inner=keys.count("share_expert_dim"),
+        router_bias=keys.flag("use_moe_router_bias", default=True),
+    )
+
+
+def _step_expert_layers(keys: Keys) -> range | set[int]:
+    """Listed one by one, with commas, or all but the first few."""
+    listed = keys.config.get("moe_layers_enum")
+    if isinstance(listed, str):
+        return {int(number) for number in listed.split(",") if number.strip().isdigit()}
+    if isinstance(listed, list | tuple):
+        return set(listed)
+    return range(keys.count("first_k_dense_replace", 3), keys.positive("num_hidden_layers"))
+
+
+# Gemma 4: wide heads without windows, caches that layers share, inputs of each layer's own.
+
+
+def _gemma4_windowed(keys: Keys, layer: int) -> bool:
+    if layer == keys.positive("num_hidden_layers") - 1:
+        return False
+    kind = keys.listed("layer_types", layer)
+    if kind is None:
+        return (layer + 1) % keys.positive("sliding_window_pattern") != 0
+    if kind not in ("full_attention", "sliding_attention"):
+        raise keys.refuse(f"has layers of type '{kind}'")
+    return bool(kind == "sliding_attention")
+
+
+def _gemma4_borrows(keys: Keys, layer: int) -> bool:
+    own = keys.positive("num_hidden_layers") - keys.count("num_kv_shared_layers")
+    return layer >= own > 0
+
+
+def gemma4(keys: Keys, layer: int) -> Mixer:
+    windowed = _gemma4_windowed(keys, layer)
+    equal = keys.flag("attention_k_eq_v") and not windowed
+    heads = keys.positive("num_attention_heads")
+    kv_key = "num_key_value_heads"
+    if equal and keys.optional("num_global_key_value_heads"):
+        kv_key = "num_global_key_value_heads"
+    return Attention(
+        heads=heads,
+        kv_heads=_kv_heads(keys, heads, kv_key),
+        head_dim=keys.positive("head_dim" if windowed else "global_head_dim"),
+        window=keys.positive("sliding_window") if windowed else None,
+        qkv_bias=keys.flag("attention_bias"),
+        output_bias=keys.flag("attention_bias"),
+        qk_norm=True,
+        key_is_value=equal,
+        borrows_cache=_gemma4_borrows(keys, layer),
+    )
+
+
+def gemma4_feed_forward(keys: Keys, layer: int) -> FeedForward:
+    """A dense part, and experts beside it where `enable_moe_block` holds."""
+    inner = keys.positive("intermediate_size")
+    if keys.flag("use_double_wide_mlp") and _gemma4_borrows(keys, layer):
+        inner *= 2
+    if not keys.flag("enable_moe_block"):
+        return DenseFeedForward(inner=inner)
+    return _routed(
+        keys,
+        keys.positive("num_experts"),
+        keys.positive("top_k_experts"),
+        inner=keys.positive("moe_intermediate_size"),
+        shared_inner=inner,
+        router_bias=True,
+    )
+
+
+def gemma4_norms(keys: Keys, _layer: int) -> int:
+    """Around both parts; experts have three more, and a vector before their router."""
+    return 8 if keys.flag("enable_moe_block") else 4
+
+
+def gemma4_layer_inputs(keys: Keys, _layer: int) -> int:
+    width, hidden = keys.count("hidden_size_per_layer_input"), keys.positive("hidden_size")
+    return 2 * hidden * width + hidden if width else 0
+
+
+def gemma4_input_table(keys: Keys, layers: int) -> int:
+    """An embedding per layer, and the projection that joins it (E2B, E4B)."""
+    width = keys.count("hidden_size_per_layer_input")
+    if not width:
+        return 0
+    rows = keys.positive("vocab_size_per_layer_input") + keys.positive("hidden_size")
+    return rows * layers * width + width

@@ -1,0 +1,107 @@
+"""Plans for networks that keep a state, or nothing, in some of their layers."""
+
+import msgspec
+import pytest
+
+from servetune.errors import PlanError
+from servetune.hardware import device
+from servetune.models import (
+    catalogue,
+    kv_bytes_per_token,
+    load_shape,
+    state_bytes_per_sequence,
+    weight_bytes,
+)
+from servetune.plan import Plan, check_parallel, concurrent_sequences, memory, rank_weights_bytes
+
+
+def shape_of(name):
+    return load_shape(name, catalogue_first=True)
+
+
+QWEN = "Qwen/Qwen3.5-27B"
+NANO = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
+
+
+def test_a_sequence_takes_its_state_before_its_first_token():
+    shape, card = shape_of(QWEN), device("B200")
+    plan = Plan(model=QWEN, max_num_seqs=4_096, max_num_batched_tokens=4_096)
+    found = memory(plan, shape, card)
+    assert found.state_bytes_per_sequence == state_bytes_per_sequence(shape)
+    short = concurrent_sequences(plan, shape, card, 16)
+    # In whole blocks a sequence of 16 tokens has one, or little more than a state.
+    per_sequence = state_bytes_per_sequence(shape) + 16 * kv_bytes_per_token(shape)
+    assert short == int(found.kv_cache_bytes // per_sequence) > 100
+    without = msgspec.structs.replace(
+        shape, layers=tuple(layer for layer in shape.layers if hasattr(layer.mixer, "window"))
+    )
+    assert concurrent_sequences(plan, without, card, 16) > short
+
+
+def test_short_sequences_leave_their_states_less_room_for_tokens():
+    shape, card = shape_of(NANO), device("H100")
+    found = memory(Plan(model=NANO), shape, card)
+    counts = [found.kv_tokens_at(tokens) for tokens in (16, 1_536, 100_000)]
+    assert counts == sorted(counts)
+    assert counts[-1] < found.kv_tokens_per_engine
+    per_sequence = 1_536 * kv_bytes_per_token(shape) + state_bytes_per_sequence(shape)
+    held = counts[1] / 1_536
+    assert held == pytest.approx(found.kv_cache_bytes / per_sequence, rel=0.001)
+    plain = memory(Plan(model="Qwen/Qwen3-8B"), shape_of("Qwen/Qwen3-8B"), card)
+    assert plain.kv_tokens_at(16) == plain.kv_tokens_per_engine
+
+
+def test_states_are_split_by_head():
+    shape, card = shape_of(QWEN), device("H100")
+    whole = memory(Plan(model=QWEN), shape, card).state_bytes_per_sequence
+    split = memory(Plan(model=QWEN, tensor_parallel=4), shape, card).state_bytes_per_sequence
+    assert split == whole / 4
+
+
+@pytest.mark.parametrize("name", [QWEN, NANO, "moonshotai/Kimi-Linear-48B-A3B-Instruct"])
+def test_stages_share_out_the_state(name):
+    shape, card = shape_of(name), device("H200")
+    one = memory(Plan(model=name), shape, card)
+    two = memory(Plan(model=name, pipeline_parallel=2), shape, card)
+    assert two.state_bytes_per_sequence < one.state_bytes_per_sequence
+    assert two.state_bytes_per_sequence >= one.state_bytes_per_sequence / 2
+    assert two.kv_tokens > one.kv_tokens
+
+
+def test_a_stage_that_keeps_nothing_per_token_sets_no_limit():
+    shape, card = shape_of(NANO), device("H200")
+    # So many stages that some have Mamba and experts alone.
+    plan = Plan(model=NANO, pipeline_parallel=26, max_model_len=4096)
+    found = memory(plan, shape, card)
+    assert found.kv_tokens > 0
+    assert found.kv_bytes_per_token > 0
+    assert concurrent_sequences(plan, shape, card, 4096) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "degree", "said"),
+    [
+        (QWEN, 5, "key heads of linear attention do not divide"),
+        (NANO, 3, "64 Mamba heads do not divide"),
+        ("moonshotai/Kimi-K3", 5, "96 key heads of linear attention"),
+        ("deepseek-ai/DeepSeek-V4-Pro", 32, "16 groups of heads do not divide"),
+    ],
+)
+def test_heads_of_every_mixer_must_divide(name, degree, said):
+    with pytest.raises(PlanError, match=said):
+        check_parallel(Plan(model=name, tensor_parallel=degree), shape_of(name))
+
+
+@pytest.mark.parametrize("name", sorted(catalogue()))
+def test_one_device_holds_all_weights_of_every_catalogue_model(name):
+    shape = shape_of(name)
+    assert rank_weights_bytes(Plan(model=name), shape)[0] == pytest.approx(weight_bytes(shape))
+
+
+@pytest.mark.parametrize("name", sorted(catalogue()))
+def test_every_catalogue_model_has_a_memory_over_eight_devices(name):
+    shape = shape_of(name)
+    found = memory(Plan(model=name, tensor_parallel=8), shape, device("B200"))
+    assert found.weights_bytes * 8 >= weight_bytes(shape) * 0.999
+    assert found.kv_bytes_per_token > 0
+    assert found.activation_bytes > 0
