@@ -148,7 +148,8 @@ def sweep(
         law = laws.get(alike)
         if law is None:  # batch limits say which steps come, not how long one takes
             law = laws[alike] = step_law(filled, shape, node, chosen)
-        state = SteadyState(law, filled, divided.kv_tokens_per_engine, moments)
+        kv_tokens = divided.kv_tokens_at(moments.context_tokens)
+        state = SteadyState(law, filled, kv_tokens, moments)
         for concurrency in concurrencies:
             point = state.at(concurrency)
             yield Swept(plan=plan, point=point, cost_per_million_tokens_usd=_cost_usd(node, point))
