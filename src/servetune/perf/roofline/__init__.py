@@ -1,6 +1,6 @@
 """Step times and steady states by formula."""
 
-from servetune.perf.roofline.coefficients import COEFFICIENTS, Coefficients, coefficients_for
+from servetune.perf.roofline.coefficients import COEFFICIENTS, Coefficients, table_for
 from servetune.perf.roofline.collectives import all_gather_s, all_reduce_s
 from servetune.perf.roofline.estimate import (
     ConcurrencyLimits,
@@ -11,6 +11,7 @@ from servetune.perf.roofline.estimate import (
     estimate,
     performance_at,
 )
+from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.ops import Operations, Step, operations
 from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
@@ -36,4 +37,5 @@ __all__ = [
     "operations",
     "performance_at",
     "step_law",
+    "table_for",
 ]

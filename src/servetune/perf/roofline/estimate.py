@@ -10,12 +10,9 @@ from servetune.errors import DoesNotFit
 from servetune.hardware.device import Device, Node
 from servetune.models import counting
 from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.coefficients import (
-    COEFFICIENTS,
-    Coefficients,
-    coefficients_for,
-)
+from servetune.perf.roofline.coefficients import Coefficients, architecture_of
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
+from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.ops import ExpertsOp, MatrixOp, Step
 from servetune.perf.roofline.steady import (
     LengthMoments,
@@ -195,7 +192,7 @@ def estimate(
     """
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
-    chosen = coefficients or coefficients_for(node.device)
+    chosen = coefficients or coefficients_for(node.device, filled.engine)
     divided = memory(filled, shape, node.device)
     misfit = _misfit(filled, shape, node)
     moments = length_moments(workload.lengths, workload.seed)
@@ -226,7 +223,7 @@ def estimate(
         roofline=roofline,
         limits=concurrency,
         cost_per_million_output_tokens_usd=cost_usd,
-        interval=_interval(node, filled, chosen),
+        interval=_interval(node, filled),
         coefficients=chosen.name,
         notes=_notes(plan, filled, node, moments),
     )
@@ -404,12 +401,12 @@ def _cost_usd(node: Node, best: OperatingPoint) -> float | None:
     return node.price.usd_per_hour / 3600 / best.output_tokens_per_s * 1e6
 
 
-def _interval(node: Node, plan: Plan, coefficients: Coefficients) -> Interval:
+def _interval(node: Node, plan: Plan) -> Interval:
     """Bands of an end-to-end latency; for a rate divide by them instead of multiplying.
 
     Nothing was fitted to the rows that the first band rests on; the others are judgement.
     """
-    if coefficients.name == COEFFICIENTS[""].name:
+    if not architecture_of(node.device):
         return Interval(
             low_factor=0.5,
             high_factor=2.0,
