@@ -1,23 +1,25 @@
 """Step times and steady states by formula."""
 
+from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
 from servetune.perf.roofline.coefficients import COEFFICIENTS, Coefficients, table_for
 from servetune.perf.roofline.collectives import all_gather_s, all_reduce_s
 from servetune.perf.roofline.estimate import (
     ConcurrencyLimits,
     Estimate,
-    Interval,
     Phase,
     Roofline,
     estimate,
     performance_at,
 )
 from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.interval import Interval, interval_of
 from servetune.perf.roofline.ops import Operations, Step, operations
 from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
 
 __all__ = [
     "COEFFICIENTS",
+    "ClosedLoops",
     "Coefficients",
     "ConcurrencyLimits",
     "Estimate",
@@ -26,6 +28,7 @@ __all__ = [
     "Operations",
     "Phase",
     "Roofline",
+    "RunPoint",
     "SteadyState",
     "Step",
     "StepLaw",
@@ -33,6 +36,7 @@ __all__ = [
     "all_reduce_s",
     "coefficients_for",
     "estimate",
+    "interval_of",
     "length_moments",
     "operations",
     "performance_at",

@@ -172,10 +172,10 @@ class ClosedLoops:
 
     def _together(self, laws: Laws) -> Array:
         """Share of later generations that come all at once."""
-        in_step = np.exp(-self.steps / laws.c["together_steps"])
-        return np.asarray(
-            np.where(laws.c["prefill_first"] > 0, in_step, laws.c["together_fraction"])
-        )
+        in_step: Array = np.exp(-self.steps / laws.c["together_steps"])
+        in_step[laws.c["prefill_first"] == 0] = 0.0
+        shares: Array = in_step + laws.c["together_fraction"] * (laws.c["prefill_first"] == 0)
+        return shares
 
     def _request_s(self, laws: Laws) -> Array:
         return np.asarray(laws.c["request_s"] + laws.c["prompt_token_s"] * self.inputs)
@@ -184,13 +184,14 @@ class ClosedLoops:
         """Steps that compute `prompts` prompts beside `sequences` decoding ones."""
         tokens = prompts * self.inputs
         steps = np.maximum(1.0, tokens / np.maximum(1.0, self.budget - sequences))
-        return steps * laws.seconds(
+        each_s = laws.seconds(
             tokens / steps,
             prompts * self.pairs / steps,
             prompts / steps,
             sequences,
             sequences * self.context,
         )
+        return np.asarray(steps * each_s)
 
     def _ttft_s(self, laws: Laws, running: Array, tau_s: Array) -> Array:
         users = np.minimum(self.users, self.most_running)

@@ -11,6 +11,7 @@ from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.metrics.record import Record
 from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import StepLaw, step_law
@@ -58,6 +59,7 @@ def simulate(
     workload: Workload,
     *,
     coefficients: Coefficients | None = None,
+    calibration: Calibration | None = None,
 ) -> Simulation:
     """Run a workload on a plan in virtual time.
 
@@ -70,6 +72,7 @@ def simulate(
         node: Where it runs; its device's coefficients are used unless others are given.
         workload: What is asked.
         coefficients: Of the step law.
+        calibration: From measured runs of this model on this machine.
 
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
@@ -82,6 +85,8 @@ def simulate(
     for request in requests:
         _check_context(request, filled)
     chosen = coefficients or coefficients_for(node.device, filled.engine)
+    if calibration is not None:
+        chosen = calibration.coefficients(chosen)
     return run_requests(
         requests,
         rules,
