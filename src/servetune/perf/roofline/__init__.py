@@ -14,6 +14,7 @@ from servetune.perf.roofline.estimate import (
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.interval import Interval, interval_of
 from servetune.perf.roofline.ops import Operations, Step, operations
+from servetune.perf.roofline.runs import PricedRun, Run, price_runs
 from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
 
@@ -27,7 +28,9 @@ __all__ = [
     "OperatingPoint",
     "Operations",
     "Phase",
+    "PricedRun",
     "Roofline",
+    "Run",
     "RunPoint",
     "SteadyState",
     "Step",
@@ -40,6 +43,7 @@ __all__ = [
     "length_moments",
     "operations",
     "performance_at",
+    "price_runs",
     "step_law",
     "table_for",
 ]
