@@ -100,6 +100,7 @@ def loops_of(rows: Iterable[Measured]) -> ClosedLoops:
     )
 
 
+@functools.cache
 def stored_as(shape: NetworkShape, weights: str) -> NetworkShape:
     """The shape as the measured checkpoint stored it.
 

@@ -20,6 +20,19 @@ from servetune.workload.lengths import Lengths
 __all__ = ["PricedRun", "Run", "price_runs"]
 
 
+#: Fields of a plan that decide what one device computes; all others decide how many steps.
+_READ_BY_OPERATIONS = (
+    "engine",
+    "tensor_parallel",
+    "data_parallel",
+    "pipeline_parallel",
+    "expert_parallel",
+    "dtype",
+    "quantization",
+    "kv_cache_dtype",
+)
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A closed-loop run of `request_count` requests with `concurrency` in flight.
 
@@ -61,7 +74,7 @@ def price_runs(runs: Sequence[Run]) -> list[PricedRun]:
     priced, plans, kv_tokens, misfits = [], [], [], []
     for run in runs:
         plan = resolved(run.plan, run.shape, run.node.device)
-        key = (id(run.shape), msgspec.structs.replace(plan, max_num_seqs=1, max_model_len=1))
+        key = (id(run.shape), *(getattr(plan, name) for name in _READ_BY_OPERATIONS))
         if key not in work:
             work[key] = operations(plan, run.shape)
         if run.lengths not in moments:
