@@ -1,22 +1,26 @@
 """Step times and steady states by formula."""
 
-from servetune.perf.roofline.coefficients import COEFFICIENTS, Coefficients, coefficients_for
+from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
+from servetune.perf.roofline.coefficients import COEFFICIENTS, Coefficients, table_for
 from servetune.perf.roofline.collectives import all_gather_s, all_reduce_s
 from servetune.perf.roofline.estimate import (
     ConcurrencyLimits,
     Estimate,
-    Interval,
     Phase,
     Roofline,
     estimate,
     performance_at,
 )
+from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.interval import Interval, interval_of
 from servetune.perf.roofline.ops import Operations, Step, operations
+from servetune.perf.roofline.runs import PricedRun, Run, price_runs
 from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
 
 __all__ = [
     "COEFFICIENTS",
+    "ClosedLoops",
     "Coefficients",
     "ConcurrencyLimits",
     "Estimate",
@@ -24,7 +28,10 @@ __all__ = [
     "OperatingPoint",
     "Operations",
     "Phase",
+    "PricedRun",
     "Roofline",
+    "Run",
+    "RunPoint",
     "SteadyState",
     "Step",
     "StepLaw",
@@ -32,8 +39,11 @@ __all__ = [
     "all_reduce_s",
     "coefficients_for",
     "estimate",
+    "interval_of",
     "length_moments",
     "operations",
     "performance_at",
+    "price_runs",
     "step_law",
+    "table_for",
 ]

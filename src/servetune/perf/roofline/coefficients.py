@@ -4,11 +4,12 @@ Everything fitted or assumed in the step-time law is a field of one frozen value
 a calibration replaces that value and nothing else. `tools/operator_facts.py` derives the
 kernel fields from public operator tables (aiconfigurator-core 0.12.0, Apache-2.0, read
 2026-11-20: vLLM 0.24 kernels on L40S, H100, H200, B200, vLLM 0.14 on A100); no end-to-end
-measurement went into them.
+measurement went into them. `factors` corrects them by a fit to measured runs.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -16,7 +17,7 @@ import msgspec
 
 from servetune.hardware.device import Device
 
-__all__ = ["COEFFICIENTS", "Coefficients", "coefficients_for"]
+__all__ = ["COEFFICIENTS", "Coefficients", "architecture_of", "table_for"]
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +56,36 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             bf16 in, float32 copy, two reads.
         request_s: From a request's arrival at the server to the scheduler's queue:
             HTTP, tokenizer, one hop between processes [2-20 ms].
+        prompt_token_s: The part of that which grows with the prompt, per token.
+        prompt_s: Host work of a step for each prompt that it finishes [0-3 ms].
+        warm_up_s: What the first requests of a run wait for once: kernels compiled or tuned
+            on first use. Only a run that begins cold pays it (`closed_loop`).
+
+    Fields that compare kinds of work with the kernels above:
+
+    Attributes:
+        gemm_compute_fraction_4bit: Share of the fp4 peak.
+        experts_compute_share: What grouped products of experts reach, over plain ones.
+        experts_memory_fraction: Share of memory bandwidth at which they read weights;
+            assumed to lie between those of one-byte and two-byte matrices.
+        experts_s: One expert layer with next to nothing to do: routing, sorting, two
+            grouped products, sum.
+        experts_extra_rows: Rows that a grouped product computes for each expert it touches
+            beyond those it needs: half a tile, and the busiest device's share of a skewed
+            routing.
+        latent_s: What a layer of latent attention takes beyond an ordinary one: more and
+            smaller kernels.
+        latent_memory_share: Reading a latent cache, over an ordinary one.
+        agreement_latency_factor: Over the latency of `collectives` on a switched fabric;
+            PCIe was never in a fit.
+        agreement_rate_factor: Over its rate there.
+        together_fraction: Share of a closed loop's later generations whose prompts come
+            all at once although lengths differ (`closed_loop`).
+        prefill_first: One where the engine computes all waiting prompts before it goes on
+            decoding (SGLang without mixed chunks), else zero.
+        together_steps: Such an engine keeps users in step: their prompts come together in
+            a share exp(-decode steps / together_steps) of generations.
+        device_factor: Over all time on the device; one engine's kernels against another's.
     """
 
     name: str
@@ -62,6 +93,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     gemm_compute_fraction_8bit: float
     gemm_memory_fraction: float
     gemm_memory_fraction_8bit: float
+    experts_memory_fraction: float
     gemm_s: float
     gemm_8bit_s: float
     attention_compute_fraction: float
@@ -76,6 +108,21 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     captured_tokens: int = 512
     sampling_bytes_per_logit: float = 14.0
     request_s: float = 5e-3
+    prompt_token_s: float = 1e-6
+    prompt_s: float = 0.3e-3
+    warm_up_s: float = 0.3
+    gemm_compute_fraction_4bit: float = 0.40
+    experts_compute_share: float = 1.0
+    experts_s: float = 18e-6
+    experts_extra_rows: float = 32.0
+    latent_s: float = 6e-6
+    latent_memory_share: float = 1.0
+    agreement_latency_factor: float = 1.0
+    agreement_rate_factor: float = 1.0
+    together_fraction: float = 0.1
+    prefill_first: float = 0.0
+    together_steps: float = 1000.0
+    device_factor: float = 1.0
 
 
 _AMPERE = Coefficients(
@@ -84,6 +131,7 @@ _AMPERE = Coefficients(
     gemm_compute_fraction_8bit=0.60,  # int8 was not in the table; between Ada and bf16
     gemm_memory_fraction=0.76,
     gemm_memory_fraction_8bit=0.76,
+    experts_memory_fraction=0.76,
     gemm_s=5.3e-6,
     gemm_8bit_s=6.5e-6,
     attention_compute_fraction=0.57,
@@ -97,12 +145,15 @@ _ADA = Coefficients(
     gemm_compute_fraction_8bit=0.46,
     gemm_memory_fraction=0.83,
     gemm_memory_fraction_8bit=0.72,
+    experts_memory_fraction=0.78,
     gemm_s=3.7e-6,  # the floor of small kernels: L2 of 96 MB hides the fitted one
     gemm_8bit_s=5.3e-6,
     attention_compute_fraction=0.50,
     attention_extra_pairs_per_token=208.0,
     attention_memory_fraction=0.82,
     attention_s=11.5e-6,
+    prompt_token_s=0.0,
+    prompt_s=0.0,
 )
 _HOPPER = Coefficients(
     name="vllm-v1/hopper/operator-tables-2026-11",
@@ -110,6 +161,7 @@ _HOPPER = Coefficients(
     gemm_compute_fraction_8bit=0.54,
     gemm_memory_fraction=0.85,
     gemm_memory_fraction_8bit=0.78,
+    experts_memory_fraction=0.82,
     gemm_s=3.9e-6,
     gemm_8bit_s=6.5e-6,
     attention_compute_fraction=0.60,
@@ -123,6 +175,7 @@ _BLACKWELL = Coefficients(
     gemm_compute_fraction_8bit=0.42,
     gemm_memory_fraction=0.79,
     gemm_memory_fraction_8bit=0.67,
+    experts_memory_fraction=0.73,
     gemm_s=4.0e-6,
     gemm_8bit_s=6.5e-6,
     attention_compute_fraction=0.54,
@@ -140,6 +193,7 @@ _CPU = Coefficients(
     gemm_compute_fraction_8bit=0.50,
     gemm_memory_fraction=0.60,
     gemm_memory_fraction_8bit=0.60,
+    experts_memory_fraction=0.6,
     gemm_s=20e-6,
     gemm_8bit_s=30e-6,
     attention_compute_fraction=0.25,
@@ -151,6 +205,8 @@ _CPU = Coefficients(
     sequence_s=0.4e-3,
     host_layer_s=0.0,
     request_s=15e-3,
+    prompt_token_s=0.0,
+    prompt_s=0.0,
 )
 #: Silicon without a table of its own: the middle of those that have one.
 _UNSEEN = Coefficients(
@@ -159,6 +215,7 @@ _UNSEEN = Coefficients(
     gemm_compute_fraction_8bit=0.50,
     gemm_memory_fraction=0.80,
     gemm_memory_fraction_8bit=0.74,
+    experts_memory_fraction=0.77,
     gemm_s=4.5e-6,
     gemm_8bit_s=6.5e-6,
     attention_compute_fraction=0.55,
@@ -180,13 +237,26 @@ COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
 )
 
 
-def coefficients_for(device: Device) -> Coefficients:
-    """The coefficients of the device's architecture; those of unseen silicon else.
+def table_for(device: Device, engine: str = "vllm") -> Coefficients:
+    """What the operator tables say of the device's architecture under an engine.
 
-    An architecture counts by how its name begins, so that `ada lovelace` is `ada`.
+    Unseen silicon gets the middle of what was seen. An architecture counts by how its name
+    begins, so that `ada lovelace` is `ada`.
     """
-    architecture = device.architecture.lower().replace("-", " ").replace("_", " ")
-    for name, coefficients in COEFFICIENTS.items():
-        if name and architecture.split(" ")[0] == name:
-            return coefficients
-    return COEFFICIENTS[""]
+    table = COEFFICIENTS[architecture_of(device)]
+    return _prefill_first(table) if engine in _PREFILL_FIRST else table
+
+
+def architecture_of(device: Device) -> str:
+    """Key of the device's table; empty for silicon without one."""
+    first = device.architecture.lower().replace("-", " ").replace("_", " ").split(" ")[0]
+    return first if first in COEFFICIENTS else ""
+
+
+#: Engines that compute waiting prompts before they go on decoding, unless told to mix.
+_PREFILL_FIRST = ("sglang",)
+
+
+@functools.cache
+def _prefill_first(table: Coefficients) -> Coefficients:
+    return msgspec.structs.replace(table, prefill_first=1.0)

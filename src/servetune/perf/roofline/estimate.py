@@ -10,12 +10,10 @@ from servetune.errors import DoesNotFit
 from servetune.hardware.device import Device, Node
 from servetune.models import counting
 from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.coefficients import (
-    COEFFICIENTS,
-    Coefficients,
-    coefficients_for,
-)
-from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
+from servetune.perf.roofline.calibration import Calibration
+from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.interval import Interval, interval_of
 from servetune.perf.roofline.ops import ExpertsOp, MatrixOp, Step
 from servetune.perf.roofline.steady import (
     LengthMoments,
@@ -33,7 +31,6 @@ __all__ = [
     "TTFT_LIMIT_MS",
     "ConcurrencyLimits",
     "Estimate",
-    "Interval",
     "Phase",
     "Roofline",
     "estimate",
@@ -115,20 +112,6 @@ class ConcurrencyLimits(msgspec.Struct, frozen=True, kw_only=True):
     itl_limit_ms: float
 
 
-class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """Within which factors of a predicted time or rate the truth is expected.
-
-    Attributes:
-        calibrated: Whether measurements of this model and machine narrowed it.
-        basis: What the factors rest on.
-    """
-
-    low_factor: float
-    high_factor: float
-    calibrated: bool
-    basis: str
-
-
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """What one plan is expected to do for one workload on one node.
 
@@ -172,6 +155,7 @@ def estimate(
     workload: Workload,
     *,
     coefficients: Coefficients | None = None,
+    calibration: Calibration | None = None,
     ttft_limit_ms: float = TTFT_LIMIT_MS,
     itl_limit_ms: float = ITL_LIMIT_MS,
 ) -> Estimate:
@@ -186,6 +170,8 @@ def estimate(
         plan: Fields that are `None` take the engine's defaults.
         workload: Its law of lengths is read; concurrency is searched.
         coefficients: Of the step law; the device's own by default.
+        calibration: From measured runs of this model on this machine; steps are
+            corrected by it, and first tokens as far as they follow from steps.
         ttft_limit_ms: For the prefill limit.
         itl_limit_ms: For the decode limit.
 
@@ -195,7 +181,9 @@ def estimate(
     """
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
-    chosen = coefficients or coefficients_for(node.device)
+    chosen = coefficients or coefficients_for(node.device, filled.engine)
+    if calibration is not None:
+        chosen = calibration.coefficients(chosen)
     divided = memory(filled, shape, node.device)
     misfit = _misfit(filled, shape, node)
     moments = length_moments(workload.lengths, workload.seed)
@@ -231,7 +219,7 @@ def estimate(
         roofline=roofline,
         limits=concurrency,
         cost_per_million_output_tokens_usd=cost_usd,
-        interval=_interval(node, filled, chosen),
+        interval=interval_of(node, filled, shape, calibration),
         coefficients=chosen.name,
         notes=_notes(plan, filled, node, moments),
     )
@@ -409,33 +397,6 @@ def _cost_usd(node: Node, best: OperatingPoint) -> float | None:
     if node.price is None or best.output_tokens_per_s <= 0:
         return None
     return node.price.usd_per_hour / 3600 / best.output_tokens_per_s * 1e6
-
-
-def _interval(node: Node, plan: Plan, coefficients: Coefficients) -> Interval:
-    """Bands of an end-to-end latency; for a rate divide by them instead of multiplying.
-
-    Nothing was fitted to the rows that the first band rests on; the others are judgement.
-    """
-    if coefficients.name == COEFFICIENTS[""].name:
-        return Interval(
-            low_factor=0.5,
-            high_factor=2.0,
-            calibrated=False,
-            basis="uncalibrated; no kernel table of this silicon, a guess",
-        )
-    if plan.tensor_parallel > 2 and node.link.bytes_per_s < FABRIC_BYTES_PER_S:
-        return Interval(
-            low_factor=0.6,
-            high_factor=1.6,
-            calibrated=False,
-            basis="uncalibrated; all-reduce through the host differs by 1.5 between machines",
-        )
-    return Interval(
-        low_factor=0.75,
-        high_factor=1.45,
-        calibrated=False,
-        basis="uncalibrated; held 93% of 658 published vLLM runs on H100, H200 and B200",
-    )
 
 
 def _notes(asked: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple[str, ...]:

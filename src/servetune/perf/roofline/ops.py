@@ -17,6 +17,9 @@ and routers are whole on every device.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 import msgspec
 
 from servetune.models.quantization import (
@@ -134,6 +137,11 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
         untouched = (1 - self.active / self.experts) ** (tokens * self.token_copies)
         return float(self.local_experts * (1 - untouched))
 
+    @property
+    def flops_per_extra_row(self) -> float:
+        """Of one row of one local expert."""
+        return 2 * self.expert_weights
+
     def moved_bytes(self, tokens: float, activation_bytes: float) -> float:
         weights = self.touched(tokens) * self.expert_weights * self.weight_width_bytes
         return weights + tokens * self.traffic_per_token * activation_bytes
@@ -148,6 +156,7 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
             works in the compressed space.
         cache_bytes_per_key: Keys and values that decode reads.
         window: Latest keys that a query sees; `None` for all.
+        latent: Whether the cache is one compressed vector for all heads.
     """
 
     count: int
@@ -155,6 +164,7 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
     decode_flops_per_key: float
     cache_bytes_per_key: float
     window: int | None
+    latent: bool = False
 
     def pairs(self, prefill_tokens: float, prefill_pairs: float) -> float:
         """Pairs inside the window, at most `window` per token."""
@@ -248,9 +258,9 @@ def operations(plan: Plan, shape: NetworkShape) -> Operations:
     matrices.append(split.head())
     exchanged = split.expert_exchange_numbers() * split.plain_bytes
     return Operations(
-        matrices=tuple(matrices),
-        experts=tuple(experts),
-        attentions=tuple(attentions),
+        matrices=_merged(matrices),
+        experts=_merged(experts),
+        attentions=_merged(attentions),
         layer_count=shape.layer_count,
         activation_bytes=split.plain_bytes,
         elementwise_bytes_per_token=elementwise,
@@ -261,6 +271,18 @@ def operations(plan: Plan, shape: NetworkShape) -> Operations:
         vocab=shape.vocab,
         tensor_parallel=plan.tensor_parallel,
     )
+
+
+_Op = TypeVar("_Op", MatrixOp, ExpertsOp, AttentionOp)
+
+
+def _merged(ops: Iterable[_Op]) -> tuple[_Op, ...]:
+    """Equal operations of alternating layers as one, with the sum of their counts."""
+    counts: dict[_Op, int] = {}
+    for op in ops:
+        kind = msgspec.structs.replace(op, count=0)
+        counts[kind] = counts.get(kind, 0) + op.count
+    return tuple(msgspec.structs.replace(kind, count=count) for kind, count in counts.items())
 
 
 class _Split:
@@ -370,6 +392,7 @@ class _Split:
                 decode_flops_per_key=2 * heads * (cached + mixer.kv_rank),
                 cache_bytes_per_key=cached * self.cache_bytes,
                 window=None,
+                latent=True,
             )
         width = mixer.head_dim + mixer.value_width
         return AttentionOp(

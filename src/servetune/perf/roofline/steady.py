@@ -65,6 +65,7 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
         prompt_pairs: Mean of I(I+1)/2, which a long tail makes larger than that of the mean.
         context_tokens: Mean context of a decoding sequence, over the time it decodes.
         longest_tokens: Longest prompt and answer together.
+        output_spread_tokens: Standard deviation of the answer's length.
     """
 
     input_tokens: float
@@ -72,6 +73,7 @@ class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
     prompt_pairs: float
     context_tokens: float
     longest_tokens: int
+    output_spread_tokens: float = 0.0
 
 
 def length_moments(lengths: Lengths, seed: int = 1) -> LengthMoments:
@@ -87,6 +89,7 @@ def length_moments(lengths: Lengths, seed: int = 1) -> LengthMoments:
         prompt_pairs=float((inputs * (inputs + 1) / 2).mean()),
         context_tokens=float(np.average(context, weights=weights)),
         longest_tokens=int((drawn_in + drawn_out).max()),
+        output_spread_tokens=float(outputs.std()),
     )
 
 
@@ -112,7 +115,8 @@ class SteadyState:
         self._budget = plan.max_num_batched_tokens
         self._copies = plan.replicas * plan.data_parallel
         self._decode_steps = moments.output_tokens - 1
-        self._request_s = law.coefficients.request_s
+        c = law.coefficients
+        self._request_s = c.request_s + c.prompt_token_s * moments.input_tokens
         caps = [float(plan.max_num_seqs), kv_tokens / moments.context_tokens]
         if self._decode_steps > 0:
             caps.append(self._budget / (1 + moments.input_tokens / self._decode_steps))

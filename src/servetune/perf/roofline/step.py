@@ -8,12 +8,18 @@ import numpy as np
 
 from servetune.hardware.device import Device, Node
 from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.coefficients import Coefficients, coefficients_for
-from servetune.perf.roofline.collectives import GATHER_SHARE, all_reduce_law
+from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.collectives import (
+    FABRIC_BYTES_PER_S,
+    GATHER_SHARE,
+    Collective,
+    all_reduce_law,
+)
+from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.ops import ExpertsOp, MatrixOp, Operations, Step, operations
 from servetune.plan.plan import Plan
 
-__all__ = ["StepLaw", "step_law"]
+__all__ = ["StepLaw", "exchange_group", "step_law"]
 
 FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -26,7 +32,7 @@ class StepLaw:
 
     A step takes, in series,
 
-        host      step_s + sequence_s * sequences
+        host      step_s + sequence_s * sequences + prompt_s * prompts that end
         matrices  sum over layers of gemm_s + max(flops / (fc * peak), bytes / (fm * bw))
         attention attention_s + prefill flops / (fa * peak) + decode max(bytes, flops)
         others    elementwise_s per small kernel + bytes / bw, sampling
@@ -58,19 +64,23 @@ class StepLaw:
                 op.count
                 * max(
                     op.cache_bytes_per_key
-                    / (device.memory_bytes_per_s * c.attention_memory_fraction),
+                    / (
+                        device.memory_bytes_per_s
+                        * c.attention_memory_fraction
+                        * (c.latent_memory_share if op.latent else 1.0)
+                    ),
                     op.decode_flops_per_key / (device.bf16_flops * c.attention_compute_fraction),
                 ),
             )
             for op in ops.attentions
         ]
-        self._attention_kernels_s = c.attention_s * ops.layer_count
-        self._reduce = all_reduce_law(node.link, ops.tensor_parallel)
-        self._exchange = all_reduce_law(
-            node.link, ops.tensor_parallel * plan.data_parallel if ops.expert_exchange_count else 1
+        self._attention_kernels_s = c.attention_s * ops.layer_count + c.latent_s * sum(
+            op.count for op in ops.attentions if op.latent
         )
+        self._reduce = _scaled(node, ops.tensor_parallel, c)
+        self._exchange = _scaled(node, exchange_group(ops, plan), c)
         self._hand_overs = plan.pipeline_parallel - 1
-        self._send = all_reduce_law(node.link, 2)
+        self._send = _scaled(node, 2, c)
         self._graphs = not plan.enforce_eager
         self._dense: dict[tuple[float, float], float] = {}
 
@@ -106,8 +116,11 @@ class StepLaw:
                 device_s += pair_s * (op.pairs(prefill_tokens, prefill_pairs) + extra)
             if decode_sequences:
                 device_s += key_s * op.keys(decode_sequences, decode_context_tokens)
-        return self._host_s(prefill_sequences + decode_sequences) + max(
-            device_s, self._launch_floor_s(tokens)
+        c = self.coefficients
+        return (
+            self._host_s(prefill_sequences + decode_sequences)
+            + c.prompt_s * prefill_sequences
+            + max(c.device_factor * device_s, self._launch_floor_s(tokens))
         )
 
     def decode_run_s(self, sequences: int, context_tokens: float, steps: int) -> FloatArray:
@@ -128,12 +141,14 @@ class StepLaw:
             else:
                 device_s += key_s * np.minimum(contexts, sequences * op.window)
         floor_s = self._launch_floor_s(sequences)
+        device_s *= self.coefficients.device_factor
         run_s: FloatArray = self._host_s(sequences) + np.maximum(device_s, floor_s)
         return run_s
 
     def agreement_s(self, step: Step) -> float:
         """The part of the step in which devices wait for each other's data."""
-        return self._agreement_s(step.tokens, step.logit_rows)
+        factor = self.coefficients.device_factor
+        return factor * self._agreement_s(step.tokens, step.logit_rows)
 
     def _host_s(self, sequences: float) -> float:
         return self.coefficients.step_s + self.coefficients.sequence_s * sequences
@@ -151,11 +166,15 @@ class StepLaw:
             return known
         ops, c = self.ops, self.coefficients
         seconds = _line_s(self._token_lines, tokens) + _line_s(self._logit_lines, logit_rows)
-        for op, kernel_s, flops_per_s, bytes_per_s in self._experts:
+        for op, flops_per_s, bytes_per_s in self._experts:
             seconds += op.count * (
-                kernel_s
+                c.experts_s
                 + max(
-                    op.flops_per_token * tokens / flops_per_s,
+                    (
+                        op.flops_per_token * tokens
+                        + c.experts_extra_rows * op.touched(tokens) * op.flops_per_extra_row
+                    )
+                    / flops_per_s,
                     op.moved_bytes(tokens, ops.activation_bytes) / bytes_per_s,
                 )
             )
@@ -184,12 +203,29 @@ class StepLaw:
         return seconds
 
 
+def exchange_group(ops: Operations, plan: Plan) -> int:
+    """Devices among which tokens travel to their experts; one where they need not."""
+    return ops.tensor_parallel * plan.data_parallel if ops.expert_exchange_count else 1
+
+
+def _scaled(node: Node, group: int, c: Coefficients) -> Collective:
+    law = all_reduce_law(node.link, group)
+    if node.link.bytes_per_s < FABRIC_BYTES_PER_S:
+        return law
+    return Collective(
+        law.latency_s * c.agreement_latency_factor, law.bytes_per_s * c.agreement_rate_factor
+    )
+
+
 def step_law(
     plan: Plan, shape: NetworkShape, node: Node, coefficients: Coefficients | None = None
 ) -> StepLaw:
     """The law of one plan; `coefficients` default to those of the device's architecture."""
     return StepLaw(
-        operations(plan, shape), node, plan, coefficients or coefficients_for(node.device)
+        operations(plan, shape),
+        node,
+        plan,
+        coefficients or coefficients_for(node.device, plan.engine),
     )
 
 
@@ -211,12 +247,10 @@ def _matrix_line(op: MatrixOp, activation_bytes: float, device: Device, c: Coeff
     )
 
 
-def _experts_rates(op: ExpertsOp, device: Device, c: Coefficients) -> tuple[float, float, float]:
-    """Two grouped products; their kernel sorts tokens first, so it counts three times."""
-    kernel_s, flops_per_s, bytes_per_s = _gemm_rates(
-        op.math_dtype, op.weight_width_bytes, device, c
-    )
-    return 3 * kernel_s, flops_per_s, bytes_per_s
+def _experts_rates(op: ExpertsOp, device: Device, c: Coefficients) -> tuple[float, float]:
+    _, flops_per_s, _ = _gemm_rates(op.math_dtype, op.weight_width_bytes, device, c)
+    bytes_per_s = device.memory_bytes_per_s * c.experts_memory_fraction
+    return flops_per_s * c.experts_compute_share, bytes_per_s
 
 
 def _gemm_rates(
@@ -229,9 +263,13 @@ def _gemm_rates(
     peak = device.peak_flops(math_dtype)
     narrow = math_dtype != "bf16" and peak > device.bf16_flops
     thin = weight_width_bytes < 2
+    fraction = c.gemm_compute_fraction
+    if narrow:
+        fourth = peak == device.fp4_flops and math_dtype == "fp4"
+        fraction = c.gemm_compute_fraction_4bit if fourth else c.gemm_compute_fraction_8bit
     return (
         c.gemm_8bit_s if narrow else c.gemm_s,
-        peak * (c.gemm_compute_fraction_8bit if narrow else c.gemm_compute_fraction),
+        peak * fraction,
         device.memory_bytes_per_s
         * (c.gemm_memory_fraction_8bit if thin else c.gemm_memory_fraction),
     )

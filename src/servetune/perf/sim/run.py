@@ -11,7 +11,9 @@ from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.metrics.record import Record
 from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.coefficients import Coefficients, coefficients_for
+from servetune.perf.roofline.calibration import Calibration
+from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.batcher import Batcher, Rules, Sequence
 from servetune.perf.sim.kernel import Agenda
@@ -57,6 +59,7 @@ def simulate(
     workload: Workload,
     *,
     coefficients: Coefficients | None = None,
+    calibration: Calibration | None = None,
 ) -> Simulation:
     """Run a workload on a plan in virtual time.
 
@@ -69,6 +72,7 @@ def simulate(
         node: Where it runs; its device's coefficients are used unless others are given.
         workload: What is asked.
         coefficients: Of the step law.
+        calibration: From measured runs of this model on this machine.
 
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
@@ -80,7 +84,9 @@ def simulate(
     requests = workload.requests()
     for request in requests:
         _check_context(request, filled)
-    chosen = coefficients or coefficients_for(node.device)
+    chosen = coefficients or coefficients_for(node.device, filled.engine)
+    if calibration is not None:
+        chosen = calibration.coefficients(chosen)
     return run_requests(
         requests,
         rules,
@@ -88,6 +94,7 @@ def simulate(
         closed_loop=workload.closed_loop,
         max_concurrency=workload.max_concurrency,
         request_s=chosen.request_s,
+        prompt_token_s=chosen.prompt_token_s,
         replicas=filled.replicas,
         ranks=filled.data_parallel,
     )
@@ -101,6 +108,7 @@ def run_requests(
     closed_loop: bool,
     max_concurrency: int | None = None,
     request_s: float = 0.0,
+    prompt_token_s: float = 0.0,
     replicas: int = 1,
     ranks: int = 1,
 ) -> Simulation:
@@ -113,6 +121,7 @@ def run_requests(
         closed_loop: Whether a request is due when one of `max_concurrency` users is free.
         max_concurrency: Most requests in flight; `None` for no limit.
         request_s: From sending to the engine's queue.
+        prompt_token_s: And for each token of the prompt.
         replicas: Copies that take turns.
         ranks: Data-parallel ranks in each.
 
@@ -121,7 +130,7 @@ def run_requests(
     """
     _check_possible(requests, rules)
     groups = [[Batcher(rules, law) for _ in range(ranks)] for _ in range(replicas)]
-    run = _Run(requests, groups, closed_loop, max_concurrency, request_s)
+    run = _Run(requests, groups, closed_loop, max_concurrency, (request_s, prompt_token_s))
     run.play()
     batchers = [batcher for group in groups for batcher in group]
     records = tuple(run.record(request) for request in requests)
@@ -210,7 +219,7 @@ class _Run:
         groups: list[list[Batcher]],
         closed_loop: bool,
         max_concurrency: int | None,
-        request_s: float,
+        way_in_s: tuple[float, float],
     ) -> None:
         self.saturated = False
         self._requests = requests
@@ -218,7 +227,7 @@ class _Run:
         self._router = Router(groups)
         self._closed_loop = closed_loop
         self._limit = max_concurrency or len(requests)
-        self._request_s = request_s
+        self._request_s, self._prompt_token_s = way_in_s
         self._agenda: Agenda[_Event] = Agenda()
         self._journeys = [_Journey(due_s=request.due_s) for request in requests]
         self._unsent: deque[int] = deque()
@@ -274,7 +283,9 @@ class _Run:
             if self._closed_loop:  # it is due when its user is free
                 journey.due_s = now_s
             self._in_flight += 1
-            self._agenda.enter(now_s + self._request_s, _ARRIVAL, ("arrive", index))
+            tokens = self._requests[index].input_tokens
+            arrives_s = now_s + self._request_s + self._prompt_token_s * tokens
+            self._agenda.enter(arrives_s, _ARRIVAL, ("arrive", index))
 
     def _arrive(self, index: int, now_s: float) -> None:
         request, journey = self._requests[index], self._journeys[index]

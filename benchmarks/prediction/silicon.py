@@ -1,0 +1,205 @@
+"""The shared development set as nouns of servetune: one measured run per row."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from servetune.errors import ServetuneError
+from servetune.hardware import Node, node
+from servetune.models import NetworkShape, shape_from_config
+from servetune.perf.roofline.closed_loop import ClosedLoops
+from servetune.perf.roofline.laws import Stack
+from servetune.perf.roofline.ops import operations
+from servetune.perf.roofline.steady import LengthMoments, length_moments
+from servetune.plan import Plan, check_fits, check_parallel, memory, resolved
+from servetune.workload import UniformRange
+
+__all__ = ["GPUS", "RANGE_RATIO", "Measured", "loops_of", "read"]
+
+GPUS = {"h100_sxm": "H100 SXM", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": "B300"}
+#: How the rows were measured: lengths uniform from 0.8 of the nominal one, and ten requests
+#: for each one in flight.
+RANGE_RATIO = 0.8
+REQUESTS_PER_USER = 10
+#: Runs of this version on this GPU, all of DeepSeek-R1, took 0.45 to 0.8 times as long per
+#: token as the same plan one release before: multi-token prediction, which no column tells.
+_DRAFTING = ("1.2.0rc6.post3", "b200_sxm")
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """One row: what ran, and what was measured.
+
+    Attributes:
+        group: What anchors and folds are made of: (model, GPU).
+        misfit: Why the plan is said not to fit although it ran, if so.
+        speculative: Whether answers were drafted ahead, which no column says: left out of
+            fits and never out of an evaluation.
+    """
+
+    id: str
+    model: str
+    gpu: str
+    engine: str
+    precision: str
+    shape: NetworkShape
+    node: Node
+    plan: Plan
+    kv_tokens: float
+    lengths: UniformRange
+    concurrency: int
+    ttft_ms: float
+    tpot_ms: float
+    misfit: str | None
+    speculative: bool
+
+    @property
+    def group(self) -> tuple[str, str]:
+        return self.model, self.gpu
+
+    @property
+    def request_count(self) -> int:
+        return REQUESTS_PER_USER * self.concurrency
+
+
+def read(data: Path) -> tuple[list[Measured], dict[str, int]]:
+    """All rows whose network is modelled, and for the others why not, with counts."""
+    with (data / "silicon_dev.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    found, refused = [], {}
+    for row in rows:
+        try:
+            found.append(_measured(row, data / "model_configs"))
+        except ServetuneError as error:
+            why = error.message.split(":")[0][:90]
+            refused[why] = refused.get(why, 0) + 1
+    return found, refused
+
+
+def loops_of(rows: Iterable[Measured]) -> ClosedLoops:
+    """The rows' runs side by side."""
+    rows = list(rows)
+    work = {}
+    for row in rows:
+        key = _work_key(row)
+        if key not in work:
+            work[key] = operations(row.plan, row.shape)
+    return ClosedLoops(
+        Stack([(work[_work_key(row)], row.node, row.plan) for row in rows]),
+        [row.plan for row in rows],
+        [row.kv_tokens for row in rows],
+        [_moments(row.lengths) for row in rows],
+        [row.concurrency for row in rows],
+        [row.request_count for row in rows],
+    )
+
+
+@functools.cache
+def stored_as(shape: NetworkShape, weights: str) -> NetworkShape:
+    """The shape as the measured checkpoint stored it.
+
+    The configurations are those of the first publication; 4-bit checkpoints of networks
+    with experts leave attention alone, and `bf16` of one that is published in 4 bits means
+    the rest of it.
+    """
+    sparse = any(
+        layer.feed_forward.__class__.__name__ == "ExpertFeedForward" for layer in shape.layers
+    )
+    checkpoint = shape.quantization
+    if weights == "nvfp4":
+        wanted = "nvfp4@feed_forward" if sparse else "nvfp4"
+    elif weights == "fp8" and not checkpoint.startswith("fp8"):
+        wanted = "fp8_block" if sparse else "fp8"
+    elif weights == "bf16" and checkpoint.startswith("fp8"):
+        wanted = "none"
+    else:
+        wanted = checkpoint
+    return msgspec.structs.replace(shape, quantization=wanted)
+
+
+def _measured(row: dict[str, str], configs: Path) -> Measured:
+    shape = stored_as(_shape(row["model"], configs), row["precision_weights"])
+    concurrency, copies = int(row["concurrency"]), int(row["dp"] or 1)
+    prompt, answer = int(row["isl"]), int(row["osl"])
+    plan = Plan(
+        model=row["model"],
+        engine="sglang" if row["engine"] == "sglang" and copies == 1 else "vllm",
+        tensor_parallel=int(row["tp"]),
+        data_parallel=copies,
+        expert_parallel=int(row["moe_ep"] or 1) > 1,
+        max_num_seqs=max(1, -(-concurrency // copies)),
+        max_model_len=prompt + answer,
+        kv_cache_dtype="fp8" if row["precision_weights"] in ("fp8", "nvfp4") else None,
+    )
+    machine = _node(GPUS[row["gpu"]], plan.device_count)
+    filled = resolved(plan, shape, machine.device)
+    kv_tokens, misfit = _cache(filled, shape, machine)
+    return Measured(
+        id=row["id"],
+        model=row["model"],
+        gpu=row["gpu"],
+        engine=row["engine"],
+        precision=row["precision_weights"],
+        shape=shape,
+        node=machine,
+        plan=filled,
+        kv_tokens=kv_tokens,
+        lengths=UniformRange(prompt, answer, RANGE_RATIO),
+        concurrency=concurrency,
+        ttft_ms=float(row["ttft_ms"]),
+        tpot_ms=float(row["tpot_ms"]),
+        misfit=misfit,
+        speculative=(row["engine_version"], row["gpu"]) == _DRAFTING,
+    )
+
+
+def _cache(plan: Plan, shape: NetworkShape, machine: Node) -> tuple[float, str | None]:
+    """Tokens that the cache holds; a plan that ran has room for its users, whatever we think."""
+    try:
+        check_parallel(plan, shape, machine)
+        check_fits(plan, shape, machine.device)
+    except ServetuneError as error:
+        return float("inf"), error.message
+    return memory(plan, shape, machine.device).kv_tokens_per_engine, None
+
+
+@functools.cache
+def _shape(model: str, configs: Path) -> NetworkShape:
+    path = configs / f"{model.replace('/', '--')}_config.json"
+    if not path.is_file():
+        raise ServetuneError(f"no configuration of {model}")
+    return shape_from_config(json.loads(path.read_text()), name=model, source=path.name)
+
+
+@functools.cache
+def _node(gpu: str, count: int) -> Node:
+    return node(gpu=gpu, count=count)
+
+
+@functools.cache
+def _moments(lengths: UniformRange) -> LengthMoments:
+    return length_moments(lengths)
+
+
+def _work_key(row: Measured) -> tuple[object, ...]:
+    plan = row.plan
+    return (
+        row.model,
+        row.shape.quantization,
+        plan.engine,
+        plan.tensor_parallel,
+        plan.data_parallel,
+        plan.expert_parallel,
+        plan.kv_cache_dtype,
+    )
+
+
+def relative_errors(predicted: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    """Absolute errors in %."""
+    return 100 * np.abs(predicted / measured - 1)

@@ -1,0 +1,222 @@
+"""A benchmark's run by formula: N requests behind a limit of C in flight, many runs at once.
+
+Load clients measure closed loops. All C users begin together (a burst), and where lengths
+vary little their following prompts still come in clumps, generation after generation. The
+mean time to first token of such a run is mostly that, so the steady state misses it.
+
+| symbol | here |
+|---|---|
+| C, N | users of one copy of the model, requests of the run on it |
+| G = N/C | generations: how many requests one user sends |
+| D, I | decode steps of a request, prompt tokens |
+| B, tau | sequences decoding at the same time; the step time they see |
+| a | prompts that come per step while a clump comes |
+| n | prompts that one step can take |
+
+Generation 0 comes at once: n prompts per step, C/n steps, so the mean prompt waits for
+(C/n + 1)/2 of them. Generation g ends its answers over w = min(D, sqrt(12 g) sigma) steps,
+sigma the spread of answer lengths, plus the burst's own length; that many steps see its
+successors come, a = C/w of them each. While a < n a prompt waits for the step in progress
+and its own; beyond that a queue grows to C (1 - n/a) prompts. Once w reaches D the run is
+the steady state of `SteadyState`. `warm_up_s` is paid by generation 0.
+
+A share `together_fraction` of later generations comes at once all the same, as the burst
+does; under an engine that computes prompts first it is exp(-D / together_steps). Users in
+step wait for half of the others' prompts before their first token, so only the other half
+lies between their tokens.
+
+Checked against the simulator in tests/perf/test_closed_loop.py. Left to it: percentiles,
+preemption, and arrivals that are no closed loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from servetune.perf.roofline.laws import Array, Laws, Stack
+from servetune.perf.roofline.steady import LengthMoments
+from servetune.plan.plan import Plan
+from servetune.units import MS_PER_S
+
+__all__ = ["ClosedLoops", "RunPoint"]
+
+#: Rounds of the fixed point for B; each shrinks the error by the share of time that a
+#: request spends before its first token, a half at the very worst that still decodes.
+_ROUNDS = 12
+#: Shares of the generations after the first at whose middles their waiting is read.
+_SLICES = ((0.0, 1 / 9), (1 / 9, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0))
+
+
+class RunPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Means of one run.
+
+    Attributes:
+        ttft_ms: From sending to the first token, the burst included.
+        tpot_ms: Gap between tokens, steps that carry prompts included.
+        output_tokens_per_s: Of the run without its tail, all copies together.
+        running: Sequences decoding at the same time, all copies together.
+        queued: Whether requests wait for a place in cache or batch.
+    """
+
+    ttft_ms: float
+    tpot_ms: float
+    e2e_ms: float
+    output_tokens_per_s: float
+    running: float
+    queued: bool
+
+
+class ClosedLoops:
+    """R runs side by side; what does not depend on coefficients is computed once.
+
+    Args:
+        stack: Work and machines of the R plans.
+        plans: Resolved.
+        kv_tokens: Tokens that one copy's cache holds, per run.
+        moments: Of the lengths, per run.
+        concurrency: Requests in flight, all copies together, per run.
+        request_count: Requests of the run, all copies together, per run.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        plans: Sequence[Plan],
+        kv_tokens: Sequence[float],
+        moments: Sequence[LengthMoments],
+        concurrency: Sequence[int],
+        request_count: Sequence[int],
+    ) -> None:
+        self._stack = stack
+        self.copies = np.array([plan.replicas * plan.data_parallel for plan in plans], float)
+        self.concurrency = np.asarray(concurrency, float)
+        self.budget = np.array([plan.max_num_batched_tokens for plan in plans], float)
+        places = np.array([plan.max_num_seqs for plan in plans], float)
+        self.inputs = np.array([m.input_tokens for m in moments])
+        self.outputs = np.array([m.output_tokens for m in moments])
+        self.pairs = np.array([m.prompt_pairs for m in moments])
+        self.context = np.array([m.context_tokens for m in moments])
+        self.spread = np.array([m.output_spread_tokens for m in moments])
+        self.steps = np.maximum(1.0, self.outputs - 1)
+        self.users = np.maximum(1.0, self.concurrency / self.copies)
+        self.busy_copies = np.minimum(self.concurrency, self.copies)
+        self.generations = np.maximum(1.0, np.asarray(request_count, float) / self.concurrency)
+        self.most_running = np.maximum(
+            1.0,
+            np.minimum(
+                np.minimum(places, np.asarray(kv_tokens, float) / self.context),
+                self.budget / (1 + self.inputs / self.steps),
+            ),
+        )
+
+    def times_s(self, c: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+        """Mean time to first token, mean gap, sequences running per copy; each (R,)."""
+        laws = Laws(self._stack, c)
+        running, tau_s = self._balanced(laws)
+        ttft_s = self._ttft_s(laws, running, tau_s)
+        # Where places are short the others wait; Little's law says how long.
+        e2e_s = self.users * self.steps * tau_s / running
+        short = self.users > self.most_running
+        waiting_s = np.where(short, e2e_s - self.steps * tau_s, 0.0)
+        return np.maximum(ttft_s, waiting_s), tau_s, running
+
+    def points(self, c: Mapping[str, Array]) -> list[RunPoint]:
+        """One point per run."""
+        ttft_s, tau_s, running = self.times_s(c)
+        e2e_s = ttft_s + np.maximum(0.0, self.outputs - 1) * tau_s
+        rate = self.users / e2e_s * self.busy_copies * self.outputs
+        queued = self.users > self.most_running
+        return [
+            RunPoint(
+                ttft_ms=float(ttft_s[i] * MS_PER_S),
+                tpot_ms=float(tau_s[i] * MS_PER_S),
+                e2e_ms=float(e2e_s[i] * MS_PER_S),
+                output_tokens_per_s=float(rate[i]),
+                running=float(running[i] * self.busy_copies[i]),
+                queued=bool(queued[i]),
+            )
+            for i in range(len(tau_s))
+        ]
+
+    def _balanced(self, laws: Laws) -> tuple[Array, Array]:
+        """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`, and tau."""
+        most = np.minimum(self.users, self.most_running)
+        running = most
+        others = (self.users - 1) / self.users
+        for _ in range(_ROUNDS):
+            per_step = running / self.steps * others
+            ttft_s, tau_s = self._waiting(laws, per_step, running)
+            decode_s = self.steps * tau_s
+            wanted = np.minimum(most, self.users * decode_s / (ttft_s + decode_s))
+            running = (running + wanted) / 2
+        _, tau_s = self._waiting(laws, running / self.steps * others, running)
+        return running, tau_s
+
+    def _waiting(self, laws: Laws, per_step: Array, running: Array) -> tuple[Array, Array]:
+        """To the first token and between tokens while `per_step` prompts come per step."""
+        others = (self.users - 1) / self.users
+        beside = np.maximum(1.0, running)
+        plain_s = laws.seconds(0 * beside, 0 * beside, 0 * beside, beside, beside * self.context)
+        prompts = np.maximum(1.0, per_step)
+        mixed_s = self._mixed_s(laws, prompts, beside)
+        share = np.minimum(1.0, per_step)
+        tau_s = (1 - share) * plain_s + share * mixed_s
+        squares = (1 - share) * plain_s**2 + share * mixed_s**2
+        residual_s = others * squares / (2 * tau_s)
+        own_s = self._mixed_s(laws, prompts, running * others)
+        tau_s = tau_s - self._together(laws) / 2 * np.maximum(0.0, tau_s - plain_s)
+        return self._request_s(laws) + residual_s + own_s, tau_s
+
+    def _together(self, laws: Laws) -> Array:
+        """Share of later generations that come all at once."""
+        in_step: Array = np.exp(-self.steps / laws.c["together_steps"])
+        in_step[laws.c["prefill_first"] == 0] = 0.0
+        shares: Array = in_step + laws.c["together_fraction"] * (laws.c["prefill_first"] == 0)
+        return shares
+
+    def _request_s(self, laws: Laws) -> Array:
+        return np.asarray(laws.c["request_s"] + laws.c["prompt_token_s"] * self.inputs)
+
+    def _mixed_s(self, laws: Laws, prompts: Array, sequences: Array) -> Array:
+        """Steps that compute `prompts` prompts beside `sequences` decoding ones."""
+        tokens = prompts * self.inputs
+        steps = np.maximum(1.0, tokens / np.maximum(1.0, self.budget - sequences))
+        each_s = laws.seconds(
+            tokens / steps,
+            prompts * self.pairs / steps,
+            prompts / steps,
+            sequences,
+            sequences * self.context,
+        )
+        return np.asarray(steps * each_s)
+
+    def _ttft_s(self, laws: Laws, running: Array, tau_s: Array) -> Array:
+        users = np.minimum(self.users, self.most_running)
+        burst_s, burst_steps = self._burst(laws, users, tau_s)
+        later = np.maximum(0.0, self.generations - 1)
+        total = burst_s + laws.c["warm_up_s"]
+        together = self._together(laws)
+        taken = np.maximum(1.0, (self.budget - running) / self.inputs)
+        steady = running / self.steps
+        for low, high in _SLICES:
+            generation = np.maximum(1.0, 0.5 + later * (low + high) / 2)
+            window = np.sqrt(12 * generation) * self.spread + burst_steps
+            coming = np.maximum(steady, users / np.maximum(1.0, window))
+            ttft_s, _ = self._waiting(laws, np.minimum(coming, taken), running)
+            full_s = self._mixed_s(laws, taken, running)
+            queue = np.maximum(0.0, users - window * taken) / 2  # in its mean, prompts ahead
+            apart_s = ttft_s + queue / taken * full_s
+            clump_s = together * burst_s + (1 - together) * apart_s
+            total = total + later * (high - low) * clump_s
+        return np.asarray(total / self.generations)
+
+    def _burst(self, laws: Laws, users: Array, tau_s: Array) -> tuple[Array, Array]:
+        """Mean time to first token when all users come at once, and its length in steps."""
+        taken = np.clip(self.budget / self.inputs, 1.0, users)
+        steps = users / taken
+        beside = users / 2 * (1 - 1 / steps)  # those that already decode, on average
+        step_s = self._mixed_s(laws, taken, beside)
+        return self._request_s(laws) + step_s * (steps + 1) / 2, steps

@@ -1,0 +1,179 @@
+"""Corrections to the operator tables that a fit to measured runs found, and how they combine.
+
+Operator tables say what a kernel reaches alone; runs say what an engine makes of it. The
+difference is a handful of factors, each near one: some for everything, some for one engine,
+some for one architecture of silicon. A coefficient is
+
+    share   logit(share)  = logit(table) + all + engine + architecture
+    else    log(value)    = log(table)   + all + engine + architecture
+
+so a share stays within 0 and 1 and a time above zero, whatever the fit does. A scope that was
+never measured contributes nothing: unseen silicon gets its own table and what holds for all.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from types import MappingProxyType
+
+import msgspec
+
+from servetune.hardware.device import Device
+from servetune.perf.roofline.coefficients import Coefficients, architecture_of, table_for
+
+__all__ = ["KNOBS", "Factor", "Fit", "Knob", "coefficients_for", "corrected", "fit"]
+
+
+class Knob(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fit may turn, and how far before it is measured.
+
+    Attributes:
+        fields: Coefficients that move together.
+        share: Whether they are shares of a peak (logit) or times and ratios (log).
+        all_sd: Prior standard deviation of the factor for everything.
+        engine_sd: Of one engine's, around that; zero for none.
+        architecture_sd: Of one architecture's; zero for none.
+    """
+
+    fields: tuple[str, ...]
+    share: bool = False
+    all_sd: float
+    engine_sd: float = 0.0
+    architecture_sd: float = 0.0
+
+
+KNOBS: Mapping[str, Knob] = MappingProxyType(
+    {
+        "gemm_compute": Knob(
+            fields=("gemm_compute_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
+        ),
+        "gemm_compute_8bit": Knob(
+            fields=("gemm_compute_fraction_8bit",), share=True, all_sd=0.3, architecture_sd=0.2
+        ),
+        "gemm_compute_4bit": Knob(fields=("gemm_compute_fraction_4bit",), share=True, all_sd=0.3),
+        "gemm_memory": Knob(
+            fields=("gemm_memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
+        ),
+        "gemm_memory_8bit": Knob(
+            fields=("gemm_memory_fraction_8bit",), share=True, all_sd=0.3, architecture_sd=0.2
+        ),
+        "attention_compute": Knob(fields=("attention_compute_fraction",), share=True, all_sd=0.3),
+        "attention_memory": Knob(
+            fields=("attention_memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
+        ),
+        "experts_compute": Knob(fields=("experts_compute_share",), all_sd=0.3, architecture_sd=0.2),
+        "experts_memory": Knob(
+            fields=("experts_memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
+        ),
+        "latent_memory": Knob(fields=("latent_memory_share",), all_sd=0.2),
+        "kernel": Knob(
+            fields=("gemm_s", "gemm_8bit_s", "attention_s", "elementwise_s"),
+            all_sd=0.3,
+            engine_sd=0.2,
+            architecture_sd=0.2,
+        ),
+        "experts_s": Knob(fields=("experts_s",), all_sd=0.5, engine_sd=0.3),
+        "experts_extra_rows": Knob(fields=("experts_extra_rows",), all_sd=0.7),
+        "latent_s": Knob(fields=("latent_s",), all_sd=0.5),
+        "step_s": Knob(fields=("step_s",), all_sd=0.5, engine_sd=0.4),
+        "sequence_s": Knob(fields=("sequence_s",), all_sd=0.7, engine_sd=0.5),
+        "prompt_s": Knob(fields=("prompt_s",), all_sd=0.7, engine_sd=0.5),
+        "warm_up_s": Knob(fields=("warm_up_s",), all_sd=0.7, engine_sd=0.7),
+        "together": Knob(fields=("together_fraction",), share=True, all_sd=0.5, engine_sd=1.5),
+        "together_steps": Knob(fields=("together_steps",), all_sd=1.0),
+        "agreement_latency": Knob(fields=("agreement_latency_factor",), all_sd=0.3),
+        "agreement_rate": Knob(fields=("agreement_rate_factor",), all_sd=0.3),
+        "device": Knob(fields=("device_factor",), all_sd=0.0, engine_sd=0.1),
+    }
+)
+
+
+class Factor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One fitted correction.
+
+    Attributes:
+        knob: What it turns.
+        scope: `all`, `engine:NAME` or `architecture:NAME`.
+        value: Added to the logit or the logarithm.
+        sd: Standard deviation after the fit.
+    """
+
+    knob: str
+    scope: str
+    value: float
+    sd: float
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All factors of one fit, and what they rest on.
+
+    Attributes:
+        version: Year and month; part of the name of coefficients made from it.
+        fitted: Date.
+        data: What was measured, and whence.
+        engines: Generations that were measured.
+    """
+
+    version: str
+    fitted: str
+    data: str
+    engines: str
+    factor: tuple[Factor, ...]
+
+
+@functools.cache
+def fit() -> Fit:
+    """The fit that ships with this version; `tools/fit_step_law.py` writes it."""
+    text = resources.files("servetune.perf.roofline").joinpath("data/factors.toml").read_text()
+    return msgspec.convert(tomllib.loads(text), Fit)
+
+
+def coefficients_for(device: Device, engine: str = "vllm") -> Coefficients:
+    """The coefficients of the device's architecture under an engine, corrected by the fit.
+
+    The simulated engine is vLLM's. Silicon in `_UNCORRECTED` keeps its table as it is.
+    """
+    engine = "vllm" if engine == "simulated" else engine
+    table = table_for(device, engine)
+    architecture = architecture_of(device)
+    if architecture in _UNCORRECTED:
+        return table
+    return _coefficients(table, engine, architecture)
+
+
+#: No run on these was in the fit, and their tables agree with what runs there are: one of a
+#: CPU is a host's affair, and Ada's reproduces the published L4 records.
+_UNCORRECTED = ("cpu", "ada")
+
+
+@functools.cache
+def _coefficients(table: Coefficients, engine: str, architecture: str) -> Coefficients:
+    name = f"{engine}/{architecture or 'unseen'}/fit-{fit().version}"
+    return corrected(table, fit().factor, engine=engine, architecture=architecture, name=name)
+
+
+def corrected(
+    table: Coefficients, factors: Iterable[Factor], *, engine: str, architecture: str, name: str
+) -> Coefficients:
+    """The table's coefficients with the factors of everything, the engine and the silicon."""
+    scopes = ("all", f"engine:{engine}", f"architecture:{architecture}")
+    sums: dict[str, float] = {}
+    for factor in factors:
+        if factor.scope in scopes:
+            sums[factor.knob] = sums.get(factor.knob, 0.0) + factor.value
+    values = {
+        field: _moved(getattr(table, field), by, share=KNOBS[knob].share)
+        for knob, by in sums.items()
+        for field in KNOBS[knob].fields
+    }
+    return msgspec.structs.replace(table, name=name, **values)
+
+
+def _moved(value: float, by: float, *, share: bool) -> float:
+    if not share:
+        return value * math.exp(by)
+    return 1 / (1 + (1 - value) / value * math.exp(-by))

@@ -1,0 +1,109 @@
+"""How far a prediction may be off, by how far it reaches beyond what was measured.
+
+The factors are quantiles of measured over predicted on rows that the fit had not seen, with
+whole groups left out: `benchmarks/prediction/cross_validate.py --write` stores them.
+
+| extrapolation | left out for its factors | applies to |
+|---|---|---|
+| `known` | (model, GPU) | engine and silicon were in the fit |
+| `silicon` | all GPUs of one architecture | architecture or engine never measured |
+| `network` | one model | a kind of layer that was never measured |
+| `anchored` | (model, GPU), then two of its rows as anchors | a calibration of at least two runs |
+
+All-reduce through a host's PCIe differs by 1.5 between machines, and silicon without an
+operator table was never measured at all: no row shows either, so what they add is judgement
+and says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from importlib import resources
+
+import msgspec
+
+from servetune.hardware.device import Node
+from servetune.models.shape import Attention, DenseFeedForward, ExpertFeedForward, NetworkShape
+from servetune.models.shape import LatentAttention as Latent
+from servetune.perf.roofline.calibration import Calibration
+from servetune.perf.roofline.coefficients import architecture_of
+from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
+from servetune.perf.roofline.factors import fit
+from servetune.plan.plan import Plan
+
+__all__ = ["Interval", "interval_of"]
+
+_ANCHORS = 2
+#: Kinds of layer that the fit has seen.
+_MEASURED_KINDS = (Attention, Latent, DenseFeedForward, ExpertFeedForward)
+_HOST_PATH, _NO_TABLE = 1.5, 1.4
+_SAID = {
+    "known": "engine and architecture were fitted; of runs of other models held out",
+    "silicon": "architecture or engine never fitted; of runs on architectures held out",
+    "network": "a kind of layer never fitted; of runs of models held out",
+    "anchored": "corrected by measured runs; of held-out runs with two anchors",
+}
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """Within which factors of a predicted time the truth is expected in nine of ten runs.
+
+    Attributes:
+        low_factor: Of the time per token, of a step and of the end-to-end latency; a rate
+            is divided by it.
+        ttft_low_factor: Of the time to the first token of a run.
+        calibrated: Whether measurements of this model and machine narrowed it.
+        extrapolation: How far the prediction reaches; see the table above.
+        basis: What the factors rest on, for a reader.
+    """
+
+    low_factor: float
+    high_factor: float
+    ttft_low_factor: float
+    ttft_high_factor: float
+    calibrated: bool
+    extrapolation: str
+    basis: str
+
+
+def interval_of(
+    node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration | None = None
+) -> Interval:
+    """The band of a plan's predictions."""
+    anchored = calibration is not None and calibration.tpot_anchors >= _ANCHORS
+    kind = "anchored" if anchored else _extrapolation(node, plan, shape)
+    found = _factors()[kind]
+    basis = _SAID[kind]
+    wider = 1.0
+    if kind == "silicon" and not architecture_of(node.device):
+        wider = _NO_TABLE
+        basis += "; 1.4 wider, as no kernel of this silicon was ever measured"
+    if not anchored and plan.tensor_parallel > 1 and node.link.bytes_per_s < FABRIC_BYTES_PER_S:
+        wider *= _HOST_PATH
+        basis += "; 1.5 wider, as all-reduce through hosts differs"
+    return Interval(
+        low_factor=found["tpot_low"] / wider,
+        high_factor=found["tpot_high"] * wider,
+        ttft_low_factor=found["ttft_low"] / wider,
+        ttft_high_factor=found["ttft_high"] * wider,
+        calibrated=anchored,
+        extrapolation=kind,
+        basis=basis,
+    )
+
+
+def _extrapolation(node: Node, plan: Plan, shape: NetworkShape) -> str:
+    parts = [part for layer in shape.layers for part in (layer.mixer, layer.feed_forward)]
+    if not all(isinstance(part, _MEASURED_KINDS) for part in parts):
+        return "network"
+    engine = "vllm" if plan.engine == "simulated" else plan.engine
+    scopes = {factor.scope for factor in fit().factor}
+    known = {f"engine:{engine}", f"architecture:{architecture_of(node.device)}"}
+    return "known" if known <= scopes else "silicon"
+
+
+@functools.cache
+def _factors() -> dict[str, dict[str, float]]:
+    text = resources.files("servetune.perf.roofline").joinpath("data/intervals.toml").read_text()
+    return msgspec.convert(tomllib.loads(text), dict[str, dict[str, float]])

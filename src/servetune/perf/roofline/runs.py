@@ -1,0 +1,110 @@
+"""Many measured or imagined runs at once: from nouns to points, the bulk form of an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from servetune.errors import PlanError
+from servetune.hardware.device import Node
+from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
+from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.laws import Stack, columns_of
+from servetune.perf.roofline.ops import Operations, operations
+from servetune.perf.roofline.steady import LengthMoments, length_moments
+from servetune.plan import Plan, check_fits, check_parallel, resolved
+from servetune.workload.lengths import Lengths
+
+__all__ = ["PricedRun", "Run", "price_runs"]
+
+
+#: Fields of a plan that decide what one device computes; all others decide how many steps.
+_READ_BY_OPERATIONS = (
+    "engine",
+    "tensor_parallel",
+    "data_parallel",
+    "pipeline_parallel",
+    "expert_parallel",
+    "dtype",
+    "quantization",
+    "kv_cache_dtype",
+)
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A closed-loop run of `request_count` requests with `concurrency` in flight.
+
+    Attributes:
+        engine: Whose kernels and overheads; the plan's engine where `None`. It may be one
+            that no plan can name yet, such as `trtllm`.
+    """
+
+    shape: NetworkShape
+    node: Node
+    plan: Plan
+    lengths: Lengths
+    concurrency: int
+    request_count: int
+    engine: str | None = None
+
+
+class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's point, and why the plan is said not to fit, if so.
+
+    A plan that does not fit is priced as if its cache had room for all: whoever has run it
+    knows better than our account of memory.
+    """
+
+    point: RunPoint
+    misfit: str | None
+
+
+def price_runs(runs: Sequence[Run]) -> list[PricedRun]:
+    """Every run's point; equal plans, machines and lengths are worked out once.
+
+    Raises:
+        UnknownName: A plan's engine has no known defaults.
+    """
+    if not runs:
+        return []
+    work: dict[tuple[object, ...], Operations] = {}
+    moments: dict[Lengths, LengthMoments] = {}
+    priced, plans, kv_tokens, misfits = [], [], [], []
+    for run in runs:
+        plan = resolved(run.plan, run.shape, run.node.device)
+        key = (id(run.shape), *(getattr(plan, name) for name in _READ_BY_OPERATIONS))
+        if key not in work:
+            work[key] = operations(plan, run.shape)
+        if run.lengths not in moments:
+            moments[run.lengths] = length_moments(run.lengths)
+        tokens, misfit = _cache(plan, run)
+        priced.append((work[key], run.node, plan))
+        plans.append(plan)
+        kv_tokens.append(tokens)
+        misfits.append(misfit)
+    loops = ClosedLoops(
+        Stack(priced),
+        plans,
+        kv_tokens,
+        [moments[run.lengths] for run in runs],
+        [run.concurrency for run in runs],
+        [run.request_count for run in runs],
+    )
+    coefficients = [
+        coefficients_for(run.node.device, run.engine or run.plan.engine) for run in runs
+    ]
+    points = loops.points(columns_of(coefficients))
+    return [
+        PricedRun(point=point, misfit=misfit) for point, misfit in zip(points, misfits, strict=True)
+    ]
+
+
+def _cache(plan: Plan, run: Run) -> tuple[float, str | None]:
+    try:
+        check_parallel(plan, run.shape, run.node)
+        divided = check_fits(plan, run.shape, run.node.device)
+    except PlanError as error:
+        return float("inf"), error.message
+    return divided.kv_tokens_per_engine, None

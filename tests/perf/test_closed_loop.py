@@ -1,0 +1,122 @@
+"""The formula of a whole run against the engine in virtual time, and against the steady state."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.perf import performance_at, simulate
+from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
+from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.laws import Stack, columns_of
+from servetune.perf.roofline.ops import operations
+from servetune.perf.roofline.steady import length_moments
+from servetune.plan import Plan, memory, resolved
+from servetune.workload import Fixed, UniformRange, Workload
+from servetune.workload.lengths import Lengths
+
+MODEL = "Qwen/Qwen3-32B"
+SHAPE = load_shape(MODEL, catalogue_first=True)
+
+
+def plain(devices: int, **fields: float) -> Coefficients:
+    """Of H100 without what the simulator does not play."""
+    chosen = coefficients_for(node(gpu="H100", count=devices).device)
+    fields = {"warm_up_s": 0.0, "together_fraction": 0.0} | fields
+    return msgspec.structs.replace(chosen, **fields)
+
+
+def run(
+    lengths: Lengths,
+    users: int,
+    *,
+    devices: int = 2,
+    generations: int = 10,
+    coefficients: Coefficients | None = None,
+) -> RunPoint:
+    machine = node(gpu="H100", count=devices)
+    plan = Plan(model=MODEL, tensor_parallel=devices, max_num_seqs=users)
+    filled = resolved(plan, SHAPE, machine.device)
+    loops = ClosedLoops(
+        Stack([(operations(filled, SHAPE), machine, filled)]),
+        [filled],
+        [memory(filled, SHAPE, machine.device).kv_tokens_per_engine],
+        [length_moments(lengths)],
+        [users],
+        [generations * users],
+    )
+    return loops.points(columns_of([coefficients or plain(devices)]))[0]
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize(
+    ("prompt", "answer", "users"),
+    [(1024, 1024, 4), (1024, 1024, 64), (8192, 1024, 16), (4096, 128, 32), (1024, 4096, 32)],
+)
+def test_a_run_by_formula_agrees_with_the_simulator(
+    devices: int, prompt: int, answer: int, users: int
+) -> None:
+    """Ten generations, lengths 0.8 to 1 of the nominal: what load clients measure."""
+    lengths = UniformRange(prompt, answer, 0.8)
+    simulated = simulate(
+        Plan(model=MODEL, tensor_parallel=devices, max_num_seqs=users),
+        SHAPE,
+        node(gpu="H100", count=devices),
+        Workload(lengths=lengths, request_count=10 * users, max_concurrency=users),
+        coefficients=plain(devices),
+    )
+    records = simulated.records
+    ttft_ms = 1e3 * np.mean([r.ttft_s for r in records])
+    tpot_ms = 1e3 * np.mean([(r.e2e_s - r.ttft_s) / (r.output_tokens - 1) for r in records])
+    found = run(lengths, users, devices=devices)
+    assert found.ttft_ms == pytest.approx(ttft_ms, rel=0.15)
+    assert found.tpot_ms == pytest.approx(tpot_ms, rel=0.03)
+
+
+def test_a_long_run_of_spread_lengths_is_the_steady_state() -> None:
+    lengths = UniformRange(500, 600, 0.0)
+    machine = node(gpu="H100", count=2)
+    plan = Plan(model=MODEL, tensor_parallel=2, max_num_seqs=32)
+    steady = performance_at(
+        SHAPE,
+        machine,
+        plan,
+        Workload(lengths=lengths, request_count=1),
+        32,
+        coefficients=plain(2),
+    )
+    found = run(lengths, 32, generations=10_000)
+    assert found.ttft_ms == pytest.approx(steady.ttft_ms, rel=0.02)
+    assert found.tpot_ms == pytest.approx(steady.itl_ms, rel=0.01)
+
+
+def test_the_burst_weighs_less_in_a_longer_run() -> None:
+    lengths = UniformRange(4096, 512, 0.8)
+    means = [run(lengths, 64, generations=n).ttft_ms for n in (1, 2, 10, 100)]
+    assert means == sorted(means, reverse=True)
+    assert means[0] > 3 * means[-1]
+
+
+def test_more_users_never_wait_less_and_never_get_tokens_sooner() -> None:
+    points = [run(UniformRange(1024, 512, 0.8), users) for users in (1, 2, 4, 16, 64, 256)]
+    assert [p.ttft_ms for p in points] == sorted(p.ttft_ms for p in points)
+    assert [p.tpot_ms for p in points] == sorted(p.tpot_ms for p in points)
+
+
+def test_a_cold_run_pays_its_warm_up_once() -> None:
+    lengths = UniformRange(1024, 512, 0.8)
+    warm, cold = (run(lengths, 16, coefficients=plain(2, warm_up_s=s)) for s in (0.0, 2.0))
+    assert cold.ttft_ms - warm.ttft_ms == pytest.approx(2000 / 10)
+    assert cold.tpot_ms == warm.tpot_ms
+
+
+def test_users_in_step_wait_longer_first_and_shorter_between_tokens() -> None:
+    lengths = Fixed(2048, 128)
+    apart = run(lengths, 64)
+    in_step = run(lengths, 64, coefficients=plain(2, prefill_first=1.0))
+    assert in_step.ttft_ms > 2 * apart.ttft_ms
+    assert in_step.tpot_ms < apart.tpot_ms

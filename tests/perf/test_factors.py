@@ -1,0 +1,75 @@
+"""Corrections found by the fit: bounded, scoped, and told with their uncertainty."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from servetune.hardware import device
+from servetune.perf.roofline.coefficients import COEFFICIENTS, Coefficients, table_for
+from servetune.perf.roofline.factors import KNOBS, Factor, coefficients_for, corrected, fit
+
+HOPPER = COEFFICIENTS["hopper"]
+
+
+def turned(*factors: tuple[str, str, float], engine: str = "vllm") -> Coefficients:
+    return corrected(
+        HOPPER,
+        [Factor(knob=knob, scope=scope, value=value, sd=0.1) for knob, scope, value in factors],
+        engine=engine,
+        architecture="hopper",
+        name="test",
+    )
+
+
+def test_every_factor_of_the_fit_turns_a_known_knob_within_five_prior_deviations() -> None:
+    for factor in fit().factor:
+        knob = KNOBS[factor.knob]
+        kind = factor.scope.partition(":")[0]
+        prior_sd = {
+            "all": knob.all_sd,
+            "engine": knob.engine_sd,
+            "architecture": knob.architecture_sd,
+        }[kind]
+        assert abs(factor.value) < 5 * prior_sd, factor
+        assert 0 < factor.sd <= prior_sd * 1.001, factor
+
+
+def test_every_knob_turns_fields_that_coefficients_have() -> None:
+    names = {field.name for field in msgspec.structs.fields(Coefficients)}
+    assert {field for knob in KNOBS.values() for field in knob.fields} <= names
+
+
+@pytest.mark.parametrize("value", [-50.0, -1.0, 0.0, 1.0, 30.0])
+def test_a_share_stays_a_share_whatever_the_fit_does(value: float) -> None:
+    assert 0 < turned(("gemm_memory", "all", value)).gemm_memory_fraction <= 1
+
+
+def test_no_correction_changes_nothing() -> None:
+    assert msgspec.structs.replace(turned(), name=HOPPER.name) == HOPPER
+
+
+def test_an_engine_and_silicon_that_were_not_measured_get_what_holds_for_all() -> None:
+    factors = [("step_s", "all", 0.5), ("step_s", "engine:vllm", 0.25), ("step_s", "engine:x", 9.0)]
+    ours, other = turned(*factors), turned(*factors, engine="unheard")
+    assert ours.step_s == pytest.approx(HOPPER.step_s * 2.117, rel=1e-3)
+    assert other.step_s == pytest.approx(HOPPER.step_s * 1.649, rel=1e-3)
+
+
+@pytest.mark.parametrize("gpu", ["H100", "H200", "B200", "A100", "L4", "T4", "MI300X"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_fitted_coefficients_are_physical(gpu: str, engine: str) -> None:
+    found = coefficients_for(device(gpu), engine)
+    for field in msgspec.structs.fields(Coefficients):
+        value = getattr(found, field.name)
+        if "_fraction" in field.name:
+            assert 0 < value < 1, field.name
+        elif field.name.endswith("_s"):
+            assert 0 <= value < 10, field.name
+        if "memory_fraction" in field.name:
+            assert value / found.device_factor < 1, field.name
+
+
+def test_the_simulated_engine_is_vllm_and_ada_keeps_its_table() -> None:
+    assert coefficients_for(device("H100"), "simulated") == coefficients_for(device("H100"))
+    assert coefficients_for(device("L4")) == table_for(device("L4"))

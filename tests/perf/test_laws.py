@@ -1,0 +1,54 @@
+"""Many laws side by side say what each of them says alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.laws import Laws, Stack, columns_of
+from servetune.perf.roofline.ops import Step, operations
+from servetune.perf.roofline.step import StepLaw
+from servetune.plan.plan import Plan
+
+PLANS = (
+    ("Qwen/Qwen3-4B", "L4", {"tensor_parallel": 4}),
+    ("Qwen/Qwen3-4B", "H100", {"enforce_eager": True}),
+    ("Qwen/Qwen3-4B", "A100", {"tensor_parallel": 2, "pipeline_parallel": 2}),
+    ("Qwen/Qwen3-32B", "H200", {"tensor_parallel": 2, "quantization": "fp8"}),
+    ("Qwen/Qwen3-32B", "B200", {"quantization": "nvfp4", "engine": "sglang"}),
+    ("openai/gpt-oss-120b", "H200", {"tensor_parallel": 4}),
+    ("deepseek-ai/DeepSeek-V3", "B200", {"data_parallel": 8, "expert_parallel": True}),
+)
+STEPS = (
+    Step(decode_sequences=1, decode_context_tokens=700),
+    Step(decode_sequences=200, decode_context_tokens=200 * 3000),
+    Step(prefill_tokens=100, prefill_pairs=5050, prefill_sequences=1),
+    Step(8000, 3.2e7, 1, 60, 60_000.0),
+)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_laws_side_by_side_equal_each_law_alone(step: Step) -> None:
+    priced, coefficients, alone = [], [], []
+    for model, gpu, fields in PLANS:
+        shape = load_shape(model, catalogue_first=True)
+        plan = Plan(model=model, **fields)  # type: ignore[arg-type]
+        machine = node(gpu=gpu, count=plan.device_count)
+        ops = operations(plan, shape)
+        chosen = coefficients_for(machine.device, plan.engine)
+        priced.append((ops, machine, plan))
+        coefficients.append(chosen)
+        alone.append(StepLaw(ops, machine, plan, chosen)(step))
+    laws = Laws(Stack(priced), columns_of(coefficients))
+    fields = (
+        step.prefill_tokens,
+        step.prefill_pairs,
+        step.prefill_sequences,
+        step.decode_sequences,
+        step.decode_context_tokens,
+    )
+    together = laws.seconds(*(np.full(len(PLANS), float(value)) for value in fields))
+    assert list(together) == pytest.approx(alone, rel=1e-9)
