@@ -40,8 +40,6 @@ def test_a_row_is_answered_with_its_own_columns_kept(predict):
         (GOOD.replace(",16,", ",zero,"), "concurrency must be a number"),
         (GOOD.replace(",1024,", ",-5,"), "isl must be a whole number"),
         (GOOD.replace(",1024,", ",nan,"), "isl must be a whole number"),
-        (GOOD.replace(",16,1,1", ",16,3,1"), "3"),
-        (GOOD.replace("Qwen/Qwen3-8B", "meta-llama/Llama-3.1-405B"), ""),
         ("short", ""),
     ],
 )
@@ -52,6 +50,19 @@ def test_one_bad_row_has_its_reason_and_stops_nothing(predict, bad, says):
     assert first["tpot_ms"] == ""
     assert second["error"] == ""
     assert float(second["tpot_ms"]) > 0
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        GOOD.replace("Qwen/Qwen3-8B", "meta-llama/Llama-3.1-405B"),
+        GOOD.replace(",16,1,1", ",16,3,1"),
+    ],
+)
+def test_what_we_say_cannot_run_is_priced_all_the_same(predict, row):
+    (answer,) = predict(row)
+    assert (answer["fits"], answer["error"]) == ("false", "")
+    assert float(answer["tpot_ms"]) > 0
 
 
 def test_a_table_without_its_columns_is_refused_before_anything_is_written(predict, tmp_path):
@@ -82,5 +93,5 @@ def test_the_shared_measurements_are_predicted_and_mostly_close(shared, servetun
         for name, row in predicted.items()
         if not row["error"]
     )
-    assert len(errors) > 0.8 * len(truths)
-    assert errors[len(errors) // 2] < 0.20
+    assert len(errors) == len(truths)
+    assert errors[len(errors) // 2] < 0.12

@@ -10,15 +10,17 @@ from __future__ import annotations
 import csv
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from servetune.cli.output import echo
 from servetune.errors import InputError, ServetuneError, StoreError
 from servetune.models import NetworkShape, load_shape, shape_from_config
+from servetune.perf.roofline import Run, price_runs
 from servetune.store import write_text
-from servetune.trials.rows import COLUMNS, Question, answer, question_of
+from servetune.trials.rows import COLUMNS, answer, run_of
 
 __all__ = ["OUTPUT_COLUMNS", "predict_rows"]
 
@@ -48,7 +50,7 @@ def predict_rows(source: Path, out: Path | None, models_dir: Path | None) -> int
         raise InputError(f"{models_dir} is not a folder", hint="give --models DIR")
     columns, rows = _table(source)
     shape_of = functools.cache(functools.partial(_shape, models_dir=models_dir))
-    predicted = [_predicted(row, shape_of) for row in rows]
+    predicted = _predicted(rows, shape_of)
     kept = [name for name in columns if name not in OUTPUT_COLUMNS]
     write_text(out, _text([*kept, *OUTPUT_COLUMNS], predicted))
     failed = sum(bool(row["error"]) for row in predicted)
@@ -90,18 +92,32 @@ def _shape(model: str, *, models_dir: Path | None) -> NetworkShape:
     return load_shape(model, catalogue_first=True)
 
 
-def _predicted(row: Mapping[str, str], shape_of: Any) -> dict[str, Any]:
-    filled: dict[str, Any] = dict(row)
-    filled.update(dict.fromkeys(OUTPUT_COLUMNS, ""))
-    try:
-        question: Question = question_of(row, shape_of)
-        filled.update(answer(question))
-        filled["error"] = ""
-    except ServetuneError as error:
-        filled["error"] = error.message
-    except Exception as error:
-        filled["error"] = f"{type(error).__name__}: {error}"
+def _predicted(
+    rows: list[dict[str, str]], shape_of: Callable[[str], NetworkShape]
+) -> list[dict[str, Any]]:
+    """Rows with their answers, or with the reason why there is none."""
+    filled: list[dict[str, Any]] = [{**row, **dict.fromkeys(OUTPUT_COLUMNS, "")} for row in rows]
+    runs: list[tuple[int, Run]] = []
+    for place, row in enumerate(rows):
+        with _noted(filled[place]):
+            run = run_of(row, shape_of)
+            price_runs([run])  # what one row cannot be priced by must not stop the others
+            runs.append((place, run))
+    for (place, run), priced in zip(runs, price_runs([run for _, run in runs]), strict=True):
+        with _noted(filled[place]):
+            filled[place].update(answer(run, priced))
     return filled
+
+
+@contextmanager
+def _noted(row: dict[str, Any]) -> Iterator[None]:
+    """Keep what goes wrong with a row in its `error`."""
+    try:
+        yield
+    except ServetuneError as error:
+        row["error"] = error.message
+    except Exception as error:
+        row["error"] = f"{type(error).__name__}: {error}"
 
 
 def _text(columns: list[str], rows: list[dict[str, Any]]) -> str:

@@ -22,6 +22,7 @@ from servetune.models import NetworkShape, load_shape
 from servetune.perf.roofline import estimate as priced
 from servetune.perf.roofline import length_moments, performance_at
 from servetune.plan import Plan, possible_tensor_parallel
+from servetune.trials.calibrations import calibration_named
 from servetune.workload import SHAREGPT, Fixed, Workload
 
 __all__ = ["estimate"]
@@ -69,6 +70,7 @@ __all__ = ["estimate"]
 @click.option("--kv-cache-dtype", default=None, help="[default: the model's]")
 @click.option("--max-model-len", type=click.IntRange(min=1), default=None, metavar="TOKENS")
 @options.constraints
+@options.calibration
 @click.option(
     "--target",
     type=click.Choice(("throughput", "latency")),
@@ -129,6 +131,7 @@ def estimate(
     kv_cache_dtype: str | None,
     max_model_len: int | None,
     constraints: str | None,
+    calibration_name: str | None,
     target: str,
     sweeping: bool,
     top: int,
@@ -169,9 +172,14 @@ def estimate(
         return _sweep(
             wanted, shape, node, workload, limits, target=target, top=top, as_json=as_json
         )
+    correction = (
+        calibration_named(calibration_name).require_for(shape=shape, node=node)
+        if calibration_name
+        else None
+    )
     degrees = (tensor_parallel,) if tensor_parallel else possible_degrees(wanted, shape, node)
     splits = [
-        Split(plan=plan, answer=priced(shape, node, plan, workload))
+        Split(plan=plan, answer=priced(shape, node, plan, workload, calibration=correction))
         for plan in (laid_out(wanted, degree, node) for degree in degrees)
     ]
     fitting = [split for split in splits if split.answer.fits]

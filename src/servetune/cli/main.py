@@ -28,6 +28,10 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "report": ("servetune.cli.report:report", "Make summary and dashboard from a journal."),
         "recommend": ("servetune.cli.recommend:recommend", "Pick a configuration and say why."),
+        "calibrate": (
+            "servetune.cli.calibrate:calibrate",
+            "Let measured trials correct the predictions.",
+        ),
         "deploy": ("servetune.cli.deploy:deploy", "Render what was found for a target."),
     }
 )

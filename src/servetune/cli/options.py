@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-__all__ = ["NOT_NEGATIVE", "POSITIVE", "constraints", "machine"]
+__all__ = ["NOT_NEGATIVE", "POSITIVE", "calibration", "constraints", "machine"]
 
 Command = Callable[..., Any]
 
@@ -63,6 +63,17 @@ def machine(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def calibration(command: Command) -> Command:
+    """A correction that `servetune calibrate` kept."""
+    return click.option(
+        "--calibration",
+        "calibration_name",
+        default=None,
+        metavar="NAME",
+        help="Correct predictions by what was measured; see servetune calibrate.",
+    )(command)
 
 
 def constraints(command: Command) -> Command:

@@ -19,8 +19,9 @@ from servetune.cli.outcome import print_outcome, write_artifacts
 from servetune.cli.output import echo
 from servetune.engines import ENGINES, Engine, engine, require_free_port
 from servetune.errors import InputError
+from servetune.hardware import Node
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
-from servetune.models import load_shape
+from servetune.models import NetworkShape, load_shape
 from servetune.search import Space, parse_settings
 from servetune.store import Artifacts, Journal, TrialRecord, latest
 from servetune.trials import (
@@ -34,6 +35,7 @@ from servetune.trials import (
     trials_of,
     user_command,
 )
+from servetune.trials.calibrations import KeptCalibration, calibration_named
 from servetune.units import format_seconds
 from servetune.workload import CLIENT_ARGS
 
@@ -54,6 +56,7 @@ TERMS = {
     "slo": "--slo",
     "price_per_hour_usd": "price per hour",
     "server_cmd": "--server-cmd",
+    "calibration": "--calibration",
 }
 
 #: Client arguments that are read for the sake of old scripts and change nothing.
@@ -87,6 +90,7 @@ ENGINE_NAMES = ("simulated", *ENGINES)
 )
 @options.machine
 @options.constraints
+@options.calibration
 @click.option(
     "--slo",
     metavar="LIMITS",
@@ -184,6 +188,7 @@ def tune(
     instance_name: str | None,
     price_per_hour_usd: float | None,
     constraints: str | None,
+    calibration_name: str | None,
     slo: str,
     output_json: Path | None,
     output_dir: Path,
@@ -237,16 +242,18 @@ def tune(
         or_cpu=not simulated,
     )
     measured_before = read_records(compare_with) if compare_with else []
+    shape = load_shape(model)
     run = Run(
         model=model,
         engine=engine_name,
         simulated=simulated,
-        shape=load_shape(model),
+        shape=shape,
         node=node,
         constraints=limits,
         request_limits=request_limits,
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
         server_cmd=server_cmd,
+        calibration=_calibration(calibration_name, shape, node, simulated=simulated),
     )
     groups = list(trials_of(space, run, lengths_of=lambda args: observed_of(args, model)))
     require_one_that_fits(groups, run)
@@ -274,6 +281,18 @@ def tune(
     write_artifacts(artifacts, records, limits, compared=measured_before)
     print_outcome(artifacts, records, limits, compared=measured_before)
     return status or _status_of(records, limits)
+
+
+def _calibration(
+    name: str | None, shape: NetworkShape, node: Node, *, simulated: bool
+) -> KeptCalibration | None:
+    if name is None:
+        return None
+    if not simulated:
+        raise InputError("--calibration corrects simulated trials; a real engine needs none")
+    kept = calibration_named(name)
+    kept.require_for(shape=shape, node=node)
+    return kept
 
 
 def _run(

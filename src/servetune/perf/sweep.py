@@ -15,7 +15,8 @@ import msgspec
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import ExpertFeedForward, NetworkShape
-from servetune.perf.roofline.coefficients import Coefficients, coefficients_for
+from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.plan.defaults import resolved
@@ -134,7 +135,6 @@ def sweep(
     coefficients: Coefficients | None = None,
 ) -> Iterator[Swept]:
     """Price plans at each concurrency; plans that cannot run are passed over."""
-    chosen = coefficients or coefficients_for(node.device)
     moments = length_moments(workload.lengths, workload.seed)
     laws: dict[Plan, StepLaw] = {}
     for plan in plans:
@@ -147,6 +147,7 @@ def sweep(
         alike = msgspec.structs.replace(filled, max_num_seqs=None, max_num_batched_tokens=None)
         law = laws.get(alike)
         if law is None:  # batch limits say which steps come, not how long one takes
+            chosen = coefficients or coefficients_for(node.device, filled.engine)
             law = laws[alike] = step_law(filled, shape, node, chosen)
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
         state = SteadyState(law, filled, kv_tokens, moments)

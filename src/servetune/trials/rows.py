@@ -1,4 +1,4 @@
-"""One row of a measurement table as a question to the estimator, and its answer.
+"""Rows of a measurement table as runs to be priced, and their answers.
 
 Such tables (NVIDIA's aiconfigurator regression set, InferenceMAX dumps) are measured alike:
 random prompts of 0.8 to 1 times the nominal lengths, ten requests per user, all users at once
@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from servetune.errors import InputError
-from servetune.hardware import Node, device, node
-from servetune.models import NetworkShape
-from servetune.perf.roofline import estimate, performance_at
+from servetune.errors import InputError, UnknownName
+from servetune.hardware import device, node
+from servetune.models import ExpertFeedForward, NetworkShape
+from servetune.perf.roofline import PricedRun, Run, interval_of
 from servetune.plan import Plan
-from servetune.workload import UniformRange, Workload
+from servetune.workload import UniformRange
 
-__all__ = ["COLUMNS", "Question", "answer", "question_of"]
+__all__ = ["COLUMNS", "answer", "run_of"]
 
 #: Without these a row asks nothing.
 COLUMNS = ("model", "gpu", "isl", "osl", "concurrency")
@@ -28,45 +28,38 @@ COLUMNS = ("model", "gpu", "isl", "osl", "concurrency")
 RANGE_RATIO = 0.8
 REQUESTS_PER_USER = 10
 
-#: Engines by the name that a table gives them; TensorRT-LLM is planned like vLLM.
-ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "vllm", "": "vllm"}
+#: Whose kernels and overheads, by the name that a table gives the engine.
+ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm", "": "vllm"}
 
-#: Storage by the table's word; `None` is the checkpoint's own.
+#: Storage of weights by the table's word; `bf16` is the checkpoint unquantised.
 STORAGE = {
-    "": None,
-    "bf16": None,
-    "fp16": None,
-    "float16": None,
-    "bfloat16": None,
-    "auto": None,
+    "": "",
+    "auto": "",
+    "bf16": "bf16",
+    "fp16": "bf16",
+    "float16": "bf16",
+    "bfloat16": "bf16",
     "fp8": "fp8",
     "fp8_block": "fp8_block",
     "fp8_static": "fp8",
     "nvfp4": "nvfp4",
     "fp4": "nvfp4",
     "mxfp4": "mxfp4",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4",
     "int4_wo": "awq",
     "int4": "awq",
     "w4a16": "awq",
     "int8": "int8",
     "int8_wo": "int8",
-    "w4a16_mxfp4": "mxfp4",
-    "w4a8_mxfp4_mxfp8": "mxfp4",
 }
 
-
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What a row asks."""
-
-    shape: NetworkShape
-    node: Node
-    plan: Plan
-    workload: Workload
-    concurrency: int
-    output_tokens: int
+#: Checkpoints of these precisions come with a cache of one byte per number where the table is
+#: silent: the tables' own concurrencies would not fit otherwise.
+_WITH_FP8_CACHE = ("fp8", "fp8_block", "nvfp4")
 
 
-def question_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> Question:
+def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> Run:
     """Read a row.
 
     Args:
@@ -77,63 +70,83 @@ def question_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape])
         InputError: A number is missing or makes no sense.
         UnknownName: Model, GPU, engine or precision is not known.
     """
-    shape = shape_of(_word(row, "model"))
-    concurrency, output = _count(row, "concurrency"), _count(row, "osl")
-    data = _count(row, "dp", default=1)
+    prompt, output = _count(row, "isl"), _count(row, "osl")
+    concurrency, copies = _count(row, "concurrency"), _count(row, "dp", default=1)
     engine = _known(ENGINES, row.get("engine", ""), "engine")
-    experts = _count(row, "moe_ep", default=1)
     storage = _known(STORAGE, row.get("precision_weights", ""), "precision")
-    if storage is None and row.get("precision_moe"):
-        storage = _known(STORAGE, row["precision_moe"], "precision")
+    experts = _known(STORAGE, row.get("precision_moe", ""), "precision")
+    shape = stored_as(shape_of(_word(row, "model")), storage, experts)
+    cache = row.get("precision_kv", "").strip() or None
+    if cache is None and storage in _WITH_FP8_CACHE:
+        cache = "fp8"
     plan = Plan(
         model=shape.name,
-        engine=engine or "vllm",
+        # Attention of several copies beside common experts is planned as vLLM does it.
+        engine="sglang" if engine == "sglang" and copies == 1 else "vllm",
         tensor_parallel=_count(row, "tp", default=1),
         pipeline_parallel=_count(row, "pp", default=1),
-        data_parallel=data,
-        expert_parallel=experts > 1,
-        max_num_seqs=max(1, math.ceil(concurrency / data)),
-        max_model_len=None,
-        quantization=storage if shape.quantization == "none" else None,
-        kv_cache_dtype=row.get("precision_kv") or None,
+        data_parallel=copies,
+        expert_parallel=_count(row, "moe_ep", default=1) > 1,
+        max_num_seqs=max(1, math.ceil(concurrency / copies)),
+        max_model_len=prompt + output,
+        kv_cache_dtype=cache,
     )
     gpu = device(_word(row, "gpu").replace("_", " "))
-    return Question(
+    return Run(
         shape=shape,
         node=node(gpu=gpu.name, count=plan.device_count),
         plan=plan,
-        workload=Workload(
-            lengths=UniformRange(_count(row, "isl"), output, RANGE_RATIO),
-            request_count=REQUESTS_PER_USER * concurrency,
-            max_concurrency=concurrency,
-        ),
+        lengths=UniformRange(prompt, output, RANGE_RATIO),
         concurrency=concurrency,
-        output_tokens=output,
+        request_count=REQUESTS_PER_USER * concurrency,
+        engine=engine,
     )
 
 
-def answer(question: Question) -> dict[str, Any]:
+def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkShape:
+    """The network as the measured checkpoint stored it.
+
+    A table names the precision that ran, the configuration may be that of the first
+    publication. Four-bit checkpoints of networks with experts leave attention alone, and
+    `bf16` of a network that is published in four bits means the rest of it.
+    """
+    sparse = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
+    published = shape.quantization
+    wanted = weights if weights not in ("", "bf16") else experts if weights == "" else ""
+    if weights == "bf16" and published.startswith("fp8"):
+        return msgspec.structs.replace(shape, quantization="none")
+    if not wanted or published.startswith(wanted) or wanted == "bf16":
+        return shape
+    if wanted == "fp8":
+        if published.startswith("fp8"):
+            return shape
+        wanted = "fp8_block" if sparse else "fp8"
+    elif wanted in ("nvfp4", "mxfp4", "awq") and sparse:
+        if published not in ("none", "") and not published.startswith("fp8"):
+            return shape  # a four-bit publication of its own
+        wanted = f"{wanted}@feed_forward"
+    return msgspec.structs.replace(shape, quantization=wanted)
+
+
+def answer(run: Run, priced: PricedRun) -> dict[str, Any]:
     """The row's output columns: times in ms, with the interval that 90% should lie in."""
-    asked = question
-    band = estimate(asked.shape, asked.node, asked.plan, asked.workload).interval
-    point = performance_at(asked.shape, asked.node, asked.plan, asked.workload, asked.concurrency)
-    low, high = band.low_factor, band.high_factor
+    point, band = priced.point, interval_of(run.node, run.plan, run.shape)
+    output = run.lengths.output_tokens if isinstance(run.lengths, UniformRange) else 1
     return {
         "ttft_ms": _rounded(point.ttft_ms),
-        "tpot_ms": _rounded(point.itl_ms),
-        "e2e_ms": _rounded(point.ttft_ms + (asked.output_tokens - 1) * point.itl_ms),
+        "tpot_ms": _rounded(point.tpot_ms),
+        "e2e_ms": _rounded(point.ttft_ms + (output - 1) * point.tpot_ms),
         "output_tokens_per_s": _rounded(point.output_tokens_per_s),
-        "ttft_low_ms": _rounded(point.ttft_ms * low),
-        "ttft_high_ms": _rounded(point.ttft_ms * high),
-        "tpot_low_ms": _rounded(point.itl_ms * low),
-        "tpot_high_ms": _rounded(point.itl_ms * high),
-        "fits": "true",
+        "ttft_low_ms": _rounded(point.ttft_ms * band.ttft_low_factor),
+        "ttft_high_ms": _rounded(point.ttft_ms * band.ttft_high_factor),
+        "tpot_low_ms": _rounded(point.tpot_ms * band.low_factor),
+        "tpot_high_ms": _rounded(point.tpot_ms * band.high_factor),
+        "fits": "false" if priced.misfit else "true",
+        "error": "",
     }
 
 
-def _known(names: Mapping[str, str | None], given: str, kind: str) -> str | None:
-    from servetune.errors import UnknownName
-
+def _known(names: Mapping[str, str], given: str, kind: str) -> str:
     word = given.strip().lower()
     if word not in names:
         raise UnknownName(kind, given, [name for name in names if name])
@@ -155,9 +168,13 @@ def _count(row: Mapping[str, str], name: str, *, default: int | None = None) -> 
         number = float(text)
     except ValueError:
         raise InputError(f"{name} must be a number, got '{text}'") from None
-    if not (math.isfinite(number) and number >= 1 and number == int(number)):
-        raise InputError(f"{name} must be a whole number of 1 or more, got '{text}'")
+    if not (math.isfinite(number) and 1 <= number <= MOST and number == int(number)):
+        raise InputError(f"{name} must be a whole number from 1 to {MOST:,}, got '{text}'")
     return int(number)
+
+
+#: No length, concurrency or degree is larger.
+MOST = 10_000_000
 
 
 def _rounded(value: float) -> float:

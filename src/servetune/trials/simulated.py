@@ -8,6 +8,7 @@ from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.metrics import Constraint, summarize
 from servetune.models.shape import NetworkShape
+from servetune.perf import Calibration
 from servetune.perf.sim import simulate
 from servetune.plan.plan import Plan
 from servetune.store import Failure, TrialRecord
@@ -25,13 +26,14 @@ def simulated_results(
     *,
     request_limits: tuple[Constraint, ...] = (),
     percentiles: tuple[float, ...] = (),
+    calibration: Calibration | None = None,
 ) -> dict[str, Any]:
     """What the simulator says a trial's results would be, under the journal's names.
 
     Raises:
         PlanError: The plan does not fit the model or the machine.
     """
-    simulation = simulate(plan, shape, node, workload)
+    simulation = simulate(plan, shape, node, workload, calibration=calibration)
     duration_s = max(record.end_s for record in simulation.records)
     results = summarize(
         simulation.records,
@@ -62,6 +64,7 @@ def simulate_trial(trial: Trial, run: Run, *, cmd: str, server_cmd_args: list[st
             trial.workload,
             request_limits=run.request_limits,
             percentiles=percentiles_of(run.constraints),
+            calibration=run.calibration.calibration if run.calibration else None,
         )
     except PlanError as error:
         failure = Failure(kind="does_not_fit", reason=error.message)

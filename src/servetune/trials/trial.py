@@ -14,6 +14,7 @@ from servetune.plan.dialects import plan_from_settings
 from servetune.plan.plan import Plan
 from servetune.search import Space
 from servetune.store import SCHEMA, Failure, TrialConfig, TrialRecord, trial_key
+from servetune.trials.calibrations import KeptCalibration
 from servetune.workload import Observed, Workload, workload_from_client_args
 
 __all__ = ["Run", "Trial", "record_of", "trials_of"]
@@ -31,6 +32,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         request_limits: Limits on single requests, for goodput.
         price_per_hour_usd: Of the whole node; `None` where it is not known.
         server_cmd: The user's own server command, where there is one.
+        calibration: That corrects simulated trials and predictions.
     """
 
     model: str
@@ -42,6 +44,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     request_limits: tuple[Constraint, ...] = ()
     price_per_hour_usd: float | None = None
     server_cmd: str | None = None
+    calibration: KeptCalibration | None = None
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -53,6 +56,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             "slo": [limit.label for limit in self.request_limits],
             "price_per_hour_usd": self.price_per_hour_usd,
             "server_cmd": self.server_cmd,
+            "calibration": self.calibration.name if self.calibration else None,
         }
 
 
@@ -205,6 +209,7 @@ def _metadata(trial: Trial, run: Run) -> dict[str, Any]:
         "framework": run.engine,
         "slo": [limit.label for limit in run.request_limits],
         "server_cmd": run.server_cmd,
+        "calibration": run.calibration.name if run.calibration else None,
         "input_tokens": -1 if dataset == "sharegpt" else lengths.get("random_input_len", 1024),
         "output_tokens": -1 if dataset == "sharegpt" else lengths.get("random_output_len", 512),
         "dataset_imitated": trial.workload.imitated,
