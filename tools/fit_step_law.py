@@ -148,8 +148,8 @@ def fitted(
     """Values of the factors and their standard deviations, from the counted rows."""
     from scipy.optimize import least_squares
 
-    plain = np.array([not row.speculative for row in problem.rows])
-    counted = plain if counted is None else counted & plain
+    usable = np.array([row.fitted for row in problem.rows])
+    counted = usable if counted is None else counted & usable
     found = least_squares(
         problem.residuals,
         np.zeros(len(problem.scopes)) if start is None else start,
@@ -177,7 +177,7 @@ def main() -> int:
     rows, refused = read(given.data)
     problem = Problem(rows)
     values, sds = fitted(problem)
-    used = sum(not row.speculative for row in rows)
+    used = sum(row.fitted for row in rows)
     factors = [
         Factor(knob=knob, scope=scope, value=float(value), sd=float(sd))
         for (knob, scope), value, sd in zip(problem.scopes, values, sds, strict=True)
@@ -198,7 +198,7 @@ def _document(factors: Sequence[Factor], rows: int, unmodelled: int) -> str:
     today = dt.datetime.now(tz=dt.UTC).date()
     data = (
         f"{rows} runs of silicon_dev.csv (aiconfigurator's regression set, Apache-2.0; "
-        f"H100, H200, B200); {unmodelled} more not modelled or with tokens drafted ahead"
+        f"H100, H200, B200); {unmodelled} more with tokens drafted ahead or an index not used"
     )
     lines = [
         "# Written by tools/fit_step_law.py, do not edit; perf/roofline/factors.py explains it.",

@@ -1,11 +1,12 @@
 """How well the fitted law predicts runs that it has not seen.
 
-    python benchmarks/prediction/cross_validate.py [--data DIR] [--write]
+    python benchmarks/prediction/cross_validate.py [--data DIR] [--write] [--factors FILE]
 
 Fits the factors again for every fold (`tools/fit_step_law.py`, needs scipy) with whole groups
 left out, predicts those, and prints medians and means of absolute errors; then with k measured
 rows of each group as anchors; then how many held-out rows the intervals hold. `--write` stores
-the interval factors that ship with the package.
+the interval factors that ship with the package. `--factors` judges a stored `factors.toml`
+instead, model by model: one from before a model came is blind to it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,11 +60,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--write", action="store_true", help="store the interval factors")
+    parser.add_argument("--factors", type=Path, help="judge this factors.toml, fit nothing")
     given = parser.parse_args()
     rows, refused = read(given.data)
     problem = Problem(rows)
     print(f"{len(rows)} rows predicted, {sum(refused.values())} not: {refused}")
     print("| | rows | TPOT median / mean % | TTFT | E2E |\n|---|--:|--:|--:|--:|")
+    if given.factors:
+        print_models(problem, problem.predicted_ms(stored(problem, given.factors)))
+        return 0
     print_line("operator tables alone", problem, problem.predicted_ms(0 * problem.prior_sd))
     values, _ = fitted(problem)
     print_line("in the fit", problem, problem.predicted_ms(values))
@@ -71,6 +77,7 @@ def main() -> int:
         held_out[name] = predictions(problem, key)
         print_line(f"**{name} left out**", problem, held_out[name])
     print_parts(problem, held_out["(model, GPU)"])
+    print_models(problem, held_out["model"])
     anchored = {}
     for name, key in ANCHORED.items():
         for count in (1, 2, 4):
@@ -169,6 +176,19 @@ def print_parts(problem: Problem, predicted: Predicted) -> None:
         print_line(f"- {name}", problem, predicted, of=np.array([r.gpu == name for r in rows]))
     drafted = np.array([row.speculative for row in rows])
     print_line("- without drafted tokens", problem, predicted, of=~drafted)
+
+
+def print_models(problem: Problem, predicted: Predicted) -> None:
+    for name in sorted({row.model for row in problem.rows}):
+        of = np.array([row.model == name for row in problem.rows])
+        print_line(f"- {name}", problem, predicted, of=of)
+
+
+def stored(problem: Problem, path: Path) -> np.ndarray:
+    """The problem's values from a file that `tools/fit_step_law.py` wrote."""
+    factors = tomllib.loads(path.read_text())["factor"]
+    values = {(factor["knob"], factor["scope"]): factor["value"] for factor in factors}
+    return np.array([values[scope] for scope in problem.scopes])
 
 
 def bounds(logs: np.ndarray) -> tuple[float, float]:

@@ -39,8 +39,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         group: What anchors and folds are made of: (model, GPU).
         misfit: Why the plan is said not to fit although it ran, if so.
-        speculative: Whether answers were drafted ahead, which no column says: left out of
-            fits and never out of an evaluation.
+        speculative: Whether answers were drafted ahead, which no column says.
     """
 
     id: str
@@ -62,6 +61,16 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group(self) -> tuple[str, str]:
         return self.model, self.gpu
+
+    @property
+    def indexed(self) -> bool:
+        """Whether an index picks what attention reads, which takes time that no knob turns."""
+        return any(getattr(layer.mixer, "index", None) for layer in self.shape.layers)
+
+    @property
+    def fitted(self) -> bool:
+        """Whether fits use the row; evaluations use all."""
+        return not self.speculative and not self.indexed
 
     @property
     def request_count(self) -> int:
@@ -139,7 +148,8 @@ def _measured(row: dict[str, str], configs: Path) -> Measured:
     )
     machine = _node(GPUS[row["gpu"]], plan.device_count)
     filled = resolved(plan, shape, machine.device)
-    kv_tokens, misfit = _cache(filled, shape, machine)
+    lengths = UniformRange(prompt, answer, RANGE_RATIO)
+    kv_tokens, misfit = _cache(filled, shape, machine, _moments(lengths).context_tokens)
     return Measured(
         id=row["id"],
         model=row["model"],
@@ -150,7 +160,7 @@ def _measured(row: dict[str, str], configs: Path) -> Measured:
         node=machine,
         plan=filled,
         kv_tokens=kv_tokens,
-        lengths=UniformRange(prompt, answer, RANGE_RATIO),
+        lengths=lengths,
         concurrency=concurrency,
         ttft_ms=float(row["ttft_ms"]),
         tpot_ms=float(row["tpot_ms"]),
@@ -159,14 +169,16 @@ def _measured(row: dict[str, str], configs: Path) -> Measured:
     )
 
 
-def _cache(plan: Plan, shape: NetworkShape, machine: Node) -> tuple[float, str | None]:
+def _cache(
+    plan: Plan, shape: NetworkShape, machine: Node, context_tokens: float
+) -> tuple[float, str | None]:
     """Tokens that the cache holds; a plan that ran has room for its users, whatever we think."""
     try:
         check_parallel(plan, shape, machine)
         check_fits(plan, shape, machine.device)
     except ServetuneError as error:
         return float("inf"), error.message
-    return memory(plan, shape, machine.device).kv_tokens_per_engine, None
+    return memory(plan, shape, machine.device).kv_tokens_at(context_tokens), None
 
 
 @functools.cache

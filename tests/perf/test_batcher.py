@@ -61,7 +61,7 @@ def slowly_served(  # noqa: PLR0912 - one plain loop, so that it can be checked 
     preemptions = steps = 0
 
     def blocks(tokens: int) -> int:
-        return -(-tokens // of.block_tokens)
+        return of.state_blocks + -(-tokens // of.block_tokens)
 
     def used() -> int:
         return sum(seq["blocks"] for seq in running)
@@ -134,10 +134,12 @@ def slowly_served(  # noqa: PLR0912 - one plain loop, so that it can be checked 
     return times, preemptions, steps
 
 
-@pytest.mark.parametrize("capacity_blocks", [14, 18, 30, 1000])
+@pytest.mark.parametrize(
+    ("capacity_blocks", "state_blocks"), [(14, 0), (18, 0), (30, 0), (1000, 0), (20, 3), (60, 17)]
+)
 @pytest.mark.parametrize("seed", range(12))
 def test_stretches_of_steps_equal_single_steps_on_random_workloads(
-    seed: int, capacity_blocks: int
+    seed: int, capacity_blocks: int, state_blocks: int
 ) -> None:
     rng = np.random.default_rng(seed)
     count = 40
@@ -147,6 +149,7 @@ def test_stretches_of_steps_equal_single_steps_on_random_workloads(
     due_s = np.cumsum(rng.exponential(0.8, count)).tolist()
     of = rules(
         capacity_blocks=capacity_blocks,
+        state_blocks=state_blocks,
         max_num_seqs=int(rng.integers(1, 9)),
         max_num_batched_tokens=int(rng.integers(8, 64)),
     )
@@ -173,6 +176,25 @@ def test_without_chunked_prefill_a_prompt_is_never_cut() -> None:
     times, _, steps = slowly_served(requests, rules(chunked_prefill=False))
     assert whole.steps == steps
     assert list(whole.records[1].chunk_times_s) == pytest.approx(times[1])
+
+
+def test_states_leave_room_for_fewer_sequences_and_none_after_the_last() -> None:
+    requests = requests_of([(4, 4)] * 6, [0.0] * 6)
+    plain = served(requests, rules(capacity_blocks=12))
+    states = served(requests, rules(capacity_blocks=12, state_blocks=4))
+    firsts = [record.chunk_times_s[0] for record in states.records]
+    assert len({record.chunk_times_s[0] for record in plain.records}) == 1
+    assert firsts[0] == firsts[1] < firsts[2] == firsts[3] < firsts[4]  # two at a time
+    assert states.kv_peak_fraction == 1
+    cache = PagedCache(capacity_blocks=12, block_tokens=4, state_blocks=4)
+    assert [cache.blocks_for(tokens) for tokens in (0, 1, 4, 5)] == [0, 5, 5, 6]
+
+
+def test_a_request_that_a_state_leaves_no_room_for_is_refused() -> None:
+    requests = requests_of([(30, 3)], [0.0])
+    assert served(requests, rules(capacity_blocks=8)).steps == 3
+    with pytest.raises(PlanError, match="whole KV cache of 28"):
+        served(requests, rules(capacity_blocks=8, state_blocks=1))
 
 
 def test_the_cache_counts_growth_like_one_sequence_after_the_other() -> None:

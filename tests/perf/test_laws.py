@@ -21,6 +21,9 @@ PLANS = (
     ("Qwen/Qwen3-32B", "B200", {"quantization": "nvfp4", "engine": "sglang"}),
     ("openai/gpt-oss-120b", "H200", {"tensor_parallel": 4}),
     ("deepseek-ai/DeepSeek-V3", "B200", {"data_parallel": 8, "expert_parallel": True}),
+    ("zai-org/GLM-5", "B200", {"tensor_parallel": 8, "engine": "sglang"}),
+    ("Qwen/Qwen3.5-27B", "H100", {"tensor_parallel": 2}),
+    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "H200", {}),
 )
 STEPS = (
     Step(decode_sequences=1, decode_context_tokens=700),

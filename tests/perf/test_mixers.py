@@ -94,6 +94,14 @@ def test_sparse_attention_reads_what_its_index_picks_and_all_of_the_index() -> N
     assert read_bytes(ops, 1, 100_000) == pytest.approx(61 * (2_048 * 1_152 + 100_000 * 132))
 
 
+def test_an_index_is_a_kernel_beside_latent_attention() -> None:
+    dense, sparse = ops_of("deepseek-ai/DeepSeek-V3"), ops_of("deepseek-ai/DeepSeek-V3.2")
+    assert [(op.count, op.latent) for op in sparse.attentions if op.latent] == [
+        (op.count, True) for op in dense.attentions
+    ]
+    assert sum(op.count for op in sparse.attentions) == 2 * sum(op.count for op in dense.attentions)
+
+
 def test_compressed_attention_reads_a_window_and_picked_blocks() -> None:
     ops = ops_of("deepseek-ai/DeepSeek-V4-Flash")
     far = 100_000

@@ -24,8 +24,16 @@ from importlib import resources
 import msgspec
 
 from servetune.hardware.device import Node
-from servetune.models.shape import Attention, DenseFeedForward, ExpertFeedForward, NetworkShape
-from servetune.models.shape import LatentAttention as Latent
+from servetune.models.shape import (
+    Attention,
+    DenseFeedForward,
+    ExpertFeedForward,
+    FeedForward,
+    LatentAttention,
+    LinearAttention,
+    Mixer,
+    NetworkShape,
+)
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import architecture_of
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
@@ -35,8 +43,16 @@ from servetune.plan.plan import Plan
 __all__ = ["Interval", "interval_of"]
 
 _ANCHORS = 2
-#: Kinds of layer that the fit has seen.
-_MEASURED_KINDS = (Attention, Latent, DenseFeedForward, ExpertFeedForward)
+#: Kinds of layer that the fit has seen. Linear attention was measured with one decay per head
+#: (Qwen3.5), not as KDA or lightning attention. An index before attention (GLM-5) was
+#: measured, but no knob turns its cost: its rows judge the fit and are not in it.
+_MEASURED_KINDS = (
+    Attention,
+    LatentAttention,
+    LinearAttention,
+    DenseFeedForward,
+    ExpertFeedForward,
+)
 _HOST_PATH, _NO_TABLE = 1.5, 1.4
 _SAID = {
     "known": "engine and architecture were fitted; of runs of other models held out",
@@ -95,12 +111,20 @@ def interval_of(
 
 def _extrapolation(node: Node, plan: Plan, shape: NetworkShape) -> str:
     parts = [part for layer in shape.layers for part in (layer.mixer, layer.feed_forward)]
-    if not all(isinstance(part, _MEASURED_KINDS) for part in parts):
+    if not all(_measured(part) for part in parts if part is not None):
         return "network"
     engine = "vllm" if plan.engine == "simulated" else plan.engine
     scopes = {factor.scope for factor in fit().factor}
     known = {f"engine:{engine}", f"architecture:{architecture_of(node.device)}"}
     return "known" if known <= scopes else "silicon"
+
+
+def _measured(part: Mixer | FeedForward) -> bool:
+    if isinstance(part, LinearAttention):
+        return part.decay == "head"
+    if isinstance(part, Attention | LatentAttention):
+        return part.top_k is None
+    return isinstance(part, _MEASURED_KINDS)
 
 
 @functools.cache

@@ -103,7 +103,8 @@ class Laws:
         )
         latent_layers = (attention["count"] * attention["latent"]).sum(axis=1)
         self._fixed_s = (
-            flat["layers"] * (c["attention_s"] + c["elementwise_per_layer"] * c["elementwise_s"])
+            flat["layers"] * c["elementwise_per_layer"] * c["elementwise_s"]
+            + attention["count"].sum(axis=1) * c["attention_s"]
             + latent_layers * c["latent_s"]
             + stack.experts["count"].sum(axis=1) * c["experts_s"]
         )

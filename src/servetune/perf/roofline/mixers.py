@@ -44,12 +44,13 @@ class Product(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a query computes and reads per key, and of how many latest keys."""
+    """What a query computes and reads per key, and of how many latest keys: one kernel each."""
 
     prefill_flops_per_pair: float
     decode_flops_per_key: float
     cache_bytes_per_key: float
     window: int | None = None
+    latent: bool = False
 
 
 def products(mixer: Mixer | None, hidden: int, ways: int) -> list[Product]:
@@ -161,7 +162,8 @@ def _sparse_readings(
         flops = 2 * heads * (2 * mixer.kv_rank + mixer.rope_dim)
     else:
         flops = 2 * heads * (mixer.head_dim + mixer.value_width)
-    found = [Reading(flops, flops, part.bytes_per_token - index_bytes, mixer.top_k)]
+    kept_bytes, latent = part.bytes_per_token - index_bytes, isinstance(mixer, LatentAttention)
+    found = [Reading(flops, flops, kept_bytes, mixer.top_k, latent)]
     if mixer.index is not None:
         scored = 2.0 * mixer.index.heads * mixer.index.dim
         found.append(Reading(scored, scored, index_bytes))

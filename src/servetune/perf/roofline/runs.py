@@ -79,7 +79,7 @@ def price_runs(runs: Sequence[Run]) -> list[PricedRun]:
             work[key] = operations(plan, run.shape)
         if run.lengths not in moments:
             moments[run.lengths] = length_moments(run.lengths)
-        tokens, misfit = _cache(plan, run)
+        tokens, misfit = _cache(plan, run, moments[run.lengths].context_tokens)
         priced.append((work[key], run.node, plan))
         plans.append(plan)
         kv_tokens.append(tokens)
@@ -101,10 +101,10 @@ def price_runs(runs: Sequence[Run]) -> list[PricedRun]:
     ]
 
 
-def _cache(plan: Plan, run: Run) -> tuple[float, str | None]:
+def _cache(plan: Plan, run: Run, context_tokens: float) -> tuple[float, str | None]:
     try:
         check_parallel(plan, run.shape, run.node)
         divided = check_fits(plan, run.shape, run.node.device)
     except PlanError as error:
         return float("inf"), error.message
-    return divided.kv_tokens_per_engine, None
+    return divided.kv_tokens_at(context_tokens), None

@@ -74,9 +74,9 @@ class StepLaw:
             )
             for op in ops.attentions
         ]
-        self._attention_kernels_s = c.attention_s * ops.layer_count + c.latent_s * sum(
-            op.count for op in ops.attentions if op.latent
-        )
+        self._attention_kernels_s = c.attention_s * sum(
+            op.count for op in ops.attentions
+        ) + c.latent_s * sum(op.count for op in ops.attentions if op.latent)
         self._reduce = _scaled(node, ops.tensor_parallel, c)
         self._exchange = _scaled(node, exchange_group(ops, plan), c)
         self._hand_overs = plan.pipeline_parallel - 1

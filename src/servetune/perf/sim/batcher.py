@@ -26,13 +26,18 @@ __all__ = ["Batcher", "Rules", "Sequence"]
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds a step: the fields of a resolved Plan that the scheduler reads."""
+    """What bounds a step: the fields of a resolved Plan that the scheduler reads.
+
+    Attributes:
+        state_blocks: What a sequence takes of the cache beside its tokens.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     block_tokens: int
     capacity_blocks: int
     chunked_prefill: bool
+    state_blocks: int = 0
 
 
 class Sequence:
@@ -89,7 +94,7 @@ class Batcher:
         self.ends_s: list[float] = []
         self.busy_s = 0.0
         self.preemptions = 0
-        self.cache = PagedCache(rules.capacity_blocks, rules.block_tokens)
+        self.cache = PagedCache(rules.capacity_blocks, rules.block_tokens, rules.state_blocks)
         self._law = law
         self._rules = rules
         self._max_seqs = min(rules.max_num_seqs, rules.max_num_batched_tokens)

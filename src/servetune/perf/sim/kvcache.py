@@ -3,6 +3,9 @@
 Every decoding sequence grows by one token per step, so it needs a new block in each step
 before which its length is a multiple of the block. Counting sequences by the residue of
 their length answers for any number of steps ahead without looking at a single sequence.
+
+The state of linear attention and state spaces lies in the same memory: it is `state_blocks`
+more for every sequence from its first computed token on, whatever its length.
 """
 
 from __future__ import annotations
@@ -13,16 +16,18 @@ __all__ = ["PagedCache"]
 class PagedCache:
     """Blocks of `block_tokens` tokens, `capacity_blocks` of them."""
 
-    def __init__(self, capacity_blocks: int, block_tokens: int) -> None:
+    def __init__(self, capacity_blocks: int, block_tokens: int, state_blocks: int = 0) -> None:
         self.capacity_blocks = capacity_blocks
         self.block_tokens = block_tokens
+        self.state_blocks = state_blocks
         self.free_blocks = capacity_blocks
         self.peak_blocks = 0
         # _growing[r]: sequences whose length was r modulo the block when step 0 began.
         self._growing = [0] * block_tokens
 
     def blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.block_tokens)
+        """Of one sequence with so many computed tokens, its state included."""
+        return self.state_blocks + -(-tokens // self.block_tokens) if tokens else 0
 
     def take(self, blocks: int) -> None:
         """Occupy blocks; taking more than are free is a mistake of the caller."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Literal
 
@@ -18,7 +19,7 @@ from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.batcher import Batcher, Rules, Sequence
 from servetune.perf.sim.kernel import Agenda
 from servetune.perf.sim.router import Router
-from servetune.plan import Plan, check_fits, check_parallel, resolved
+from servetune.plan import Memory, Plan, check_fits, check_parallel, resolved
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
@@ -79,8 +80,8 @@ def simulate(
     """
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
-    memory = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = _rules(filled, memory.kv_tokens_per_engine)
+    divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
+    rules = _rules(filled, divided)
     requests = workload.requests()
     for request in requests:
         _check_context(request, filled)
@@ -145,16 +146,18 @@ def run_requests(
     )
 
 
-def _rules(plan: Plan, kv_tokens: int) -> Rules:
+def _rules(plan: Plan, divided: Memory) -> Rules:
     assert plan.max_num_seqs is not None
     assert plan.max_num_batched_tokens is not None
     assert plan.block_tokens is not None
+    block_bytes = plan.block_tokens * divided.kv_bytes_per_token
     return Rules(
         max_num_seqs=plan.max_num_seqs,
         max_num_batched_tokens=plan.max_num_batched_tokens,
         block_tokens=plan.block_tokens,
-        capacity_blocks=kv_tokens // plan.block_tokens,
+        capacity_blocks=divided.kv_tokens_per_engine // plan.block_tokens,
         chunked_prefill=bool(plan.chunked_prefill),
+        state_blocks=math.ceil(divided.state_bytes_per_sequence / block_bytes),
     )
 
 
@@ -169,7 +172,7 @@ def _check_context(request: Request, plan: Plan) -> None:
 
 def _check_possible(requests: tuple[Request, ...], rules: Rules) -> None:
     """What would wait for ever is refused before the run starts."""
-    cache_tokens = rules.capacity_blocks * rules.block_tokens
+    cache_tokens = max(0, rules.capacity_blocks - rules.state_blocks) * rules.block_tokens
     latest_s = 0.0
     for request in requests:
         if request.due_s < latest_s:
