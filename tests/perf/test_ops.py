@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from servetune.models import counting
+from servetune.models import counting, load_shape
 from servetune.models.shape import (
     Attention,
     DenseFeedForward,
@@ -16,21 +16,7 @@ from servetune.models.shape import (
 from servetune.perf.roofline.ops import Step, operations
 from servetune.plan.plan import Plan
 
-QWEN3_4B = NetworkShape(
-    name="Qwen/Qwen3-4B",
-    architecture="Qwen3ForCausalLM",
-    hidden=2560,
-    layers=(
-        Layer(
-            count=36,
-            mixer=Attention(heads=32, kv_heads=8, head_dim=128, qk_norm=True),
-            feed_forward=DenseFeedForward(inner=9728),
-        ),
-    ),
-    vocab=151936,
-    tied_embeddings=True,
-    max_context_tokens=40960,
-)
+QWEN3_4B = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
 EXPERTS = NetworkShape(
     name="experts",
     architecture="Qwen3MoeForCausalLM",

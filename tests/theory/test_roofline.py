@@ -7,7 +7,9 @@ import itertools
 import msgspec
 import pytest
 
+from servetune.hardware import node
 from servetune.hardware.device import Device, Link, Node
+from servetune.models import load_shape
 from servetune.models.shape import Attention, DenseFeedForward, Layer, NetworkShape
 from servetune.perf.roofline.coefficients import COEFFICIENTS
 from servetune.perf.roofline.factors import coefficients_for
@@ -17,32 +19,9 @@ from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.plan.plan import Plan
 from servetune.workload.lengths import SHAREGPT, Fixed
 
-QWEN3_4B = NetworkShape(
-    name="Qwen/Qwen3-4B",
-    architecture="Qwen3ForCausalLM",
-    hidden=2560,
-    layers=(
-        Layer(
-            count=36,
-            mixer=Attention(heads=32, kv_heads=8, head_dim=128, qk_norm=True),
-            feed_forward=DenseFeedForward(inner=9728),
-        ),
-    ),
-    vocab=151936,
-    tied_embeddings=True,
-    max_context_tokens=40960,
-)
-L4 = Device(
-    name="L4",
-    vendor="NVIDIA",
-    architecture="ada",
-    memory_bytes=23034 * 2**20,
-    memory_bytes_per_s=300e9,
-    bf16_flops=121e12,
-    fp8_flops=242e12,
-)
-PCIE4 = Link(name="pcie4", bytes_per_s=31.5e9, peer_to_peer=False)
-NODE = Node(name="4x L4", device=L4, device_count=4, link=PCIE4)
+QWEN3_4B = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+NODE = node(gpu="L4", count=4)
+L4, PCIE4 = NODE.device, NODE.link
 
 
 def law(

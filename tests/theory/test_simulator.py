@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from servetune.errors import DoesNotFit, PlanError
-from servetune.hardware.device import Device, Link, Node
+from servetune.hardware import node
 from servetune.metrics import summarize
-from servetune.models.shape import Attention, DenseFeedForward, Layer, NetworkShape
+from servetune.models import load_shape
 from servetune.perf.sim import Simulation, simulate
 from servetune.perf.sim.batcher import Rules
 from servetune.perf.sim.run import run_requests
@@ -21,35 +21,8 @@ from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, UniformRange
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
-SHAPE = NetworkShape(
-    name="Qwen/Qwen3-4B",
-    architecture="Qwen3ForCausalLM",
-    hidden=2560,
-    layers=(
-        Layer(
-            count=36,
-            mixer=Attention(heads=32, kv_heads=8, head_dim=128, qk_norm=True),
-            feed_forward=DenseFeedForward(inner=9728),
-        ),
-    ),
-    vocab=151936,
-    tied_embeddings=True,
-    max_context_tokens=40960,
-)
-NODE = Node(
-    name="4x L4",
-    device=Device(
-        name="L4",
-        vendor="NVIDIA",
-        architecture="ada",
-        memory_bytes=23034 * 2**20,
-        memory_bytes_per_s=300e9,
-        bf16_flops=121e12,
-        fp8_flops=242e12,
-    ),
-    device_count=4,
-    link=Link(name="pcie4", bytes_per_s=31.5e9, peer_to_peer=False),
-)
+SHAPE = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+NODE = node(gpu="L4", count=4)
 TIGHT = 0.52  # of the memory: a cache of a few thousand tokens on one device
 
 

@@ -53,13 +53,7 @@ def _index_bytes(dim: int) -> float:
 
 
 def sparse_latent(keys: Keys, layer: int) -> Mixer:
-    dim = keys.positive("index_head_dim")
-    index = SparseIndex(
-        heads=keys.positive("index_n_heads"),
-        dim=dim,
-        query_rank=keys.optional("q_lora_rank"),
-        key_bytes=_index_bytes(dim),
-    )
+    index = _index(keys, keys.optional("q_lora_rank"))
     return LatentAttention(
         heads=keys.positive("num_attention_heads"),
         kv_rank=keys.positive("kv_lora_rank"),
@@ -69,6 +63,16 @@ def sparse_latent(keys: Keys, layer: int) -> Mixer:
         q_rank=keys.optional("q_lora_rank"),
         top_k=keys.positive("index_topk"),
         index=index if _picks_itself(keys, layer) else None,
+    )
+
+
+def _index(keys: Keys, query_rank: int | None) -> SparseIndex:
+    dim = keys.positive("index_head_dim")
+    return SparseIndex(
+        heads=keys.positive("index_n_heads"),
+        dim=dim,
+        query_rank=query_rank,
+        key_bytes=_index_bytes(dim),
     )
 
 
@@ -97,13 +101,7 @@ def compressed(keys: Keys, layer: int) -> Mixer:
         )
     index = None
     if ratio == 4:  # the finely compressed layers alone have an index
-        dim = keys.positive("index_head_dim")
-        index = SparseIndex(
-            heads=keys.positive("index_n_heads"),
-            dim=dim,
-            query_rank=keys.positive("q_lora_rank"),
-            key_bytes=_index_bytes(dim),
-        )
+        index = _index(keys, keys.positive("q_lora_rank"))
     return CompressedAttention(
         heads=keys.positive("num_attention_heads"),
         head_dim=keys.positive("head_dim"),
