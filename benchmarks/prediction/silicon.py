@@ -12,22 +12,18 @@ import msgspec
 import numpy as np
 
 from servetune.errors import ServetuneError
-from servetune.hardware import Node, node
+from servetune.hardware import Node
 from servetune.models import NetworkShape, shape_from_config
 from servetune.perf.roofline.closed_loop import ClosedLoops
 from servetune.perf.roofline.laws import Stack
 from servetune.perf.roofline.ops import operations
 from servetune.perf.roofline.steady import LengthMoments, length_moments
 from servetune.plan import Plan, check_fits, check_parallel, memory, resolved
+from servetune.trials.rows import REQUESTS_PER_USER, run_of
 from servetune.workload import UniformRange
 
-__all__ = ["GPUS", "RANGE_RATIO", "Measured", "loops_of", "read"]
+__all__ = ["Measured", "loops_of", "read"]
 
-GPUS = {"h100_sxm": "H100 SXM", "h200_sxm": "H200", "b200_sxm": "B200", "b300_sxm": "B300"}
-#: How the rows were measured: lengths uniform from 0.8 of the nominal one, and ten requests
-#: for each one in flight.
-RANGE_RATIO = 0.8
-REQUESTS_PER_USER = 10
 #: Runs of this version on this GPU, all of DeepSeek-R1, took 0.45 to 0.8 times as long per
 #: token as the same plan one release before: multi-token prediction, which no column tells.
 _DRAFTING = ("1.2.0rc6.post3", "b200_sxm")
@@ -109,59 +105,25 @@ def loops_of(rows: Iterable[Measured]) -> ClosedLoops:
     )
 
 
-@functools.cache
-def stored_as(shape: NetworkShape, weights: str) -> NetworkShape:
-    """The shape as the measured checkpoint stored it.
-
-    The configurations are those of the first publication; 4-bit checkpoints of networks
-    with experts leave attention alone, and `bf16` of one that is published in 4 bits means
-    the rest of it.
-    """
-    sparse = any(
-        layer.feed_forward.__class__.__name__ == "ExpertFeedForward" for layer in shape.layers
-    )
-    checkpoint = shape.quantization
-    if weights == "nvfp4":
-        wanted = "nvfp4@feed_forward" if sparse else "nvfp4"
-    elif weights == "fp8" and not checkpoint.startswith("fp8"):
-        wanted = "fp8_block" if sparse else "fp8"
-    elif weights == "bf16" and checkpoint.startswith("fp8"):
-        wanted = "none"
-    else:
-        wanted = checkpoint
-    return msgspec.structs.replace(shape, quantization=wanted)
-
-
 def _measured(row: dict[str, str], configs: Path) -> Measured:
-    shape = stored_as(_shape(row["model"], configs), row["precision_weights"])
-    concurrency, copies = int(row["concurrency"]), int(row["dp"] or 1)
-    prompt, answer = int(row["isl"]), int(row["osl"])
-    plan = Plan(
-        model=row["model"],
-        engine="sglang" if row["engine"] == "sglang" and copies == 1 else "vllm",
-        tensor_parallel=int(row["tp"]),
-        data_parallel=copies,
-        expert_parallel=int(row["moe_ep"] or 1) > 1,
-        max_num_seqs=max(1, -(-concurrency // copies)),
-        max_model_len=prompt + answer,
-        kv_cache_dtype="fp8" if row["precision_weights"] in ("fp8", "nvfp4") else None,
-    )
-    machine = _node(GPUS[row["gpu"]], plan.device_count)
-    filled = resolved(plan, shape, machine.device)
-    lengths = UniformRange(prompt, answer, RANGE_RATIO)
-    kv_tokens, misfit = _cache(filled, shape, machine, _moments(lengths).context_tokens)
+    """A row as `servetune estimate --batch` reads it, so that what is judged is what ships."""
+    run = run_of(row, lambda model: _shape(model, configs))
+    assert isinstance(run.lengths, UniformRange)
+    filled = resolved(run.plan, run.shape, run.node.device)
+    context_tokens = _moments(run.lengths).context_tokens
+    kv_tokens, misfit = _cache(filled, run.shape, run.node, context_tokens)
     return Measured(
         id=row["id"],
         model=row["model"],
         gpu=row["gpu"],
         engine=row["engine"],
         precision=row["precision_weights"],
-        shape=shape,
-        node=machine,
+        shape=run.shape,
+        node=run.node,
         plan=filled,
         kv_tokens=kv_tokens,
-        lengths=lengths,
-        concurrency=concurrency,
+        lengths=run.lengths,
+        concurrency=run.concurrency,
         ttft_ms=float(row["ttft_ms"]),
         tpot_ms=float(row["tpot_ms"]),
         misfit=misfit,
@@ -187,11 +149,6 @@ def _shape(model: str, configs: Path) -> NetworkShape:
     if not path.is_file():
         raise ServetuneError(f"no configuration of {model}")
     return shape_from_config(json.loads(path.read_text()), name=model, source=path.name)
-
-
-@functools.cache
-def _node(gpu: str, count: int) -> Node:
-    return node(gpu=gpu, count=count)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ at the start, and as many sequences in the engine as users.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +21,7 @@ from servetune.perf.roofline import PricedRun, Run, interval_of
 from servetune.plan import Plan
 from servetune.workload import UniformRange
 
-__all__ = ["COLUMNS", "answer", "run_of"]
+__all__ = ["COLUMNS", "answer", "run_of", "stored_as"]
 
 #: Without these a row asks nothing.
 COLUMNS = ("model", "gpu", "isl", "osl", "concurrency")
@@ -103,6 +104,7 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
     )
 
 
+@functools.cache
 def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkShape:
     """The network as the measured checkpoint stored it.
 
@@ -122,8 +124,8 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
             return shape
         wanted = "fp8_block" if sparse else "fp8"
     elif wanted in ("nvfp4", "mxfp4", "awq") and sparse:
-        if published not in ("none", "") and not published.startswith("fp8"):
-            return shape  # a four-bit publication of its own
+        if published.startswith("mxfp4") or (wanted == "awq" and published.startswith("int4")):
+            return shape  # its own four bits, which tables also call by another name
         wanted = f"{wanted}@feed_forward"
     return msgspec.structs.replace(shape, quantization=wanted)
 
