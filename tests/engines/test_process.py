@@ -174,6 +174,23 @@ def test_children_that_ignore_sigterm_go_with_the_server(server):
     assert all(gone(child) for child in children)
 
 
+def test_children_of_a_process_without_its_first_thread_are_seen_and_go(server):
+    with server("headless") as one:
+        wait_until(lambda: one.pid is not None and gone(one.pid))
+        [child] = children_in_log(one)
+        assert child in one.processes()
+    assert gone(child)
+
+
+@pytest.mark.parametrize("mode", ["leaks-into-two-sessions", "leaks-and-dies"])
+def test_what_was_ended_is_reaped_too(server, mode):
+    # A PID 1 that never waits for children, as in many containers, would keep the zombies.
+    with server(mode) as one:
+        wait_until(lambda: len(children_in_log(one)) == 2)
+        pids = {one.pid, *children_in_log(one)}
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
 def test_children_of_a_dead_leader_go_before_anyone_calls_stop(server):
     with server("leaks-and-dies") as one:
         wait_until(lambda: not one.alive())

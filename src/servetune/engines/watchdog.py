@@ -30,14 +30,15 @@ __all__ = ["descendants", "end_processes", "session_members"]
 
 _ABANDONED_GRACE_S = 2.0  # nobody is left to wait for; long enough to free shared memory
 _LEFTOVERS_GRACE_S = 1.0  # for helpers whose server is gone
+_BURIAL_S = 5.0  # for what was killed to be gone from the process table
 _TICK_S = 0.5
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def _stat_rows() -> Iterable[tuple[int, int, int]]:
-    """`(pid, parent, session)` of every live process; nothing where /proc is not Linux'."""
+def _stat_rows() -> Iterable[tuple[int, int, int, bool]]:
+    """`(pid, parent, session, lives)` of every process; nothing where /proc is not Linux'."""
     try:
         names = os.listdir("/proc")  # noqa: PTH208  this file stays light: no pathlib
     except OSError:
@@ -51,27 +52,34 @@ def _stat_rows() -> Iterable[tuple[int, int, int]]:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue
-        if fields and fields[0] not in (b"Z", b"X"):
-            yield int(name), int(fields[1]), int(fields[3])
+        if fields:
+            yield int(name), int(fields[1]), int(fields[3]), fields[0] not in (b"Z", b"X")
 
 
 def descendants(root: int) -> set[int]:
-    """Live processes below `root`, without itself and without zombies."""
+    """Live processes below `root`, without itself and without zombies.
+
+    The way leads through zombies: a process whose first thread has ended and whose other
+    threads still do is one already, and keeps its children until the last thread is gone.
+    """
     children: dict[int, list[int]] = {}
-    for pid, parent, _ in _stat_rows():
+    alive: set[int] = set()
+    for pid, parent, _, lives in _stat_rows():
         children.setdefault(parent, []).append(pid)
+        if lives:
+            alive.add(pid)
     found: set[int] = set()
     waiting = [root]
     while waiting:
         below = children.get(waiting.pop(), ())
         waiting += below
         found.update(below)
-    return found
+    return found & alive
 
 
 def session_members(session: int) -> set[int]:
     """Live processes whose session is `session`."""
-    return {pid for pid, _, its_session in _stat_rows() if its_session == session}
+    return {pid for pid, _, its_session, lives in _stat_rows() if lives and its_session == session}
 
 
 def end_processes(pids: Iterable[int], signal_number: int) -> None:
@@ -89,6 +97,7 @@ class _Watch:
     def __init__(self, command: list[str]) -> None:
         self._parent = os.getppid()
         self._ended = False
+        self._childless = False
         self._woken, waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(waker, False)
@@ -142,6 +151,9 @@ class _Watch:
         while alive := descendants(os.getpid()) | (set() if self._ended else {self.pid}):
             end_processes(alive, signal.SIGKILL)
             self._wait_until(lambda: False, 0.02)
+        # Not before each is reaped: a zombie handed on to a PID 1 that does not wait for
+        # children, as in many containers, would stay for good.
+        self._wait_until(lambda: self._childless, _BURIAL_S)
 
     def _wait_until(self, holds: Callable[[], bool], timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
@@ -161,8 +173,10 @@ class _Watch:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
+                self._childless = True
                 return
             if pid == 0:
+                self._childless = False
                 return
             if pid == self.pid:
                 self._ended = True

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import signal
 import subprocess
 import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+SYS_EXIT = {"x86_64": 60, "aarch64": 93}  # ends one thread, not the process
 
 STUBBORN = """
 import signal, time
@@ -72,6 +76,13 @@ def dies_later(port: int) -> None:
 def stubborn(port: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     good(port)
+
+
+def headless(port: int) -> None:
+    """Its first thread ends, the others live on: a zombie by its looks, with a child."""
+    stubborn_child(new_session=True)
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    ctypes.CDLL(None).syscall(SYS_EXIT[platform.machine()], 0)
 
 
 def leaks(port: int) -> None:
