@@ -198,7 +198,7 @@ def _document(factors: Sequence[Factor], rows: int, unmodelled: int) -> str:
     today = dt.datetime.now(tz=dt.UTC).date()
     data = (
         f"{rows} runs of silicon_dev.csv (aiconfigurator's regression set, Apache-2.0; "
-        f"H100, H200, B200); {unmodelled} more with tokens drafted ahead or an index not used"
+        f"H100, H200, B200); {unmodelled} more with tokens drafted ahead not used"
     )
     lines = [
         "# Written by tools/fit_step_law.py, do not edit; perf/roofline/factors.py explains it.",

@@ -59,14 +59,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return self.model, self.gpu
 
     @property
-    def indexed(self) -> bool:
-        """Whether an index picks what attention reads, which takes time that no knob turns."""
-        return any(getattr(layer.mixer, "index", None) for layer in self.shape.layers)
-
-    @property
     def fitted(self) -> bool:
         """Whether fits use the row; evaluations use all."""
-        return not self.speculative and not self.indexed
+        return not self.speculative
 
     @property
     def request_count(self) -> int:

@@ -26,7 +26,7 @@ SHAPE = load_shape(MODEL, catalogue_first=True)
 def plain(devices: int, **fields: float) -> Coefficients:
     """Of H100 without what the simulator does not play."""
     chosen = coefficients_for(node(gpu="H100", count=devices).device)
-    fields = {"warm_up_s": 0.0, "together_fraction": 0.0} | fields
+    fields = {"warm_up_s": 0.0, "clump_prompts": 0.0, "intake_s": 0.0} | fields
     return msgspec.structs.replace(chosen, **fields)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from servetune.errors import InputError, UnknownName
-from servetune.hardware import device, node
+from servetune.hardware import Device, device, node
 from servetune.models import ExpertFeedForward, NetworkShape
 from servetune.perf.roofline import PricedRun, Run, interval_of
 from servetune.plan import Plan
@@ -78,7 +78,8 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
     experts = _known(STORAGE, row.get("precision_moe", ""), "precision")
     shape = stored_as(shape_of(_word(row, "model")), storage, experts)
     cache = row.get("precision_kv", "").strip() or None
-    if cache is None and storage in _WITH_FP8_CACHE:
+    gpu = device(_word(row, "gpu").replace("_", " "))
+    if cache is None and _caches_in_fp8(engine, storage, gpu):
         cache = "fp8"
     plan = Plan(
         model=shape.name,
@@ -92,7 +93,6 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
         max_model_len=prompt + output,
         kv_cache_dtype=cache,
     )
-    gpu = device(_word(row, "gpu").replace("_", " "))
     return Run(
         shape=shape,
         node=node(gpu=gpu.name, count=plan.device_count),
@@ -102,6 +102,17 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
         request_count=REQUESTS_PER_USER * concurrency,
         engine=engine,
     )
+
+
+def _caches_in_fp8(engine: str, storage: str, gpu: Device) -> bool:
+    """Whether a silent table's run kept keys and values in one byte.
+
+    Under vLLM fp8 weights alone do not narrow the cache; recipes ask for it on Blackwell. On
+    Hopper its runs queue where two bytes per number overflow and one would not.
+    """
+    if engine == "vllm" and storage != "nvfp4" and gpu.architecture != "blackwell":
+        return False
+    return storage in _WITH_FP8_CACHE
 
 
 @functools.cache

@@ -20,8 +20,10 @@ successors come, a = C/w of them each. While a < n a prompt waits for the step i
 and its own; beyond that a queue grows to C (1 - n/a) prompts. Once w reaches D the run is
 the steady state of `SteadyState`. `warm_up_s` is paid by generation 0.
 
-A share `together_fraction` of later generations comes at once all the same, as the burst
-does; under an engine that computes prompts first it is exp(-D / together_steps). Users in
+Measured prompts wait for more of each other than arrivals spread over that window explain:
+`clump_prompts` (sqrt(C) - 1) prompts more, whatever the lengths. What is waited for before the
+first token no longer lies between tokens. Under an engine that computes prompts first a share
+exp(-D / together_steps) of later generations comes all at once, as the burst does; users in
 step wait for half of the others' prompts before their first token, so only the other half
 lies between their tokens.
 
@@ -167,15 +169,20 @@ class ClosedLoops:
         squares = (1 - share) * plain_s**2 + share * mixed_s**2
         residual_s = others * squares / (2 * tau_s)
         own_s = self._mixed_s(laws, prompts, running * others)
-        tau_s = tau_s - self._together(laws) / 2 * np.maximum(0.0, tau_s - plain_s)
+        clumped_s = np.minimum(self._clump_s(laws, own_s) / self.steps, (tau_s - plain_s) / 2)
+        tau_s = tau_s - clumped_s - self._in_step(laws) / 2 * np.maximum(0.0, tau_s - plain_s)
         return self._request_s(laws) + residual_s + own_s, tau_s
 
-    def _together(self, laws: Laws) -> Array:
-        """Share of later generations that come all at once."""
-        in_step: Array = np.exp(-self.steps / laws.c["together_steps"])
-        in_step[laws.c["prefill_first"] == 0] = 0.0
-        shares: Array = in_step + laws.c["together_fraction"] * (laws.c["prefill_first"] == 0)
+    def _in_step(self, laws: Laws) -> Array:
+        """Share of later generations that come all at once, as the burst does."""
+        shares: Array = np.exp(-self.steps / laws.c["together_steps"])
+        shares[laws.c["prefill_first"] == 0] = 0.0
         return shares
+
+    def _clump_s(self, laws: Laws, prompt_s: Array) -> Array:
+        """What a prompt waits for others that came just before it, beyond evenly spread ones."""
+        others: Array = np.sqrt(self.users) - 1
+        return np.asarray(laws.c["clump_prompts"] * others * prompt_s)
 
     def _request_s(self, laws: Laws) -> Array:
         return np.asarray(laws.c["request_s"] + laws.c["prompt_token_s"] * self.inputs)
@@ -198,7 +205,9 @@ class ClosedLoops:
         burst_s, burst_steps = self._burst(laws, users, tau_s)
         later = np.maximum(0.0, self.generations - 1)
         total = burst_s + laws.c["warm_up_s"]
-        together = self._together(laws)
+        in_step = self._in_step(laws)
+        one = np.ones_like(tau_s)
+        clump_s = self._clump_s(laws, self._mixed_s(laws, one, 0 * one))
         taken = np.maximum(1.0, (self.budget - running) / self.inputs)
         steady = running / self.steps
         for low, high in _SLICES:
@@ -209,8 +218,8 @@ class ClosedLoops:
             full_s = self._mixed_s(laws, taken, running)
             queue = np.maximum(0.0, users - window * taken) / 2  # in its mean, prompts ahead
             apart_s = ttft_s + queue / taken * full_s
-            clump_s = together * burst_s + (1 - together) * apart_s
-            total = total + later * (high - low) * clump_s
+            mean_s = in_step * burst_s + (1 - in_step) * apart_s + clump_s
+            total = total + later * (high - low) * mean_s
         return np.asarray(total / self.generations)
 
     def _burst(self, laws: Laws, users: Array, tau_s: Array) -> tuple[Array, Array]:
@@ -219,4 +228,5 @@ class ClosedLoops:
         steps = users / taken
         beside = users / 2 * (1 - 1 / steps)  # those that already decode, on average
         step_s = self._mixed_s(laws, taken, beside)
-        return self._request_s(laws) + step_s * (steps + 1) / 2, steps
+        intake_s = laws.c["intake_s"] * self.users / 2
+        return self._request_s(laws) + intake_s + step_s * (steps + 1) / 2, steps

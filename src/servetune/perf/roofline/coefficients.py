@@ -75,12 +75,16 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             routing.
         latent_s: What a layer of latent attention takes beyond an ordinary one: more and
             smaller kernels.
+        index_s: What a layer takes that picks its keys by an index: scores in eight bits, the
+            search for the best, the gathering of what was found.
         latent_memory_share: Reading a latent cache, over an ordinary one.
         agreement_latency_factor: Over the latency of `collectives` on a switched fabric;
             PCIe was never in a fit.
         agreement_rate_factor: Over its rate there.
-        together_fraction: Share of a closed loop's later generations whose prompts come
-            all at once although lengths differ (`closed_loop`).
+        clump_prompts: Prompts of others that one waits for in a closed loop beyond those that
+            evenly spread arrivals explain, per (sqrt(users) - 1) (`closed_loop`).
+        intake_s: What each of the prompts that come at once adds to the wait of those behind
+            it before the engine sees them: HTTP, tokenizer.
         prefill_first: One where the engine computes all waiting prompts before it goes on
             decoding (SGLang without mixed chunks), else zero.
         together_steps: Such an engine keeps users in step: their prompts come together in
@@ -116,10 +120,12 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     experts_s: float = 18e-6
     experts_extra_rows: float = 32.0
     latent_s: float = 6e-6
+    index_s: float = 20e-6
     latent_memory_share: float = 1.0
     agreement_latency_factor: float = 1.0
     agreement_rate_factor: float = 1.0
-    together_fraction: float = 0.1
+    clump_prompts: float = 0.2
+    intake_s: float = 5e-3
     prefill_first: float = 0.0
     together_steps: float = 1000.0
     device_factor: float = 1.0

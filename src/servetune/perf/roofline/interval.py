@@ -44,8 +44,8 @@ __all__ = ["Interval", "interval_of"]
 
 _ANCHORS = 2
 #: Kinds of layer that the fit has seen. Linear attention was measured with one decay per head
-#: (Qwen3.5), not as KDA or lightning attention. An index before attention (GLM-5) was
-#: measured, but no knob turns its cost: its rows judge the fit and are not in it.
+#: (Qwen3.5), not as KDA or lightning attention; an index before latent attention (GLM-5), not
+#: before any other.
 _MEASURED_KINDS = (
     Attention,
     LatentAttention,
@@ -122,7 +122,7 @@ def _extrapolation(node: Node, plan: Plan, shape: NetworkShape) -> str:
 def _measured(part: Mixer | FeedForward) -> bool:
     if isinstance(part, LinearAttention):
         return part.decay == "head"
-    if isinstance(part, Attention | LatentAttention):
+    if isinstance(part, Attention):
         return part.top_k is None
     return isinstance(part, _MEASURED_KINDS)
 

@@ -106,6 +106,7 @@ class Laws:
             flat["layers"] * c["elementwise_per_layer"] * c["elementwise_s"]
             + attention["count"].sum(axis=1) * c["attention_s"]
             + latent_layers * c["latent_s"]
+            + (attention["count"] * attention["indexing"]).sum(axis=1) * c["index_s"]
             + stack.experts["count"].sum(axis=1) * c["experts_s"]
         )
         fabric = flat["fabric"] > 0
@@ -245,6 +246,7 @@ _ATTENTION = {
     "key_bytes": 0.0,
     "window": _ALL_KEYS,
     "latent": 0.0,
+    "indexing": 0.0,
 }
 _FLAT = (
     "layers",
@@ -361,4 +363,5 @@ def _attention_row(op: AttentionOp) -> tuple[float, ...]:
         op.cache_bytes_per_key,
         _ALL_KEYS if op.window is None else op.window,
         float(op.latent),
+        float(op.indexing),
     )

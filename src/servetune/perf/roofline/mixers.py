@@ -51,6 +51,7 @@ class Reading(NamedTuple):
     cache_bytes_per_key: float
     window: int | None = None
     latent: bool = False
+    indexing: bool = False
 
 
 def products(mixer: Mixer | None, hidden: int, ways: int) -> list[Product]:
@@ -166,7 +167,7 @@ def _sparse_readings(
     found = [Reading(flops, flops, kept_bytes, mixer.top_k, latent)]
     if mixer.index is not None:
         scored = 2.0 * mixer.index.heads * mixer.index.dim
-        found.append(Reading(scored, scored, index_bytes))
+        found.append(Reading(scored, scored, index_bytes, indexing=True))
     return found
 
 
@@ -183,7 +184,9 @@ def _compressed_readings(
         found.append(Reading(flops * share, flops * share, entry_bytes, picked))
     if mixer.index is not None:
         scored = 2.0 * mixer.index.heads * mixer.index.dim / mixer.ratio
-        found.append(Reading(scored, scored, mixer.index.key_bytes / mixer.ratio))
+        found.append(
+            Reading(scored, scored, mixer.index.key_bytes / mixer.ratio, indexing=True)
+        )
     return found
 
 

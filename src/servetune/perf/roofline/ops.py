@@ -157,6 +157,7 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
         cache_bytes_per_key: Keys and values that decode reads.
         window: Latest keys that a query sees; `None` for all.
         latent: Whether the cache is one compressed vector for all heads.
+        indexing: Whether this is the search for the keys that another one then reads.
     """
 
     count: int
@@ -165,6 +166,7 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes_per_key: float
     window: int | None
     latent: bool = False
+    indexing: bool = False
 
     def pairs(self, prefill_tokens: float, prefill_pairs: float) -> float:
         """Pairs inside the window, at most `window` per token."""

@@ -77,6 +77,9 @@ class StepLaw:
         self._attention_kernels_s = c.attention_s * sum(
             op.count for op in ops.attentions
         ) + c.latent_s * sum(op.count for op in ops.attentions if op.latent)
+        self._attention_kernels_s += c.index_s * sum(
+            op.count for op in ops.attentions if op.indexing
+        )
         self._reduce = _scaled(node, ops.tensor_parallel, c)
         self._exchange = _scaled(node, exchange_group(ops, plan), c)
         self._hand_overs = plan.pipeline_parallel - 1
