@@ -134,12 +134,13 @@ def with_anchors(
                     predicted_tpot_ms=tpot_ms[i],
                     measured_ttft_ms=problem.ttft_ms[i],
                     measured_tpot_ms=problem.tpot_ms[i],
+                    place=problem.rows[i].place,
                 )
                 for i in chosen
             ]
-        )
-        ttft_ms[mine] *= found.ttft_factor
-        tpot_ms[mine] *= found.tpot_factor
+        ).at(*(problem.rows[i].place for i in mine))
+        ttft_ms[mine] *= [each.ttft_factor for each in found]
+        tpot_ms[mine] *= [each.tpot_factor for each in found]
         ttft_ms[chosen] = tpot_ms[chosen] = np.nan
     return ttft_ms, tpot_ms
 

@@ -16,6 +16,7 @@ from servetune.hardware import Node
 from servetune.models import NetworkShape, shape_from_config
 from servetune.perf.roofline.closed_loop import ClosedLoops
 from servetune.perf.roofline.laws import Stack
+from servetune.perf.roofline.likeness import Place
 from servetune.perf.roofline.ops import operations
 from servetune.perf.roofline.steady import LengthMoments, length_moments
 from servetune.plan import Plan, check_fits, check_parallel, memory, resolved
@@ -57,6 +58,18 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group(self) -> tuple[str, str]:
         return self.model, self.gpu
+
+    @property
+    def place(self) -> Place:
+        """Lengths are the nominal ones."""
+        return Place(
+            engine=self.engine,
+            storage=self.precision,
+            devices=self.plan.tensor_parallel * self.plan.data_parallel,
+            concurrency=self.concurrency,
+            input_tokens=self.lengths.input_tokens,
+            output_tokens=self.lengths.output_tokens,
+        )
 
     @property
     def fitted(self) -> bool:

@@ -2,6 +2,7 @@
 
 from servetune.perf.roofline import Coefficients, Estimate, estimate, performance_at
 from servetune.perf.roofline.calibration import Anchor, Calibration, calibrated
+from servetune.perf.roofline.likeness import Place, place_of
 from servetune.perf.sim import Simulation, simulate
 
 __all__ = [
@@ -9,9 +10,11 @@ __all__ = [
     "Calibration",
     "Coefficients",
     "Estimate",
+    "Place",
     "Simulation",
     "calibrated",
     "estimate",
     "performance_at",
+    "place_of",
     "simulate",
 ]

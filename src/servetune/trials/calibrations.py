@@ -18,7 +18,7 @@ from servetune.errors import InputError, StoreError, UnknownName
 from servetune.hardware import Node
 from servetune.metrics import summarize
 from servetune.models import NetworkShape
-from servetune.perf import Anchor, Calibration, calibrated
+from servetune.perf import Anchor, Calibration, calibrated, place_of
 from servetune.perf.sim import simulate
 from servetune.plan import plan_from_settings
 from servetune.store import TrialRecord, now_utc, read_json, write_text
@@ -131,6 +131,7 @@ def _anchor(record: TrialRecord, shape: NetworkShape, node: Node) -> AnchorTrial
             predicted_tpot_ms=predicted["mean_tpot_ms"],
             measured_ttft_ms=record.results.get("mean_ttft_ms"),
             measured_tpot_ms=record.results.get("mean_tpot_ms"),
+            place=place_of(plan, shape, workload.lengths, workload.max_concurrency),
         ),
     )
 

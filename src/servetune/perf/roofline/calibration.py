@@ -1,14 +1,9 @@
 """What a few measured runs of one model on one machine say about all its other runs.
 
-The law's errors within one (model, machine) are alike: a kernel that is slower than its
-table is slower in every run. So a measured run corrects the others by the ratio of measured
-to predicted, but not by all of it, because one run has an accident of its own too. With k
-anchors the mean of the logarithms counts for
-
-    weight(k) = k / (k + scatter^2 / spread^2)
-
-where `spread` is how far groups lie from the law and `scatter` how far runs lie from their
-group; both were read off held-out rows by `benchmarks/prediction/cross_validate.py`.
+The law's errors within one (model, machine) are alike: a kernel that is slower than its table
+is slower in every run. So a measured run corrects the others by the ratio of measured to
+predicted, those near to it by more, and none by all of it, because one run has an accident of
+its own too; `likeness` says by how much.
 """
 
 from __future__ import annotations
@@ -17,31 +12,34 @@ import math
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from servetune.perf.roofline.closed_loop import RunPoint
 from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.likeness import Place, guessed_logs, likeness_of
 
 __all__ = ["Anchor", "Calibration", "calibrated"]
 
-#: (scatter / spread)^2 of TPOT and of TTFT. Standard deviations of log errors on held-out
-#: rows: TPOT 0.15 within and 0.12 between (model, GPU, engine, precision), TTFT 0.37 and 0.37.
-_TPOT_DOUBT = 1.5
-_TTFT_DOUBT = 1.0
 #: Log ratios far beyond these count little more than these: a run that took ten times as
 #: long had an accident of its own (a compilation, a smaller limit than was said).
-_TPOT_REACH = 0.35
-_TTFT_REACH = 0.8
+_TPOT_REACH = 0.6
+_TTFT_REACH = 1.2
 #: Engine times that lie outside the device and scale with the step all the same.
 _STEP_FIELDS = ("device_factor", "step_s", "sequence_s", "prompt_s", "host_layer_s")
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured run beside its prediction; `None` where that was not measured."""
+    """One measured run beside its prediction; `None` where that was not measured.
+
+    Attributes:
+        place: Where it lies among the runs of its model and machine; `None` if not known.
+    """
 
     predicted_ttft_ms: float
     predicted_tpot_ms: float
     measured_ttft_ms: float | None = None
     measured_tpot_ms: float | None = None
+    place: Place | None = None
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,12 +50,20 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ttft_factor: On times to the first token of whole runs.
         tpot_anchors: Measured runs that the first rests on.
         ttft_anchors: That the second rests on.
+        anchors: All of them; empty in a calibration that was made for one place.
     """
 
     tpot_factor: float = 1.0
     ttft_factor: float = 1.0
     tpot_anchors: int = 0
     ttft_anchors: int = 0
+    anchors: tuple[Anchor, ...] = ()
+
+    def at(self, *places: Place) -> tuple[Calibration, ...]:
+        """What the same anchors say of each place; itself where it was made for one already."""
+        if not self.anchors:
+            return (self,) * len(places)
+        return _calibrations(self.anchors, places)
 
     def on(self, point: RunPoint) -> RunPoint:
         """The point as corrected; the rate of tokens follows from the corrected times."""
@@ -83,7 +89,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def calibrated(anchors: Sequence[Anchor]) -> Calibration:
-    """What the anchors say, held back where they are few; none say nothing.
+    """What the anchors say of runs anywhere, held back where they are few; none say nothing.
 
     Example:
         >>> slow = Anchor(predicted_ttft_ms=100, predicted_tpot_ms=10, measured_tpot_ms=12)
@@ -91,21 +97,42 @@ def calibrated(anchors: Sequence[Anchor]) -> Calibration:
         >>> 1.05 < found.tpot_factor < 1.2, found.ttft_factor
         (True, 1.0)
     """
+    (found,) = _calibrations(anchors, [None])
+    return msgspec.structs.replace(found, anchors=tuple(anchors))
+
+
+def _calibrations(
+    anchors: Sequence[Anchor], places: Sequence[Place | None]
+) -> tuple[Calibration, ...]:
     tpot = [
-        a.measured_tpot_ms / a.predicted_tpot_ms for a in anchors if a.measured_tpot_ms is not None
+        (math.log(a.measured_tpot_ms / a.predicted_tpot_ms), a.place)
+        for a in anchors
+        if a.measured_tpot_ms is not None
     ]
     ttft = [
-        a.measured_ttft_ms / a.predicted_ttft_ms for a in anchors if a.measured_ttft_ms is not None
+        (math.log(a.measured_ttft_ms / a.predicted_ttft_ms), a.place)
+        for a in anchors
+        if a.measured_ttft_ms is not None
     ]
-    return Calibration(
-        tpot_factor=_shrunk(tpot, _TPOT_DOUBT, _TPOT_REACH),
-        ttft_factor=_shrunk(ttft, _TTFT_DOUBT, _TTFT_REACH),
-        tpot_anchors=len(tpot),
-        ttft_anchors=len(ttft),
+    tpot_factors = _factors("tpot", tpot, _TPOT_REACH, places)
+    ttft_factors = _factors("ttft", ttft, _TTFT_REACH, places)
+    return tuple(
+        Calibration(
+            tpot_factor=tpot_factor,
+            ttft_factor=ttft_factor,
+            tpot_anchors=len(tpot),
+            ttft_anchors=len(ttft),
+        )
+        for tpot_factor, ttft_factor in zip(tpot_factors, ttft_factors, strict=True)
     )
 
 
-def _shrunk(ratios: Sequence[float], doubt: float, reach: float) -> float:
-    logs = [math.log(ratio) for ratio in ratios]
-    held_back = sum(log / math.hypot(1, log / reach) for log in logs)
-    return math.exp(held_back / (len(ratios) + doubt))
+def _factors(
+    quantity: str,
+    measured: Sequence[tuple[float, Place | None]],
+    reach: float,
+    places: Sequence[Place | None],
+) -> list[float]:
+    logs = [log / math.hypot(1, log / reach) for log, _ in measured]
+    found = guessed_logs(logs, [place for _, place in measured], places, likeness_of(quantity))
+    return [float(factor) for factor in np.exp(found)]

@@ -184,9 +184,7 @@ def _compressed_readings(
         found.append(Reading(flops * share, flops * share, entry_bytes, picked))
     if mixer.index is not None:
         scored = 2.0 * mixer.index.heads * mixer.index.dim / mixer.ratio
-        found.append(
-            Reading(scored, scored, mixer.index.key_bytes / mixer.ratio, indexing=True)
-        )
+        found.append(Reading(scored, scored, mixer.index.key_bytes / mixer.ratio, indexing=True))
     return found
 
 

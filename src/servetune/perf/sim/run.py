@@ -15,6 +15,7 @@ from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.likeness import place_of
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.batcher import Batcher, Rules, Sequence
 from servetune.perf.sim.kernel import Agenda
@@ -87,6 +88,9 @@ def simulate(
         _check_context(request, filled)
     chosen = coefficients or coefficients_for(node.device, filled.engine)
     if calibration is not None:
+        if workload.closed_loop and workload.max_concurrency:
+            here = place_of(filled, shape, workload.lengths, workload.max_concurrency)
+            (calibration,) = calibration.at(here)
         chosen = calibration.coefficients(chosen)
     return run_requests(
         requests,

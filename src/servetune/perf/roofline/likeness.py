@@ -1,0 +1,150 @@
+"""How alike the law's errors are at two places of one machine, and what follows for a third.
+
+A place is a plan, a length and a number of users. The logarithm of measured over predicted is
+taken as a random field over places (kriging, or a Gaussian process): runs of one model on one
+kind of device share a part of it, those of one engine more, those of one engine and storage
+more still, and places near each other most:
+
+    cov = all^2 + engine^2 [same] + storage^2 [same]
+        + near^2 [same] exp(-|difference of log2 sizes / reach|^2 / 2)
+
+A measured run adds `accident^2` of its own, and more where it lies far from what its neighbours
+say. The best guess at a place is the weighted sum that the covariances give. `likeness.toml`
+was written by `benchmarks/prediction/likeness.py`, by maximum likelihood over residuals of rows
+that the law's fit had not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.steady import length_moments
+from servetune.plan.plan import Plan
+from servetune.workload.lengths import Lengths
+
+__all__ = ["Likeness", "Place", "guessed_logs", "likeness_of", "place_of"]
+
+_ROUNDS = 3
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a run lies among all runs of one model on one kind of device.
+
+    Attributes:
+        storage: Of the weights, as `NetworkShape.quantization` says it.
+        devices: That one copy's work is divided over.
+    """
+
+    engine: str
+    storage: str
+    devices: int
+    concurrency: float
+    input_tokens: float
+    output_tokens: float
+
+
+def place_of(plan: Plan, shape: NetworkShape, lengths: Lengths, concurrency: float) -> Place:
+    """Of a closed-loop run of a plan; the simulated engine counts as vLLM."""
+    moments = length_moments(lengths)
+    return Place(
+        engine="vllm" if plan.engine == "simulated" else plan.engine,
+        storage=shape.quantization,
+        devices=plan.devices_per_replica,
+        concurrency=concurrency,
+        input_tokens=moments.input_tokens,
+        output_tokens=moments.output_tokens,
+    )
+
+
+class Likeness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Standard deviations of the field's parts, as logarithms, and how far nearness reaches.
+
+    Attributes:
+        accident: What one run has of its own.
+        reach_octaves: Of concurrency, prompt, answer and devices: factors of two over which
+            places stop being near.
+    """
+
+    all: float
+    engine: float
+    storage: float
+    near: float
+    accident: float
+    reach_octaves: tuple[float, float, float, float]
+
+    def between(
+        self, here: Sequence[Place | None], there: Sequence[Place | None]
+    ) -> NDArray[np.float64]:
+        """Covariances, shape (here, there); `None` is anywhere, near to nothing."""
+        same_engine = np.array([[_engine(a) == _engine(b) for b in there] for a in here])
+        same_storage = np.array([[_storage(a) == _storage(b) for b in there] for a in here])
+        steps = (_octaves(here)[:, None] - _octaves(there)[None]) / np.array(self.reach_octaves)
+        near = np.exp(-(steps**2).sum(axis=-1) / 2)
+        placed = np.outer([a is not None for a in here], [b is not None for b in there])
+        anywhere = ~placed
+        found = self.all**2 + self.engine**2 * (same_engine | anywhere)
+        found = found + self.storage**2 * (same_storage | anywhere)
+        return np.asarray(found + self.near**2 * near * (same_storage & placed))
+
+
+def guessed_logs(
+    logs: Sequence[float],
+    places: Sequence[Place | None],
+    wanted: Sequence[Place | None],
+    likeness: Likeness,
+) -> NDArray[np.float64]:
+    """Expected logarithms of measured over predicted at the wanted places.
+
+    A run whose own accident is beyond twice the usual counts less, in proportion to the square.
+
+    Args:
+        logs: Of measured over predicted, one per anchor.
+        places: Of the anchors.
+        wanted: Where an answer is asked; shape (wanted,).
+        likeness: Of the quantity.
+    """
+    measured = np.asarray(logs, dtype=float)
+    if not len(measured):
+        return np.zeros(len(wanted))
+    among = likeness.between(places, places)
+    accidents = np.full(len(measured), likeness.accident**2)
+    for _ in range(_ROUNDS):
+        weights = np.linalg.solve(among + np.diag(accidents), measured)
+        off = (measured - among @ weights) / (2 * likeness.accident)
+        accidents = likeness.accident**2 * (1 + off**2)
+    weights = np.linalg.solve(among + np.diag(accidents), measured)
+    return np.asarray(likeness.between(wanted, places) @ weights)
+
+
+@functools.cache
+def likeness_of(quantity: str) -> Likeness:
+    """Of `tpot` or `ttft`."""
+    text = resources.files("servetune.perf.roofline").joinpath("data/likeness.toml").read_text()
+    return msgspec.convert(tomllib.loads(text)[quantity], Likeness)
+
+
+def _engine(place: Place | None) -> str:
+    return "" if place is None else place.engine
+
+
+def _storage(place: Place | None) -> tuple[str, str]:
+    return ("", "") if place is None else (place.engine, place.storage)
+
+
+def _octaves(places: Sequence[Place | None]) -> NDArray[np.float64]:
+    """Sizes as powers of two, shape (places, 4)."""
+    sizes = [
+        (1.0, 1.0, 1.0, 1.0)
+        if place is None
+        else (place.concurrency, place.input_tokens, place.output_tokens, float(place.devices))
+        for place in places
+    ]
+    return np.asarray(np.log2(np.array(sizes, dtype=float).reshape(len(sizes), 4)))

@@ -1,0 +1,102 @@
+"""What a measured run says of others: more of those near to it, and never more than it knows."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from servetune.perf import Anchor, Place, calibrated
+from servetune.perf.roofline.likeness import Likeness, guessed_logs, likeness_of
+
+HERE = Place(
+    engine="vllm",
+    storage="fp8",
+    devices=2,
+    concurrency=16,
+    input_tokens=1024,
+    output_tokens=512,
+)
+LIKENESS = Likeness(
+    all=0.05, engine=0.05, storage=0.05, near=0.1, accident=0.05, reach_octaves=(2, 3, 3, 2)
+)
+
+
+def guess(log: float, *wanted: Place | None, likeness: Likeness = LIKENESS) -> list[float]:
+    return [float(value) for value in guessed_logs([log], [HERE], wanted, likeness)]
+
+
+@pytest.mark.parametrize("field", ["concurrency", "input_tokens", "output_tokens", "devices"])
+def test_a_run_says_less_the_further_away_a_place_is(field: str) -> None:
+    places = [
+        msgspec.structs.replace(HERE, **{field: getattr(HERE, field) * times})
+        for times in (1, 2, 4, 64)
+    ]
+    found = guess(0.2, *places)
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) == len(found)
+    assert found[-1] > 0
+
+
+def test_another_storage_and_another_engine_learn_less() -> None:
+    other_storage = msgspec.structs.replace(HERE, storage="none")
+    other_engine = msgspec.structs.replace(HERE, engine="sglang")
+    same, stored, engine = guess(0.2, HERE, other_storage, other_engine)
+    assert same > stored > engine > 0
+
+
+def test_the_guess_is_the_textbook_one_where_nothing_is_an_outlier() -> None:
+    """One anchor: covariance over variance, with the accident in the variance only."""
+    quiet = msgspec.structs.replace(LIKENESS, accident=10.0)
+    variance = 3 * 0.05**2 + 0.1**2
+    assert guess(0.2, HERE, likeness=quiet)[0] == pytest.approx(
+        0.2 * variance / (variance + 100), rel=1e-3
+    )
+
+
+def test_a_run_that_its_neighbours_contradict_counts_little() -> None:
+    places = [msgspec.structs.replace(HERE, concurrency=c) for c in (12, 16, 20, 17)]
+    (agreed,) = guessed_logs([0.1, 0.1, 0.1], places[:3], [HERE], LIKENESS)
+    (disturbed,) = guessed_logs([0.1, 0.1, 0.1, 2.0], places, [HERE], LIKENESS)
+    plain = LIKENESS.between(places, places) + LIKENESS.accident**2 * np.eye(4)
+    weights = np.linalg.solve(plain, [0.1, 0.1, 0.1, 2.0])
+    (believed,) = LIKENESS.between([HERE], places) @ weights
+    assert disturbed - agreed < 0.5 * (believed - agreed)
+
+
+def test_the_stored_field_can_be_solved_at_any_place() -> None:
+    rng = np.random.default_rng(4)
+    places = [
+        Place(
+            engine=str(rng.choice(["vllm", "sglang"])),
+            storage=str(rng.choice(["fp8", "none"])),
+            devices=int(2 ** rng.integers(0, 4)),
+            concurrency=float(2 ** rng.uniform(0, 9)),
+            input_tokens=float(2 ** rng.uniform(5, 15)),
+            output_tokens=float(2 ** rng.uniform(5, 14)),
+        )
+        for _ in range(60)
+    ]
+    for quantity in ("tpot", "ttft"):
+        covariance = likeness_of(quantity).between(places, [*places, None])
+        assert np.linalg.eigvalsh(covariance[:, :60]).min() > -1e-9
+        assert (covariance[:, 60] > 0).all()
+
+
+def test_a_calibration_is_asked_at_a_place_and_answers_differently_there() -> None:
+    anchors = [
+        Anchor(
+            predicted_ttft_ms=100,
+            predicted_tpot_ms=10,
+            measured_ttft_ms=100 * ratio,
+            measured_tpot_ms=10 * ratio,
+            place=msgspec.structs.replace(HERE, concurrency=users),
+        )
+        for users, ratio in ((4, 0.9), (256, 1.3))
+    ]
+    found = calibrated(anchors)
+    few, many = found.at(anchors[0].place, anchors[1].place)
+    assert few.tpot_factor < 1 < many.tpot_factor
+    assert few.tpot_factor < found.tpot_factor < many.tpot_factor
+    assert few.at(HERE) == (few,)
+    assert few.tpot_anchors == many.ttft_anchors == 2
