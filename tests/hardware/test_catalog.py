@@ -186,3 +186,27 @@ def test_devices_and_nodes_compare_by_value():
 
 def test_examples_in_the_docstrings_hold():
     assert doctest.testmod(catalog).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("A100 80GB SXM", "A100-80GB"),
+        ("SXM4 A100 40GB", "A100-40GB"),
+        ("A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("H100-SXM-80GB", "H100"),
+        ("H100 SXM5", "H100"),
+        ("H100 NVL", "H100-NVL"),
+        ("gb200_nvl72", "GB200"),
+        ("RTX PRO 6000 Blackwell", "RTX PRO 6000 Server"),
+        ("nvidia l40s gpu", "L40S"),
+    ],
+)
+def test_words_in_another_order_or_without_meaning_find_the_device(written, name):
+    assert device(written).name == name
+
+
+@pytest.mark.parametrize("written", ["", "80GB", "SXM", "A100 120GB", "H100 A100", "nvidia"])
+def test_words_that_fit_no_device_or_several_are_refused(written):
+    with pytest.raises(UnknownName):
+        device(written)

@@ -42,6 +42,9 @@ def load_devices(extra_toml: Path | None = None) -> Mapping[str, Device]:
 def device(name: str, *, extra_toml: Path | None = None) -> Device:
     """The device of that name or alias; letter case, spaces, dashes and maker do not count.
 
+    Where no spelling fits, neither does the order of the words, nor those that tell no two
+    devices apart (`A100 80GB SXM`, `H100-SXM5`, `GB200 NVL72`).
+
     Raises:
         UnknownName: No such device; the nearest are in the hint.
         InputError: A user's file of devices is wrong.
@@ -51,7 +54,7 @@ def device(name: str, *, extra_toml: Path | None = None) -> Device:
         'L4'
     """
     known = _devices(extra_toml)
-    found = known.by_spelling.get(_spelling(name))
+    found = known.by_spelling.get(_spelling(name)) or known.by_words.get(_words(name))
     if found is None:
         raise UnknownName("GPU", name, known.by_name)
     return found
@@ -107,6 +110,13 @@ class _Devices:
         devices = {key: _device(row) for key, row in named.items()}
         self.by_name = MappingProxyType({found.name: found for found in devices.values()})
         self.by_spelling = {written: devices[key] for written, key in owner.items()}
+        owners: dict[frozenset[str], set[str]] = {}
+        for key, row in named.items():
+            for written in (row.name, *row.aliases):
+                owners.setdefault(_words(written), set()).add(key)
+        self.by_words = {
+            words: devices[key] for words, keys in owners.items() if len(keys) == 1 for key in keys
+        }
 
 
 def _devices(extra_toml: Path | None) -> _Devices:
@@ -134,6 +144,15 @@ def _links() -> Mapping[str, Link]:
             for row in bundled("links.toml", "link", LinkRow)
         }
     )
+
+
+#: Written with a name as often as without, and never what tells two devices apart.
+_FILLING = re.compile(r"nvidia|amd|intel|sxm\d?|hbm\d?e?|gpu|tensor|core|edition|blackwell|nvl\d+")
+
+
+def _words(name: str) -> frozenset[str]:
+    words = re.split(r"[\s_-]+", name.strip().lower())
+    return frozenset(word for word in words if word and not _FILLING.fullmatch(word))
 
 
 def _spelling(name: str) -> str:
