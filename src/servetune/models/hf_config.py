@@ -483,6 +483,36 @@ def _minimax(keys: Keys, _layer: int) -> FeedForward:
     )
 
 
+def _falcon(keys: Keys, _layer: int) -> Mixer:
+    """One KV head for all, or a few with the decoder of the 40B and 180B."""
+    heads = keys.positive("num_attention_heads")
+    grouped = keys.flag("new_decoder_architecture")
+    shared = 1 if keys.flag("multi_query", default=True) else heads
+    biased = keys.flag("bias")
+    return Attention(
+        heads=heads,
+        kv_heads=keys.optional("num_kv_heads") or heads if grouped else shared,
+        head_dim=_head_dim(keys, heads),
+        qkv_bias=biased,
+        output_bias=biased,
+    )
+
+
+def _falcon_feed_forward(keys: Keys, _layer: int) -> FeedForward:
+    inner = keys.optional("ffn_hidden_size") or 4 * keys.positive("hidden_size")
+    return DenseFeedForward(inner=inner, gated=False, bias=keys.flag("bias"))
+
+
+def _falcon_norms(keys: Keys, _layer: int) -> int:
+    """Each norm has a bias too; attention and feed-forward part share one, or have their own."""
+    shared = not keys.flag("new_decoder_architecture") and keys.flag("parallel_attn", default=True)
+    return 2 if shared else 4
+
+
+def _last_norms_bias(keys: Keys, _layers: int) -> int:
+    return keys.positive("hidden_size")
+
+
 _LLAMA = Family(_dense, _no_window, {"max_position_embeddings": 2048})
 _QWEN2 = Family(
     _dense, _window_after, {"max_position_embeddings": 32768}, bias="qkv", always_biased=True
@@ -583,6 +613,15 @@ _LLAMA4 = Family(
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": _LLAMA,
+        "falcon": Family(
+            _falcon_feed_forward,
+            _no_window,
+            {"max_position_embeddings": 2048},
+            tied=True,
+            mixer=_falcon,
+            norms_of=_falcon_norms,
+            outside=_last_norms_bias,
+        ),
         "smollm3": _LLAMA._replace(tied=True),
         "mistral": Family(
             _dense,

@@ -17,7 +17,7 @@ import msgspec
 
 from servetune.hardware.device import Device
 
-__all__ = ["COEFFICIENTS", "Coefficients", "architecture_of", "table_for"]
+__all__ = ["COEFFICIENTS", "TGI_FIT", "Coefficients", "architecture_of", "table_for"]
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +85,10 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             decoding (SGLang without mixed chunks), else zero.
         together_steps: Such an engine keeps users in step: their prompts come together in
             a share exp(-decode steps / together_steps) of generations.
+        prompts_apart: One where prompts are computed in steps of their own and nothing decodes
+            beside them (text-generation-inference), else zero.
+        whole_answers: One where the engine admits a request only when its whole answer has
+            room in the cache (text-generation-inference), else zero.
         device_factor: Over all time on the device; one engine's kernels against another's.
     """
 
@@ -122,6 +126,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     together_fraction: float = 0.1
     prefill_first: float = 0.0
     together_steps: float = 1000.0
+    prompts_apart: float = 0.0
+    whole_answers: float = 0.0
     device_factor: float = 1.0
 
 
@@ -237,6 +243,13 @@ COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
 )
 
 
+#: Fitted by `benchmarks/prediction/seed_tables.py --fit` to the eight published figures of
+#: Llama 2 7B (JumpStart study, January 2024: A10G and A100, one to eight devices).
+TGI_FIT: Mapping[str, float] = MappingProxyType(
+    {"step_s": 3.0e-3, "sequence_s": 0.25e-3, "host_layer_s": 0.45e-3}
+)
+
+
 def table_for(device: Device, engine: str = "vllm") -> Coefficients:
     """What the operator tables say of the device's architecture under an engine.
 
@@ -244,6 +257,8 @@ def table_for(device: Device, engine: str = "vllm") -> Coefficients:
     begins, so that `ada lovelace` is `ada`.
     """
     table = COEFFICIENTS[architecture_of(device)]
+    if engine == "tgi":
+        return _tgi(table)
     return _prefill_first(table) if engine in _PREFILL_FIRST else table
 
 
@@ -251,6 +266,26 @@ def architecture_of(device: Device) -> str:
     """Key of the device's table; empty for silicon without one."""
     first = device.architecture.lower().replace("-", " ").replace("_", " ").split(" ")[0]
     return first if first in COEFFICIENTS else ""
+
+
+@functools.cache
+def _tgi(table: Coefficients) -> Coefficients:
+    """Text-generation-inference 1.x of 2023: no captured graphs, and Python for each sequence.
+
+    Every step launches each layer from the host and then walks twice over the batch, moving one
+    number to the device and detokenising for each sequence (`flash_causal_lm.py`,
+    `generate_token`). The three times are those of `TGI_FIT`.
+    """
+    return msgspec.structs.replace(
+        table,
+        name=f"tgi-1/{table.name.split('/')[1]}/jumpstart-2024-01",
+        captured_tokens=0,
+        prefill_first=1.0,
+        prompts_apart=1.0,
+        whole_answers=1.0,
+        prompt_s=0.0,
+        **TGI_FIT,
+    )
 
 
 #: Engines that compute waiting prompts before they go on decoding, unless told to mix.
