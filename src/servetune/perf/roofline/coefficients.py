@@ -87,6 +87,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             a share exp(-decode steps / together_steps) of generations.
         prompts_apart: One where prompts are computed in steps of their own and nothing decodes
             beside them (text-generation-inference), else zero.
+        admission_steps: Steps of decoding between two steps that take in prompts, where an
+            engine counts them; zero where it does not.
         whole_answers: One where the engine admits a request only when its whole answer has
             room in the cache (text-generation-inference), else zero.
         device_factor: Over all time on the device; one engine's kernels against another's.
@@ -127,6 +129,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     prefill_first: float = 0.0
     together_steps: float = 1000.0
     prompts_apart: float = 0.0
+    admission_steps: float = 0.0
     whole_answers: float = 0.0
     device_factor: float = 1.0
 
@@ -246,7 +249,7 @@ COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
 #: Fitted by `benchmarks/prediction/seed_tables.py --fit` to the eight published figures of
 #: Llama 2 7B (JumpStart study, January 2024: A10G and A100, one to eight devices).
 TGI_FIT: Mapping[str, float] = MappingProxyType(
-    {"step_s": 3.0e-3, "sequence_s": 0.25e-3, "host_layer_s": 0.45e-3}
+    {"step_s": 2.93e-3, "sequence_s": 0.188e-3, "host_layer_s": 0.45e-3}
 )
 
 
@@ -274,7 +277,9 @@ def _tgi(table: Coefficients) -> Coefficients:
 
     Every step launches each layer from the host and then walks twice over the batch, moving one
     number to the device and detokenising for each sequence (`flash_causal_lm.py`,
-    `generate_token`). The three times are those of `TGI_FIT`.
+    `generate_token`): the three times of `TGI_FIT`. Its router takes in prompts every
+    `max_waiting_tokens` = 20 steps, as many as `max_batch_prefill_tokens` hold, and only where
+    whole answers have room (`queue.rs` and the launcher's arguments).
     """
     return msgspec.structs.replace(
         table,
@@ -282,6 +287,7 @@ def _tgi(table: Coefficients) -> Coefficients:
         captured_tokens=0,
         prefill_first=1.0,
         prompts_apart=1.0,
+        admission_steps=20.0,
         whole_answers=1.0,
         prompt_s=0.0,
         **TGI_FIT,

@@ -124,6 +124,9 @@ class SteadyState:
         caps = [float(plan.max_num_seqs), kv_tokens / kept_tokens]
         if self._decode_steps > 0:
             caps.append(self._budget / (1 + moments.input_tokens / self._decode_steps))
+        if c.admission_steps:
+            taken = max(1.0, self._budget // moments.input_tokens)
+            caps.append(taken * max(1.0, self._decode_steps / c.admission_steps))
         self.most_running = max(1.0, min(caps))
 
     def at(self, concurrency: int) -> OperatingPoint:
