@@ -125,9 +125,7 @@ def tell_questions(pools: Pools) -> None:
         f"{median:.0f} runs (median), {len(pools.questions)} questions; something holds the limit "
         f"in {some}, everything in {every}\n"
     )
-    print(
-        "| policy | measured | picks | refused | meets | within 5% | of the best | counted |"
-    )
+    print("| policy | measured | picks | refused | meets | within 5% | of the best | counted |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
 
 

@@ -49,19 +49,19 @@ METRICS: Mapping[str, tuple[str, Callable[[OperatingPoint, int], float]]] = {
     ),
     "max_output_throughput": (
         "JumpStart, highest throughput",
-        lambda point, osl: point.output_tokens_per_s,
+        lambda point, _: point.output_tokens_per_s,
     ),
     "output_throughput": (
         "JumpStart, in its text",
-        lambda point, osl: point.output_tokens_per_s,
+        lambda point, _: point.output_tokens_per_s,
     ),
     "request_throughput": (
         "multi-replica, throughput",
-        lambda point, osl: point.requests_per_s,
+        lambda point, _: point.requests_per_s,
     ),
     "median_e2e_latency": (
         "multi-replica, median latency",
-        lambda point, osl: point.e2e_ms / 1e3,
+        lambda point, _: point.e2e_ms / 1e3,
     ),
 }
 STUDIES = ("jumpstart_study_2024-01", "multi_replica_study_2024-01")
@@ -210,8 +210,10 @@ def tell_medians(errors: Mapping[Published, float]) -> None:
             f"| {table} | {len(of)} | {np.median(of):.1f}% | {np.mean(of):.1f}% | {max(of):.0f}% |"
         )
     seen = [abs(error) for row, error in errors.items() if row.left_out == "in the fit"]
-    print(f"| in the fit | {len(seen)} | {np.median(seen):.1f}% | {np.mean(seen):.1f}% | "
-          f"{max(seen):.0f}% |")
+    print(
+        f"| in the fit | {len(seen)} | {np.median(seen):.1f}% | {np.mean(seen):.1f}% | "
+        f"{max(seen):.0f}% |"
+    )
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def _sglang_static_fraction(
     return max(0.1, round((memory_mib - reserved_mib) / memory_mib, 3))
 
 
-def _tgi(plan: Plan, shape: NetworkShape, device: Device) -> Defaults:
+def _tgi(_plan: Plan, shape: NetworkShape, _device: Device) -> Defaults:
     """Text-generation-inference 1.x: steps run eagerly, prompts apart from decoding.
 
     Sources: `text-generation-launcher` 1.x arguments (2023-24) for the two token limits;

@@ -68,13 +68,13 @@ class Forecasts:
 
     Example:
         >>> small = Forecast(merit=100, burden=0.5, concurrency=8)
-        >>> large = Forecast(merit=180, burden=0.98, concurrency=16)
+        >>> large = Forecast(merit=200, burden=0.98, concurrency=16)
         >>> beliefs = Forecasts([small, large])
         >>> beliefs.choice(0.5), beliefs.choice(0.9)
         (1, 0)
         >>> beliefs.ask()
         1
-        >>> beliefs.tell(1, merit=170, burden=1.04)
+        >>> beliefs.tell(1, merit=190, burden=1.04)
         >>> beliefs.choice(0.9)
         0
     """
