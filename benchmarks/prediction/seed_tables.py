@@ -96,6 +96,8 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
             return "column unclear"
         if self.table in ("JumpStart, latency of one user", "JumpStart, highest throughput"):
             return {FITTED: "in the fit", TWIN: "twin of the fit"}.get(self.model, "")
+        if self.metric == "output_throughput" and self.input_tokens == self.output_tokens:
+            return "twin of the fit"  # the latency of one user over again
         return ""
 
 
