@@ -121,3 +121,16 @@ def test_a_confidence_without_ground_is_refused(servetune, confidence):
     done = servetune(*ON_L4, "--sweep", *LIMIT, "--confidence", confidence)
     assert done.returncode == 2
     assert "--confidence" in done.stderr
+
+
+def test_an_estimate_for_another_engine_uses_its_defaults_and_offers_no_vllm_command(servetune):
+    asked = ("estimate", "--model", "meta-llama/Llama-2-7b-hf", "--instance", "ml.g5.2xlarge")
+    lengths = ("--input-len", "256", "--output-len", "256")
+    found = data(servetune(*asked, *lengths, "--engine", "tgi", "--json"))
+    answer = found["chosen"]["answer"]
+    assert answer["coefficients"].startswith("tgi-1/ampere")
+    # Published for one user: 33 ms per token.
+    assert answer["best_latency"]["e2e_ms"] / 256 == pytest.approx(33, rel=0.15)
+    assert found["tune_commands"] == {}
+    assert "servetune tune" not in servetune(*asked, *lengths, "--engine", "tgi").stdout
+    assert servetune(*asked, "--engine", "vlm").returncode == 2

@@ -22,16 +22,26 @@ from servetune.models import NetworkShape, load_shape
 from servetune.perf import Calibration
 from servetune.perf.roofline import coefficients_for, length_moments, performance_at
 from servetune.perf.roofline import estimate as priced
-from servetune.plan import Plan, possible_tensor_parallel
+from servetune.plan import DEFAULTS, Plan, possible_tensor_parallel
 from servetune.trials.calibrations import calibration_named
 from servetune.workload import SHAREGPT, Fixed, Workload
 
 __all__ = ["estimate"]
 
+#: Engines whose defaults and overheads are known.
+ENGINES = tuple(name for name in DEFAULTS if name != "simulated")
+
 
 @click.command()
 @click.option("--model", default=None, help="Hub id, local folder, or a name of the catalogue.")
 @options.machine
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="vllm",
+    show_default=True,
+    help="Whose kernels, defaults and overheads. tgi is that of 2023.",
+)
 @click.option(
     "--input-len",
     "input_tokens",
@@ -125,6 +135,7 @@ def estimate(
     num_gpus: int | None,
     instance_name: str | None,
     price_per_hour_usd: float | None,
+    engine: str,
     input_tokens: int,
     output_tokens: int,
     dataset: str,
@@ -158,6 +169,7 @@ def estimate(
     workload = Workload(lengths=lengths, request_count=1000, dataset=dataset)
     wanted = Plan(
         model=model,
+        engine=engine,
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         max_model_len=max_model_len,
@@ -207,7 +219,9 @@ def estimate(
         _refuse(splits[-1])
     _require_room(workload, shape, wanted, fitting)
     best = chosen_split(fitting, target)
-    commands = tune_commands(fitting, best, model, node, workload, constraints)
+    commands = (
+        tune_commands(fitting, best, model, node, workload, constraints) if engine == "vllm" else {}
+    )
     judge = advice.Judge(limits, shape, confidence, correction)
     checked = _checked(best, judge, shape, node, workload, correction)
     if as_json:

@@ -79,8 +79,9 @@ def estimate_text(
     )
     for note in answer.notes:
         yield f"  - {note}"
-    yield ""
-    yield "Commands to try it"
+    if commands:
+        yield ""
+        yield "Commands to try it"
     for name, command in commands.items():
         yield f"  # {name}"
         yield f"  {command}"
