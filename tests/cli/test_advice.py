@@ -79,6 +79,17 @@ def test_the_text_names_the_cheapest_per_hour_and_per_token(servetune):
     assert "cheapest per hour: " in done.stdout
     assert "cheapest per token: " in done.stdout
     assert "stock vLLM does not run there" in done.stderr
+    assert "confidence" not in done.stdout
+
+
+def test_a_machine_is_bought_with_the_stated_confidence(servetune):
+    asked = ("estimate", "--model", "Qwen/Qwen3-8B", "--gpu", "all", "--constraints", "itl<=10ms")
+    sure, plain = (servetune(*asked, "--confidence", level) for level in ("0.95", "0.5"))
+    assert "constraints on means hold with confidence 0.95" in sure.stdout
+    left_out = [
+        int(done.stdout.split(" machines left out")[0].split()[-1]) for done in (sure, plain)
+    ]
+    assert left_out[0] > left_out[1]
 
 
 LIMIT = ("--constraints", "itl<=40ms")

@@ -268,6 +268,8 @@ def _buying(
     else:
         for line in advice.buying_text(found, top=top):
             print(line)
+        if limits:
+            print(f"constraints on means hold with confidence {confidence:g} (--confidence)")
     return 0 if usable else 1
 
 
