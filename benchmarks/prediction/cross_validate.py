@@ -44,6 +44,8 @@ SEEDS = 5
 #: Share of residuals between the stored factors: a little more than the 90% of unseen
 #: groups that they are meant to hold, as a new group is further off than those at hand.
 HELD = 0.93
+#: One-sided confidences whose factors are stored for `perf.roofline.interval.caution_of`.
+LEVELS = (0.6, 0.7, 0.8, 0.9, 0.95)
 #: (TPOT, TTFT, E2E) median / mean of others, on other rows of the same collection
 #: (predictors.md of the shared reference).
 RIVALS = (
@@ -198,6 +200,11 @@ def bounds(logs: np.ndarray) -> tuple[float, float]:
     return float(np.exp(np.nanquantile(logs, rest))), float(np.exp(np.nanquantile(logs, 1 - rest)))
 
 
+def cautions(logs: np.ndarray) -> dict[float, float]:
+    """Confidence -> the factor that exp(logs) exceeds no oftener than that leaves."""
+    return {level: max(1.0, float(np.exp(np.nanquantile(logs, level)))) for level in LEVELS}
+
+
 def residuals(problem: Problem, predicted: Predicted) -> dict[str, np.ndarray]:
     return {
         "tpot": np.log(problem.tpot_ms / predicted[1]),
@@ -228,6 +235,8 @@ def interval_document(problem: Problem, kinds: dict[str, Predicted]) -> str:
         for name, logs in residuals(problem, predicted).items():
             low, high = bounds(logs)
             lines += [f"{name}_low = {low:.3f}", f"{name}_high = {high:.3f}"]
+            for level, factor in cautions(logs).items():
+                lines.append(f"{name}_caution_{100 * level:.0f} = {factor:.3f}")
     return "\n".join(lines) + "\n"
 
 

@@ -79,3 +79,69 @@ def test_the_text_names_the_cheapest_per_hour_and_per_token(servetune):
     assert "cheapest per hour: " in done.stdout
     assert "cheapest per token: " in done.stdout
     assert "stock vLLM does not run there" in done.stderr
+    assert "confidence" not in done.stdout
+
+
+def test_a_machine_is_bought_with_the_stated_confidence(servetune):
+    asked = ("estimate", "--model", "Qwen/Qwen3-8B", "--gpu", "all", "--constraints", "itl<=10ms")
+    sure, plain = (servetune(*asked, "--confidence", level) for level in ("0.95", "0.5"))
+    assert "constraints on means hold with confidence 0.95" in sure.stdout
+    left_out = [
+        int(done.stdout.split(" machines left out")[0].split()[-1]) for done in (sure, plain)
+    ]
+    assert left_out[0] > left_out[1]
+
+
+LIMIT = ("--constraints", "itl<=40ms")
+
+
+def test_more_confidence_lets_fewer_users_in_and_says_by_how_much(servetune):
+    found = [
+        data(servetune(*ON_L4, "--sweep", *LIMIT, "--json", "--confidence", level))
+        for level in ("0.5", "0.8", "0.95")
+    ]
+    best = [one["ranked"][0]["swept"]["point"]["output_tokens_per_s"] for one in found]
+    assert best[0] > best[1] >= best[2]
+    for one in found:
+        for ranked in one["ranked"]:
+            factor = ranked["caution"]["tpot_factor"]
+            assert ranked["swept"]["point"]["itl_ms"] * factor <= 40
+        assert ranked["caution"]["confidence"] == one["confidence"]
+    assert found[0]["ranked"][0]["caution"]["tpot_factor"] == 1
+
+
+def test_the_text_says_with_what_confidence_limits_hold(servetune):
+    done = servetune(*ON_L4, "--sweep", *LIMIT)
+    assert "Constraints hold with confidence 0.8: they were judged with times" in done.stdout
+    plain = servetune(*ON_L4, *LIMIT, "--confidence", "0.5")
+    assert "Constraints were judged by predictions at face value" in plain.stdout
+    assert "confidence" not in servetune(*ON_L4, "--sweep").stdout
+
+
+def test_what_holds_only_at_face_value_is_said_and_not_listed(servetune):
+    point = data(servetune(*ON_L4, "--sweep", "--json", "--target", "latency"))["ranked"][0]
+    tight = ("--constraints", f"itl<={1.02 * point['swept']['point']['itl_ms']:.4f}ms")
+    done = servetune(*ON_L4, "--sweep", *tight)
+    assert done.returncode == 1
+    assert "no plan holds every constraint with confidence 0.8; taken at face value" in done.stdout
+    assert data(servetune(*ON_L4, "--sweep", *tight, "--confidence", "0.5", "--json"))["ranked"]
+
+
+@pytest.mark.parametrize("confidence", ["0.3", "0.99", "nan", "sure"])
+def test_a_confidence_without_ground_is_refused(servetune, confidence):
+    done = servetune(*ON_L4, "--sweep", *LIMIT, "--confidence", confidence)
+    assert done.returncode == 2
+    assert "--confidence" in done.stderr
+
+
+def test_an_estimate_for_another_engine_uses_its_defaults_and_offers_no_vllm_command(servetune):
+    asked = ("estimate", "--model", "meta-llama/Llama-2-7b-hf", "--instance", "ml.g5.2xlarge")
+    lengths = ("--input-len", "256", "--output-len", "256")
+    found = data(servetune(*asked, *lengths, "--engine", "tgi", "--json"))
+    answer = found["chosen"]["answer"]
+    assert answer["coefficients"].startswith("tgi-1/ampere")
+    # Published for one user: 33 ms per token.
+    assert answer["best_latency"]["e2e_ms"] / 256 == pytest.approx(33, rel=0.15)
+    assert found["tune_commands"] == {}
+    assert "servetune tune" not in servetune(*asked, *lengths, "--engine", "tgi").stdout
+    assert servetune(*asked, "--engine", "vlm").returncode == 2

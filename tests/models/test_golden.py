@@ -47,6 +47,8 @@ COARSE = 128 * 2 * 512 * 4
         # Plain: 2 n_kv d numbers of two bytes per layer.
         ("Qwen/Qwen3-8B", 8_190_735_360, 36 * 2 * 8 * 128 * 2, 0),
         ("mistralai/Mixtral-8x7B-v0.1", 46_702_792_704, 32 * 2 * 8 * 128 * 2, 0),
+        ("tiiuae/falcon-7b", 6_921_720_704, 32 * 2 * 1 * 64 * 2, 0),
+        ("tiiuae/falcon-40b", 41_303_293_952, 60 * 2 * 8 * 64 * 2, 0),
         # Latent: 512 + 64 numbers per layer.
         ("deepseek-ai/DeepSeek-V3", 671_026_419_200, 61 * 576 * 2, 0),
         # With an index: 128 bytes and a scale of four per layer that has one.

@@ -54,20 +54,20 @@ def test_offers_are_ordered_by_cost_and_say_why_a_machine_is_left_out():
     nodes = [instance(n) for n in ("ml.g6.xlarge", "ml.g5.12xlarge", "ml.g6.12xlarge")]
     nodes.append(node(gpu="L4", count=8))  # no price
     found = cheapest_offers(
-        plan(), shape(), nodes, WORKLOAD, holds=lambda point: point.itl_ms <= 60
+        plan(), shape(), nodes, WORKLOAD, holds=lambda _, swept: swept.point.itl_ms <= 60
     )
     costs = [o.best.cost_per_million_tokens_usd for o in found if o.best]
     priced = [cost for cost in costs if cost is not None]
     assert priced == sorted(priced)
     assert costs[-1] is None
     assert all(o.best.point.itl_ms <= 60 for o in found if o.best)
-    never = cheapest_offers(plan(), shape(), nodes, WORKLOAD, holds=lambda _: False)
+    never = cheapest_offers(plan(), shape(), nodes, WORKLOAD, holds=lambda *_: False)
     assert {o.why_not for o in never} == {"nothing holds the constraints"}
     small = cheapest_offers(
         plan("Qwen/Qwen3-32B"),
         shape("Qwen/Qwen3-32B"),
         nodes[:1],
         WORKLOAD,
-        holds=lambda _: True,
+        holds=lambda *_: True,
     )
     assert small[0].why_not == "does not fit"

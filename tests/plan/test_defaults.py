@@ -5,7 +5,7 @@ import pytest
 from servetune.errors import UnknownName
 from servetune.hardware import detect_cpu, device
 from servetune.models import load_shape
-from servetune.plan import Plan, defaults, resolved
+from servetune.plan import Plan, defaults, plan_from_settings, resolved, settings_of
 
 SHAPE = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
 
@@ -107,3 +107,17 @@ def test_an_engine_without_known_defaults_is_refused():
 
 def test_examples_in_the_docstrings_hold():
     assert doctest.testmod(defaults).failed == 0
+
+
+def test_tgis_prompts_have_a_step_of_their_own_and_nothing_is_captured():
+    plan = fill("A10G", engine="tgi")
+    assert (plan.max_num_batched_tokens, plan.max_num_seqs, plan.max_model_len) == (4096, 128, 2048)
+    assert plan.enforce_eager
+    assert not plan.chunked_prefill
+
+
+def test_a_tgi_plan_speaks_the_launchers_words_and_back():
+    said = {"num_shard": 4, "max_total_tokens": 4096, "max_batch_prefill_tokens": 4096}
+    plan = plan_from_settings("tgi", "m", {**said, "max_waiting_tokens": 20})
+    assert (plan.tensor_parallel, plan.max_model_len) == (4, 4096)
+    assert settings_of(plan) == {**said, "max_waiting_tokens": 20}

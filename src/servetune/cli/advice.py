@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,16 +10,26 @@ import msgspec
 from servetune.cli.output import echo
 from servetune.errors import PlanError
 from servetune.hardware import Node, device_names, instances, node
-from servetune.metrics import LATENCIES, Constraint, unmet
+from servetune.metrics import LATENCIES, Constraint, value_of
 from servetune.models import NetworkShape
-from servetune.perf.roofline import OperatingPoint
+from servetune.perf import Calibration
+from servetune.perf.roofline import Caution, OperatingPoint, caution_of
 from servetune.perf.sweep import LADDER, Offer, Swept, cheapest_offers, plans_of, sweep
 from servetune.plan import Plan
 from servetune.trials.simulated import percentiles_of, simulated_results
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 from servetune.workload import Workload
 
-__all__ = ["buying_text", "judged_by_formula", "machines", "offers", "ranked_plans", "sweep_text"]
+__all__ = [
+    "Judge",
+    "buying_text",
+    "confidence_text",
+    "judged_by_formula",
+    "machines",
+    "offers",
+    "ranked_plans",
+    "sweep_text",
+]
 
 #: What an operating point says about which constraint: means only.
 POINT_FIELDS = {
@@ -44,11 +54,27 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
     """A plan at its best concurrency, and how the constraints were judged.
 
     Attributes:
+        caution: What its times were multiplied by before the constraints judged them.
         results: The simulator's, where percentiles had to be judged; else `None`.
     """
 
     swept: Swept
+    caution: Caution
     results: dict[str, Any] | None = None
+
+
+class Priced(msgspec.Struct, frozen=True, kw_only=True):
+    """What a ranking chose from.
+
+    Attributes:
+        count: Plans times concurrencies.
+        at_face_value: How many of those hold the limits on means as predicted.
+        confidence: With which the ranked ones hold them.
+    """
+
+    count: int
+    at_face_value: int
+    confidence: float
 
 
 def judged_by_formula(limits: Sequence[Constraint]) -> tuple[list[Constraint], list[Constraint]]:
@@ -59,10 +85,62 @@ def judged_by_formula(limits: Sequence[Constraint]) -> tuple[list[Constraint], l
     return means, [limit for limit in limits if limit not in means]
 
 
-def holds(point: OperatingPoint, limits: Sequence[Constraint]) -> bool:
-    """Whether a steady state holds limits on means."""
-    values = {limit.field: getattr(point, POINT_FIELDS[limit.metric]) for limit in limits}
-    return all(limit.holds(values) for limit in limits)
+class Judge:
+    """Whether predictions of one model hold limits, with a stated confidence.
+
+    A time is lengthened and a rate lowered by what the confidence asks for, each only where
+    that is the unfavourable side; a share of failed requests is taken as it is.
+    """
+
+    def __init__(
+        self,
+        limits: Sequence[Constraint],
+        shape: NetworkShape,
+        confidence: float,
+        calibration: Calibration | None = None,
+    ) -> None:
+        self.means, self.others = judged_by_formula(limits)
+        self.confidence = confidence
+        self._limits, self._shape, self._calibration = tuple(limits), shape, calibration
+        self._cautions: dict[tuple[str, str, str, bool], Caution] = {}
+
+    def caution(self, on: Node, plan: Plan) -> Caution:
+        """The factors for a plan; plans that predictions reach equally far for share them."""
+        key = (on.name, on.device.name, plan.engine, plan.tensor_parallel > 1)
+        if key not in self._cautions:
+            self._cautions[key] = caution_of(
+                on, plan, self._shape, self.confidence, self._calibration
+            )
+        return self._cautions[key]
+
+    def holds(self, on: Node, plan: Plan, point: OperatingPoint) -> bool:
+        """Whether a steady state holds the limits on means."""
+        caution = self.caution(on, plan)
+        return all(
+            _holds(limit, getattr(point, POINT_FIELDS[limit.metric]), caution)
+            for limit in self.means
+        )
+
+    def simulated_hold(self, on: Node, plan: Plan, results: Mapping[str, Any]) -> bool:
+        """Whether a simulated run holds all limits."""
+        caution = self.caution(on, plan)
+        values = [value_of(results, each.metric, each.statistic) for each in self._limits]
+        return all(
+            value is not None and _holds(limit, value, caution)
+            for limit, value in zip(self._limits, values, strict=True)
+        )
+
+
+def _holds(limit: Constraint, value: float, caution: Caution) -> bool:
+    factor = caution.ttft_factor if limit.metric == "ttft" else caution.tpot_factor
+    rises = limit.metric in (*LATENCIES, "cost_per_million_tokens")
+    if limit.metric == "error_rate":
+        factor = 1.0
+    if rises and limit.op in ("<", "<="):
+        value *= factor
+    elif not rises and limit.op in (">", ">="):
+        value /= factor
+    return bool(limit.holds({limit.field: value}))
 
 
 def ranked_plans(
@@ -72,20 +150,21 @@ def ranked_plans(
     workload: Workload,
     limits: tuple[Constraint, ...],
     *,
+    confidence: float,
     target: str,
     top: int,
     quantizations: Sequence[str | None],
-) -> tuple[list[Ranked], int]:
-    """The best plans that hold every limit, and how many combinations were priced.
+) -> tuple[list[Ranked], Priced]:
+    """The best plans that hold every limit, and what they were chosen from.
 
     Of plans that differ in batch limits alone the best is kept, at the concurrency that suits
     the target best. Percentiles are judged by simulating the leaders in order until enough
     hold; figures that agree to three digits are simulated once.
     """
-    means, others = judged_by_formula(limits)
+    judge = Judge(limits, shape, confidence)
     plans = list(plans_of(plan, shape, on, quantizations=quantizations))
     priced = list(sweep(plans, shape, on, workload, concurrencies=LADDER))
-    holding = [swept for swept in priced if holds(swept.point, means)]
+    holding = [swept for swept in priced if judge.holds(on, swept.plan, swept.point)]
     order = sorted(holding, key=lambda swept: _merit(swept, target), reverse=True)
     kept: list[Ranked] = []
     done: set[tuple[Any, ...]] = set()
@@ -98,14 +177,17 @@ def ranked_plans(
         if kind in done or figures in tried:
             continue
         results = None
-        if others:
+        if judge.others:
             tried.add(figures)
             results = _simulated(swept, shape, on, workload, limits)
-            if results is None or unmet(limits, results):
+            if results is None or not judge.simulated_hold(on, swept.plan, results):
                 continue  # the same plan may hold with fewer users
-        kept.append(Ranked(swept=swept, results=results))
+        caution = judge.caution(on, swept.plan)
+        kept.append(Ranked(swept=swept, caution=caution, results=results))
         done.add(kind)
-    return kept, len(priced)
+    trusting = Judge(limits, shape, 0.5)
+    face_value = sum(trusting.holds(on, swept.plan, swept.point) for swept in priced)
+    return kept, Priced(count=len(priced), at_face_value=face_value, confidence=confidence)
 
 
 def _simulated(
@@ -163,19 +245,35 @@ def offers(
     nodes: Sequence[Node],
     workload: Workload,
     limits: tuple[Constraint, ...],
+    confidence: float,
 ) -> list[Offer]:
     """Machines by what a million output tokens cost on them under the limits on means."""
-    means, others = judged_by_formula(limits)
-    if others:
-        said = ", ".join(limit.label for limit in others)
+    judge = Judge(limits, shape, confidence)
+    if judge.others:
+        said = ", ".join(limit.label for limit in judge.others)
         echo(f"{said}: not judged here, a formula gives means; check with --sweep or a simulation")
-    return cheapest_offers(plan, shape, nodes, workload, holds=lambda point: holds(point, means))
+    return cheapest_offers(
+        plan,
+        shape,
+        nodes,
+        workload,
+        holds=lambda on, swept: judge.holds(on, swept.plan, swept.point),
+    )
 
 
-def sweep_text(ranked: Sequence[Ranked], priced: int, on: Node) -> Iterator[str]:
-    yield f"ESTIMATE (arithmetic, nothing was run): {priced:,} combinations on {on.label}"
+def sweep_text(
+    ranked: Sequence[Ranked], priced: Priced, on: Node, limits: Sequence[Constraint]
+) -> Iterator[str]:
+    yield f"ESTIMATE (arithmetic, nothing was run): {priced.count:,} combinations on {on.label}"
     if not ranked:
-        yield "no plan holds every constraint; relax them or name a larger machine"
+        if priced.at_face_value and priced.confidence > 0.5:
+            yield (
+                f"no plan holds every constraint with confidence {priced.confidence:g}; taken at "
+                f"face value {priced.at_face_value:,} combinations hold those on means: "
+                "--confidence 0.5 lists them, a measurement decides"
+            )
+        else:
+            yield "no plan holds every constraint; relax them or name a larger machine"
         return
     yield ""
     yield ("   #  concurrency  out tok/s   req/s  TTFT      ITL       E2E       $/M tokens  plan")
@@ -186,6 +284,9 @@ def sweep_text(ranked: Sequence[Ranked], priced: int, on: Node) -> Iterator[str]
             f"{format_rate(point.requests_per_s):>6}  {_times(point)}  "
             f"{format_usd(one.swept.cost_per_million_tokens_usd):>10}  {one.swept.plan.label}"
         )
+    if limits:
+        yield ""
+        yield confidence_text([one.caution for one in ranked])
     if any(one.results for one in ranked):
         yield ""
         yield "Percentiles were judged by simulating each of these in virtual time:"
@@ -196,6 +297,24 @@ def sweep_text(ranked: Sequence[Ranked], priced: int, on: Node) -> Iterator[str]
                 if (one.results or {}).get(f"p99_{name}_ms") is not None
             )
             yield f"{number:>4}  {shown}"
+
+
+def confidence_text(cautions: Sequence[Caution]) -> str:
+    """What a confidence did to the times that constraints judged."""
+    confidence = cautions[0].confidence
+    if confidence == 0.5:
+        return "Constraints were judged by predictions at face value (--confidence 0.5)."
+    gaps = _range_text([caution.tpot_factor for caution in cautions])
+    first = _range_text([caution.ttft_factor for caution in cautions])
+    return (
+        f"Constraints hold with confidence {confidence:g}: they were judged with times {gaps} and "
+        f"first tokens {first} times as long as shown."
+    )
+
+
+def _range_text(factors: Sequence[float]) -> str:
+    low, high = f"{min(factors):.2f}", f"{max(factors):.2f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def buying_text(found: Sequence[Offer], *, top: int) -> Iterator[str]:

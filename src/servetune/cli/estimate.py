@@ -19,18 +19,29 @@ from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware import Node
 from servetune.metrics import Constraint, parse_constraints
 from servetune.models import NetworkShape, load_shape
+from servetune.perf import Calibration
+from servetune.perf.roofline import coefficients_for, length_moments, performance_at
 from servetune.perf.roofline import estimate as priced
-from servetune.perf.roofline import length_moments, performance_at
-from servetune.plan import Plan, possible_tensor_parallel
+from servetune.plan import DEFAULTS, Plan, possible_tensor_parallel
 from servetune.trials.calibrations import calibration_named
 from servetune.workload import SHAREGPT, Fixed, Workload
 
 __all__ = ["estimate"]
 
+#: Engines whose defaults and overheads are known.
+ENGINES = tuple(name for name in DEFAULTS if name != "simulated")
+
 
 @click.command()
 @click.option("--model", default=None, help="Hub id, local folder, or a name of the catalogue.")
 @options.machine
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="vllm",
+    show_default=True,
+    help="Whose kernels, defaults and overheads. tgi is that of 2023.",
+)
 @click.option(
     "--input-len",
     "input_tokens",
@@ -70,6 +81,7 @@ __all__ = ["estimate"]
 @click.option("--kv-cache-dtype", default=None, help="[default: the model's]")
 @click.option("--max-model-len", type=click.IntRange(min=1), default=None, metavar="TOKENS")
 @options.constraints
+@options.confidence
 @options.calibration
 @click.option(
     "--target",
@@ -123,6 +135,7 @@ def estimate(
     num_gpus: int | None,
     instance_name: str | None,
     price_per_hour_usd: float | None,
+    engine: str,
     input_tokens: int,
     output_tokens: int,
     dataset: str,
@@ -131,6 +144,7 @@ def estimate(
     kv_cache_dtype: str | None,
     max_model_len: int | None,
     constraints: str | None,
+    confidence: float,
     calibration_name: str | None,
     target: str,
     sweeping: bool,
@@ -155,13 +169,23 @@ def estimate(
     workload = Workload(lengths=lengths, request_count=1000, dataset=dataset)
     wanted = Plan(
         model=model,
+        engine=engine,
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         max_model_len=max_model_len,
     )
     if "all" in (gpu, instance_name):
         kind = "instance" if instance_name else "gpu"
-        return _buying(wanted, shape, workload, limits, kind=kind, top=top, as_json=as_json)
+        return _buying(
+            wanted,
+            shape,
+            workload,
+            limits,
+            confidence=confidence,
+            kind=kind,
+            top=top,
+            as_json=as_json,
+        )
     node = chosen_node(
         gpu=gpu,
         num_gpus=num_gpus,
@@ -170,7 +194,15 @@ def estimate(
     )
     if sweeping:
         return _sweep(
-            wanted, shape, node, workload, limits, target=target, top=top, as_json=as_json
+            wanted,
+            shape,
+            node,
+            workload,
+            limits,
+            confidence=confidence,
+            target=target,
+            top=top,
+            as_json=as_json,
         )
     correction = (
         calibration_named(calibration_name).require_for(shape=shape, node=node)
@@ -187,7 +219,11 @@ def estimate(
         _refuse(splits[-1])
     _require_room(workload, shape, wanted, fitting)
     best = chosen_split(fitting, target)
-    commands = tune_commands(fitting, best, model, node, workload, constraints)
+    commands = (
+        tune_commands(fitting, best, model, node, workload, constraints) if engine == "vllm" else {}
+    )
+    judge = advice.Judge(limits, shape, confidence, correction)
+    checked = _checked(best, judge, shape, node, workload, correction)
     if as_json:
         print_json(
             {
@@ -195,13 +231,13 @@ def estimate(
                 "workload": workload,
                 "chosen": best,
                 "splits": splits,
-                "constraints": _checked(best, limits, shape, node, workload),
+                "constraints": checked,
                 "tune_commands": commands,
             }
         )
         return 0
-    checked = _checked(best, limits, shape, node, workload) if limits else None
-    for line in estimate_text(best, splits, node, shape, workload, checked, commands):
+    shown = checked if limits else None
+    for line in estimate_text(best, splits, node, shape, workload, shown, commands):
         print(line)
     return 0
 
@@ -212,20 +248,28 @@ def _buying(
     workload: Workload,
     limits: tuple[Constraint, ...],
     *,
+    confidence: float,
     kind: str,
     top: int,
     as_json: bool,
 ) -> int:
     """Which machine for this workload at least cost; 1 when none will do."""
     found = advice.offers(
-        _long_enough(plan, shape, workload), shape, advice.machines(kind), workload, limits
+        _long_enough(plan, shape, workload),
+        shape,
+        advice.machines(kind),
+        workload,
+        limits,
+        confidence,
     )
     usable = [offer for offer in found if offer.best is not None]
     if as_json:
-        print_json({"workload": workload, "offers": usable[:top]})
+        print_json({"workload": workload, "confidence": confidence, "offers": usable[:top]})
     else:
         for line in advice.buying_text(found, top=top):
             print(line)
+        if limits:
+            print(f"constraints on means hold with confidence {confidence:g} (--confidence)")
     return 0 if usable else 1
 
 
@@ -236,6 +280,7 @@ def _sweep(
     workload: Workload,
     limits: tuple[Constraint, ...],
     *,
+    confidence: float,
     target: str,
     top: int,
     as_json: bool,
@@ -248,14 +293,24 @@ def _sweep(
         node,
         workload,
         limits,
+        confidence=confidence,
         target=target,
         top=top,
         quantizations=quantizations,
     )
     if as_json:
-        print_json({"node": node, "workload": workload, "priced": priced, "ranked": ranked})
+        print_json(
+            {
+                "node": node,
+                "workload": workload,
+                "confidence": confidence,
+                "priced": priced.count,
+                "at_face_value": priced.at_face_value,
+                "ranked": ranked,
+            }
+        )
     else:
-        for line in advice.sweep_text(ranked, priced, node):
+        for line in advice.sweep_text(ranked, priced, node, limits):
             print(line)
     return 0 if ranked else 1
 
@@ -396,27 +451,33 @@ def _refuse(split: Split) -> None:
 
 def _checked(
     best: Split,
-    limits: tuple[Constraint, ...],
+    judge: advice.Judge,
     shape: NetworkShape,
     node: Node,
     workload: Workload,
+    correction: Calibration | None,
 ) -> dict[str, Any]:
     """The highest concurrency up to the best that holds all limits a steady state can judge."""
-    judged, others = advice.judged_by_formula(limits)
-    silent = [limit.label for limit in others]
+    silent = [limit.label for limit in judge.others]
     throughput = best.answer.best_throughput
-    if not judged or throughput is None:
+    if not judge.means or throughput is None:
         return {"judged": [], "by_simulation_only": silent, "concurrency": None}
+    coefficients = coefficients_for(node.device, best.plan.engine)
+    if correction is not None:
+        coefficients = correction.coefficients(coefficients)
     holding = None
     for concurrency in _concurrencies(throughput.concurrency):
-        point = performance_at(shape, node, best.plan, workload, concurrency)
-        if advice.holds(point, judged):
+        point = performance_at(
+            shape, node, best.plan, workload, concurrency, coefficients=coefficients
+        )
+        if judge.holds(node, best.plan, point):
             holding = point
     return {
-        "judged": [limit.label for limit in judged],
+        "judged": [limit.label for limit in judge.means],
         "by_simulation_only": silent,
         "concurrency": holding.concurrency if holding else None,
         "point": holding,
+        "caution": judge.caution(node, best.plan),
     }
 
 

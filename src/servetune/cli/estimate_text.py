@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.cli.advice import confidence_text
 from servetune.hardware import Node
 from servetune.models import NetworkShape
 from servetune.perf.roofline import Estimate, OperatingPoint
@@ -78,8 +79,9 @@ def estimate_text(
     )
     for note in answer.notes:
         yield f"  - {note}"
-    yield ""
-    yield "Commands to try it"
+    if commands:
+        yield ""
+        yield "Commands to try it"
     for name, command in commands.items():
         yield f"  # {name}"
         yield f"  {command}"
@@ -188,6 +190,7 @@ def _constraints_text(checked: Mapping[str, Any]) -> Iterator[str]:
                 f"TTFT {point.ttft_ms:.0f} ms, ITL {point.itl_ms:.1f} ms, "
                 f"end-to-end {format_seconds(point.e2e_ms / MS_PER_S)}"
             )
+        yield f"  {confidence_text([checked['caution']])}"
     if checked["by_simulation_only"]:
         said = ", ".join(checked["by_simulation_only"])
         yield f"  {said}: a formula gives means only; the simulated sweep below judges it"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-__all__ = ["NOT_NEGATIVE", "POSITIVE", "calibration", "constraints", "machine"]
+__all__ = ["NOT_NEGATIVE", "POSITIVE", "calibration", "confidence", "constraints", "machine"]
 
 Command = Callable[..., Any]
 
@@ -73,6 +73,18 @@ def calibration(command: Command) -> Command:
         default=None,
         metavar="NAME",
         help="Correct predictions by what was measured; see servetune calibrate.",
+    )(command)
+
+
+def confidence(command: Command) -> Command:
+    """How sure a prediction must be that it holds the constraints."""
+    return click.option(
+        "--confidence",
+        type=Finite(min=0.5, max=0.95),
+        default=0.8,
+        show_default=True,
+        help="Chance with which a predicted plan holds each constraint; 0.5 takes predictions "
+        "at face value. See docs/guides/choosing.md.",
     )(command)
 
 

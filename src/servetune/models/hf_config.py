@@ -77,6 +77,7 @@ class Family(NamedTuple):
         beside: Parameters of a layer beside its parts.
         outside: Parameters of the network beside layers, embedding and head, given the
             number of its layers.
+        parallel: Whether attention and feed-forward part work side by side.
         layer_list: A key whose list or string has an entry per layer and may stand for
             `num_hidden_layers`.
         modules: What its checkpoints call a part, where that is not as in `_MODULES`.
@@ -96,6 +97,7 @@ class Family(NamedTuple):
     norms_of: CountRule | None = None
     beside: CountRule | None = None
     outside: Callable[[Keys, int], int] | None = None
+    parallel: Callable[[Keys], bool] | None = None
     layer_list: tuple[str, ...] = ()
     modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
@@ -208,6 +210,7 @@ def _layers(keys: Keys, family: Family, layer_count: int) -> list[Layer]:
             feed_forward=family.feed_forward(keys, index),
             norms=family.norms_of(keys, index) if family.norms_of else family.norms,
             extra_parameters=family.beside(keys, index) if family.beside else 0,
+            parallel=family.parallel is not None and family.parallel(keys),
         )
         for index in range(layer_count)
     ]
@@ -483,6 +486,40 @@ def _minimax(keys: Keys, _layer: int) -> FeedForward:
     )
 
 
+def _falcon(keys: Keys, _layer: int) -> Mixer:
+    """One KV head for all, or a few with the decoder of the 40B and 180B."""
+    heads = keys.positive("num_attention_heads")
+    grouped = keys.flag("new_decoder_architecture")
+    shared = 1 if keys.flag("multi_query", default=True) else heads
+    biased = keys.flag("bias")
+    return Attention(
+        heads=heads,
+        kv_heads=keys.optional("num_kv_heads") or heads if grouped else shared,
+        head_dim=_head_dim(keys, heads),
+        qkv_bias=biased,
+        output_bias=biased,
+    )
+
+
+def _falcon_feed_forward(keys: Keys, _layer: int) -> FeedForward:
+    inner = keys.optional("ffn_hidden_size") or 4 * keys.positive("hidden_size")
+    return DenseFeedForward(inner=inner, gated=False, bias=keys.flag("bias"))
+
+
+def _falcon_norms(keys: Keys, _layer: int) -> int:
+    """Each norm has a bias too; attention and feed-forward part share one, or have their own."""
+    shared = _falcon_parallel(keys) and not keys.flag("new_decoder_architecture")
+    return 2 if shared else 4
+
+
+def _falcon_parallel(keys: Keys) -> bool:
+    return keys.flag("new_decoder_architecture") or keys.flag("parallel_attn", default=True)
+
+
+def _last_norms_bias(keys: Keys, _layers: int) -> int:
+    return keys.positive("hidden_size")
+
+
 _LLAMA = Family(_dense, _no_window, {"max_position_embeddings": 2048})
 _QWEN2 = Family(
     _dense, _window_after, {"max_position_embeddings": 32768}, bias="qkv", always_biased=True
@@ -583,6 +620,16 @@ _LLAMA4 = Family(
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": _LLAMA,
+        "falcon": Family(
+            _falcon_feed_forward,
+            _no_window,
+            {"max_position_embeddings": 2048},
+            tied=True,
+            mixer=_falcon,
+            norms_of=_falcon_norms,
+            outside=_last_norms_bias,
+            parallel=_falcon_parallel,
+        ),
         "smollm3": _LLAMA._replace(tied=True),
         "mistral": Family(
             _dense,

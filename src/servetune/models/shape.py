@@ -249,6 +249,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
             hyper-connections, residual gates, per-layer inputs.
         quantization: Where a checkpoint stores these layers otherwise than the network;
             see `quantization.py`.
+        parallel: Whether mixer and feed-forward part read the same numbers and are added, so
+            that devices agree once and not twice (Falcon).
     """
 
     count: int
@@ -257,6 +259,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     norms: int = 2
     extra_parameters: int = 0
     quantization: str | None = None
+    parallel: bool = False
 
 
 class NetworkShape(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024
 BATCHED_TOKENS = (None, 2048, 4096, 8192, 16384)
 SEQUENCES = (None, 32, 64, 128, 256, 512, 1024)
 
-Holds = Callable[[OperatingPoint], bool]
+Holds = Callable[[Node, "Swept"], bool]
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ def cheapest_offers(
     offers = []
     for node in nodes:
         candidates = list(sweep(list(layouts(plan, shape, node)), shape, node, workload))
-        holding = [swept for swept in candidates if holds(swept.point)]
+        holding = [swept for swept in candidates if holds(node, swept)]
         if holding:
             offers.append(Offer(node=node, best=min(holding, key=_dearness)))
         else:

@@ -53,9 +53,23 @@ _SGLANG: Mapping[str, str] = MappingProxyType(
     }
 )
 
+#: The launcher's arguments, of text-generation-inference 1.x and 2.x.
+_TGI: Mapping[str, str] = MappingProxyType(
+    {
+        "num_shard": "tensor_parallel",
+        "max_batch_size": "max_num_seqs",
+        "max_batch_prefill_tokens": "max_num_batched_tokens",
+        "max_total_tokens": "max_model_len",
+        "cuda_memory_fraction": "gpu_memory_fraction",
+        "dtype": "dtype",
+        "quantize": "quantization",
+        "kv_cache_dtype": "kv_cache_dtype",
+    }
+)
+
 #: engine -> (its name -> the Plan's field). The simulated engine speaks vLLM's dialect.
 DIALECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {"vllm": _VLLM, "simulated": _VLLM, "sglang": _SGLANG}
+    {"vllm": _VLLM, "simulated": _VLLM, "sglang": _SGLANG, "tgi": _TGI}
 )
 
 _ALIASES: Mapping[str, str] = MappingProxyType(
@@ -80,7 +94,7 @@ def plan_from_settings(engine: str, model: str, settings: Mapping[str, Setting])
     names = _names_of(engine)
     for raw_name, value in settings.items():
         name = raw_name.replace("-", "_")
-        if name not in names and engine != "sglang":
+        if name not in names and engine in ("vllm", "simulated"):
             name = _ALIASES.get(name, name)
         if name in names:
             fields[names[name]] = _checked(names[name], name, value)

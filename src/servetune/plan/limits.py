@@ -251,7 +251,7 @@ def _check_limits(plan: Plan, shape: NetworkShape) -> None:
             f"({shape.max_context_tokens} tokens)",
             hint=f"use {shape.max_context_tokens} or less",
         )
-    if plan.engine == "sglang":
+    if plan.engine in ("sglang", "tgi"):
         return
     if tokens < sequences:
         raise PlanError(

@@ -1,5 +1,6 @@
 """Spaces of settings, and the choice among what was tried; knows nothing of servers."""
 
+from servetune.search.forecasts import Forecast, Forecasts
 from servetune.search.grammar import parse_settings
 from servetune.search.pareto import pareto_front
 from servetune.search.recommend import (
@@ -21,6 +22,8 @@ __all__ = [
     "Axis",
     "Candidate",
     "FailedRequests",
+    "Forecast",
+    "Forecasts",
     "Recommendation",
     "Space",
     "Value",

@@ -12,7 +12,7 @@ from servetune.perf.roofline.estimate import (
     performance_at,
 )
 from servetune.perf.roofline.factors import coefficients_for
-from servetune.perf.roofline.interval import Interval, interval_of
+from servetune.perf.roofline.interval import Caution, Interval, caution_of, interval_of
 from servetune.perf.roofline.ops import Operations, Step, operations
 from servetune.perf.roofline.runs import PricedRun, Run, price_runs
 from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
@@ -20,6 +20,7 @@ from servetune.perf.roofline.step import StepLaw, step_law
 
 __all__ = [
     "COEFFICIENTS",
+    "Caution",
     "ClosedLoops",
     "Coefficients",
     "ConcurrencyLimits",
@@ -37,6 +38,7 @@ __all__ = [
     "StepLaw",
     "all_gather_s",
     "all_reduce_s",
+    "caution_of",
     "coefficients_for",
     "estimate",
     "interval_of",

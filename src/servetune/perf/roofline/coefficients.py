@@ -17,7 +17,7 @@ import msgspec
 
 from servetune.hardware.device import Device
 
-__all__ = ["COEFFICIENTS", "Coefficients", "architecture_of", "table_for"]
+__all__ = ["COEFFICIENTS", "TGI_FIT", "Coefficients", "architecture_of", "table_for"]
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,6 +89,12 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             decoding (SGLang without mixed chunks), else zero.
         together_steps: Such an engine keeps users in step: their prompts come together in
             a share exp(-decode steps / together_steps) of generations.
+        prompts_apart: One where prompts are computed in steps of their own and nothing decodes
+            beside them (text-generation-inference), else zero.
+        admission_steps: Steps of decoding between two steps that take in prompts, where an
+            engine counts them; zero where it does not.
+        whole_answers: One where the engine admits a request only when its whole answer has
+            room in the cache (text-generation-inference), else zero.
         device_factor: Over all time on the device; one engine's kernels against another's.
     """
 
@@ -128,6 +134,9 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     intake_s: float = 5e-3
     prefill_first: float = 0.0
     together_steps: float = 1000.0
+    prompts_apart: float = 0.0
+    admission_steps: float = 0.0
+    whole_answers: float = 0.0
     device_factor: float = 1.0
 
 
@@ -243,6 +252,13 @@ COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
 )
 
 
+#: Fitted by `benchmarks/prediction/seed_tables.py --fit` to the eight published figures of
+#: Llama 2 7B (JumpStart study, January 2024: A10G and A100, one to eight devices).
+TGI_FIT: Mapping[str, float] = MappingProxyType(
+    {"step_s": 2.93e-3, "sequence_s": 0.188e-3, "host_layer_s": 0.45e-3}
+)
+
+
 def table_for(device: Device, engine: str = "vllm") -> Coefficients:
     """What the operator tables say of the device's architecture under an engine.
 
@@ -250,6 +266,8 @@ def table_for(device: Device, engine: str = "vllm") -> Coefficients:
     begins, so that `ada lovelace` is `ada`.
     """
     table = COEFFICIENTS[architecture_of(device)]
+    if engine == "tgi":
+        return _tgi(table)
     return _prefill_first(table) if engine in _PREFILL_FIRST else table
 
 
@@ -257,6 +275,29 @@ def architecture_of(device: Device) -> str:
     """Key of the device's table; empty for silicon without one."""
     first = device.architecture.lower().replace("-", " ").replace("_", " ").split(" ")[0]
     return first if first in COEFFICIENTS else ""
+
+
+@functools.cache
+def _tgi(table: Coefficients) -> Coefficients:
+    """Text-generation-inference 1.x of 2023: no captured graphs, and Python for each sequence.
+
+    Every step launches each layer from the host and then walks twice over the batch, moving one
+    number to the device and detokenising for each sequence (`flash_causal_lm.py`,
+    `generate_token`): the three times of `TGI_FIT`. Its router takes in prompts every
+    `max_waiting_tokens` = 20 steps, as many as `max_batch_prefill_tokens` hold, and only where
+    whole answers have room (`queue.rs` and the launcher's arguments).
+    """
+    return msgspec.structs.replace(
+        table,
+        name=f"tgi-1/{table.name.split('/')[1]}/jumpstart-2024-01",
+        captured_tokens=0,
+        prefill_first=1.0,
+        prompts_apart=1.0,
+        admission_steps=20.0,
+        whole_answers=1.0,
+        prompt_s=0.0,
+        **TGI_FIT,
+    )
 
 
 #: Engines that compute waiting prompts before they go on decoding, unless told to mix.

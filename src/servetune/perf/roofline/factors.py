@@ -142,7 +142,7 @@ def coefficients_for(device: Device, engine: str = "vllm") -> Coefficients:
     engine = "vllm" if engine == "simulated" else engine
     table = table_for(device, engine)
     architecture = architecture_of(device)
-    if architecture in _UNCORRECTED:
+    if architecture in _UNCORRECTED or engine in _OWN_LAW:
         return table
     return _coefficients(table, engine, architecture)
 
@@ -150,6 +150,10 @@ def coefficients_for(device: Device, engine: str = "vllm") -> Coefficients:
 #: No run on these was in the fit, and their tables agree with what runs there are: one of a
 #: CPU is a host's affair, and Ada's reproduces the published L4 records.
 _UNCORRECTED = ("cpu", "ada")
+
+
+#: Engines whose overheads were fitted by themselves, two years before the runs of the fit.
+_OWN_LAW = ("tgi",)
 
 
 @functools.cache

@@ -18,11 +18,14 @@ and says so.
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from importlib import resources
+from statistics import NormalDist
 
 import msgspec
 
+from servetune.errors import InputError
 from servetune.hardware.device import Node
 from servetune.models.shape import (
     Attention,
@@ -40,7 +43,7 @@ from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
 from servetune.perf.roofline.factors import fit
 from servetune.plan.plan import Plan
 
-__all__ = ["Interval", "interval_of"]
+__all__ = ["Caution", "Interval", "caution_of", "interval_of"]
 
 _ANCHORS = 2
 #: Kinds of layer that the fit has seen. Linear attention was measured with one decay per head
@@ -83,30 +86,103 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
 
 
+class Caution(msgspec.Struct, frozen=True, kw_only=True):
+    """By how much to lengthen predicted times, so that a limit holds with a confidence.
+
+    Attributes:
+        confidence: Chance that a lengthened time is not exceeded; one half takes the
+            prediction at face value.
+        tpot_factor: On the time per token, a step and the end-to-end latency; rates are
+            divided by it.
+        ttft_factor: On the time to the first token.
+    """
+
+    confidence: float
+    tpot_factor: float
+    ttft_factor: float
+
+
 def interval_of(
     node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration | None = None
 ) -> Interval:
     """The band of a plan's predictions."""
+    kind, wider, basis = _reach(node, plan, shape, calibration)
+    found = _factors()[kind]
+    return Interval(
+        low_factor=found["tpot_low"] / wider,
+        high_factor=found["tpot_high"] * wider,
+        ttft_low_factor=found["ttft_low"] / wider,
+        ttft_high_factor=found["ttft_high"] * wider,
+        calibrated=kind == "anchored",
+        extrapolation=kind,
+        basis=basis,
+    )
+
+
+def caution_of(
+    node: Node,
+    plan: Plan,
+    shape: NetworkShape,
+    confidence: float,
+    calibration: Calibration | None = None,
+) -> Caution:
+    """What a plan's predicted times are multiplied by before limits judge them.
+
+    Quantiles of measured over predicted on rows that the fit had not seen, joined by straight
+    lines in logarithms. What judgement adds to the interval (`_HOST_PATH`, `_NO_TABLE`) counts
+    here by the normal deviate of the confidence over that of the interval's end.
+
+    Raises:
+        InputError: The confidence lies outside 0.5 to 0.95.
+    """
+    if not _LEAST_CONFIDENCE <= confidence <= _MOST_CONFIDENCE:
+        raise InputError(
+            f"confidence must be from {_LEAST_CONFIDENCE:g} to {_MOST_CONFIDENCE:g}, "
+            f"got {confidence:g}",
+            hint="0.5 takes predictions at face value; beyond 0.95 too few rows were held out",
+        )
+    kind, wider, _ = _reach(node, plan, shape, calibration)
+    normal = NormalDist()
+    share = normal.inv_cdf(confidence) / normal.inv_cdf(_MOST_CONFIDENCE)
+    judged = share * math.log(wider)
+    return Caution(
+        confidence=confidence,
+        tpot_factor=math.exp(_log_quantile(kind, "tpot", confidence) + judged),
+        ttft_factor=math.exp(_log_quantile(kind, "ttft", confidence) + judged),
+    )
+
+
+#: Two ends of a 90% interval leave 5% on each side.
+_LEAST_CONFIDENCE, _MOST_CONFIDENCE = 0.5, 0.95
+
+
+def _log_quantile(kind: str, time: str, confidence: float) -> float:
+    prefix = f"{time}_caution_"
+    stored = sorted(
+        (int(name.removeprefix(prefix)) / 100, math.log(factor))
+        for name, factor in _factors()[kind].items()
+        if name.startswith(prefix)
+    )
+    levels = [(_LEAST_CONFIDENCE, 0.0), *stored]
+    right = next(i for i, (level, _) in enumerate(levels) if i and confidence <= level)
+    (low, from_log), (high, to_log) = levels[right - 1], levels[right]
+    return from_log + (confidence - low) / (high - low) * (to_log - from_log)
+
+
+def _reach(
+    node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration | None
+) -> tuple[str, float, str]:
+    """How far a prediction reaches, what judgement widens its band by, and both in words."""
     anchored = calibration is not None and calibration.tpot_anchors >= _ANCHORS
     kind = "anchored" if anchored else _extrapolation(node, plan, shape)
-    found = _factors()[kind]
-    basis = _SAID[kind]
-    wider = 1.0
+    wider, basis = 1.0, _SAID[kind]
     if kind == "silicon" and not architecture_of(node.device):
         wider = _NO_TABLE
         basis += "; 1.4 wider, as no kernel of this silicon was ever measured"
     if not anchored and plan.tensor_parallel > 1 and node.link.bytes_per_s < FABRIC_BYTES_PER_S:
         wider *= _HOST_PATH
         basis += "; 1.5 wider, as all-reduce through hosts differs"
-    return Interval(
-        low_factor=found["tpot_low"] / wider,
-        high_factor=found["tpot_high"] * wider,
-        ttft_low_factor=found["ttft_low"] / wider,
-        ttft_high_factor=found["ttft_high"] * wider,
-        calibrated=anchored,
-        extrapolation=kind,
-        basis=basis,
-    )
+    return kind, wider, basis
 
 
 def _extrapolation(node: Node, plan: Plan, shape: NetworkShape) -> str:

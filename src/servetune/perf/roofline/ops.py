@@ -186,7 +186,8 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         elementwise_bytes_per_token: Norms, rotary, gates and residuals, all layers.
-        reduce_count: All-reduces per pass (two per layer under tensor parallelism).
+        reduce_count: All-reduces per pass under tensor parallelism: two per layer, or one
+            where its parts work side by side, and one for the embedding.
         reduce_bytes_per_token: Message of each, one hidden vector.
         expert_exchange_bytes_per_token: Sent per token and exchange to experts elsewhere.
         expert_exchange_count: Such exchanges per pass (there and back per layer).
@@ -266,13 +267,17 @@ def operations(plan: Plan, shape: NetworkShape) -> Operations:
         layer_count=shape.layer_count,
         activation_bytes=split.plain_bytes,
         elementwise_bytes_per_token=elementwise,
-        reduce_count=2 * shape.layer_count + 1 if plan.tensor_parallel > 1 else 0,
+        reduce_count=_reduce_count(shape) if plan.tensor_parallel > 1 else 0,
         reduce_bytes_per_token=shape.hidden * split.plain_bytes,
         expert_exchange_count=2 * sum(op.count for op in experts) if exchanged else 0,
         expert_exchange_bytes_per_token=exchanged,
         vocab=shape.vocab,
         tensor_parallel=plan.tensor_parallel,
     )
+
+
+def _reduce_count(shape: NetworkShape) -> int:
+    return 1 + sum(layer.count * (1 if layer.parallel else 2) for layer in shape.layers)
 
 
 _Op = TypeVar("_Op", MatrixOp, ExpertsOp, AttentionOp)

@@ -117,9 +117,16 @@ class SteadyState:
         self._decode_steps = moments.output_tokens - 1
         c = law.coefficients
         self._request_s = c.request_s + c.prompt_token_s * moments.input_tokens
-        caps = [float(plan.max_num_seqs), kv_tokens / moments.context_tokens]
+        whole_tokens = moments.input_tokens + moments.output_tokens
+        kept_tokens = moments.context_tokens + c.whole_answers * (
+            whole_tokens - moments.context_tokens
+        )
+        caps = [float(plan.max_num_seqs), kv_tokens / kept_tokens]
         if self._decode_steps > 0:
             caps.append(self._budget / (1 + moments.input_tokens / self._decode_steps))
+        if c.admission_steps:
+            taken = max(1.0, self._budget // moments.input_tokens)
+            caps.append(taken * max(1.0, self._decode_steps / c.admission_steps))
         self.most_running = max(1.0, min(caps))
 
     def at(self, concurrency: int) -> OperatingPoint:
@@ -183,6 +190,8 @@ class SteadyState:
         A prompt longer than the budget leaves takes several steps, each with all decoding
         sequences beside it.
         """
+        if self._law.coefficients.prompts_apart and sequences:
+            return self._mixed_s(prompts, 0.0) + self._decode_s(sequences)
         tokens = prompts * self.moments.input_tokens
         steps = max(1.0, tokens / max(1.0, self._budget - sequences))
         return steps * self._law.seconds(

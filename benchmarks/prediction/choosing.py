@@ -1,0 +1,284 @@
+"""Does the plan that a prediction picks hold its limit, and what does it give away?
+
+    python benchmarks/prediction/choosing.py [--data DIR] [--likeness]
+
+A pool is what was measured of one model on one GPU under one engine with one pair of lengths:
+plans and concurrencies to choose from. Each is asked for the highest output rate with a TPOT of
+at most 15, 30 and 50 ms; predictions come from a fit that has not seen the (model, GPU). Needs
+scipy. `--likeness` prints the scatter that `search.forecasts` rests on instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(Path(__file__).parent)]
+
+from cross_validate import (  # noqa: E402
+    ANCHORED,
+    FOLDS,
+    LEVELS,
+    SEEDS,
+    Predicted,
+    cautions,
+    predictions,
+    residuals,
+    with_anchors,
+)
+from fit_step_law import Problem  # noqa: E402
+from silicon import Measured, read  # noqa: E402
+
+from servetune.search import Forecast, Forecasts  # noqa: E402
+
+LIMITS_MS = (15.0, 30.0, 50.0)
+#: A pool with fewer leaves nothing to choose.
+FEWEST = 3
+#: Of repeated measurements; others count a pick that is this close as meeting its limit.
+TOLERANCE = 1.05
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A pool under one limit: rows to choose from, by their number."""
+
+    rows: np.ndarray
+    limit_ms: float
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """What a policy picked, question by question; `None` where it said that nothing holds.
+
+    Attributes:
+        told: Measurements it used, in all.
+    """
+
+    picks: list[int | None]
+    told: int = 0
+
+
+class Pools:
+    """All questions, and what is true of every row.
+
+    Attributes:
+        rate: Measured output tokens per second; per GPU, or in all.
+    """
+
+    def __init__(self, problem: Problem, held_out: Predicted, *, per_gpu: bool) -> None:
+        self.problem, self.rows = problem, problem.rows
+        self.devices = np.array([row.plan.device_count for row in self.rows], dtype=float)
+        self.per_gpu = per_gpu
+        self.ttft_ms, self.tpot_ms = held_out
+        self.rate = self.rate_of(problem.ttft_ms, problem.tpot_ms)
+        pools = collections.defaultdict(list)
+        for number, row in enumerate(self.rows):
+            pools[(row.model, row.gpu, row.engine, row.lengths)].append(number)
+        self.pools = [np.array(pool) for pool in pools.values() if len(pool) >= FEWEST]
+        self.questions = [Question(pool, limit) for pool in self.pools for limit in LIMITS_MS]
+        self.group = np.array([str(row.group) for row in self.rows])
+
+    def rate_of(self, ttft_ms: np.ndarray, tpot_ms: np.ndarray) -> np.ndarray:
+        """Output tokens per second of a closed loop with these times."""
+        loops = self.problem.loops
+        e2e_s = (ttft_ms + (loops.outputs - 1) * tpot_ms) / 1e3
+        rate: np.ndarray = loops.concurrency * loops.outputs / e2e_s
+        return rate / self.devices if self.per_gpu else rate
+
+    def feasible(self, question: Question) -> np.ndarray:
+        return question.rows[self.problem.tpot_ms[question.rows] <= question.limit_ms]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--likeness", action="store_true")
+    given = parser.parse_args()
+    rows, _ = read(given.data)
+    problem = Problem(rows)
+    held_out = predictions(problem, FOLDS["(model, GPU)"])
+    if given.likeness:
+        tell_likeness(Pools(problem, held_out, per_gpu=True))
+        return 0
+    for per_gpu in (True, False):
+        pools = Pools(problem, held_out, per_gpu=per_gpu)
+        tell_questions(pools)
+        tell_policies(pools, held_out)
+    return 0
+
+
+def tell_questions(pools: Pools) -> None:
+    answerable = [pools.feasible(question) for question in pools.questions]
+    some = sum(len(rows) > 0 for rows in answerable)
+    every = sum(
+        len(rows) == len(question.rows)
+        for rows, question in zip(answerable, pools.questions, strict=True)
+    )
+    median = np.median([len(pool) for pool in pools.pools])
+    print(
+        f"\nRate {'per GPU' if pools.per_gpu else 'in all'}: {len(pools.pools)} pools of "
+        f"{median:.0f} runs (median), {len(pools.questions)} questions; something holds the limit "
+        f"in {some}, everything in {every}\n"
+    )
+    print("| policy | measured | picks | refused | meets | within 5% | of the best | counted |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
+
+
+def tell_policies(pools: Pools, held_out: Predicted) -> None:
+    for confidence in (0.5, *LEVELS):
+        tell(f"prediction, confidence {confidence:g}", pools, predicted(pools, confidence))
+    for name, key in ANCHORED.items():
+        for confidence in (0.5, 0.8):
+            answers = [anchored(pools, held_out, key, confidence, seed) for seed in range(SEEDS)]
+            tell(f"2 random anchors per {name}, confidence {confidence:g}", pools, *answers)
+    for count in (1, 2, 3, 4):
+        tell(f"measured: the {count} that promised most", pools, measured(pools, count))
+
+
+def predicted(pools: Pools, confidence: float) -> Answers:
+    """The best predicted one whose TPOT, times the confidence's factor, is within the limit.
+
+    The factor comes from the residuals of all other (model, GPU).
+    """
+    logs = residuals(pools.problem, (pools.ttft_ms, pools.tpot_ms))["tpot"]
+    return _by_factor(pools, pools.ttft_ms, pools.tpot_ms, logs, confidence)
+
+
+def anchored(
+    pools: Pools,
+    held_out: Predicted,
+    key: Callable[[Measured], object],
+    confidence: float,
+    seed: int,
+) -> Answers:
+    """The same after two random runs of each group as anchors, which cannot be picked."""
+    corrected = with_anchors(pools.problem, held_out, key, 2, seed)
+    logs = residuals(pools.problem, corrected)["tpot"]
+    groups = len({str(key(row)) for row in pools.rows})
+    found = _by_factor(pools, *corrected, logs, confidence)
+    return Answers(found.picks, told=2 * groups)
+
+
+def _by_factor(
+    pools: Pools, ttft_ms: np.ndarray, tpot_ms: np.ndarray, logs: np.ndarray, confidence: float
+) -> Answers:
+    rate = pools.rate_of(ttft_ms, tpot_ms)
+    factors = {
+        name: cautions(logs[pools.group != name]).get(confidence, 1.0) for name in set(pools.group)
+    }
+    picks: list[int | None] = []
+    for question in pools.questions:
+        factor = factors[pools.group[question.rows[0]]]
+        holding = question.rows[tpot_ms[question.rows] * factor <= question.limit_ms]
+        picks.append(int(holding[np.argmax(rate[holding])]) if len(holding) else None)
+    return Answers(picks)
+
+
+def measured(pools: Pools, count: int, confidence: float = 0.8) -> Answers:
+    """What `search.Forecasts` chooses after `count` measurements that it asked for."""
+    rate = pools.rate_of(pools.ttft_ms, pools.tpot_ms)
+    truth = pools.problem.tpot_ms
+    picks: list[int | None] = []
+    told = 0
+    for question in pools.questions:
+        beliefs = Forecasts([_forecast(pools, rate, i, question.limit_ms) for i in question.rows])
+        for _ in range(count):
+            asked = beliefs.ask()
+            if asked is None:
+                break
+            row = question.rows[asked]
+            beliefs.tell(
+                asked, merit=float(pools.rate[row]), burden=float(truth[row] / question.limit_ms)
+            )
+            told += 1
+        chosen = beliefs.choice(confidence)
+        picks.append(None if chosen is None else int(question.rows[chosen]))
+    return Answers(picks, told=told)
+
+
+def _forecast(pools: Pools, rate: np.ndarray, number: int, limit_ms: float) -> Forecast:
+    row = pools.rows[number]
+    plan = row.plan
+    return Forecast(
+        merit=float(rate[number]),
+        burden=float(pools.tpot_ms[number] / limit_ms),
+        storage=(row.engine, row.precision),
+        layout=(plan.tensor_parallel, plan.data_parallel, plan.expert_parallel),
+        concurrency=row.concurrency,
+    )
+
+
+def tell(name: str, pools: Pools, *answers: Answers) -> None:
+    """One line of the table; several answers (seeds) are averaged."""
+    cells = np.mean([_cells(pools, each) for each in answers], axis=0)
+    told, picks, wrongly, meets, near, of_best, counted = cells
+    print(
+        f"| {name} | {told:.1f} | {picks:.0f} | {wrongly:.0f} | {meets:.1%} | {near:.1%} | "
+        f"{of_best:.1%} | {counted:.1%} |",
+        flush=True,
+    )
+
+
+def _cells(pools: Pools, answers: Answers) -> Sequence[float]:
+    """Measurements per question, picks, wrong refusals, and shares.
+
+    `counted` is the share of the best rate over all questions that have an answer, where a
+    pick that misses its limit and a refusal count nothing.
+    """
+    met, near, shares, wrongly, answerable = [], [], [], 0, 0
+    for question, pick in zip(pools.questions, answers.picks, strict=True):
+        feasible = pools.feasible(question)
+        answerable += len(feasible) > 0
+        if pick is None:
+            wrongly += len(feasible) > 0
+            continue
+        tpot_ms = pools.problem.tpot_ms[pick]
+        met.append(tpot_ms <= question.limit_ms)
+        near.append(tpot_ms <= TOLERANCE * question.limit_ms)
+        if met[-1]:
+            shares.append(pools.rate[pick] / pools.rate[feasible].max())
+    told = answers.told / len(pools.questions)
+    return (
+        told,
+        len(met),
+        wrongly,
+        float(np.mean(met)),
+        float(np.mean(near)),
+        float(np.mean(shares)),
+        sum(shares) / answerable,
+    )
+
+
+def tell_likeness(pools: Pools) -> None:
+    """Scatter of log(measured / predicted TPOT) between two runs of a pool, robustly."""
+    logs = residuals(pools.problem, (pools.ttft_ms, pools.tpot_ms))["tpot"]
+    apart = collections.defaultdict(list)
+    for pool in pools.pools:
+        for place, one in enumerate(pool):
+            for other in pool[:place]:
+                doublings = abs(
+                    np.log2(pools.rows[one].concurrency / pools.rows[other].concurrency)
+                )
+                kind = _likeness(pools.rows[one], pools.rows[other])
+                apart[kind, min(4, round(doublings))].append(logs[one] - logs[other])
+    print("| alike in | doublings apart | pairs | scatter |\n|---|--:|--:|--:|")
+    for (kind, doublings), gaps in sorted(apart.items()):
+        scatter = 1.4826 * np.median(np.abs(gaps)) / np.sqrt(2)
+        print(f"| {kind} | {doublings} | {len(gaps)} | {scatter:.3f} |")
+
+
+def _likeness(one: Measured, other: Measured) -> str:
+    if one.precision != other.precision:
+        return "nothing"
+    fields = ("tensor_parallel", "data_parallel", "expert_parallel")
+    alike = all(getattr(one.plan, name) == getattr(other.plan, name) for name in fields)
+    return "layout" if alike else "storage"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

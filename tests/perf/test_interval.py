@@ -1,0 +1,52 @@
+"""Intervals and cautions: how they widen, and that they meet where they should."""
+
+from __future__ import annotations
+
+import pytest
+
+from servetune.errors import InputError
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.perf import Calibration
+from servetune.perf.roofline import caution_of, interval_of
+from servetune.plan import Plan
+
+SHAPE = load_shape("Qwen/Qwen3-8B", catalogue_first=True)
+H100, L4, MI300X = (node(gpu=name, count=4) for name in ("H100", "L4", "MI300X"))
+LEVELS = (0.5, 0.55, 0.6, 0.75, 0.8, 0.9, 0.93, 0.95)
+
+
+@pytest.mark.parametrize("on", [H100, L4, MI300X])
+@pytest.mark.parametrize("degree", [1, 4])
+def test_caution_begins_at_face_value_and_rises_with_confidence(on, degree) -> None:  # type: ignore[no-untyped-def]
+    plan = Plan(model="m", tensor_parallel=degree)
+    cautions = [caution_of(on, plan, SHAPE, level) for level in LEVELS]
+    assert (cautions[0].tpot_factor, cautions[0].ttft_factor) == (1.0, 1.0)
+    for name in ("tpot_factor", "ttft_factor"):
+        factors = [getattr(each, name) for each in cautions]
+        assert factors == sorted(factors)
+        assert factors[-1] > factors[3] > 1
+
+
+def test_caution_stays_within_the_interval_whose_upper_end_it_approaches() -> None:
+    for on in (H100, L4):
+        plan = Plan(model="m", tensor_parallel=4)
+        most, band = caution_of(on, plan, SHAPE, 0.95), interval_of(on, plan, SHAPE)
+        assert 0.9 * band.high_factor < most.tpot_factor <= band.high_factor
+        assert most.ttft_factor <= band.ttft_high_factor
+
+
+def test_a_host_path_asks_for_more_caution_and_anchors_for_less() -> None:
+    alone, split = (Plan(model="m", tensor_parallel=degree) for degree in (1, 4))
+    assert (
+        caution_of(L4, split, SHAPE, 0.8).tpot_factor
+        > caution_of(L4, alone, SHAPE, 0.8).tpot_factor
+    )
+    anchored = caution_of(L4, split, SHAPE, 0.8, Calibration(tpot_anchors=2, ttft_anchors=2))
+    assert anchored.tpot_factor < caution_of(L4, split, SHAPE, 0.8).tpot_factor
+
+
+@pytest.mark.parametrize("confidence", [0.0, 0.49, 0.951, 1.0])
+def test_a_confidence_that_no_rows_stand_behind_is_refused(confidence: float) -> None:
+    with pytest.raises(InputError, match=r"0\.5 to 0\.95"):
+        caution_of(H100, Plan(model="m"), SHAPE, confidence)
