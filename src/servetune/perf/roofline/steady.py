@@ -105,12 +105,22 @@ class SteadyState:
 
     Attributes:
         most_running: Largest B that cache, `max_num_seqs` and token budget allow, per copy.
+        first_token_factor: On times from the start of a prompt to its first token, from a
+            calibration; waiting for a place follows from Little's law all the same.
     """
 
-    def __init__(self, law: StepLaw, plan: Plan, kv_tokens: float, moments: LengthMoments) -> None:
+    def __init__(
+        self,
+        law: StepLaw,
+        plan: Plan,
+        kv_tokens: float,
+        moments: LengthMoments,
+        first_token_factor: float = 1.0,
+    ) -> None:
         assert plan.max_num_seqs is not None
         assert plan.max_num_batched_tokens is not None
         self.moments = moments
+        self.first_token_factor = first_token_factor
         self._law = law
         self._budget = plan.max_num_batched_tokens
         self._copies = plan.replicas * plan.data_parallel
@@ -179,7 +189,8 @@ class SteadyState:
             squares = tau_s**2
         residual_s = others * squares / (2 * tau_s)  # of the step in progress on arrival
         own_s = self._mixed_s(max(1.0, prompts_per_step), running * others)
-        return _Balance(self._request_s + residual_s + own_s, tau_s)
+        first_s = self.first_token_factor * (self._request_s + residual_s + own_s)
+        return _Balance(first_s, tau_s)
 
     def _decode_s(self, sequences: float) -> float:
         return self._law.seconds(0, 0.0, 0, sequences, sequences * self.moments.context_tokens)
@@ -205,8 +216,9 @@ class SteadyState:
     def _prefill_only(self, concurrency: int, share: float, busy_copies: int) -> OperatingPoint:
         """Answers of one token: as many prompts per step as the budget takes."""
         prompts = min(share, max(1.0, self._budget / self.moments.input_tokens))
-        step_s = self._mixed_s(prompts, 0.0)
-        rate = min(prompts / step_s, share / (self._request_s + step_s))
+        step_s = self.first_token_factor * self._mixed_s(prompts, 0.0)
+        request_s = self.first_token_factor * self._request_s
+        rate = min(prompts / step_s, share / (request_s + step_s))
         queued = share > prompts
         return self._point(concurrency, 0.0, rate * busy_copies, share / rate, 0.0, queued)
 
