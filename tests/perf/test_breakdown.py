@@ -49,8 +49,10 @@ def test_what_is_left_beside_the_device_is_the_engine(model, ways, chosen):
 def test_prefill_multiplies_and_decode_reads():
     _, prefill = parts_of("Qwen/Qwen3-8B", 1, {}, PREFILL)
     _, decode = parts_of("Qwen/Qwen3-8B", 1, {}, DECODE)
-    largest = {name: next(p for p in ps if p.kind == "matrices") for name, ps in
-               (("prefill", prefill), ("decode", decode))}
+    largest = {
+        name: next(p for p in ps if p.kind == "matrices")
+        for name, ps in (("prefill", prefill), ("decode", decode))
+    }
     assert largest["prefill"].side == "compute"
     assert largest["decode"].side == "memory"
     assert all(p.side == "memory" for p in decode if p.kind == "attention")
@@ -58,7 +60,7 @@ def test_prefill_multiplies_and_decode_reads():
 
 def test_no_operation_is_above_the_roof():
     for step in (PREFILL, DECODE):
-        law, parts = parts_of("Qwen/Qwen3-30B-A3B", 2, {}, step)
+        _, parts = parts_of("Qwen/Qwen3-30B-A3B", 2, {}, step)
         device = node(gpu="H100", count=2).device
         for part in parts:
             if part.flops_per_byte is None or part.flops_per_s is None:

@@ -176,9 +176,7 @@ class StepLaw:
             (plain, self._token_lines, step.tokens),
             (heads, self._logit_lines, step.logit_rows),
         ):
-            parts += [
-                (op, _line_s([line], rows)) for op, line in zip(matrices, lines, strict=True)
-            ]
+            parts += [(op, _line_s([line], rows)) for op, line in zip(matrices, lines, strict=True)]
         parts += [(each[0], self._experts_s(*each, step.tokens)) for each in self._experts]
         extra = c.attention_extra_pairs_per_token * step.prefill_tokens
         for op, pair_s, key_s in self._attentions:
