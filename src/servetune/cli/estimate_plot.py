@@ -94,6 +94,18 @@ def roofline_figure(
     dtypes = {part.math_dtype for _, _, phase in phases for part in phase.parts if part.math_dtype}
     band = answer.interval
     measured = "corrected by measured runs" if band.calibrated else "not calibrated here"
+    curves = (
+        _curve("TTFT", "s", points, "ttft_ms", band.ttft_low_factor, band.ttft_high_factor),
+        _curve("ITL", "s", points, "itl_ms", band.low_factor, band.high_factor),
+        _curve(
+            "Output tokens per second",
+            "/s",
+            points,
+            "output_tokens_per_s",
+            1 / band.high_factor,
+            1 / band.low_factor,
+        ),
+    )
     return RooflineFigure(
         title=f"{shape.name} on {node.label}",
         subtitle=f"{best.plan.label} · {asked} · predicted by formula, nothing was run",
@@ -104,18 +116,8 @@ def roofline_figure(
         ),
         dots=tuple(dot for phase, _, found in phases for dot in _dots(phase, found)),
         bars=tuple(_bar(phase, label, found) for phase, label, found in phases),
-        curves=(
-            _curve("TTFT", "s", points, "ttft_ms", band.ttft_low_factor, band.ttft_high_factor),
-            _curve("ITL", "s", points, "itl_ms", band.low_factor, band.high_factor),
-            _curve(
-                "Output tokens per second",
-                "/s",
-                points,
-                "output_tokens_per_s",
-                1 / band.high_factor,
-                1 / band.low_factor,
-            ),
-        ),
+        # Answers of one token have no gaps, and nothing at zero is on a logarithmic axis.
+        curves=tuple(each for each in curves if all(p.value > 0 for p in each.points)),
         chosen_concurrency=throughput.concurrency,
         footnote=f"Bands: nine of ten runs are expected inside ({measured}; {band.basis}). "
         "Dots: an operation's FLOPs per byte, at the rate that it is predicted to reach on one "

@@ -256,10 +256,10 @@ def second_opinion(run: Run, config: Mapping[str, Any]) -> Opinion:
     e2e_ms = found.ttft + max(0, question.osl - 1) * found.tpot
     return Opinion(
         concurrency=round(found.concurrency) * question.copies,
-        ttft_ms=found.ttft,
-        tpot_ms=found.tpot,
-        e2e_ms=e2e_ms,
-        output_tokens_per_s=found.tokens_per_second * question.copies,
+        ttft_ms=float(found.ttft),  # its numbers may be numpy's, which JSON does not know
+        tpot_ms=float(found.tpot),
+        e2e_ms=float(e2e_ms),
+        output_tokens_per_s=float(found.tokens_per_second) * question.copies,
         predictor=f"{PACKAGE} {metadata.version(PACKAGE)}, its table of "
         f"{found.backend_name} {found.backend_version} on {found.system_name}",
         warning=found.kv_cache_warning or "",
