@@ -146,3 +146,27 @@ def test_a_table_gets_its_answers_beside_ours(servetune, tmp_path):
     assert unknown["tpot_ms"]
     assert unknown["aiconfigurator_tpot_ms"] == ""
     assert "no table of the GPU L4" in unknown["aiconfigurator_error"]
+
+
+def test_drafts_are_priced_and_their_acceptance_is_said(servetune):
+    plain = data(servetune(*ON_H100, "--json"))["chosen"]["answer"]
+    drafts = ("--draft-tokens", "3", "--draft-method", "ngram", "--draft-acceptance", "0.8")
+    drafted = data(servetune(*ON_H100, *drafts, "--json"))["chosen"]["answer"]
+    gained = 1 + 0.8 + 0.8**2 + 0.8**3
+    alone = plain["best_latency"]["itl_ms"] / drafted["best_latency"]["itl_ms"]
+    assert 0.8 * gained < alone < gained
+    assert any(f"{gained:.2f} tokens gained" in note for note in drafted["notes"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--draft-tokens", "0"), "draft-tokens"),
+        (("--draft-tokens", "2", "--draft-acceptance", "1.5"), "draft-acceptance"),
+        (("--draft-acceptance", "0.5"), "say how many with draft_tokens"),
+    ],
+)
+def test_drafts_that_cannot_be_are_one_clear_line(servetune, arguments, says):
+    done = servetune(*ON_H100, *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr

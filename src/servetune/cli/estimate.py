@@ -84,6 +84,27 @@ ENGINES = tuple(name for name in DEFAULTS if name != "simulated")
 )
 @click.option("--kv-cache-dtype", default=None, help="[default: the model's]")
 @click.option("--max-model-len", type=click.IntRange(min=1), default=None, metavar="TOKENS")
+@click.option(
+    "--draft-tokens",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="COUNT",
+    help="Tokens drafted ahead of each step (speculative decoding).",
+)
+@click.option(
+    "--draft-method",
+    default=None,
+    metavar="NAME",
+    help="Who drafts, in vLLM's words: ngram, mtp, eagle. [default: a layer, as mtp]",
+)
+@click.option(
+    "--draft-acceptance",
+    "draft_acceptance_fraction",
+    type=click.FloatRange(0, 1),
+    default=None,
+    metavar="FRACTION",
+    help="Share of drafted tokens that are right. [default: 0.6, an assumption]",
+)
 @options.constraints
 @options.confidence
 @options.calibration
@@ -162,6 +183,9 @@ def estimate(
     quantization: str | None,
     kv_cache_dtype: str | None,
     max_model_len: int | None,
+    draft_tokens: int | None,
+    draft_method: str | None,
+    draft_acceptance_fraction: float | None,
     constraints: str | None,
     confidence: float,
     calibration_name: str | None,
@@ -199,6 +223,9 @@ def estimate(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         max_model_len=max_model_len,
+        draft_tokens=draft_tokens,
+        draft_method=draft_method,
+        draft_acceptance_fraction=draft_acceptance_fraction,
     )
     if everywhere:
         nodes = advice.machines("instance" if instance_name else "gpu", service)

@@ -100,17 +100,23 @@ def _work(part: Part, law: StepLaw, step: Step) -> tuple[str, str, str, float, f
     if isinstance(part, AttentionOp):
         pairs = part.pairs(step.prefill_tokens, step.prefill_pairs)
         keys = part.keys(step.decode_sequences, step.decode_context_tokens)
-        flops = part.prefill_flops_per_pair * pairs + part.decode_flops_per_key * keys
+        flops = part.prefill_flops_per_pair * pairs
+        flops += part.decode_flops_per_key * keys * step.tokens_each
         moved_bytes = part.cache_bytes_per_key * (keys + step.prefill_tokens)
         name = "attention" if part.window is None else f"attention, last {part.window:,} keys"
         return name, "attention", "bf16", part.count * flops, part.count * moved_bytes
-    if part == "elementwise":
-        moved = ops.elementwise_bytes_per_token * step.tokens
-        return "norms and gates", "small kernels", "", 0.0, moved
-    if part == "sampling":
-        moved = ops.vocab * law.coefficients.sampling_bytes_per_logit * step.logit_rows
-        return "sampling", "small kernels", "", 0.0, moved
-    return "agreement of devices", "agreement", "", 0.0, 0.0
+    sampled_bytes = ops.vocab * law.coefficients.sampling_bytes_per_logit * step.logit_rows
+    name, kind, moved_bytes = {
+        "elementwise": (
+            "norms and gates",
+            "small kernels",
+            ops.elementwise_bytes_per_token * step.tokens,
+        ),
+        "sampling": ("sampling", "small kernels", sampled_bytes),
+        "drafting": ("drafting", "small kernels", 0.0),
+        "agreement": ("agreement of devices", "agreement", 0.0),
+    }[part]
+    return name, kind, "", 0.0, moved_bytes
 
 
 def _side(kind: str, math_dtype: str, work: _Work, device: Device) -> str:

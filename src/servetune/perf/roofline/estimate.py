@@ -13,6 +13,11 @@ from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.breakdown import StepPart, breakdown
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.drafting import (
+    acceptance_of,
+    drafts_on_device,
+    tokens_per_step,
+)
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.interval import Interval, interval_of
 from servetune.perf.roofline.ops import ExpertsOp, MatrixOp, Step
@@ -319,7 +324,13 @@ def _roofline(
 
     def decode(sequences: int) -> Phase:
         context = sequences * moments.context_tokens
-        return phase(Step(decode_sequences=sequences, decode_context_tokens=context))
+        return phase(
+            Step(
+                decode_sequences=sequences,
+                decode_context_tokens=context,
+                tokens_each=law.tokens_each,
+            )
+        )
 
     return Roofline(
         math_dtype=heaviest.math_dtype if heaviest.math_dtype in ridges else "bf16",
@@ -366,7 +377,8 @@ def _concurrency_limits(
         )
 
     def decode_s(sequences: int) -> float:
-        return law.seconds(0, 0.0, 0, sequences, sequences * moments.context_tokens)
+        step_s = law.seconds(0, 0.0, 0, sequences, sequences * moments.context_tokens)
+        return step_s / tokens_per_step(plan)
 
     spent_s = first_token_factor * law.coefficients.request_s
     holders = {
@@ -422,6 +434,18 @@ def _notes(asked: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple
         )
     if plan.pipeline_parallel > 1:
         notes.append("pipeline stages are timed one after another: throughput is a lower bound")
+    if plan.draft_tokens is not None:
+        assumed = " (assumed; measure it)" if plan.draft_acceptance_fraction is None else ""
+        notes.append(
+            f"drafts: {plan.draft_tokens} tokens a step, {acceptance_of(plan):.0%} of each "
+            f"right{assumed}, so {tokens_per_step(plan):.2f} tokens gained; "
+            + (
+                "drafting costs one layer and the output head per token; its weights are not in "
+                "the memory"
+                if drafts_on_device(plan)
+                else "looking them up costs the device nothing"
+            )
+        )
     if asked.prefix_caching:  # on by default, where it says nothing about the workload
         notes.append("prefix caching is on: prompts that share a beginning will do better")
     if node.price is not None and plan.device_count < node.device_count:

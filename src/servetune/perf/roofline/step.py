@@ -16,6 +16,7 @@ from servetune.perf.roofline.collectives import (
     Collective,
     all_reduce_law,
 )
+from servetune.perf.roofline.drafting import drafts_on_device
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.ops import (
     AttentionOp,
@@ -81,7 +82,9 @@ class StepLaw:
                         * c.attention_memory_fraction
                         * (c.latent_memory_share if op.latent else 1.0)
                     ),
-                    op.decode_flops_per_key / (device.bf16_flops * c.attention_compute_fraction),
+                    (1 + (plan.draft_tokens or 0))
+                    * op.decode_flops_per_key
+                    / (device.bf16_flops * c.attention_compute_fraction),
                 ),
             )
             for op in ops.attentions
@@ -94,6 +97,8 @@ class StepLaw:
         self._hand_overs = plan.pipeline_parallel - 1
         self._send = _scaled(node, 2, c)
         self._graphs = not plan.enforce_eager
+        self.tokens_each = 1 + (plan.draft_tokens or 0)
+        self._drafted = drafts_on_device(plan)
         self._dense: dict[tuple[float, float], float] = {}
 
     def __call__(self, step: Step) -> float:
@@ -118,10 +123,13 @@ class StepLaw:
 
         Averages may be given, such as the 7.5 sequences of a steady state.
         """
-        tokens = prefill_tokens + decode_sequences
+        decode_tokens = decode_sequences * self.tokens_each
+        tokens = prefill_tokens + decode_tokens
         if tokens == 0:
             return 0.0
-        device_s = self._dense_seconds(tokens, prefill_sequences + decode_sequences)
+        device_s = self._dense_seconds(tokens, prefill_sequences + decode_tokens)
+        if self._drafted and decode_sequences:
+            device_s += self._drafting_s(decode_sequences)
         for op, pair_s, key_s in self._attentions:
             if prefill_tokens:
                 extra = self.coefficients.attention_extra_pairs_per_token * prefill_tokens
@@ -146,13 +154,16 @@ class StepLaw:
             steps: How many.
         """
         contexts = context_tokens + sequences * np.arange(steps, dtype=np.float64)
-        device_s = np.full(steps, self._dense_seconds(sequences, sequences))
+        tokens = sequences * self.tokens_each
+        device_s = np.full(steps, self._dense_seconds(tokens, tokens))
+        if self._drafted:
+            device_s += self._drafting_s(sequences)
         for op, _, key_s in self._attentions:
             if op.window is None:
                 device_s += key_s * contexts
             else:
                 device_s += key_s * np.minimum(contexts, sequences * op.window)
-        floor_s = self._launch_floor_s(sequences)
+        floor_s = self._launch_floor_s(tokens)
         device_s *= self.coefficients.device_factor
         run_s: FloatArray = self._host_s(sequences) + np.maximum(device_s, floor_s)
         return run_s
@@ -193,6 +204,8 @@ class StepLaw:
             ("sampling", sampled_bytes / self._bytes_per_s),
             ("agreement", self._agreement_s(step.tokens, step.logit_rows)),
         ]
+        if self._drafted and step.decode_sequences:
+            parts.append(("drafting", self._drafting_s(step.decode_sequences)))
         return [(part, c.device_factor * seconds) for part, seconds in parts]
 
     def _host_s(self, sequences: float) -> float:
@@ -222,6 +235,11 @@ class StepLaw:
             self._dense.clear()
         self._dense[key] = seconds
         return seconds
+
+    def _drafting_s(self, sequences: float) -> float:
+        """One layer and the output head for every drafted token, one after another."""
+        layer_s = self._dense_seconds(sequences, 0.0) / self.ops.layer_count
+        return self._drafted * (layer_s + _line_s(self._logit_lines, sequences))
 
     def _experts_s(
         self, op: ExpertsOp, flops_per_s: float, bytes_per_s: float, tokens: float
