@@ -180,6 +180,15 @@ def test_copies_multiply_its_throughput_and_nothing_else():
 
 
 @real
+def test_a_precision_that_its_tables_lack_is_a_reason_without_paths():
+    config = load_config("Qwen/Qwen3-8B", catalogue_first=True)
+    asked = msgspec.structs.replace(run(gpu="H200", kv_cache_dtype="fp8"), engine="sglang")
+    with pytest.raises(PlanError, match=r"^aiconfigurator has no answer: .*data missing") as caught:
+        second_opinion(asked, config)
+    assert "site-packages" not in caught.value.message
+
+
+@real
 def test_its_own_refusal_is_one_clear_line():
     model = "meta-llama/Llama-3.1-405B-Instruct"
     with pytest.raises(PlanError, match=r"^aiconfigurator has no answer: .*does not fit") as caught:

@@ -92,6 +92,8 @@ def predict_rows(
         added += list(SECOND_COLUMNS)
         for row, other in zip(predicted, theirs, strict=True):
             row.update({name: other[name.removeprefix(SECOND)] for name in SECOND_COLUMNS})
+        answered = sum(not row["error"] for row in theirs)
+        echo(f"aiconfigurator has an answer to {answered} of {len(theirs)} rows")
     carried = [name for name in columns if name not in added]
     write_text(out, _text([*carried, *added], predicted))
     failed = sum(bool(row["error"]) for row in predicted)

@@ -24,6 +24,7 @@ import io
 import json
 import logging
 import math
+import re
 import tempfile
 from collections.abc import Mapping
 from importlib import metadata
@@ -129,6 +130,10 @@ CLASSES: Mapping[str, tuple[str, bool]] = MappingProxyType(
         "gemma4_text": ("Gemma4ForConditionalGeneration", True),
     }
 )
+
+
+#: Where its tables lie here, which tells a reader nothing.
+_PATH = re.compile(r"(?: (?:at|from|in))? /[^\s,;]+")
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,7 +313,7 @@ def _asked(model: str, question: Question, name: str) -> Any:
         except Exception as error:
             # Any of its own classes, KeyError and ValueError among them, means the same here.
             text = str(error).replace(model, name).strip().splitlines()
-            reason = text[0][:300] if text else ""
+            reason = _PATH.sub("", text[0])[:300] if text else ""
             raise PlanError(
                 f"{PACKAGE} has no answer: {type(error).__name__}: {reason}",
                 hint="leave --estimator out for servetune's own, which extrapolates",
