@@ -271,11 +271,11 @@ def _roof_panel(figure: RooflineFigure) -> Iterator[str]:
     yield _line(left, bottom, right, bottom, "base")
     yield _text((left + right) / 2, bottom + 36, "FLOP per byte of memory traffic", "", "middle")
     yield _text(left - 8, top - 6, "FLOP/s", "small", "end")
-    taken = list(_roof_labels(figure, x, y))
     for roof in figure.roofs:
         yield _roof_line(roof, figure.memory_bytes_per_s, x, y)
     dots = sorted(figure.dots, key=lambda dot: -dot.share_fraction)
     places = [(x(dot.flops_per_byte), y(dot.flops_per_s), _radius(dot)) for dot in dots]
+    taken = list(_roof_labels(figure, x, y, places))
     yield from (_dot(dot, *place) for dot, place in zip(dots, places, strict=True))
     yield from (mark for mark, _ in taken)
     boxes = [box for _, box in taken]
@@ -294,25 +294,49 @@ def _roof_line(roof: Roof, bytes_per_s: float, x: _Axis, y: _Axis) -> str:
 _Box = tuple[float, float, float, float]
 
 
-def _roof_labels(figure: RooflineFigure, x: _Axis, y: _Axis) -> Iterator[tuple[str, _Box]]:
+def _roof_labels(
+    figure: RooflineFigure, x: _Axis, y: _Axis, places: Sequence[tuple[float, float, float]]
+) -> Iterator[tuple[str, _Box]]:
     for roof in figure.roofs:
         text = f"{roof.dtype} {_si(roof.flops_per_s)}FLOP/s"
         at = (x.end - 6, y(roof.flops_per_s) - 7)
         box = (at[0] - _width_of(text), at[1] - 12, at[0], at[1] + 4)
         yield _text(*at, text, "name halo", "end"), box
-    lowest = max(x.low, y.low / figure.memory_bytes_per_s)
-    ridge = min(roof.flops_per_s for roof in figure.roofs) / figure.memory_bytes_per_s
-    at_x = math.sqrt(lowest * ridge)
-    px, py = x(at_x), y(at_x * figure.memory_bytes_per_s)
-    rise = y(2 * at_x * figure.memory_bytes_per_s) - py
-    angle = math.degrees(math.atan2(rise, x(2 * at_x) - px))
-    text = f"memory {_si(figure.memory_bytes_per_s)}B/s"
-    half = _width_of(text) / 2
+    yield _memory_label(figure, x, y, places)
+
+
+def _memory_label(
+    figure: RooflineFigure, x: _Axis, y: _Axis, places: Sequence[tuple[float, float, float]]
+) -> tuple[str, _Box]:
+    """Along the slanted part of the roof, where fewest dots are beneath it."""
+    bytes_per_s = figure.memory_bytes_per_s
+    lowest = max(x.low, y.low / bytes_per_s)
+    ridge = min(roof.flops_per_s for roof in figure.roofs) / bytes_per_s
+    text = f"memory {_si(bytes_per_s)}B/s"
+    run = x(2 * lowest) - x(lowest)
+    rise = y(2 * lowest * bytes_per_s) - y(lowest * bytes_per_s)
+    angle = math.atan2(rise, run)
+    wide = _width_of(text) / 2 * math.cos(angle) + 6
+    high = _width_of(text) / 2 * -math.sin(angle) + 6
+
+    def placed(part: float) -> _Box:
+        at = lowest ** (1 - part) * ridge**part
+        px, py = x(at), y(at * bytes_per_s) - 9
+        return (px - wide, py - high, px + wide, py + high)
+
+    def covered(box: _Box) -> int:
+        # A name beside its dot takes room, too.
+        return sum(
+            _overlap(box, (px - r - 70, py - r, px + r + 70, py + r)) for px, py, r in places
+        )
+
+    box = min((placed(part) for part in (0.5, 0.62, 0.38, 0.74, 0.26)), key=covered)
+    px, py = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
     mark = (
-        f'<text class="name halo" text-anchor="middle" transform="translate({px:.1f} {py - 9:.1f})'
-        f' rotate({angle:.1f})">{html.escape(text)}</text>'
+        f'<text class="name halo" text-anchor="middle" transform="translate({px:.1f} {py:.1f}) '
+        f'rotate({math.degrees(angle):.1f})">{html.escape(text)}</text>'
     )
-    yield mark, (px - half * 0.8, py - 40, px + half * 0.5, py - 6)
+    return mark, box
 
 
 def _radius(dot: Dot) -> float:
