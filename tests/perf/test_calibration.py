@@ -120,7 +120,7 @@ def test_estimate_sweep_and_offers_correct_alike() -> None:
     assert swept.point == answer.best_latency
     offer, plain = (
         cheapest_offers(
-            PLAN, SHAPE, [MACHINE], LOAD, holds=lambda _: True, calibrations=calibrations
+            PLAN, SHAPE, [MACHINE], LOAD, holds=lambda _on, _swept: True, calibrations=calibrations
         )[0].best
         for calibrations in ({"H100": BOTH}, {"L4": BOTH})
     )
