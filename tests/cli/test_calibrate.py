@@ -1,3 +1,4 @@
+import csv
 import json
 from pathlib import Path
 
@@ -73,6 +74,87 @@ def test_estimates_are_corrected_and_say_so(run):
     corrected = json.loads(run(*base, "--calibration", "l4").stdout)["chosen"]["answer"]
     assert corrected["best_latency"]["itl_ms"] != plain["best_latency"]["itl_ms"]
     assert "calibrated by 3" in corrected["coefficients"]
+
+
+def slowed_first_tokens(tmp_path, times=3):
+    """Three journals' worth of the published trial with later first tokens."""
+    trial = json.loads(PUBLISHED.read_text().splitlines()[0])
+    trial["results"]["mean_ttft_ms"] *= times
+    lines = []
+    for seed in range(3):
+        trial["config"]["client_args"]["seed"] = seed
+        lines.append(json.dumps(trial))
+    path = tmp_path / "late.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_first_tokens_are_corrected_in_every_form_of_estimate(run, tmp_path):
+    assert run("calibrate", slowed_first_tokens(tmp_path), "--name", "late").returncode == 0
+    kept = json.loads(run("calibrate", "--show", "late", "--json").stdout)["calibration"]
+    assert kept["ttft_factor"] > 1.2
+    one = ("estimate", *ON_L4, "--tensor-parallel", "4", "--json")
+
+    def alone(*arguments):
+        done = run(*arguments)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    plain, late = alone(*one)["chosen"], alone(*one, "--calibration", "late")["chosen"]
+    first, corrected = (each["answer"]["best_latency"] for each in (plain, late))
+    assert corrected["ttft_ms"] == pytest.approx(kept["ttft_factor"] * first["ttft_ms"], rel=1e-6)
+    assert corrected["itl_ms"] == pytest.approx(kept["tpot_factor"] * first["itl_ms"], rel=1e-6)
+    assert plain["answer"]["interval"]["extrapolation"] != "anchored"
+    band, wide = late["answer"]["interval"], plain["answer"]["interval"]
+    assert band["extrapolation"] == "anchored"
+    assert band["ttft_high_factor"] < wide["ttft_high_factor"]
+    assert band["high_factor"] < wide["high_factor"]
+
+    sweep = ("estimate", *ON_L4, "--sweep", "--target", "latency", "--top", "1", "--json")
+    quick, slow = (alone(*sweep, *extra)["ranked"][0] for extra in ((), ("--calibration", "late")))
+    assert slow["swept"]["point"]["ttft_ms"] > 1.1 * quick["swept"]["point"]["ttft_ms"]
+    assert slow["interval"]["extrapolation"] == "anchored"
+    assert "corrected by measured runs" in run(*sweep[:-1], "--calibration", "late").stdout
+
+
+def test_rows_of_a_table_are_corrected_where_the_calibration_is_of_them(run, tmp_path):
+    assert run("calibrate", slowed_first_tokens(tmp_path), "--name", "late").returncode == 0
+    rows = "model,gpu,isl,osl,concurrency,tp\n"
+    rows += "Qwen/Qwen3-4B,L4,512,128,8,4\nQwen/Qwen3-4B,H100,512,128,8,1\n"
+    (tmp_path / "rows.csv").write_text(rows)
+    batch = ("estimate", "--batch", "rows.csv", "--out")
+    assert run(*batch, "plain.csv").returncode == 0
+    assert run(*batch, "late.csv", "--calibration", "late").returncode == 0
+    plain, late = (
+        list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
+        for name in ("plain", "late")
+    )
+    assert float(late[0]["ttft_ms"]) > 1.2 * float(plain[0]["ttft_ms"])
+    spread = [float(r["ttft_high_ms"]) / float(r["ttft_low_ms"]) for r in (plain[0], late[0])]
+    assert spread[1] < spread[0]
+    assert late[1] == plain[1]
+    only_h100 = rows.splitlines()
+    (tmp_path / "other.csv").write_text("\n".join([only_h100[0], only_h100[2]]) + "\n")
+    done = run("estimate", "--batch", "other.csv", "--out", "o.csv", "--calibration", "late")
+    assert "none is corrected" in done.stderr
+
+
+def test_only_machines_with_the_measured_device_are_corrected(run, tmp_path):
+    assert run("calibrate", slowed_first_tokens(tmp_path), "--name", "late").returncode == 0
+    buying = ("estimate", "--model", "Qwen/Qwen3-4B", "--instance", "all", "--json", "--top", "99")
+    plain, late = (
+        {
+            offer["node"]["name"]: offer
+            for offer in json.loads(run(*buying, *extra).stdout)["offers"]
+        }
+        for extra in ((), ("--calibration", "late"))
+    )
+    changed = {name for name in plain if plain[name] != late[name]}
+    assert changed
+    assert {plain[name]["node"]["device"]["name"] for name in changed} == {"L4"}
+    done = run("estimate", "--model", "Qwen/Qwen3-8B", *buying[3:5], "--calibration", "late")
+    assert done.returncode == 2
+    assert "Qwen3-4B" in done.stderr
 
 
 def test_calibrations_are_listed_and_removed(run):

@@ -381,3 +381,15 @@ def test_json_files_end_with_a_newline_and_hold_no_placeholder_but_the_role() ->
         if name.endswith(".json"):
             json.loads(text)
             assert text.count("${") == (1 if name == "model.json" else 0)
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if "plan" in CASES[name]])
+def test_drafted_tokens_reach_the_container_and_what_only_predicts_does_not(case: str) -> None:
+    given = CASES[case]
+    drafting = altered(
+        given["plan"], draft_tokens=3, draft_method="ngram", draft_acceptance_fraction=0.5
+    )
+    environment = render(**{**given, "plan": drafting}).json("environment.json")
+    assert not any("acceptance" in f"{name}{said}".lower() for name, said in environment.items())
+    back = parse_environment(given["container"], environment)
+    assert (back.draft_tokens, back.draft_method) == (3, "ngram")

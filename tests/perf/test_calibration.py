@@ -7,8 +7,9 @@ import pytest
 
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf import Anchor, Calibration, calibrated, estimate, simulate
-from servetune.perf.roofline import RunPoint
+from servetune.perf import Anchor, Calibration, calibrated, estimate, performance_at, simulate
+from servetune.perf.roofline import Run, RunPoint, price_runs
+from servetune.perf.sweep import cheapest_offers, sweep
 from servetune.plan.plan import Plan
 from servetune.workload import Fixed, Workload
 
@@ -80,6 +81,80 @@ def test_a_calibration_slows_estimate_and_simulation_alike() -> None:
     assert not plain.interval.calibrated
     usual, late = (simulate(plan, shape, machine, load, calibration=c) for c in (None, slow))
     assert late.busy_s == pytest.approx(2 * usual.busy_s)
+
+
+SHAPE, MACHINE = load_shape("Qwen/Qwen3-4B", catalogue_first=True), node(gpu="H100")
+PLAN = Plan(model=SHAPE.name, max_num_seqs=256)
+LOAD = Workload(lengths=Fixed(500, 100), request_count=8)
+BOTH = Calibration(tpot_factor=1.2, ttft_factor=1.8, tpot_anchors=3, ttft_anchors=3)
+
+
+def test_a_request_alone_takes_exactly_the_factors() -> None:
+    plain, corrected = (
+        performance_at(SHAPE, MACHINE, PLAN, LOAD, 1, calibration=given) for given in (None, BOTH)
+    )
+    assert corrected.itl_ms == pytest.approx(1.2 * plain.itl_ms)
+    assert corrected.ttft_ms == pytest.approx(1.8 * plain.ttft_ms)
+    assert corrected.e2e_ms == pytest.approx(1.8 * plain.ttft_ms + 99 * 1.2 * plain.itl_ms)
+
+
+def test_littles_law_holds_under_a_calibration() -> None:
+    for users in (1, 7, 64, 300):
+        point = performance_at(SHAPE, MACHINE, PLAN, LOAD, users, calibration=BOTH)
+        in_flight = point.requests_per_s * point.e2e_ms / 1000
+        assert in_flight == pytest.approx(users, rel=1e-3)
+
+
+def test_first_tokens_that_nobody_measured_follow_the_steps() -> None:
+    steps_only = Calibration(tpot_factor=1.2, tpot_anchors=3)
+    plain, corrected = (
+        performance_at(SHAPE, MACHINE, PLAN, LOAD, 1, calibration=given)
+        for given in (None, steps_only)
+    )
+    assert corrected.ttft_ms == pytest.approx(1.2 * plain.ttft_ms)
+
+
+def test_estimate_sweep_and_offers_correct_alike() -> None:
+    answer = estimate(SHAPE, MACHINE, PLAN, LOAD, calibration=BOTH)
+    swept = next(sweep([PLAN], SHAPE, MACHINE, LOAD, concurrencies=(1,), calibration=BOTH))
+    assert swept.point == answer.best_latency
+    offer, plain = (
+        cheapest_offers(
+            PLAN, SHAPE, [MACHINE], LOAD, holds=lambda _on, _swept: True, calibrations=calibrations
+        )[0].best
+        for calibrations in ({"H100": BOTH}, {"L4": BOTH})
+    )
+    assert offer is not None
+    assert plain is not None
+    at = offer.point.concurrency
+    expected = performance_at(SHAPE, MACHINE, offer.plan, LOAD, at, calibration=BOTH)
+    assert offer.point == expected
+    assert plain.point == performance_at(SHAPE, MACHINE, plain.plan, LOAD, plain.point.concurrency)
+
+
+def test_a_slower_first_token_lets_fewer_prompts_come_together() -> None:
+    late = Calibration(ttft_factor=2.0, ttft_anchors=2, tpot_anchors=2)
+    plain, slowed = (
+        estimate(SHAPE, MACHINE, PLAN, LOAD, calibration=given).limits for given in (None, late)
+    )
+    assert plain is not None
+    assert slowed is not None
+    assert slowed.prefill < plain.prefill
+    assert slowed.decode == plain.decode
+
+
+def test_runs_are_corrected_each_by_its_own_calibration() -> None:
+    run = Run(
+        shape=SHAPE,
+        node=MACHINE,
+        plan=PLAN,
+        lengths=Fixed(500, 100),
+        concurrency=8,
+        request_count=80,
+    )
+    plain, corrected = price_runs([run, run], [None, BOTH])
+    assert plain == price_runs([run])[0]
+    assert corrected.point == BOTH.on(plain.point)
 
 
 def test_a_calibration_survives_json() -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from servetune.cli.output import echo
-from servetune.errors import PlanError
-from servetune.hardware import Node, device_names, instances, node
+from servetune.errors import InputError, PlanError
+from servetune.hardware import Node, Service, device_names, instances, node
 from servetune.metrics import LATENCIES, Constraint, value_of
 from servetune.models import NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.roofline import Caution, OperatingPoint, caution_of
+from servetune.perf.roofline import Caution, Interval, OperatingPoint, caution_of, interval_of
 from servetune.perf.sweep import LADDER, Offer, Swept, cheapest_offers, plans_of, sweep
 from servetune.plan import Plan
+from servetune.trials.calibrations import KeptCalibration
 from servetune.trials.simulated import percentiles_of, simulated_results
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 from servetune.workload import Workload
@@ -56,11 +58,13 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         caution: What its times were multiplied by before the constraints judged them.
         results: The simulator's, where percentiles had to be judged; else `None`.
+        interval: Within which factors its times are expected.
     """
 
     swept: Swept
     caution: Caution
     results: dict[str, Any] | None = None
+    interval: Interval
 
 
 class Priced(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +158,7 @@ def ranked_plans(
     target: str,
     top: int,
     quantizations: Sequence[str | None],
+    calibration: Calibration | None = None,
 ) -> tuple[list[Ranked], Priced]:
     """The best plans that hold every limit, and what they were chosen from.
 
@@ -161,9 +166,10 @@ def ranked_plans(
     the target best. Percentiles are judged by simulating the leaders in order until enough
     hold; figures that agree to three digits are simulated once.
     """
-    judge = Judge(limits, shape, confidence)
+    judge = Judge(limits, shape, confidence, calibration)
     plans = list(plans_of(plan, shape, on, quantizations=quantizations))
-    priced = list(sweep(plans, shape, on, workload, concurrencies=LADDER))
+    found = sweep(plans, shape, on, workload, concurrencies=LADDER, calibration=calibration)
+    priced = list(found)
     holding = [swept for swept in priced if judge.holds(on, swept.plan, swept.point)]
     order = sorted(holding, key=lambda swept: _merit(swept, target), reverse=True)
     kept: list[Ranked] = []
@@ -179,11 +185,17 @@ def ranked_plans(
         results = None
         if judge.others:
             tried.add(figures)
-            results = _simulated(swept, shape, on, workload, limits)
+            results = _simulated(swept, shape, on, workload, limits, calibration)
             if results is None or not judge.simulated_hold(on, swept.plan, results):
                 continue  # the same plan may hold with fewer users
-        caution = judge.caution(on, swept.plan)
-        kept.append(Ranked(swept=swept, caution=caution, results=results))
+        kept.append(
+            Ranked(
+                swept=swept,
+                caution=judge.caution(on, swept.plan),
+                results=results,
+                interval=interval_of(on, swept.plan, shape, calibration),
+            )
+        )
         done.add(kind)
     trusting = Judge(limits, shape, 0.5)
     face_value = sum(trusting.holds(on, swept.plan, swept.point) for swept in priced)
@@ -196,13 +208,21 @@ def _simulated(
     on: Node,
     workload: Workload,
     limits: tuple[Constraint, ...],
+    calibration: Calibration | None,
 ) -> dict[str, Any] | None:
     users = swept.point.concurrency
     load = msgspec.structs.replace(
         workload, max_concurrency=users, request_count=max(200, 8 * users)
     )
     try:
-        results = simulated_results(swept.plan, shape, on, load, percentiles=percentiles_of(limits))
+        results = simulated_results(
+            swept.plan,
+            shape,
+            on,
+            load,
+            percentiles=percentiles_of(limits),
+            calibration=calibration,
+        )
     except PlanError:
         return None
     rate, price = results["output_throughput"], on.price
@@ -226,17 +246,52 @@ def _kind(plan: Plan) -> tuple[Any, ...]:
     )
 
 
-def machines(kind: str) -> list[Node]:
-    """Machines to choose from: every instance, or 1 to 8 of every GPU."""
+def machines(kind: str, service: str = "sagemaker") -> list[Node]:
+    """Machines to choose from: every instance of a service, or 1 to 8 of every GPU.
+
+    Args:
+        kind: `instance` or `gpu`. A number of GPUs is priced as the cheapest instance with
+            exactly as many, where there is one.
+        service: `sagemaker`, `ec2`, or `all` for both.
+    """
+    services: tuple[Service, ...] = ("sagemaker", "ec2")
+    chosen = [each for each in services if service in (each, "all")]
+    rented = [machine for each in chosen for machine in instances(each).values()]
     if kind == "instance":
-        found = list(instances().values())
+        found = rented
     else:
-        found = [node(gpu=name, count=count) for name in device_names() for count in COUNTS]
+        cheapest = _cheapest_by_devices(rented)
+        found = [
+            _priced_as(node(gpu=name, count=count), cheapest.get((name, count)))
+            for name in device_names()
+            for count in COUNTS
+        ]
     kept = [one for one in found if one.device.vendor in STOCK_VENDORS]
     others = sorted({one.device.vendor for one in found} - {*STOCK_VENDORS, "generic"})
     if others:
         echo(f"left out, because stock vLLM does not run there: {', '.join(others)}")
     return kept
+
+
+def _cheapest_by_devices(rented: Sequence[Node]) -> dict[tuple[str, int], Node]:
+    found: dict[tuple[str, int], Node] = {}
+    for machine in rented:
+        key = (machine.device.name, machine.device_count)
+        best = found.get(key)
+        if machine.price and (best is None or _usd_per_hour(machine) < _usd_per_hour(best)):
+            found[key] = machine
+    return found
+
+
+def _usd_per_hour(machine: Node) -> float:
+    return machine.price.usd_per_hour if machine.price else math.inf
+
+
+def _priced_as(bare: Node, rented: Node | None) -> Node:
+    if rented is None or rented.price is None:
+        return bare
+    price = msgspec.structs.replace(rented.price, source=f"{rented.name}: {rented.price.source}")
+    return msgspec.structs.replace(bare, price=price)
 
 
 def offers(
@@ -246,9 +301,38 @@ def offers(
     workload: Workload,
     limits: tuple[Constraint, ...],
     confidence: float,
+    kept: KeptCalibration | None = None,
 ) -> list[Offer]:
-    """Machines by what a million output tokens cost on them under the limits on means."""
+    """Machines by what a million output tokens cost on them under the limits on means.
+
+    Args:
+        plan: Laid out over each machine in every way that fits.
+        shape: The network.
+        nodes: The machines.
+        workload: What is asked.
+        limits: Those on means are held; others are named and left to a simulation.
+        confidence: With which each limit must be held.
+        kept: Corrects the machines with the device that it was measured on.
+
+    Raises:
+        InputError: The calibration is of another model.
+    """
+    calibrations = {}
+    if kept is not None:
+        if kept.model != shape.name:
+            raise InputError(
+                f"calibration '{kept.name}' is of {kept.model}, not of {shape.name}",
+                hint="leave --calibration out, or measure a trial of this model",
+            )
+        calibrations[kept.device] = kept.calibration
+        echo(f"corrected by '{kept.name}': machines with {kept.device}; all others are not")
     judge = Judge(limits, shape, confidence)
+    corrected = Judge(limits, shape, confidence, kept.calibration if kept else None)
+
+    def holds(on: Node, swept: Swept) -> bool:
+        chosen = corrected if on.device.name in calibrations else judge
+        return chosen.holds(on, swept.plan, swept.point)
+
     if judge.others:
         said = ", ".join(limit.label for limit in judge.others)
         echo(f"{said}: not judged here, a formula gives means; check with --sweep or a simulation")
@@ -257,7 +341,8 @@ def offers(
         shape,
         nodes,
         workload,
-        holds=lambda on, swept: judge.holds(on, swept.plan, swept.point),
+        holds=holds,
+        calibrations=calibrations,
     )
 
 
@@ -284,6 +369,12 @@ def sweep_text(
             f"{format_rate(point.requests_per_s):>6}  {_times(point)}  "
             f"{format_usd(one.swept.cost_per_million_tokens_usd):>10}  {one.swept.plan.label}"
         )
+    widest = max((one.interval for one in ranked), key=lambda each: each.high_factor)
+    yield ""
+    yield (
+        f"Times and rates within a factor of {widest.low_factor:.3g} to {widest.high_factor:.3g}: "
+        f"{widest.basis}"
+    )
     if limits:
         yield ""
         yield confidence_text([one.caution for one in ranked])
@@ -320,16 +411,17 @@ def _range_text(factors: Sequence[float]) -> str:
 def buying_text(found: Sequence[Offer], *, top: int) -> Iterator[str]:
     yield "ESTIMATE (arithmetic, nothing was run): machines by cost per million output tokens"
     yield ""
+    usable = [offer for offer in found if offer.best is not None]
+    wide = max((len(offer.node.label) for offer in usable[:top]), default=7)
     yield (
-        "   #  machine                       $/hour   $/M tokens  concurrency  out tok/s  "
+        f"   #  {'machine':<{wide}}   $/hour  $/M tokens  concurrency  out tok/s  "
         "TTFT      ITL       E2E       plan"
     )
-    usable = [offer for offer in found if offer.best is not None]
     for number, offer in enumerate(usable[:top], start=1):
         assert offer.best is not None
         point, price = offer.best.point, offer.node.price
         yield (
-            f"{number:>4}  {offer.node.label:<28}  "
+            f"{number:>4}  {offer.node.label:<{wide}}  "
             f"{format_usd(price.usd_per_hour if price else None):>7}  "
             f"{format_usd(offer.best.cost_per_million_tokens_usd):>10}  {point.concurrency:>11}  "
             f"{format_rate(point.output_tokens_per_s):>9}  {_times(point)}  "
@@ -345,10 +437,25 @@ def buying_text(found: Sequence[Offer], *, top: int) -> Iterator[str]:
             f"{format_usd(cheapest.node.price.usd_per_hour)}; cheapest per token: "
             f"{priced[0].node.label}"
         )
+        yield from _prices_text(priced[:top])
     left_out = [offer for offer in found if offer.best is None]
     if left_out:
         reasons = sorted({offer.why_not for offer in left_out})
         yield f"{len(left_out)} machines left out: {' or '.join(reasons)}"
+
+
+def _prices_text(priced: Sequence[Offer]) -> Iterator[str]:
+    """Where the prices of the listed machines are from, and of which day."""
+    said: dict[tuple[str, str, str], list[str]] = {}
+    for offer in priced:
+        price = offer.node.price
+        assert price is not None
+        instance_name, _, source = price.source.rpartition(": ")
+        place = said.setdefault((price.region, source, price.date), [])
+        place.append(instance_name or offer.node.name)
+    for (region, source, date), names in said.items():
+        listed = ", ".join(dict.fromkeys(names))
+        yield f"prices: {source}, {region}, on demand, read {date}: {listed}"
 
 
 def _times(point: OperatingPoint) -> str:

@@ -13,14 +13,21 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from servetune.cli.output import echo
 from servetune.errors import InputError, ServetuneError, StoreError
-from servetune.models import NetworkShape, load_shape, shape_from_config
+from servetune.models import NetworkShape, load_config, load_shape, shape_from_config
+from servetune.perf import Calibration
 from servetune.perf.roofline import Run, price_runs
 from servetune.store import write_text
+from servetune.trials.calibrations import KeptCalibration
 from servetune.trials.rows import COLUMNS, answer, run_of
+from servetune.trials.second_opinion import (
+    opinion_columns,
+    require_installed,
+    second_opinion,
+)
 
 __all__ = ["OUTPUT_COLUMNS", "predict_rows"]
 
@@ -36,10 +43,32 @@ OUTPUT_COLUMNS = (
     "fits",
     "error",
 )
+#: Before the name of a column that holds aiconfigurator's answer beside servetune's.
+SECOND = "aiconfigurator_"
+SECOND_COLUMNS = tuple(
+    SECOND + name
+    for name in ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s", "fits", "error")
+)
+
+ConfigOf: TypeAlias = Callable[[str], tuple[dict[str, Any], str | None]]
 
 
-def predict_rows(source: Path, out: Path | None, models_dir: Path | None) -> int:
+def predict_rows(
+    source: Path,
+    out: Path | None,
+    models_dir: Path | None,
+    *,
+    kept: KeptCalibration | None = None,
+    estimator: str = "servetune",
+) -> int:
     """Predict every row of `source` and write the table to `out`; 0 even where rows fail.
+
+    Args:
+        source: The table.
+        out: Where it goes with its predictions.
+        models_dir: Of configurations that come before the catalogue's.
+        kept: Corrects the rows that it is of.
+        estimator: Whose predictions: `servetune`, `aiconfigurator`, or `both`.
 
     Raises:
         InputError: There is no such table, or it lacks a column that every row needs.
@@ -49,10 +78,24 @@ def predict_rows(source: Path, out: Path | None, models_dir: Path | None) -> int
     if models_dir is not None and not models_dir.is_dir():
         raise InputError(f"{models_dir} is not a folder", hint="give --models DIR")
     columns, rows = _table(source)
-    shape_of = functools.cache(functools.partial(_shape, models_dir=models_dir))
-    predicted = _predicted(rows, shape_of)
-    kept = [name for name in columns if name not in OUTPUT_COLUMNS]
-    write_text(out, _text([*kept, *OUTPUT_COLUMNS], predicted))
+    if estimator != "servetune":
+        require_installed()
+    config_of = functools.cache(functools.partial(_config, models_dir=models_dir))
+    shape_of = functools.cache(functools.partial(_shape, config_of=config_of))
+    added = list(OUTPUT_COLUMNS)
+    if estimator == "aiconfigurator":
+        predicted = _second(rows, shape_of, config_of)
+    else:
+        predicted = _predicted(rows, shape_of, kept)
+    if estimator == "both":
+        theirs = _second(rows, shape_of, config_of)
+        added += list(SECOND_COLUMNS)
+        for row, other in zip(predicted, theirs, strict=True):
+            row.update({name: other[name.removeprefix(SECOND)] for name in SECOND_COLUMNS})
+        answered = sum(not row["error"] for row in theirs)
+        echo(f"aiconfigurator has an answer to {answered} of {len(theirs)} rows")
+    carried = [name for name in columns if name not in added]
+    write_text(out, _text([*carried, *added], predicted))
     failed = sum(bool(row["error"]) for row in predicted)
     echo(f"{len(predicted) - failed} of {len(predicted)} rows predicted; {out}")
     return 0
@@ -75,7 +118,15 @@ def _table(source: Path) -> tuple[list[str], list[dict[str, str]]]:
     return columns, rows
 
 
-def _shape(model: str, *, models_dir: Path | None) -> NetworkShape:
+def _shape(model: str, *, config_of: ConfigOf) -> NetworkShape:
+    config, source = config_of(model)
+    if source is None:
+        return load_shape(model, catalogue_first=True)
+    return shape_from_config(config, name=model, source=source)
+
+
+def _config(model: str, *, models_dir: Path | None) -> tuple[dict[str, Any], str | None]:
+    """A model's configuration, and the file in `models_dir` that it is from."""
     if models_dir is not None:
         path = models_dir / f"{model.replace('/', '--')}_config.json"
         if path.is_file():
@@ -88,12 +139,14 @@ def _shape(model: str, *, models_dir: Path | None) -> NetworkShape:
                     )
             except (OSError, ValueError) as error:
                 raise InputError(f"cannot read {path.name}: {error}") from None
-            return shape_from_config(config, name=model, source=path.name)
-    return load_shape(model, catalogue_first=True)
+            return config, path.name
+    return load_config(model, catalogue_first=True), None
 
 
 def _predicted(
-    rows: list[dict[str, str]], shape_of: Callable[[str], NetworkShape]
+    rows: list[dict[str, str]],
+    shape_of: Callable[[str], NetworkShape],
+    kept: KeptCalibration | None,
 ) -> list[dict[str, Any]]:
     """Rows with their answers, or with the reason why there is none."""
     filled: list[dict[str, Any]] = [{**row, **dict.fromkeys(OUTPUT_COLUMNS, "")} for row in rows]
@@ -103,9 +156,33 @@ def _predicted(
             run = run_of(row, shape_of)
             price_runs([run])  # what one row cannot be priced by must not stop the others
             runs.append((place, run))
-    for (place, run), priced in zip(runs, price_runs([run for _, run in runs]), strict=True):
+    corrections = [_correction(kept, run) for _, run in runs]
+    if kept is not None and not any(corrections):
+        echo(f"no row is of {kept.model} on {kept.device} with {kept.engine}: none is corrected")
+    priced_runs = price_runs([run for _, run in runs], corrections)
+    for (place, run), priced, correction in zip(runs, priced_runs, corrections, strict=True):
         with _noted(filled[place]):
-            filled[place].update(answer(run, priced))
+            filled[place].update(answer(run, priced, correction))
+    return filled
+
+
+def _correction(kept: KeptCalibration | None, run: Run) -> Calibration | None:
+    if kept is None or not kept.covers(
+        shape=run.shape, device_name=run.node.device.name, engine=run.engine or run.plan.engine
+    ):
+        return None
+    return kept.calibration
+
+
+def _second(
+    rows: list[dict[str, str]], shape_of: Callable[[str], NetworkShape], config_of: ConfigOf
+) -> list[dict[str, Any]]:
+    """Rows with aiconfigurator's answers; it states no interval."""
+    filled: list[dict[str, Any]] = [{**row, **dict.fromkeys(OUTPUT_COLUMNS, "")} for row in rows]
+    for row, into in zip(rows, filled, strict=True):
+        with _noted(into):
+            run = run_of(row, shape_of)
+            into.update(opinion_columns(second_opinion(run, config_of(row["model"].strip())[0])))
     return filled
 
 

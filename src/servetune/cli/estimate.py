@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,21 @@ import msgspec
 
 from servetune.cli import advice, options
 from servetune.cli.batch import predict_rows
+from servetune.cli.estimate_plot import curve, require_plottable, roofline_figure, write_plot
 from servetune.cli.estimate_text import Split, estimate_text
 from servetune.cli.inputs import chosen_node
-from servetune.cli.output import print_json
-from servetune.errors import DoesNotFit, PlanError
+from servetune.cli.opinions import opinion_text, side_by_side
+from servetune.cli.output import echo, print_json
+from servetune.errors import DoesNotFit, InputError, PlanError
 from servetune.hardware import Node
 from servetune.metrics import Constraint, parse_constraints
 from servetune.models import NetworkShape, load_shape
 from servetune.perf import Calibration
-from servetune.perf.roofline import coefficients_for, length_moments, performance_at
 from servetune.perf.roofline import estimate as priced
+from servetune.perf.roofline import length_moments, performance_at
 from servetune.plan import DEFAULTS, Plan, possible_tensor_parallel
-from servetune.trials.calibrations import calibration_named
+from servetune.trials.calibrations import KeptCalibration, calibration_named
+from servetune.trials.second_opinion import require_installed
 from servetune.workload import SHAREGPT, Fixed, Workload
 
 __all__ = ["estimate"]
@@ -80,9 +84,45 @@ ENGINES = tuple(name for name in DEFAULTS if name != "simulated")
 )
 @click.option("--kv-cache-dtype", default=None, help="[default: the model's]")
 @click.option("--max-model-len", type=click.IntRange(min=1), default=None, metavar="TOKENS")
+@click.option(
+    "--draft-tokens",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="COUNT",
+    help="Tokens drafted ahead of each step (speculative decoding).",
+)
+@click.option(
+    "--draft-method",
+    default=None,
+    metavar="NAME",
+    help="Who drafts, in vLLM's words: ngram, mtp, eagle. [default: a layer, as mtp]",
+)
+@click.option(
+    "--draft-acceptance",
+    "draft_acceptance_fraction",
+    type=click.FloatRange(0, 1),
+    default=None,
+    metavar="FRACTION",
+    help="Share of drafted tokens that are right. [default: 0.6, an assumption]",
+)
 @options.constraints
 @options.confidence
 @options.calibration
+@options.estimator
+@click.option(
+    "--service",
+    type=click.Choice(("sagemaker", "ec2", "all")),
+    default="sagemaker",
+    show_default=True,
+    help="Whose machines and prices --gpu all and --instance all compare.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Draw the chosen plan's roofline and curves, as .svg or .html.",
+)
 @click.option(
     "--target",
     type=click.Choice(("throughput", "latency")),
@@ -143,9 +183,15 @@ def estimate(
     quantization: str | None,
     kv_cache_dtype: str | None,
     max_model_len: int | None,
+    draft_tokens: int | None,
+    draft_method: str | None,
+    draft_acceptance_fraction: float | None,
     constraints: str | None,
     confidence: float,
     calibration_name: str | None,
+    estimator: str,
+    service: str,
+    plot: Path | None,
     target: str,
     sweeping: bool,
     top: int,
@@ -157,10 +203,14 @@ def estimate(
     """What a model can do on a machine: fit, latency, throughput, limits and cost.
 
     Nothing is run or downloaded where the catalogue, a folder or the hub's cache has the model.
-    `--gpu all` and `--instance all` compare machines instead.
+    `--gpu all` and `--instance all` compare machines instead, of SageMaker or EC2 by `--service`.
     """
+    kept = calibration_named(calibration_name) if calibration_name else None
+    everywhere = "all" in (gpu, instance_name)
+    several = sweeping or everywhere
+    _require_sense(plot, estimator, several=several, batch=batch_rows is not None)
     if batch_rows is not None:
-        return predict_rows(batch_rows, batch_out, models_dir)
+        return predict_rows(batch_rows, batch_out, models_dir, kept=kept, estimator=estimator)
     if model is None:
         raise click.UsageError("Missing option '--model'.")
     limits = parse_constraints(constraints or "")
@@ -173,16 +223,20 @@ def estimate(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         max_model_len=max_model_len,
+        draft_tokens=draft_tokens,
+        draft_method=draft_method,
+        draft_acceptance_fraction=draft_acceptance_fraction,
     )
-    if "all" in (gpu, instance_name):
-        kind = "instance" if instance_name else "gpu"
+    if everywhere:
+        nodes = advice.machines("instance" if instance_name else "gpu", service)
         return _buying(
             wanted,
             shape,
             workload,
             limits,
+            nodes,
+            kept,
             confidence=confidence,
-            kind=kind,
             top=top,
             as_json=as_json,
         )
@@ -192,6 +246,7 @@ def estimate(
         instance_name=instance_name,
         price_per_hour_usd=price_per_hour_usd,
     )
+    correction = kept.require_for(shape=shape, node=node) if kept else None
     if sweeping:
         return _sweep(
             wanted,
@@ -199,16 +254,12 @@ def estimate(
             node,
             workload,
             limits,
+            correction,
             confidence=confidence,
             target=target,
             top=top,
             as_json=as_json,
         )
-    correction = (
-        calibration_named(calibration_name).require_for(shape=shape, node=node)
-        if calibration_name
-        else None
-    )
     degrees = (tensor_parallel,) if tensor_parallel else possible_degrees(wanted, shape, node)
     splits = [
         Split(plan=plan, answer=priced(shape, node, plan, workload, calibration=correction))
@@ -219,6 +270,19 @@ def estimate(
         _refuse(splits[-1])
     _require_room(workload, shape, wanted, fitting)
     best = chosen_split(fitting, target)
+    points = curve(best, shape, node, workload, correction)
+    opinions = (
+        []
+        if estimator == "servetune"
+        else side_by_side(best, model, shape, node, workload, correction)
+    )
+    if plot is not None:
+        write_plot(plot, roofline_figure(best, points, node, shape, workload))
+        echo(f"plot       {plot}")
+    if estimator == "aiconfigurator" and not as_json:
+        for line in opinion_text(opinions, shape, node, alone=True):
+            print(line)
+        return 0
     commands = (
         tune_commands(fitting, best, model, node, workload, constraints) if engine == "vllm" else {}
     )
@@ -231,6 +295,8 @@ def estimate(
                 "workload": workload,
                 "chosen": best,
                 "splits": splits,
+                "curve": points,
+                "second_opinion": opinions,
                 "constraints": checked,
                 "tune_commands": commands,
             }
@@ -239,7 +305,28 @@ def estimate(
     shown = checked if limits else None
     for line in estimate_text(best, splits, node, shape, workload, shown, commands):
         print(line)
+    if opinions:
+        print()
+        for line in opinion_text(opinions, shape, node, alone=False):
+            print(line)
     return 0
+
+
+def _require_sense(plot: Path | None, estimator: str, *, several: bool, batch: bool) -> None:
+    """Refuse options that contradict, before anything starts."""
+    if plot is not None:
+        require_plottable(plot)
+        if several or batch:
+            raise InputError(
+                "--plot draws one plan", hint="leave --sweep, --batch and 'all' out beside it"
+            )
+    if estimator != "servetune":
+        if several:
+            raise InputError(
+                "--estimator asks about one plan or the rows of --batch",
+                hint="leave --sweep and 'all' out beside it",
+            )
+        require_installed()
 
 
 def _buying(
@@ -247,20 +334,16 @@ def _buying(
     shape: NetworkShape,
     workload: Workload,
     limits: tuple[Constraint, ...],
+    nodes: Sequence[Node],
+    kept: KeptCalibration | None,
     *,
     confidence: float,
-    kind: str,
     top: int,
     as_json: bool,
 ) -> int:
     """Which machine for this workload at least cost; 1 when none will do."""
     found = advice.offers(
-        _long_enough(plan, shape, workload),
-        shape,
-        advice.machines(kind),
-        workload,
-        limits,
-        confidence,
+        _long_enough(plan, shape, workload), shape, nodes, workload, limits, confidence, kept
     )
     usable = [offer for offer in found if offer.best is not None]
     if as_json:
@@ -279,6 +362,7 @@ def _sweep(
     node: Node,
     workload: Workload,
     limits: tuple[Constraint, ...],
+    correction: Calibration | None,
     *,
     confidence: float,
     target: str,
@@ -297,6 +381,7 @@ def _sweep(
         target=target,
         top=top,
         quantizations=quantizations,
+        calibration=correction,
     )
     if as_json:
         print_json(
@@ -462,13 +547,10 @@ def _checked(
     throughput = best.answer.best_throughput
     if not judge.means or throughput is None:
         return {"judged": [], "by_simulation_only": silent, "concurrency": None}
-    coefficients = coefficients_for(node.device, best.plan.engine)
-    if correction is not None:
-        coefficients = correction.coefficients(coefficients)
     holding = None
     for concurrency in _concurrencies(throughput.concurrency):
         point = performance_at(
-            shape, node, best.plan, workload, concurrency, coefficients=coefficients
+            shape, node, best.plan, workload, concurrency, calibration=correction
         )
         if judge.holds(node, best.plan, point):
             holding = point

@@ -10,7 +10,7 @@ import msgspec
 from servetune.cli.advice import confidence_text
 from servetune.hardware import Node
 from servetune.models import NetworkShape
-from servetune.perf.roofline import Estimate, OperatingPoint
+from servetune.perf.roofline import Estimate, OperatingPoint, Phase
 from servetune.plan import Plan
 from servetune.units import (
     MS_PER_S,
@@ -22,7 +22,12 @@ from servetune.units import (
 )
 from servetune.workload import Fixed, Workload
 
-__all__ = ["Split", "estimate_text"]
+__all__ = ["Split", "binding", "estimate_text"]
+
+
+#: Operations named of each step; the plot and --json have all.
+_PARTS_SAID = 3
+_SIDES = {"compute": "compute", "memory": "memory", "link": "link", "host": "not the device"}
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +143,11 @@ def _times(point: OperatingPoint) -> str:
     return f"{ttft:<9} {itl:<9} {e2e:<10}"
 
 
+def binding(phase: Phase) -> str:
+    """What a step waits for: a side of the roof, or other devices where that is most of it."""
+    return "the link between devices" if phase.agreement_fraction > 0.5 else phase.bound
+
+
 def _roofline_text(answer: Estimate) -> Iterator[str]:
     roofline = answer.roofline
     assert roofline is not None
@@ -151,7 +161,12 @@ def _roofline_text(answer: Estimate) -> Iterator[str]:
         ("decode, one request", roofline.decode),
         ("decode, best batch", roofline.decode_at_best),
     ):
-        yield f"  {name:<21} {phase.flops_per_byte:,.4g}: bound by {phase.bound}"
+        yield f"  {name:<21} {phase.flops_per_byte:,.4g}: bound by {binding(phase)}"
+        largest = ", ".join(
+            f"{part.name} {part.share_fraction:.0%} ({_SIDES[part.side]})"
+            for part in phase.parts[:_PARTS_SAID]
+        )
+        yield f"  {'':<21} {format_seconds(phase.step_ms / MS_PER_S)} a step: {largest}"
     yield f"  critical batch size   {roofline.critical_batch:.0f} sequences"
 
 

@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-__all__ = ["NOT_NEGATIVE", "POSITIVE", "calibration", "confidence", "constraints", "machine"]
+__all__ = [
+    "NOT_NEGATIVE",
+    "POSITIVE",
+    "calibration",
+    "confidence",
+    "constraints",
+    "estimator",
+    "machine",
+]
 
 Command = Callable[..., Any]
 
@@ -85,6 +93,18 @@ def confidence(command: Command) -> Command:
         show_default=True,
         help="Chance with which a predicted plan holds each constraint; 0.5 takes predictions "
         "at face value. See docs/guides/choosing.md.",
+    )(command)
+
+
+def estimator(command: Command) -> Command:
+    """Whose prediction."""
+    return click.option(
+        "--estimator",
+        type=click.Choice(("servetune", "aiconfigurator", "both")),
+        default="servetune",
+        show_default=True,
+        help="NVIDIA's predictor for a second opinion, alone or beside servetune's; "
+        "needs servetune[aiconfigurator].",
     )(command)
 
 

@@ -8,13 +8,15 @@ its latency answers nobody.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import ExpertFeedForward, NetworkShape
+from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
@@ -133,8 +135,10 @@ def sweep(
     *,
     concurrencies: Sequence[int] = LADDER,
     coefficients: Coefficients | None = None,
+    calibration: Calibration | None = None,
 ) -> Iterator[Swept]:
     """Price plans at each concurrency; plans that cannot run are passed over."""
+    first_token_factor = calibration.first_token_factor if calibration else 1.0
     moments = length_moments(workload.lengths, workload.seed)
     laws: dict[Plan, StepLaw] = {}
     for plan in plans:
@@ -148,25 +152,36 @@ def sweep(
         law = laws.get(alike)
         if law is None:  # batch limits say which steps come, not how long one takes
             chosen = coefficients or coefficients_for(node.device, filled.engine)
+            if calibration is not None:
+                chosen = calibration.steady_coefficients(chosen)
             law = laws[alike] = step_law(filled, shape, node, chosen)
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
-        state = SteadyState(law, filled, kv_tokens, moments)
+        state = SteadyState(law, filled, kv_tokens, moments, first_token_factor)
         for concurrency in concurrencies:
             point = state.at(concurrency)
             yield Swept(plan=plan, point=point, cost_per_million_tokens_usd=_cost_usd(node, point))
 
 
 def cheapest_offers(
-    plan: Plan, shape: NetworkShape, nodes: Sequence[Node], workload: Workload, *, holds: Holds
+    plan: Plan,
+    shape: NetworkShape,
+    nodes: Sequence[Node],
+    workload: Workload,
+    *,
+    holds: Holds,
+    calibrations: Mapping[str, Calibration] = MappingProxyType({}),
 ) -> list[Offer]:
     """For each machine the cheapest layout that holds, cheapest machine first.
 
     Machines without a price come after those with one, by throughput per device; machines
-    on which nothing fits or holds come last.
+    on which nothing fits or holds come last. `calibrations` are of this model, by the name
+    of the device that was measured.
     """
     offers = []
     for node in nodes:
-        candidates = list(sweep(list(layouts(plan, shape, node)), shape, node, workload))
+        laid_out = list(layouts(plan, shape, node))
+        calibration = calibrations.get(node.device.name)
+        candidates = list(sweep(laid_out, shape, node, workload, calibration=calibration))
         holding = [swept for swept in candidates if holds(node, swept)]
         if holding:
             offers.append(Offer(node=node, best=min(holding, key=_dearness)))

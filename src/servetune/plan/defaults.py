@@ -27,8 +27,9 @@ Defaults = Mapping[str, Any]
 def resolved(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
     """The Plan with every silent field filled as its engine would fill it.
 
-    `quantization` alone may stay None: it then means the checkpoint's own storage, which
-    engines take from the checkpoint and have no option for. Resolving twice changes nothing.
+    `quantization` may stay None: it then means the checkpoint's own storage, which engines
+    take from the checkpoint and have no option for. So may drafts, which no engine makes
+    unasked. Resolving twice changes nothing.
 
     Raises:
         UnknownName: The engine's defaults are not known.

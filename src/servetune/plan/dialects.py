@@ -8,6 +8,7 @@ to a deployment. Names that no table knows pass through as `Plan.extra`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -67,6 +68,9 @@ _TGI: Mapping[str, str] = MappingProxyType(
     }
 )
 
+#: vLLM's setting for drafted tokens: JSON, where a Plan has fields.
+DRAFTS = "speculative_config"
+
 #: engine -> (its name -> the Plan's field). The simulated engine speaks vLLM's dialect.
 DIALECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"vllm": _VLLM, "simulated": _VLLM, "sglang": _SGLANG, "tgi": _TGI}
@@ -91,12 +95,15 @@ def plan_from_settings(engine: str, model: str, settings: Mapping[str, Setting])
     """
     fields: dict[str, Any] = {}
     extra: dict[str, Setting] = {}
+    drafts = _drafts if DIALECTS.get(engine) is _VLLM else (lambda _: None)
     names = _names_of(engine)
     for raw_name, value in settings.items():
         name = raw_name.replace("-", "_")
         if name not in names and engine in ("vllm", "simulated"):
             name = _ALIASES.get(name, name)
-        if name in names:
+        if name == DRAFTS and (said := drafts(value)) is not None:
+            fields.update(said)
+        elif name in names:
             fields[names[name]] = _checked(names[name], name, value)
         else:
             extra[name] = value
@@ -108,14 +115,44 @@ def settings_of(plan: Plan, engine: str | None = None) -> dict[str, Setting]:
 
     Degrees of parallelism are always written, other fields where they are not `None`.
     Order is the dialect's, then `extra` by name, so that equal plans give equal commands.
+
+    Raises:
+        PlanError: The plan drafts tokens, and the engine's words for that are not known.
     """
     settings: dict[str, Setting] = {}
     for name, field in _names_of(engine or plan.engine).items():
         value = getattr(plan, field)
         if field == "tensor_parallel" or value not in (None, _SILENT.get(field)):
             settings[name] = value
+    if plan.draft_tokens is not None:
+        if _names_of(engine or plan.engine) is not _VLLM:
+            raise PlanError(
+                f"drafted tokens have no words in {engine or plan.engine}'s dialect here",
+                hint="give its own settings for speculative decoding instead",
+            )
+        said: dict[str, Any] = {"num_speculative_tokens": plan.draft_tokens}
+        if plan.draft_method is not None:
+            said["method"] = plan.draft_method
+        settings[DRAFTS] = json.dumps(said, sort_keys=True)
     settings.update(plan.extra)
     return settings
+
+
+def _drafts(value: Setting) -> dict[str, Any] | None:
+    """Fields that a vLLM `speculative_config` says; `None` where it says more than a Plan can.
+
+    Such a setting passes through as it is, and no prediction knows of its drafts.
+    """
+    try:
+        said = json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    if not isinstance(said, dict) or not said.keys() <= {"method", "num_speculative_tokens"}:
+        return None
+    tokens, method = said.get("num_speculative_tokens"), said.get("method")
+    if type(tokens) is not int or not isinstance(method, str | None):
+        return None
+    return {"draft_tokens": tokens, "draft_method": method}
 
 
 _SILENT: Mapping[str, Setting] = {

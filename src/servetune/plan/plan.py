@@ -39,6 +39,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         prefix_caching: Whether equal prompt beginnings are computed once.
         chunked_prefill: Whether a long prompt may be spread over steps.
         enforce_eager: Whether captured graphs are off.
+        draft_tokens: Tokens drafted ahead of each step, which verifies them all; `None` for none.
+        draft_method: Who drafts, in vLLM's words: `ngram` looks them up, `mtp` and `eagle` add a
+            layer of their own.
+        draft_acceptance_fraction: Chance that a drafted token is right if those before it were.
+            The text decides it, so it is for predictions and no engine is told.
         extra: Settings of the engine that have no neutral name, sorted by name, as
             the user spelt them.
     """
@@ -61,18 +66,39 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     prefix_caching: bool | None = None
     chunked_prefill: bool | None = None
     enforce_eager: bool | None = None
+    draft_tokens: int | None = None
+    draft_method: str | None = None
+    draft_acceptance_fraction: float | None = None
     extra: tuple[tuple[str, Setting], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel", "pipeline_parallel", "data_parallel", "replicas"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_tokens"):
+        for name in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_model_len",
+            "block_tokens",
+            "draft_tokens",
+        ):
             value = getattr(self, name)
             _require(value is None or value >= 1, name, value, "1 or more")
         fraction = self.gpu_memory_fraction
         _require(
             fraction is None or 0 < fraction <= 1, "gpu_memory_fraction", fraction, "in (0, 1]"
         )
+        accepted = self.draft_acceptance_fraction
+        _require(
+            accepted is None or 0 <= accepted <= 1,
+            "draft_acceptance_fraction",
+            accepted,
+            "in [0, 1]",
+        )
+        if self.draft_tokens is None and (accepted is not None or self.draft_method is not None):
+            raise PlanError(
+                "a plan that drafts no tokens has no method or acceptance of drafts",
+                hint="say how many with draft_tokens",
+            )
 
     @property
     def devices_per_replica(self) -> int:
@@ -115,6 +141,9 @@ _LABELLED = (
     "prefix_caching",
     "chunked_prefill",
     "enforce_eager",
+    "draft_tokens",
+    "draft_method",
+    "draft_acceptance_fraction",
 )
 
 

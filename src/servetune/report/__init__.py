@@ -14,6 +14,17 @@ from servetune.report.ranking import (
     standing_of,
     varying,
 )
+from servetune.report.roofline import (
+    BandPoint,
+    Curve,
+    Dot,
+    Roof,
+    RooflineFigure,
+    StepBar,
+    StepSlice,
+    roofline_html,
+    roofline_svg,
+)
 from servetune.report.summary import (
     records_from_summary,
     simulated_share,
@@ -29,9 +40,16 @@ from servetune.report.tables import (
 )
 
 __all__ = [
+    "BandPoint",
+    "Curve",
+    "Dot",
     "Gap",
     "Pair",
+    "Roof",
+    "RooflineFigure",
     "Standing",
+    "StepBar",
+    "StepSlice",
     "Varying",
     "candidates_of",
     "comparison_table",
@@ -47,6 +65,8 @@ __all__ = [
     "ranking_table",
     "recommendation_text",
     "records_from_summary",
+    "roofline_html",
+    "roofline_svg",
     "simulated_line",
     "simulated_share",
     "standing_of",

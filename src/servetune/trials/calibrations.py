@@ -64,6 +64,11 @@ class KeptCalibration(msgspec.Struct, frozen=True, kw_only=True):
     anchors: tuple[AnchorTrial, ...]
     made_at: str
 
+    def covers(self, *, shape: NetworkShape, device_name: str, engine: str) -> bool:
+        """Whether it is of this model on this kind of device with this engine."""
+        of = (self.model, self.device, self.engine)
+        return of == (shape.name, device_name, engine)
+
     def require_for(self, *, shape: NetworkShape, node: Node) -> Calibration:
         """The calibration, if it is of this model on this kind of device.
 

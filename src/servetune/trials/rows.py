@@ -17,6 +17,7 @@ import msgspec
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Device, device, node
 from servetune.models import ExpertFeedForward, NetworkShape
+from servetune.perf import Calibration
 from servetune.perf.roofline import PricedRun, Run, interval_of
 from servetune.plan import Plan
 from servetune.workload import UniformRange
@@ -141,9 +142,15 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
     return msgspec.structs.replace(shape, quantization=wanted)
 
 
-def answer(run: Run, priced: PricedRun) -> dict[str, Any]:
-    """The row's output columns: times in ms, with the interval that 90% should lie in."""
-    point, band = priced.point, interval_of(run.node, run.plan, run.shape)
+def answer(run: Run, priced: PricedRun, calibration: Calibration | None = None) -> dict[str, Any]:
+    """The row's output columns: times in ms, with the interval that 90% should lie in.
+
+    Args:
+        run: What was asked.
+        priced: Its point, already corrected where there is a calibration.
+        calibration: Narrows the interval.
+    """
+    point, band = priced.point, interval_of(run.node, run.plan, run.shape, calibration)
     output = run.lengths.output_tokens if isinstance(run.lengths, UniformRange) else 1
     return {
         "ttft_ms": _rounded(point.ttft_ms),

@@ -1,5 +1,7 @@
 """Step times and steady states by formula."""
 
+from servetune.perf.roofline.breakdown import StepPart, breakdown
+from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
 from servetune.perf.roofline.coefficients import COEFFICIENTS, Coefficients, table_for
 from servetune.perf.roofline.collectives import all_gather_s, all_reduce_s
@@ -20,6 +22,7 @@ from servetune.perf.roofline.step import StepLaw, step_law
 
 __all__ = [
     "COEFFICIENTS",
+    "Calibration",
     "Caution",
     "ClosedLoops",
     "Coefficients",
@@ -36,8 +39,10 @@ __all__ = [
     "SteadyState",
     "Step",
     "StepLaw",
+    "StepPart",
     "all_gather_s",
     "all_reduce_s",
+    "breakdown",
     "caution_of",
     "coefficients_for",
     "estimate",

@@ -26,6 +26,7 @@ _TPOT_REACH = 0.6
 _TTFT_REACH = 1.2
 #: Engine times that lie outside the device and scale with the step all the same.
 _STEP_FIELDS = ("device_factor", "step_s", "sequence_s", "prompt_s", "host_layer_s")
+_REQUEST_FIELDS = ("request_s", "prompt_token_s")
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,13 +78,32 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             output_tokens_per_s=point.output_tokens_per_s * point.e2e_ms / e2e_ms,
         )
 
+    @property
+    def first_token_factor(self) -> float:
+        """What is left to correct in first tokens once every time is `tpot_factor` as long.
+
+        One where no first token was measured: they are then as wrong as the steps are.
+        """
+        return self.ttft_factor / self.tpot_factor if self.ttft_anchors else 1.0
+
     def coefficients(self, base: Coefficients) -> Coefficients:
         """Coefficients under which every step takes `tpot_factor` times as long.
 
         For what runs steps, such as the simulator. The factor of first tokens has no place
         there: they follow from the steps.
         """
-        slower = {name: getattr(base, name) * self.tpot_factor for name in _STEP_FIELDS}
+        return self._slower(base, _STEP_FIELDS)
+
+    def steady_coefficients(self, base: Coefficients) -> Coefficients:
+        """For a steady state: a request's own times are slower too.
+
+        With `first_token_factor` on top, first tokens take `ttft_factor` times as long as
+        the law alone says.
+        """
+        return self._slower(base, (*_STEP_FIELDS, *_REQUEST_FIELDS))
+
+    def _slower(self, base: Coefficients, fields: Sequence[str]) -> Coefficients:
+        slower = {name: getattr(base, name) * self.tpot_factor for name in fields}
         name = f"{base.name}, calibrated by {self.tpot_anchors}"
         return msgspec.structs.replace(base, name=name, **slower)
 

@@ -10,8 +10,14 @@ from servetune.errors import DoesNotFit
 from servetune.hardware.device import Device, Node
 from servetune.models import counting
 from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.breakdown import StepPart, breakdown
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.drafting import (
+    acceptance_of,
+    drafts_on_device,
+    tokens_per_step,
+)
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.interval import Interval, interval_of
 from servetune.perf.roofline.ops import ExpertsOp, MatrixOp, Step
@@ -53,11 +59,15 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
         bound: `compute` or `memory`: which takes longer at the rates that kernels reach.
         agreement_fraction: Share of the step in which devices wait for each other's data;
             large where a slow link and not the roof decides.
+        step_ms: What the whole step takes.
+        parts: Where that time goes, the longest first.
     """
 
     flops_per_byte: float
     bound: str
     agreement_fraction: float
+    step_ms: float
+    parts: tuple[StepPart, ...]
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,8 +180,8 @@ def estimate(
         plan: Fields that are `None` take the engine's defaults.
         workload: Its law of lengths is read; concurrency is searched.
         coefficients: Of the step law; the device's own by default.
-        calibration: From measured runs of this model on this machine; steps are
-            corrected by it, and first tokens as far as they follow from steps.
+        calibration: From measured runs of this model on this machine; steps and first
+            tokens are corrected by it, each by its own factor.
         ttft_limit_ms: For the prefill limit.
         itl_limit_ms: For the decode limit.
 
@@ -181,26 +191,20 @@ def estimate(
     """
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
-    chosen = coefficients or coefficients_for(node.device, filled.engine)
-    if calibration is not None:
-        chosen = calibration.coefficients(chosen)
+    chosen, first_token_factor = _corrected(coefficients, calibration, node, filled)
     divided = memory(filled, shape, node.device)
     misfit = _misfit(filled, shape, node)
     moments = length_moments(workload.lengths, workload.seed)
     best_latency = best_throughput = roofline = concurrency = cost_usd = None
     if misfit is None:
         law = step_law(filled, shape, node, chosen)
-        state = SteadyState(law, filled, divided.kv_tokens_at(moments.context_tokens), moments)
+        kv_tokens = divided.kv_tokens_at(moments.context_tokens)
+        state = SteadyState(law, filled, kv_tokens, moments, first_token_factor)
         best_latency = state.at(1)
         best_throughput = _best_throughput(state, filled)
         roofline = _roofline(law, node.device, moments, best_throughput, filled)
         concurrency = _concurrency_limits(
-            law,
-            filled,
-            divided.kv_tokens_at(moments.context_tokens),
-            moments,
-            ttft_limit_ms,
-            itl_limit_ms,
+            law, filled, kv_tokens, moments, ttft_limit_ms, itl_limit_ms, first_token_factor
         )
         cost_usd = _cost_usd(node, best_throughput)
     return Estimate(
@@ -233,6 +237,7 @@ def performance_at(
     concurrency: int,
     *,
     coefficients: Coefficients | None = None,
+    calibration: Calibration | None = None,
 ) -> OperatingPoint:
     """The steady state of a plan with `concurrency` requests in flight.
 
@@ -242,11 +247,21 @@ def performance_at(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    law = step_law(filled, shape, node, coefficients)
+    chosen, first_token_factor = _corrected(coefficients, calibration, node, filled)
+    law = step_law(filled, shape, node, chosen)
     moments = length_moments(workload.lengths, workload.seed)
-    return SteadyState(law, filled, divided.kv_tokens_at(moments.context_tokens), moments).at(
-        concurrency
-    )
+    kv_tokens = divided.kv_tokens_at(moments.context_tokens)
+    return SteadyState(law, filled, kv_tokens, moments, first_token_factor).at(concurrency)
+
+
+def _corrected(
+    coefficients: Coefficients | None, calibration: Calibration | None, node: Node, plan: Plan
+) -> tuple[Coefficients, float]:
+    """Coefficients of a steady state, and the factor on its first tokens."""
+    chosen = coefficients or coefficients_for(node.device, plan.engine)
+    if calibration is None:
+        return chosen, 1.0
+    return calibration.steady_coefficients(chosen), calibration.first_token_factor
 
 
 def _misfit(plan: Plan, shape: NetworkShape, node: Node) -> str | None:
@@ -303,11 +318,19 @@ def _roofline(
             flops_per_byte=flops / moved_bytes,
             bound="compute" if computes else "memory",
             agreement_fraction=law.agreement_s(step) / law(step),
+            step_ms=law(step) * MS_PER_S,
+            parts=breakdown(law, step, device),
         )
 
     def decode(sequences: int) -> Phase:
         context = sequences * moments.context_tokens
-        return phase(Step(decode_sequences=sequences, decode_context_tokens=context))
+        return phase(
+            Step(
+                decode_sequences=sequences,
+                decode_context_tokens=context,
+                tokens_each=law.tokens_each,
+            )
+        )
 
     return Roofline(
         math_dtype=heaviest.math_dtype if heaviest.math_dtype in ridges else "bf16",
@@ -332,12 +355,13 @@ def _concurrency_limits(
     moments: LengthMoments,
     ttft_limit_ms: float,
     itl_limit_ms: float,
+    first_token_factor: float,
 ) -> ConcurrencyLimits:
     assert plan.max_num_seqs is not None
     assert plan.max_num_batched_tokens is not None
     copies = plan.replicas * plan.data_parallel
     prompts_per_step = max(1.0, plan.max_num_batched_tokens / moments.input_tokens)
-    full_step_s = law.seconds(
+    full_step_s = first_token_factor * law.seconds(
         prompts_per_step * moments.input_tokens,
         prompts_per_step * moments.prompt_pairs,
         prompts_per_step,
@@ -348,14 +372,15 @@ def _concurrency_limits(
     def prefill_s(prompts: int) -> float:
         if prompts > prompts_per_step:
             return full_step_s * prompts / prompts_per_step
-        return law.seconds(
+        return first_token_factor * law.seconds(
             prompts * moments.input_tokens, prompts * moments.prompt_pairs, prompts, 0, 0.0
         )
 
     def decode_s(sequences: int) -> float:
-        return law.seconds(0, 0.0, 0, sequences, sequences * moments.context_tokens)
+        step_s = law.seconds(0, 0.0, 0, sequences, sequences * moments.context_tokens)
+        return step_s / tokens_per_step(plan)
 
-    spent_s = law.coefficients.request_s
+    spent_s = first_token_factor * law.coefficients.request_s
     holders = {
         "memory": int(kv_tokens // moments.longest_tokens) * copies,
         "decode": _most(decode_s, itl_limit_ms / MS_PER_S) * copies,
@@ -409,6 +434,18 @@ def _notes(asked: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple
         )
     if plan.pipeline_parallel > 1:
         notes.append("pipeline stages are timed one after another: throughput is a lower bound")
+    if plan.draft_tokens is not None:
+        assumed = " (assumed; measure it)" if plan.draft_acceptance_fraction is None else ""
+        notes.append(
+            f"drafts: {plan.draft_tokens} tokens a step, {acceptance_of(plan):.0%} of each "
+            f"right{assumed}, so {tokens_per_step(plan):.2f} tokens gained; "
+            + (
+                "drafting costs one layer and the output head per token; its weights are not in "
+                "the memory"
+                if drafts_on_device(plan)
+                else "looking them up costs the device nothing"
+            )
+        )
     if asked.prefix_caching:  # on by default, where it says nothing about the workload
         notes.append("prefix caching is on: prompts that share a beginning will do better")
     if node.price is not None and plan.device_count < node.device_count:

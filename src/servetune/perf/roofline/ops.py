@@ -55,6 +55,7 @@ class Step(msgspec.Struct, frozen=True):
         decode_sequences: Running sequences, one token each.
         decode_context_tokens: Keys that those see, all sequences together, their own
             new token included.
+        tokens_each: Tokens computed per decoding sequence: its next one, and those drafted.
     """
 
     prefill_tokens: int = 0
@@ -62,15 +63,16 @@ class Step(msgspec.Struct, frozen=True):
     prefill_sequences: int = 0
     decode_sequences: int = 0
     decode_context_tokens: float = 0.0
+    tokens_each: int = 1
 
     @property
     def tokens(self) -> int:
-        return self.prefill_tokens + self.decode_sequences
+        return self.prefill_tokens + self.decode_sequences * self.tokens_each
 
     @property
     def logit_rows(self) -> int:
         """Sequences that get a token at the end of the step."""
-        return self.prefill_sequences + self.decode_sequences
+        return self.prefill_sequences + self.decode_sequences * self.tokens_each
 
 
 class MatrixOp(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,7 +223,8 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
         for op in self.attentions:
             pairs = op.pairs(step.prefill_tokens, step.prefill_pairs)
             keys = op.keys(step.decode_sequences, step.decode_context_tokens)
-            total += op.count * (op.prefill_flops_per_pair * pairs + op.decode_flops_per_key * keys)
+            decode_flops = op.decode_flops_per_key * keys * step.tokens_each
+            total += op.count * (op.prefill_flops_per_pair * pairs + decode_flops)
         return float(total)
 
     def moved_bytes(self, step: Step) -> float:

@@ -9,6 +9,7 @@ import msgspec
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.laws import Stack, columns_of
@@ -61,11 +62,19 @@ class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
     misfit: str | None
 
 
-def price_runs(runs: Sequence[Run]) -> list[PricedRun]:
+def price_runs(
+    runs: Sequence[Run], calibrations: Sequence[Calibration | None] | None = None
+) -> list[PricedRun]:
     """Every run's point; equal plans, machines and lengths are worked out once.
+
+    Args:
+        runs: In any order.
+        calibrations: Per run, from measured runs of that model on that machine; no run is
+            corrected where they are not given.
 
     Raises:
         UnknownName: A plan's engine has no known defaults.
+        PlanError: A plan drafts tokens, which only the steady state prices.
     """
     if not runs:
         return []
@@ -73,6 +82,10 @@ def price_runs(runs: Sequence[Run]) -> list[PricedRun]:
     moments: dict[Lengths, LengthMoments] = {}
     priced, plans, kv_tokens, misfits = [], [], [], []
     for run in runs:
+        if run.plan.draft_tokens is not None:
+            raise PlanError(
+                "drafted tokens are not priced in whole runs", hint="estimate one plan instead"
+            )
         plan = resolved(run.plan, run.shape, run.node.device)
         key = (id(run.shape), *(getattr(plan, name) for name in _READ_BY_OPERATIONS))
         if key not in work:
@@ -97,7 +110,10 @@ def price_runs(runs: Sequence[Run]) -> list[PricedRun]:
     ]
     points = loops.points(columns_of(coefficients))
     return [
-        PricedRun(point=point, misfit=misfit) for point, misfit in zip(points, misfits, strict=True)
+        PricedRun(point=calibration.on(point) if calibration else point, misfit=misfit)
+        for point, misfit, calibration in zip(
+            points, misfits, calibrations or [None] * len(runs), strict=True
+        )
     ]
 
 

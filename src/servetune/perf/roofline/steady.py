@@ -3,7 +3,8 @@
 | symbol | here |
 |---|---|
 | C | requests in flight on one copy of the model |
-| I, D | mean prompt tokens; decode steps of a request, mean output tokens - 1 |
+| I, D | mean prompt tokens; decode steps of a request, (mean output tokens - 1) / m |
+| m | tokens gained per step: 1, or more where tokens are drafted (`drafting`) |
 | B | sequences that decode at the same time, on average |
 | tau | step time that a decoding sequence sees |
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.roofline.step import StepLaw
 from servetune.plan.plan import Plan
 from servetune.units import MS_PER_S
@@ -105,16 +107,27 @@ class SteadyState:
 
     Attributes:
         most_running: Largest B that cache, `max_num_seqs` and token budget allow, per copy.
+        first_token_factor: On times from the start of a prompt to its first token, from a
+            calibration; waiting for a place follows from Little's law all the same.
     """
 
-    def __init__(self, law: StepLaw, plan: Plan, kv_tokens: float, moments: LengthMoments) -> None:
+    def __init__(
+        self,
+        law: StepLaw,
+        plan: Plan,
+        kv_tokens: float,
+        moments: LengthMoments,
+        first_token_factor: float = 1.0,
+    ) -> None:
         assert plan.max_num_seqs is not None
         assert plan.max_num_batched_tokens is not None
         self.moments = moments
+        self.first_token_factor = first_token_factor
         self._law = law
         self._budget = plan.max_num_batched_tokens
         self._copies = plan.replicas * plan.data_parallel
-        self._decode_steps = moments.output_tokens - 1
+        self._gained = tokens_per_step(plan)
+        self._decode_steps = (moments.output_tokens - 1) / self._gained
         c = law.coefficients
         self._request_s = c.request_s + c.prompt_token_s * moments.input_tokens
         whole_tokens = moments.input_tokens + moments.output_tokens
@@ -123,7 +136,8 @@ class SteadyState:
         )
         caps = [float(plan.max_num_seqs), kv_tokens / kept_tokens]
         if self._decode_steps > 0:
-            caps.append(self._budget / (1 + moments.input_tokens / self._decode_steps))
+            each = law.tokens_each + moments.input_tokens / self._decode_steps
+            caps.append(self._budget / each)
         if c.admission_steps:
             taken = max(1.0, self._budget // moments.input_tokens)
             caps.append(taken * max(1.0, self._decode_steps / c.admission_steps))
@@ -179,7 +193,8 @@ class SteadyState:
             squares = tau_s**2
         residual_s = others * squares / (2 * tau_s)  # of the step in progress on arrival
         own_s = self._mixed_s(max(1.0, prompts_per_step), running * others)
-        return _Balance(self._request_s + residual_s + own_s, tau_s)
+        first_s = self.first_token_factor * (self._request_s + residual_s + own_s)
+        return _Balance(first_s, tau_s)
 
     def _decode_s(self, sequences: float) -> float:
         return self._law.seconds(0, 0.0, 0, sequences, sequences * self.moments.context_tokens)
@@ -193,7 +208,8 @@ class SteadyState:
         if self._law.coefficients.prompts_apart and sequences:
             return self._mixed_s(prompts, 0.0) + self._decode_s(sequences)
         tokens = prompts * self.moments.input_tokens
-        steps = max(1.0, tokens / max(1.0, self._budget - sequences))
+        left = self._budget - sequences * self._law.tokens_each
+        steps = max(1.0, tokens / max(1.0, left))
         return steps * self._law.seconds(
             tokens / steps,
             prompts * self.moments.prompt_pairs / steps,
@@ -205,8 +221,9 @@ class SteadyState:
     def _prefill_only(self, concurrency: int, share: float, busy_copies: int) -> OperatingPoint:
         """Answers of one token: as many prompts per step as the budget takes."""
         prompts = min(share, max(1.0, self._budget / self.moments.input_tokens))
-        step_s = self._mixed_s(prompts, 0.0)
-        rate = min(prompts / step_s, share / (self._request_s + step_s))
+        step_s = self.first_token_factor * self._mixed_s(prompts, 0.0)
+        request_s = self.first_token_factor * self._request_s
+        rate = min(prompts / step_s, share / (request_s + step_s))
         queued = share > prompts
         return self._point(concurrency, 0.0, rate * busy_copies, share / rate, 0.0, queued)
 
@@ -224,7 +241,7 @@ class SteadyState:
             concurrency=concurrency,
             running=running,
             ttft_ms=ttft_s * MS_PER_S,
-            itl_ms=tau_s * MS_PER_S,
+            itl_ms=tau_s / self._gained * MS_PER_S,
             e2e_ms=e2e_s * MS_PER_S,
             requests_per_s=rate_per_s,
             input_tokens_per_s=rate_per_s * self.moments.input_tokens,

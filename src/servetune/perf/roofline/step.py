@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,11 +16,23 @@ from servetune.perf.roofline.collectives import (
     Collective,
     all_reduce_law,
 )
+from servetune.perf.roofline.drafting import drafts_on_device
 from servetune.perf.roofline.factors import coefficients_for
-from servetune.perf.roofline.ops import ExpertsOp, MatrixOp, Operations, Step, operations
+from servetune.perf.roofline.ops import (
+    AttentionOp,
+    ExpertsOp,
+    MatrixOp,
+    Operations,
+    Step,
+    operations,
+)
 from servetune.plan.plan import Plan
 
-__all__ = ["StepLaw", "exchange_group", "step_law"]
+__all__ = ["Part", "StepLaw", "exchange_group", "step_law"]
+
+#: What a device spends a step's time on: an operation, `elementwise` (norms, rotary, gates),
+#: `sampling`, or `agreement` with other devices.
+Part: TypeAlias = MatrixOp | ExpertsOp | AttentionOp | str
 
 FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -69,7 +82,9 @@ class StepLaw:
                         * c.attention_memory_fraction
                         * (c.latent_memory_share if op.latent else 1.0)
                     ),
-                    op.decode_flops_per_key / (device.bf16_flops * c.attention_compute_fraction),
+                    (1 + (plan.draft_tokens or 0))
+                    * op.decode_flops_per_key
+                    / (device.bf16_flops * c.attention_compute_fraction),
                 ),
             )
             for op in ops.attentions
@@ -85,6 +100,8 @@ class StepLaw:
         self._hand_overs = plan.pipeline_parallel - 1
         self._send = _scaled(node, 2, c)
         self._graphs = not plan.enforce_eager
+        self.tokens_each = 1 + (plan.draft_tokens or 0)
+        self._drafted = drafts_on_device(plan)
         self._dense: dict[tuple[float, float], float] = {}
 
     def __call__(self, step: Step) -> float:
@@ -109,10 +126,13 @@ class StepLaw:
 
         Averages may be given, such as the 7.5 sequences of a steady state.
         """
-        tokens = prefill_tokens + decode_sequences
+        decode_tokens = decode_sequences * self.tokens_each
+        tokens = prefill_tokens + decode_tokens
         if tokens == 0:
             return 0.0
-        device_s = self._dense_seconds(tokens, prefill_sequences + decode_sequences)
+        device_s = self._dense_seconds(tokens, prefill_sequences + decode_tokens)
+        if self._drafted and decode_sequences:
+            device_s += self._drafting_s(decode_sequences)
         for op, pair_s, key_s in self._attentions:
             if prefill_tokens:
                 extra = self.coefficients.attention_extra_pairs_per_token * prefill_tokens
@@ -137,13 +157,16 @@ class StepLaw:
             steps: How many.
         """
         contexts = context_tokens + sequences * np.arange(steps, dtype=np.float64)
-        device_s = np.full(steps, self._dense_seconds(sequences, sequences))
+        tokens = sequences * self.tokens_each
+        device_s = np.full(steps, self._dense_seconds(tokens, tokens))
+        if self._drafted:
+            device_s += self._drafting_s(sequences)
         for op, _, key_s in self._attentions:
             if op.window is None:
                 device_s += key_s * contexts
             else:
                 device_s += key_s * np.minimum(contexts, sequences * op.window)
-        floor_s = self._launch_floor_s(sequences)
+        floor_s = self._launch_floor_s(tokens)
         device_s *= self.coefficients.device_factor
         run_s: FloatArray = self._host_s(sequences) + np.maximum(device_s, floor_s)
         return run_s
@@ -152,6 +175,41 @@ class StepLaw:
         """The part of the step in which devices wait for each other's data."""
         factor = self.coefficients.device_factor
         return factor * self._agreement_s(step.tokens, step.logit_rows)
+
+    def device_parts_s(self, step: Step) -> list[tuple[Part, float]]:
+        """The device's time for the step by operation; they take place in series.
+
+        What the engine adds, and a launch that takes longer than all of this, is the rest of
+        the step.
+        """
+        ops, c = self.ops, self.coefficients
+        plain = [op for op in ops.matrices if not op.logits_only]
+        heads = [op for op in ops.matrices if op.logits_only]
+        parts: list[tuple[Part, float]] = []
+        for matrices, lines, rows in (
+            (plain, self._token_lines, step.tokens),
+            (heads, self._logit_lines, step.logit_rows),
+        ):
+            parts += [(op, _line_s([line], rows)) for op, line in zip(matrices, lines, strict=True)]
+        parts += [(each[0], self._experts_s(*each, step.tokens)) for each in self._experts]
+        extra = c.attention_extra_pairs_per_token * step.prefill_tokens
+        for op, pair_s, key_s in self._attentions:
+            kernels_s = op.count * (c.attention_s + (c.latent_s if op.latent else 0.0))
+            pairs = op.pairs(step.prefill_tokens, step.prefill_pairs)
+            pairs_s = pair_s * (pairs + extra) if step.prefill_tokens else 0.0
+            keys_s = key_s * op.keys(step.decode_sequences, step.decode_context_tokens)
+            parts.append((op, kernels_s + pairs_s + keys_s))
+        elementwise_s = ops.layer_count * c.elementwise_per_layer * c.elementwise_s
+        elementwise_s += ops.elementwise_bytes_per_token * step.tokens / self._bytes_per_s
+        sampled_bytes = ops.vocab * c.sampling_bytes_per_logit * step.logit_rows
+        parts += [
+            ("elementwise", elementwise_s),
+            ("sampling", sampled_bytes / self._bytes_per_s),
+            ("agreement", self._agreement_s(step.tokens, step.logit_rows)),
+        ]
+        if self._drafted and step.decode_sequences:
+            parts.append(("drafting", self._drafting_s(step.decode_sequences)))
+        return [(part, c.device_factor * seconds) for part, seconds in parts]
 
     def _host_s(self, sequences: float) -> float:
         return self.coefficients.step_s + self.coefficients.sequence_s * sequences
@@ -169,18 +227,8 @@ class StepLaw:
             return known
         ops, c = self.ops, self.coefficients
         seconds = _line_s(self._token_lines, tokens) + _line_s(self._logit_lines, logit_rows)
-        for op, flops_per_s, bytes_per_s in self._experts:
-            seconds += op.count * (
-                c.experts_s
-                + max(
-                    (
-                        op.flops_per_token * tokens
-                        + c.experts_extra_rows * op.touched(tokens) * op.flops_per_extra_row
-                    )
-                    / flops_per_s,
-                    op.moved_bytes(tokens, ops.activation_bytes) / bytes_per_s,
-                )
-            )
+        for each in self._experts:
+            seconds += self._experts_s(*each, tokens)
         seconds += self._attention_kernels_s
         seconds += ops.layer_count * c.elementwise_per_layer * c.elementwise_s
         seconds += ops.elementwise_bytes_per_token * tokens / self._bytes_per_s
@@ -190,6 +238,22 @@ class StepLaw:
             self._dense.clear()
         self._dense[key] = seconds
         return seconds
+
+    def _drafting_s(self, sequences: float) -> float:
+        """One layer and the output head for every drafted token, one after another."""
+        layer_s = self._dense_seconds(sequences, 0.0) / self.ops.layer_count
+        return self._drafted * (layer_s + _line_s(self._logit_lines, sequences))
+
+    def _experts_s(
+        self, op: ExpertsOp, flops_per_s: float, bytes_per_s: float, tokens: float
+    ) -> float:
+        c = self.coefficients
+        flops = (
+            op.flops_per_token * tokens
+            + c.experts_extra_rows * op.touched(tokens) * op.flops_per_extra_row
+        )
+        moved_bytes = op.moved_bytes(tokens, self.ops.activation_bytes)
+        return op.count * (c.experts_s + max(flops / flops_per_s, moved_bytes / bytes_per_s))
 
     def _agreement_s(self, tokens: float, logit_rows: float) -> float:
         ops = self.ops

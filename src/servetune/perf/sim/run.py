@@ -79,6 +79,10 @@ def simulate(
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
     """
+    if plan.draft_tokens is not None:
+        raise PlanError(
+            "drafted tokens are not simulated", hint="servetune estimate prices them by formula"
+        )
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)

@@ -1,0 +1,172 @@
+"""The options of `estimate` that draw, ask somebody else, or choose a service."""
+
+import csv
+import importlib.util
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+ON_H100 = ("estimate", "--model", "Qwen/Qwen3-8B", "--gpu", "H100")
+INSTALLED = importlib.util.find_spec("aiconfigurator") is not None
+REASON = "aiconfigurator is not installed: pip install 'servetune[aiconfigurator]'"
+
+
+def data(done):
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_parts_of_each_step_add_up(servetune):
+    roofline = data(servetune(*ON_H100, "--json"))["chosen"]["answer"]["roofline"]
+    for phase in ("prefill", "decode", "decode_at_best"):
+        parts = roofline[phase]["parts"]
+        assert sum(part["time_ms"] for part in parts) == pytest.approx(roofline[phase]["step_ms"])
+        assert {"attention", "matrices", "engine"} <= {part["kind"] for part in parts}
+
+
+def test_the_text_says_which_operations_bind(servetune):
+    done = servetune(*ON_H100)
+    assert done.returncode == 0, done.stderr
+    roofline = done.stdout.split("Roofline")[1].split("Concurrency limits")[0]
+    assert "gate and up" in roofline
+    assert "(compute)" in roofline
+    assert "(memory)" in roofline
+
+
+@pytest.mark.parametrize("name", ["plan.svg", "plan.html"])
+def test_a_plot_is_written_and_shows_the_operations(servetune, tmp_path, name):
+    done = servetune(*ON_H100, "--plot", name)
+    assert done.returncode == 0, done.stderr
+    drawn = (tmp_path / name).read_text()
+    for said in ("Qwen/Qwen3-8B on 1x H100", "gate and up", "best throughput", "bf16 989 TFLOP/s"):
+        assert said in drawn
+    if name.endswith(".svg"):
+        ET.fromstring(drawn.split("\n", 1)[1])
+
+
+def test_answers_of_one_token_have_no_gaps_to_draw(servetune, tmp_path):
+    done = servetune(*ON_H100, "--output-len", "1", "--plot", "plan.html")
+    assert done.returncode == 0, done.stderr
+    drawn = (tmp_path / "plan.html").read_text()
+    assert "<caption>TTFT" in drawn
+    assert "<caption>ITL" not in drawn
+
+
+def test_the_curve_of_the_plot_is_in_the_data(servetune):
+    found = data(servetune(*ON_H100, "--json"))
+    users = [point["concurrency"] for point in found["curve"]]
+    assert users == sorted(users)
+    assert found["chosen"]["answer"]["best_throughput"] in found["curve"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--plot", "plan.png"), "draws .svg or .html"),
+        (("--plot", "plan.svg", "--sweep"), "--plot draws one plan"),
+        (("--estimator", "both", "--sweep"), "--estimator asks about one plan"),
+        (("--estimator", "magic"), "magic"),
+        (("--service", "azure"), "azure"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_one_clear_line(servetune, tmp_path, arguments, says):
+    done = servetune(*ON_H100, *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not list(tmp_path.glob("plan.*"))
+
+
+def test_services_are_compared_alone_and_together(servetune):
+    def names(service):
+        found = servetune(
+            *ON_H100[:3], "--instance", "all", "--service", service, "--top", "999", "--json"
+        )
+        return {offer["node"]["name"] for offer in data(found)["offers"]}
+
+    sagemaker, ec2, both = names("sagemaker"), names("ec2"), names("all")
+    assert all(name.startswith("ml.") for name in sagemaker)
+    assert ec2
+    assert not any(name.startswith("ml.") for name in ec2)
+    assert both == sagemaker | ec2
+
+
+def test_numbers_of_gpus_have_the_price_of_the_service(servetune):
+    def l4(service):
+        asked = ("--gpu", "all", "--service", service, "--top", "999", "--json")
+        offers = data(servetune("estimate", "--model", "Qwen/Qwen3-4B", *asked))["offers"]
+        return next(o["node"]["price"] for o in offers if o["node"]["name"] == "1x L4")
+
+    hosted, rented = l4("sagemaker"), l4("ec2")
+    assert rented["usd_per_hour"] < hosted["usd_per_hour"]
+    assert hosted["source"].startswith("ml.")
+    assert l4("all") == rented
+
+
+def test_prices_name_their_list_and_day(servetune):
+    done = servetune(*ON_H100[:3], "--instance", "all", "--service", "all", "--top", "20")
+    prices = [line for line in done.stdout.splitlines() if line.startswith("prices: ")]
+    assert len(prices) >= 2
+    assert all("AWS Pric" in line and ", read 20" in line for line in prices)
+
+
+@pytest.mark.skipif(INSTALLED, reason="aiconfigurator is installed")
+def test_a_second_opinion_names_the_command_that_installs_it(servetune, tmp_path):
+    (tmp_path / "rows.csv").write_text("model,gpu,isl,osl,concurrency\n")
+    for asked in (ON_H100, ("estimate", "--batch", "rows.csv", "--out", "out.csv")):
+        done = servetune(*asked, "--estimator", "aiconfigurator")
+        assert done.returncode == 2
+        assert "pip install 'servetune[aiconfigurator]'" in done.stderr
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.skipif(not INSTALLED, reason=REASON)
+def test_both_predictions_are_side_by_side(servetune):
+    done = servetune(*ON_H100, "--estimator", "both")
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.split("Second opinion")[1]
+    whose = [line.split()[1] for line in rows.splitlines() if line.strip()[:1].isdigit()]
+    assert whose == ["servetune", "aiconfigurator"] * (len(whose) // 2)
+    assert len(whose) >= 4
+    assert "NVIDIA's prediction by aiconfigurator 0.12" in rows
+    found = data(servetune(*ON_H100, "--estimator", "both", "--json"))["second_opinion"]
+    assert found[0]["ours"]["concurrency"] == 1
+    assert all(one["theirs"]["ttft_ms"] > 0 for one in found)
+
+
+@pytest.mark.skipif(not INSTALLED, reason=REASON)
+def test_a_table_gets_its_answers_beside_ours(servetune, tmp_path):
+    rows = "model,gpu,isl,osl,concurrency\nQwen/Qwen3-8B,H100,512,128,8\n"
+    (tmp_path / "rows.csv").write_text(rows + "Qwen/Qwen3-8B,L4,512,128,8\n")
+    done = servetune("estimate", "--batch", "rows.csv", "--out", "o.csv", "--estimator", "both")
+    assert done.returncode == 0, done.stderr
+    known, unknown = csv.DictReader((tmp_path / "o.csv").read_text().splitlines())
+    assert 0.3 < float(known["aiconfigurator_tpot_ms"]) / float(known["tpot_ms"]) < 3
+    assert known["aiconfigurator_error"] == ""
+    assert unknown["tpot_ms"]
+    assert unknown["aiconfigurator_tpot_ms"] == ""
+    assert "no table of the GPU L4" in unknown["aiconfigurator_error"]
+
+
+def test_drafts_are_priced_and_their_acceptance_is_said(servetune):
+    plain = data(servetune(*ON_H100, "--json"))["chosen"]["answer"]
+    drafts = ("--draft-tokens", "3", "--draft-method", "ngram", "--draft-acceptance", "0.8")
+    drafted = data(servetune(*ON_H100, *drafts, "--json"))["chosen"]["answer"]
+    gained = 1 + 0.8 + 0.8**2 + 0.8**3
+    alone = plain["best_latency"]["itl_ms"] / drafted["best_latency"]["itl_ms"]
+    assert 0.8 * gained < alone < gained
+    assert any(f"{gained:.2f} tokens gained" in note for note in drafted["notes"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--draft-tokens", "0"), "draft-tokens"),
+        (("--draft-tokens", "2", "--draft-acceptance", "1.5"), "draft-acceptance"),
+        (("--draft-acceptance", "0.5"), "say how many with draft_tokens"),
+    ],
+)
+def test_drafts_that_cannot_be_are_one_clear_line(servetune, arguments, says):
+    done = servetune(*ON_H100, *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr

@@ -1,0 +1,164 @@
+"""What drafted tokens gain and cost; in theory first, then in the law and the estimate."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from servetune.errors import PlanError
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.perf import estimate, performance_at, simulate
+from servetune.perf.roofline import Run, Step, breakdown, price_runs, step_law
+from servetune.perf.roofline.drafting import tokens_per_step
+from servetune.plan import Plan, plan_from_settings, resolved, settings_of
+from servetune.workload import Fixed, Workload
+
+SHAPE, MACHINE = load_shape("Qwen/Qwen3-8B", catalogue_first=True), node(gpu="H100")
+PLAN = Plan(model=SHAPE.name)
+LOAD = Workload(lengths=Fixed(1000, 501), request_count=8)
+
+
+def drafting(tokens=3, accepted=0.7, method=None):
+    return msgspec.structs.replace(
+        PLAN, draft_tokens=tokens, draft_acceptance_fraction=accepted, draft_method=method
+    )
+
+
+def law_of(plan):
+    return step_law(resolved(plan, SHAPE, MACHINE.device), SHAPE, MACHINE)
+
+
+@pytest.mark.parametrize("accepted", [0.0, 0.35, 0.8, 1.0])
+def test_the_gain_is_that_of_a_run_of_lucky_coins(accepted):
+    """Draws of k coins: all before the first tail count, and one token comes for free."""
+    rng = np.random.default_rng(4)
+    coins = rng.random((200_000, 3)) < accepted
+    gained = 1 + np.cumprod(coins, axis=1).sum(axis=1).mean()
+    assert tokens_per_step(drafting(3, accepted)) == pytest.approx(gained, rel=0.01)
+
+
+def test_without_drafts_nothing_changes():
+    assert tokens_per_step(PLAN) == 1.0
+    assert law_of(PLAN).tokens_each == 1
+
+
+def test_drafts_that_are_never_right_only_cost():
+    plain = performance_at(SHAPE, MACHINE, PLAN, LOAD, 64)
+    wasted = performance_at(SHAPE, MACHINE, drafting(accepted=0.0), LOAD, 64)
+    assert wasted.itl_ms > plain.itl_ms
+    assert wasted.output_tokens_per_s < plain.output_tokens_per_s
+
+
+def test_free_drafts_that_are_always_right_divide_the_gap_of_one_user():
+    """Reading the weights is all that a single user waits for: four tokens for one reading."""
+    plain = performance_at(SHAPE, MACHINE, PLAN, LOAD, 1)
+    lucky = performance_at(SHAPE, MACHINE, drafting(3, 1.0, "ngram"), LOAD, 1)
+    assert lucky.itl_ms == pytest.approx(plain.itl_ms / 4, rel=0.03)
+    assert lucky.ttft_ms == pytest.approx(plain.ttft_ms, rel=1e-9)
+
+
+def test_better_drafts_are_never_slower_and_looking_up_is_never_dearer():
+    gaps = [
+        performance_at(SHAPE, MACHINE, drafting(3, a), LOAD, 32).itl_ms for a in (0, 0.3, 0.6, 0.9)
+    ]
+    assert gaps == sorted(gaps, reverse=True)
+    looked_up = performance_at(SHAPE, MACHINE, drafting(3, 0.6, "ngram"), LOAD, 32)
+    assert looked_up.itl_ms < gaps[2]
+
+
+def test_drafts_help_a_crowd_less_than_a_single_user():
+    """A crowd's matrices are bound by compute, and verified tokens are computed whole."""
+    short = Workload(lengths=Fixed(64, 501), request_count=8)
+    gains = []
+    for users in (1, 1024):
+        plain, drafted = (
+            performance_at(SHAPE, MACHINE, plan, short, users)
+            for plan in (PLAN, drafting(3, 0.7, "ngram"))
+        )
+        gains.append(plain.itl_ms / drafted.itl_ms)
+    assert gains[0] > 2
+    assert gains[1] < 0.7 * gains[0]
+
+
+@pytest.mark.parametrize("users", [1, 20, 300])
+def test_littles_law_and_tokens_are_conserved(users):
+    point = performance_at(SHAPE, MACHINE, drafting(), LOAD, users)
+    assert point.requests_per_s * point.e2e_ms / 1000 == pytest.approx(users, rel=1e-3)
+    assert point.output_tokens_per_s == pytest.approx(501 * point.requests_per_s)
+    assert point.e2e_ms == pytest.approx(point.ttft_ms + 500 * point.itl_ms)
+
+
+def test_a_step_adds_up_and_a_run_of_steps_is_its_steps():
+    law = law_of(drafting())
+    step = Step(decode_sequences=16, decode_context_tokens=16 * 900.0, tokens_each=4)
+    parts = breakdown(law, step, MACHINE.device)
+    assert sum(part.time_ms for part in parts) == pytest.approx(1000 * law(step))
+    assert any(part.name == "drafting" for part in parts)
+    assert sum(part.flops for part in parts) == pytest.approx(law.ops.flops(step))
+    run = law.decode_run_s(16, 16 * 900, 3)
+    assert run == pytest.approx([law.seconds(0, 0.0, 0, 16, 16 * (900 + n)) for n in range(3)])
+
+
+def test_the_estimate_says_what_it_assumed():
+    said = " ".join(estimate(SHAPE, MACHINE, drafting(2, 0.5), LOAD).notes)
+    assert "1.75 tokens gained" in said
+    assert "assumed" not in said
+    assert "assumed" in " ".join(estimate(SHAPE, MACHINE, drafting(2, None), LOAD).notes)
+
+
+def test_what_cannot_price_drafts_refuses_them():
+    with pytest.raises(PlanError, match="not simulated"):
+        simulate(drafting(), SHAPE, MACHINE, LOAD)
+    run = Run(
+        shape=SHAPE,
+        node=MACHINE,
+        plan=drafting(),
+        lengths=LOAD.lengths,
+        concurrency=4,
+        request_count=8,
+    )
+    with pytest.raises(PlanError, match="not priced in whole runs"):
+        price_runs([run])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"draft_tokens": 0},
+        {"draft_tokens": 2, "draft_acceptance_fraction": 1.2},
+        {"draft_method": "ngram"},
+        {"draft_acceptance_fraction": 0.5},
+    ],
+)
+def test_drafts_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(PlanError):
+        Plan(model="m", **wrong)
+
+
+def test_vllm_is_told_of_tokens_and_method_and_not_of_acceptance():
+    settings = settings_of(drafting(3, 0.7, "ngram"))
+    assert settings["speculative_config"] == '{"method": "ngram", "num_speculative_tokens": 3}'
+    back = plan_from_settings("vllm", SHAPE.name, settings)
+    assert (back.draft_tokens, back.draft_method) == (3, "ngram")
+    assert settings_of(back) == settings
+
+
+def test_an_engine_without_words_for_drafts_is_not_started_without_them():
+    with pytest.raises(PlanError, match="sglang"):
+        settings_of(msgspec.structs.replace(drafting(), engine="sglang"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"model": "org/draft", "num_speculative_tokens": 3}',
+        '{"num_speculative_tokens": "3"}',
+        "not json",
+    ],
+)
+def test_a_configuration_that_says_more_passes_through(text):
+    plan = plan_from_settings("vllm", "m", {"speculative_config": text})
+    assert plan.draft_tokens is None
+    assert settings_of(plan)["speculative_config"] == text
