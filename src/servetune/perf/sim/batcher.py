@@ -14,7 +14,7 @@ with the number of requests and not with the number of tokens.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 
 import msgspec
@@ -49,9 +49,11 @@ class Sequence:
         computed: Of those, tokens that lie in the cache.
         generated: Tokens that came before the present stretch of decoding.
         stretches: Pairs (first step, step after the last) in which it got tokens.
+        admitted_s: When its prompt was first taken up; `None` while it waits.
     """
 
     __slots__ = (
+        "admitted_s",
         "computed",
         "finish_step",
         "first_step",
@@ -72,6 +74,7 @@ class Sequence:
         self.to_compute = prompt_tokens
         self.computed = 0
         self.generated = 0
+        self.admitted_s: float | None = None
         self.stretches: list[tuple[int, int]] = []
         self.order = 0
         self.first_step = 0
@@ -167,6 +170,17 @@ class Batcher:
         ended += self._decodes_done(first + steps)
         return ended
 
+    def stop(self, now_s: float) -> None:
+        """Let the planned steps that end by `now_s` have happened, and no other.
+
+        What every sequence got by then is in its stretches; nothing can follow.
+        """
+        del self._planned_ends_s[bisect_right(self._planned_ends_s, now_s) :]
+        if self._planned_ends_s:
+            self.commit()
+        for sequence in self._decoding.values():
+            sequence.stretches.append((sequence.first_step, len(self.ends_s)))
+
     def _make_room(self) -> None:
         """Preempt until every decoding sequence can store one more token."""
         step = len(self.ends_s)
@@ -197,6 +211,8 @@ class Batcher:
                 return
             self._waiting.popleft()
             sequence.order = self._admitted
+            if sequence.admitted_s is None:
+                sequence.admitted_s = self._start_s
             self._admitted += 1
             self._add_part(sequence, tokens, blocks)
             spare -= blocks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from typing import Literal
@@ -17,6 +18,7 @@ from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.gauge import Gauge
 from servetune.perf.sim.kernel import Agenda
 from servetune.perf.sim.router import Router
 from servetune.plan import Memory, Plan, check_fits, check_parallel, resolved
@@ -42,6 +44,9 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
         preemptions: Sequences that lost their cache and were computed again.
         saturated: Whether requests arrived faster than they could be served; never so in
             a closed loop, which waits.
+        admitted_s: When each request's prompt was first taken up; `None` where the run was
+            stopped before.
+        kv_use: Share of all KV blocks in use, as `Gauge.points`.
     """
 
     records: tuple[Record, ...]
@@ -51,6 +56,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     kv_peak_fraction: float
     preemptions: int
     saturated: bool
+    admitted_s: tuple[float | None, ...] = ()
+    kv_use: tuple[tuple[float, float], ...] = ()
 
 
 def simulate(
@@ -65,7 +72,8 @@ def simulate(
     """Run a workload on a plan in virtual time.
 
     The same arguments give the same result to the last digit. Prefix caching is not
-    simulated: every prompt is computed whole. Warm-up requests leave no trace.
+    simulated: every prompt is computed whole. Warm-up requests leave no trace. A workload
+    with a duration stops then: what was not answered has the outcome `cancelled`.
 
     Args:
         plan: Fields that are `None` take the engine's defaults.
@@ -98,6 +106,7 @@ def simulate(
         prompt_token_s=chosen.prompt_token_s,
         replicas=filled.replicas,
         ranks=filled.data_parallel,
+        stop_s=workload.duration_s,
     )
 
 
@@ -112,6 +121,7 @@ def run_requests(
     prompt_token_s: float = 0.0,
     replicas: int = 1,
     ranks: int = 1,
+    stop_s: float | None = None,
 ) -> Simulation:
     """Serve requests with `replicas` times `ranks` batchers under one law of step times.
 
@@ -125,6 +135,7 @@ def run_requests(
         prompt_token_s: And for each token of the prompt.
         replicas: Copies that take turns.
         ranks: Data-parallel ranks in each.
+        stop_s: When the run is stopped, if it is.
 
     Raises:
         PlanError: A request could never be served, or due times run backwards.
@@ -132,9 +143,11 @@ def run_requests(
     _check_possible(requests, rules)
     groups = [[Batcher(rules, law) for _ in range(ranks)] for _ in range(replicas)]
     run = _Run(requests, groups, closed_loop, max_concurrency, (request_s, prompt_token_s))
-    run.play()
+    run.play(math.inf if stop_s is None else stop_s)
     batchers = [batcher for group in groups for batcher in group]
-    records = tuple(run.record(request) for request in requests)
+    records = tuple(
+        record for request in requests if (record := run.record(request, stop_s)) is not None
+    )
     return Simulation(
         records=records,
         steps=sum(len(batcher.ends_s) for batcher in batchers),
@@ -143,6 +156,8 @@ def run_requests(
         kv_peak_fraction=max(b.cache.peak_blocks / b.cache.capacity_blocks for b in batchers),
         preemptions=sum(batcher.preemptions for batcher in batchers),
         saturated=run.saturated,
+        admitted_s=tuple(run.admitted_s(record.index) for record in records),
+        kv_use=run.kv_use.points(),
     )
 
 
@@ -202,7 +217,7 @@ class _Journey(msgspec.Struct):
     """What the user saw of one request, and where it was served."""
 
     due_s: float
-    sent_s: float = 0.0
+    sent_s: float | None = None
     batcher: Batcher | None = None
     sequence: Sequence | None = None
 
@@ -235,12 +250,17 @@ class _Run:
         self._journeys = [_Journey(due_s=request.due_s) for request in requests]
         self._unsent: deque[int] = deque()
         self._in_flight = 0
+        self.kv_use = Gauge()
 
-    def play(self) -> None:
-        """Let everything happen."""
+    def play(self, stop_s: float) -> None:
+        """Let everything happen up to `stop_s`."""
         self._agenda.enter(self._requests[0].due_s, _ARRIVAL, ("due", 0))
         while self._agenda:
             now_s, event = self._agenda.next()
+            if now_s > stop_s:
+                for batcher in itertools.chain(*self._groups):
+                    batcher.stop(stop_s)
+                return
             if event[0] == "due":
                 self._due(event[1], now_s)
             elif event[0] == "arrive":
@@ -248,24 +268,37 @@ class _Run:
             else:
                 self._step_ended(event[0], event[1], now_s)
 
-    def record(self, request: Request) -> Record:
-        """The request's record, its token times read from the steps it took part in."""
+    def record(self, request: Request, stop_s: float | None) -> Record | None:
+        """The request's record, its token times read from the steps it took part in.
+
+        `None` for a request whose user was not free before the run was stopped.
+        """
         journey = self._journeys[request.index]
-        assert journey.batcher is not None
-        assert journey.sequence is not None
-        ends_s = journey.batcher.ends_s
+        if self._closed_loop and journey.sent_s is None:
+            return None
         times_s: list[float] = []
-        for first, stop in journey.sequence.stretches:
-            times_s += ends_s[first:stop]
+        if journey.batcher is not None and journey.sequence is not None:
+            for first, stop in journey.sequence.stretches:
+                times_s += journey.batcher.ends_s[first:stop]
+        answered = len(times_s) == request.output_tokens
+        end_s = times_s[-1] if answered else stop_s
+        assert end_s is not None  # only a stopped run leaves requests unanswered
         return Record(
             index=request.index,
             input_tokens=request.input_tokens,
             output_tokens=len(times_s),
             due_s=journey.due_s,
-            sent_s=journey.sent_s,
-            end_s=times_s[-1],
+            sent_s=end_s if journey.sent_s is None else journey.sent_s,
+            end_s=end_s,
             chunk_times_s=tuple(times_s),
+            outcome="ok" if answered else "cancelled",
+            detail="" if answered else "the run was stopped",
         )
+
+    def admitted_s(self, index: int) -> float | None:
+        """When the request's prompt was first taken up."""
+        sequence = self._journeys[index].sequence
+        return sequence.admitted_s if sequence else None
 
     def _due(self, index: int, now_s: float) -> None:
         following = index + 1
@@ -301,6 +334,11 @@ class _Run:
         elif batcher.interrupt(now_s):
             self._expect(batcher)
 
+    def _used_fraction(self) -> float:
+        caches = [batcher.cache for group in self._groups for batcher in group]
+        free = sum(cache.free_blocks for cache in caches)
+        return 1 - free / sum(cache.capacity_blocks for cache in caches)
+
     def _wake(self, batcher: Batcher, now_s: float) -> None:
         """The batcher composes its next step after all arrivals of this instant."""
         self._agenda.enter(now_s, _STEP, (batcher, now_s))
@@ -317,6 +355,7 @@ class _Run:
                 return
             for _ in batcher.commit():
                 self._in_flight -= 1
+            self.kv_use.note(now_s, self._used_fraction())
             self._send(now_s)
             self._wake(batcher, now_s)
             return
