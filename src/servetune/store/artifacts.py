@@ -57,6 +57,11 @@ class Artifacts(msgspec.Struct, frozen=True):
         return self.folder / f"{self.stem}.html"
 
     @property
+    def requests(self) -> Path:
+        """What each request of a single trial did."""
+        return self.folder / f"{self.stem}.requests.jsonl"
+
+    @property
     def logs(self) -> Path:
         """Folder of the servers' logs."""
         return self.folder / f"{self.stem}.logs"
