@@ -64,9 +64,9 @@ def compare(
             Pair(label=label, key=measured.key, predicted=again.results, measured=measured.results)
         )
     if not pairs:
-        label, error = left_out[0]
+        label, why = left_out[0]
         raise InputError(
-            f"no trial of {path} can be simulated, {label}: {error.message}", hint=error.hint
+            f"no trial of {path} can be simulated, {label}: {why.message}", hint=why.hint
         )
     if as_json:
         print_json(_as_data(pairs, left_out))
@@ -81,8 +81,8 @@ def compare(
     terminal.print(
         pairs_table(pairs, title="Simulated and measured", predicted="simulated", medians=True)
     )
-    for label, error in left_out:
-        echo(f"left out {label}: {error.message}" + (f"; {error.hint}" if error.hint else ""))
+    for label, why in left_out:
+        echo(f"left out {label}: {why.message}" + (f"; {why.hint}" if why.hint else ""))
     return 0
 
 
@@ -140,5 +140,5 @@ def _as_data(pairs: list[Pair], left_out: list[tuple[str, ServetuneError]]) -> d
             {"quantity": quantity, "statistic": statistic, "error_fraction": error}
             for (quantity, statistic), error in median_errors(pairs).items()
         ],
-        "left_out": [{"label": label, "reason": error.message} for label, error in left_out],
+        "left_out": [{"label": label, "reason": why.message} for label, why in left_out],
     }

@@ -22,7 +22,7 @@ from servetune.search import Axis, Space, parse_settings
 from servetune.store import Artifacts, Journal, write_requests
 from servetune.trials import Run, Trial, observed_of, played, trials_of, with_replicas
 from servetune.trials.calibrations import calibration_named
-from servetune.workload import CLIENT_ARGS
+from servetune.workload import CLIENT_ARGS, Trace
 
 __all__ = ["simulate"]
 
@@ -301,7 +301,7 @@ def _joined(space: Space, side: str, chosen: Mapping[str, Any]) -> dict[str, Any
     swept = [axis for axis in axes if len(axis.rows) > 1]
     if swept:
         raise InputError(
-            f"{'*'.join(swept[0].names)} has {len(swept[0].rows)} values and simulate runs one plan",
+            f"{'*'.join(swept[0].names)} has {len(swept[0].rows)} values, simulate runs one",
             hint="sweep with servetune tune --engine simulated",
         )
     settings: dict[str, Any] = next(space.servers() if side == "server" else space.clients())
@@ -325,11 +325,13 @@ def _require_arrivals(client: Mapping[str, Any]) -> None:
             "nothing says when requests come",
             hint="give --concurrency 32, --rate 4 or --trace FILE",
         )
-    for name, option in (("random_input_len", "--input-len"), ("random_output_len", "--output-len")):
-        if name in client and client.get("dataset_name") in ("trace", "sharegpt"):
+    if client.get("dataset_name") not in ("trace", "sharegpt"):
+        return
+    for name in ("random_input_len", "random_output_len", "random_range_ratio"):
+        if name in client:
             raise InputError(
-                f"a {client['dataset_name']} has lengths of its own, {option} changes nothing",
-                hint=f"leave {option} out",
+                f"{client['dataset_name']} has lengths of its own, {name} changes nothing",
+                hint="leave --input-len, --output-len and --range-ratio out",
             )
 
 
@@ -351,8 +353,13 @@ def _one_trial(server: dict[str, Any], client: dict[str, Any], run: Run) -> Tria
         PlanError: The plan contradicts itself.
     """
     fixed = Space(server=_axes(server), client=_axes(client))
-    groups = trials_of(fixed, run, lengths_of=lambda args: observed_of(args, run.model))
-    return next(groups)[0]
+    observed = observed_of(client, run.model)
+    if isinstance(observed, Trace) and observed.left_out:
+        echo(
+            f"note: {observed.left_out:,} requests of {observed.name} were answered with no token "
+            "and are left out"
+        )
+    return next(trials_of(fixed, run, lengths_of=lambda _: observed))[0]
 
 
 def _axes(settings: dict[str, Any]) -> tuple[Axis, ...]:
@@ -403,4 +410,3 @@ def _say_where(artifacts: Artifacts) -> None:
         ("dashboard", artifacts.dashboard),
     ):
         echo(f"{name:<10} {path}")
-

@@ -406,4 +406,6 @@ def _add_pair(table: Table, pair: Pair) -> None:
 def _quantity_title(name: str, statistic: str) -> str:
     quantity = QUANTITIES[name]
     shown_statistic = f"{statistic} " if quantity.has_statistics else ""
-    return f"{shown_statistic}{quantity.short if quantity.has_statistics else quantity.title.lower()}"
+    return (
+        f"{shown_statistic}{quantity.short if quantity.has_statistics else quantity.title.lower()}"
+    )

@@ -38,7 +38,9 @@ def timeline_of(
     """
     end_s = max(record.end_s for record in records)
     chosen = _even(len(records), MOST_BARS)
-    starts = [record.end_s if at is None else at for record, at in zip(records, admitted_s, strict=True)]
+    starts = [
+        record.end_s if at is None else at for record, at in zip(records, admitted_s, strict=True)
+    ]
     return {
         "duration_s": end_s,
         "total": len(records),

@@ -13,7 +13,7 @@ from servetune.store.artifacts import write_text
 __all__ = ["RequestLine", "write_requests"]
 
 
-class RequestLine(msgspec.Struct, frozen=True, kw_only=True):
+class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request; times are seconds since the run began, `None` where they never came.
 
     Attributes:

@@ -54,9 +54,7 @@ def played_again(measured: TrialRecord, run: Run) -> TrialRecord:
         str(measured.metadata.get("framework") or "vllm"), run.model, config.server_args
     )
     client_args = _typed(config.client_args)
-    workload = workload_from_client_args(
-        client_args, observed=observed_of(client_args, run.model)
-    )
+    workload = workload_from_client_args(client_args, observed=observed_of(client_args, run.model))
     trial = Trial(
         key=trial_key(
             model=run.model,

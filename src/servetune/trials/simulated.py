@@ -21,7 +21,7 @@ from servetune.workload import AllAtOnce, Scheduled, Workload
 __all__ = ["results_of", "simulate_trial", "simulated_results", "simulation_of"]
 
 #: More than memory holds, and than anyone waits for.
-MOST_REQUESTS = 5_000_000
+MOST_REQUESTS = 1_000_000
 
 
 def simulated_results(
@@ -86,7 +86,9 @@ def simulation_of(trial: Trial, run: Run) -> tuple[dict[str, Any], Simulation]:
     assert run.node is not None
     calibration = run.calibration.calibration if run.calibration else None
     open_ended = trial.workload.duration_s is not None and "num_prompts" not in trial.client_args
-    workload = _filled(trial.workload) if open_ended else trial.workload
+    workload = trial.workload
+    _require_bearable(workload.request_count)
+    workload = _filled(workload) if open_ended else workload
     while True:
         simulation = simulate(trial.plan, run.shape, run.node, workload, calibration=calibration)
         if not (open_ended and workload.closed_loop and _ran_out(simulation, workload)):
@@ -120,12 +122,16 @@ def _filled(workload: Workload) -> Workload:
 
 
 def _with_requests(workload: Workload, count: int) -> Workload:
+    _require_bearable(count)
+    return msgspec.structs.replace(workload, request_count=count)
+
+
+def _require_bearable(count: int) -> None:
     if count > MOST_REQUESTS:
         raise InputError(
-            f"{workload.duration_s:g} s need more than {MOST_REQUESTS:,} requests",
-            hint="a shorter duration, or a lower rate or concurrency",
+            f"a run of {count:,} requests is longer than memory can bear",
+            hint=f"at most {MOST_REQUESTS:,}: a lower rate, a shorter duration, fewer requests",
         )
-    return msgspec.structs.replace(workload, request_count=count)
 
 
 def _ran_out(simulation: Simulation, workload: Workload) -> bool:

@@ -121,7 +121,7 @@ FORMS: Mapping[str, Form] = {
 }
 
 _COLUMNS_HINT = "; ".join(
-    f"{name}: {', '.join(each.columns)}" for name, each in reversed(FORMS.items())
+    f"{name}: {', '.join(each.columns)}" for name, each in reversed(list(FORMS.items()))
 )
 
 
@@ -225,20 +225,18 @@ def _json_rows(
         number, line = following
 
 
-def _csv_rows(
-    number: int, line: str, rest: Iterator[tuple[int, str]], name: str
-) -> Iterator[_Row]:
+def _csv_rows(number: int, line: str, rest: Iterator[tuple[int, str]], name: str) -> Iterator[_Row]:
     heads = [cell.strip() for cell in next(csv.reader([line]))]
     form = _form_of(heads, f"{name} line {number}")
     lowered = [head.lower() for head in heads]
-    for number, line in rest:
-        cells = next(csv.reader([line]))
+    for at, text in rest:
+        cells = next(csv.reader([text]))
         if len(cells) < len(heads):
             raise InputError(
-                f"{name} line {number} has {len(cells)} cells, the header {len(heads)}",
+                f"{name} line {at} has {len(cells)} cells, the header {len(heads)}",
                 hint="mend or remove that line",
             )
-        yield number, form, dict(zip(lowered, cells, strict=False))
+        yield at, form, dict(zip(lowered, cells, strict=False))
 
 
 def _form_of(columns: Sequence[str], at: str) -> str:

@@ -1,5 +1,6 @@
 /* Timeline of one trial: how full the engine was, and what each request waited for. */
 const ROWS = 150;
+const SATURATED_WORDS = 'Requests came faster than they were served: latencies grow with the length of the run and say nothing of a lasting state.';
 const PHASES = [['queued', 'waits for the engine'], ['prefill', 'prompt is computed'], ['decode', 'tokens come'], ['cut', 'cut off when the run was stopped']];
 const seconds = (s) => (known(s) ? duration(s * 1000) : DASH);
 const count = (n) => n.toLocaleString('en-US');
@@ -15,6 +16,9 @@ function barsShown() {
 function wireTimeline() {
   if (!DATA.timeline) return;
   byId('timeline-card').hidden = false;
+  document.documentElement.dataset.timeline = DATA.timeline.total;
+  const { server } = TRIALS[0].results;
+  if (server && server.saturated) byId('timeline-saturated').replaceChildren(make('span', { class: 'stamp' }, 'SATURATED'), SATURATED_WORDS);
   const { bars } = DATA.timeline;
   const pages = Math.ceil(bars.length / ROWS);
   if (pages < 2) return;
@@ -44,7 +48,7 @@ function drawTimeline() {
       svg('rect', { class: name, x: 1, y: 4, width: 16, height: 8 })), words)));
   const { total, bars } = DATA.timeline;
   const drawn = shownBars.length === total ? `All ${count(total)} requests are drawn.`
-    : `${count(shownBars.length)} of ${count(total)} requests are drawn${whole ? ', evenly chosen' : ''}${bars.length < total ? `; this page holds every ${(total / bars.length).toFixed(1)}th on average, the rest is in the file beside it` : ''}. The curves are of all.`;
+    : `${count(shownBars.length)} of ${count(total)} requests are drawn${whole ? ', evenly chosen' : ''}${bars.length < total ? `; of them this page holds ${count(bars.length)}, one in ${digits(total / bars.length)}, the file of requests all` : ''}. The curves are of all.`;
   byId('timeline-note').textContent = `${drawn} A preempted request goes on counting as running.`;
   document.documentElement.dataset.bars = shownBars.length;
 }
@@ -65,22 +69,21 @@ function drawCurves(from, to) {
   const [running, waiting] = [middle(curves.running), middle(curves.waiting)];
   const share = within(kv);
   const box = { left: 52, right: width - 70, top: 30, bottom: 150 };
-  const low = { left: 52, right: width - 70, top: 226, bottom: 296 };
+  const low = { left: 52, right: width - 70, top: 30, bottom: 90 };
   const x = timeAxis(from, to, box);
   const y = scaleOf([0, ...running.map((p) => p[1]), ...waiting.map((p) => p[1])], box.bottom, box.top, { count: 4 });
-  const z = scaleOf([0, Math.max(0.001, ...share.map((p) => p[1])) * 100], low.bottom, low.top, { count: 3 });
+  const z = { at: (v) => low.bottom - (low.bottom - low.top) * v, ticks: [0, 0.5, 1], log: false };
   const clip = (s) => Math.max(box.left, Math.min(box.right, x.at(s)));
-  const path = (points, scale, per) => points.map(([s, v], i) => `${i ? 'L' : 'M'}${clip(s)} ${scale.at(v * per)}`).join('');
-  const titles = (words) => ({ xTick: (t) => `${tickText(t)}`, yTick: tickText, x: '', y: words });
-  const curve = (points, scale, per, look, label, at) => (points.length ? svg('g', { class: `series ${look}` },
-    svg('path', { class: 'curve', d: path(points, scale, per) }), svg('text', { x: box.right + 6, y: at }, label)) : '');
+  const path = (points, scale) => points.map(([s, v], i) => `${i ? 'L' : 'M'}${clip(s)} ${scale.at(v)}`).join('');
+  const titles = (words, yTick) => ({ xTick: tickText, yTick, x: '', y: words });
+  const curve = (points, scale, look, label, at) => (points.length ? svg('g', { class: `series ${look}` },
+    svg('path', { class: 'curve', d: path(points, scale) }), svg('text', { x: box.right + 6, y: at }, label)) : '');
   const ends = spread([running, waiting].map((p) => (p.length ? y.at(p[p.length - 1][1]) : box.bottom)), 14, box.top, box.bottom);
-  const picture = svg('svg', { height: low.bottom + 24, role: 'img', 'aria-label': 'Requests running and waiting, and the KV cache in use, over time' },
-    frame(box, x, y, titles('Requests at a time')), curve(waiting, y, 1, 'c2', 'waiting', ends[1] + 4), curve(running, y, 1, 'c0', 'running', ends[0] + 4),
-    frame(low, x, z, titles('KV cache in use (%)')),
-    share.length > 1 ? svg('path', { class: 'area c1', d: `${path(share, z, 100)}L${clip(share[share.length - 1][0])} ${low.bottom}L${clip(share[0][0])} ${low.bottom}Z` }) : '',
-    curve(share, z, 100, 'c1', 'KV', share.length ? z.at(share[share.length - 1][1] * 100) + 4 : 0));
-  host.replaceChildren(picture);
+  const below = svg('g', { transform: `translate(0 ${box.bottom + 32})` }, frame(low, x, z, titles('KV cache in use', (v) => `${v * 100}%`)),
+    share.length > 1 ? svg('path', { class: 'area c1', d: `${path(share, z)}L${clip(share[share.length - 1][0])} ${low.bottom}L${clip(share[0][0])} ${low.bottom}Z` }) : '',
+    curve(share, z, 'c1', 'KV', share.length ? z.at(share[share.length - 1][1]) + 4 : 0));
+  host.replaceChildren(svg('svg', { height: box.bottom + low.bottom + 62, role: 'img', 'aria-label': 'Requests running and waiting, and the KV cache in use, over time' },
+    frame(box, x, y, titles('Requests at a time', tickText)), curve(waiting, y, 'c2', 'waiting', ends[1] + 4), curve(running, y, 'c0', 'running', ends[0] + 4), below));
 }
 
 function drawBars(bars, from, to) {
