@@ -194,7 +194,7 @@ def simulate(
 
     \b
     servetune simulate --model Qwen/Qwen3-4B --gpu L4 --concurrency 32 --dataset sharegpt
-    servetune simulate --model Qwen/Qwen3-4B --gpu L4 --rate 4 --duration 600 --out sim
+    servetune simulate --model Qwen/Qwen3-4B --gpu L4 --rate 1 --duration 600 --out sim
     servetune simulate --model Qwen/Qwen3-4B --gpu L4 --trace requests.csv --time-scale 0.5
     servetune simulate --compare measured.jsonl
     """  # noqa: D301 - click reads the backspace as "keep these lines"

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servetune.metrics import Constraint
-from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
+from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import standing_of
 from servetune.report.tables import simulated_line
 from servetune.store.schema import TrialRecord
@@ -83,7 +83,8 @@ def _facts(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if cost is not None:
         yield "cost per million output tokens", shown(cost, "USD")
     concurrency = results["concurrency"]
-    yield "requests in flight, mean", DASH if concurrency is None else f"{concurrency:.3g}"
+    if concurrency is not None and not server["saturated"]:  # its backlog is not in there
+        yield "requests in flight, mean", f"{concurrency:.3g}"
     yield "KV cache at its fullest", shown(server["kv_peak_fraction"], "fraction")
     yield "preemptions", f"{server['preemptions']:,}"
     yield "engine busy", shown(server["busy_fraction"], "fraction")

@@ -1,0 +1,119 @@
+import msgspec
+import pytest
+
+from servetune.errors import InputError, PlanError
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.store import TrialConfig, TrialRecord
+from servetune.trials import Run, Trial, played, played_again, with_replicas
+from servetune.trials.simulated import MOST_REQUESTS
+from servetune.workload import CLIENT_ARGS, workload_from_client_args
+
+RUN = Run(
+    model="Qwen/Qwen3-4B",
+    engine="simulated",
+    simulated=True,
+    shape=load_shape("Qwen/Qwen3-4B", catalogue_first=True),
+    node=node(gpu="L4", count=2),
+)
+SHORT = {"random_input_len": 100, "random_output_len": 20}
+
+
+def trial(**client_args):
+    from servetune.plan import Plan
+
+    assert client_args.keys() <= CLIENT_ARGS.keys()
+    return Trial(
+        key="k",
+        server_args={},
+        client_args=client_args,
+        plan=Plan(model=RUN.model, engine="simulated"),
+        workload=workload_from_client_args(client_args),
+    )
+
+
+def test_a_closed_loop_has_users_at_work_for_the_whole_duration():
+    record, simulation = played(trial(max_concurrency=4, duration_s=300.0, **SHORT), RUN)
+    assert record.results["duration"] == 300.0
+    assert record.results["server"]["unfinished"] == 4
+    assert record.results["completed"] + 4 == len(simulation.records)
+    assert record.results["concurrency"] == pytest.approx(4, rel=0.01)
+
+
+def test_an_open_loop_has_as_many_requests_as_its_rate_says():
+    _, simulation = played(
+        trial(request_rate=30.0, arrivals="constant", duration_s=100.0, **SHORT), RUN
+    )
+    assert len(simulation.records) == 3001
+
+
+def test_requests_on_their_way_at_the_stop_did_not_fail():
+    record, _ = played(trial(request_rate=500.0, duration_s=5.0), RUN)
+    results = record.results
+    assert results["server"]["saturated"]
+    assert results["server"]["unfinished"] > 1000
+    assert (results["failed"], results["error_rate"]) == (0, 0.0) or results["completed"] == 0
+
+
+def test_a_number_of_requests_that_was_asked_for_is_kept():
+    record, _ = played(trial(max_concurrency=4, duration_s=300.0, num_prompts=9, **SHORT), RUN)
+    assert record.results["completed"] == 9
+    assert record.results["duration"] < 300.0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [{"num_prompts": MOST_REQUESTS + 1}, {"request_rate": 1e6, "duration_s": 1e3}],
+)
+def test_runs_beyond_memory_are_refused_before_they_begin(args):
+    with pytest.raises(InputError, match="longer than memory can bear"):
+        played(trial(**args), RUN)
+
+
+def test_all_at_once_without_users_never_fills_a_duration():
+    with pytest.raises(InputError, match="never fill a duration"):
+        played(trial(duration_s=10.0), RUN)
+
+
+def test_replicas_share_the_load_and_are_told_apart():
+    one = trial(max_concurrency=64, num_prompts=128, **SHORT)
+    two = with_replicas(one, RUN, 2)
+    assert two.key != one.key
+    assert with_replicas(one, RUN, 1) is one
+    record, simulation = played(two, RUN)
+    assert "replicas" not in record.cmd
+    assert record.plan.replicas == 2
+    assert simulation.duration_s < played(one, RUN)[1].duration_s
+
+
+def test_more_replicas_than_the_machine_holds_are_refused():
+    with pytest.raises(PlanError):
+        played(with_replicas(trial(max_concurrency=4), RUN, 3), RUN)
+
+
+def test_a_record_played_again_gives_its_own_results():
+    record, _ = played(
+        with_replicas(trial(max_concurrency=8, num_prompts=40, **SHORT), RUN, 2), RUN
+    )
+    measured = msgspec.structs.replace(record, simulated=False)
+    assert played_again(measured, RUN).results == record.results
+
+
+def test_a_record_of_another_tool_is_read_from_its_arguments():
+    foreign = TrialRecord(
+        config=TrialConfig(
+            server_args={"tensor_parallel_size": 2},
+            client_args={"max_concurrency": 8, "num_prompts": "40", "request_rate": "inf"},
+        )
+    )
+    again = played_again(foreign, RUN)
+    assert again.plan.tensor_parallel == 2
+    assert again.results["completed"] == 40
+
+
+def test_a_record_whose_data_set_is_gone_is_refused():
+    record = TrialRecord(
+        config=TrialConfig(client_args={"dataset_name": "trace", "dataset_path": "gone.csv"})
+    )
+    with pytest.raises(InputError, match=r"cannot read the trace gone\.csv"):
+        played_again(record, RUN)
