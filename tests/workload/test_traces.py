@@ -18,6 +18,7 @@ BURSTGPT = [
     "5,ChatGPT,472,18,490,Conversation log\n",
     "45.5,ChatGPT,1087,230,1317,Conversation log\n",
     "118,GPT-4,417,0,417,API log\n",
+    "119,GPT-4,0,0,0,API log\n",
 ]
 
 
@@ -47,7 +48,12 @@ def test_burstgpt_failures_are_left_out_and_counted():
     assert trace.form == "burstgpt"
     assert trace.offsets_s == pytest.approx((0.0, 40.5))
     assert trace.pairs == ((472, 18), (1087, 230))
-    assert trace.left_out == 1
+    assert trace.left_out == 2
+
+
+def test_no_more_is_read_than_is_wanted():
+    broken_later = [*AZURE[:3], "never read"]
+    assert len(read_trace(broken_later, name="a", most=2).pairs) == 2
 
 
 def test_half_the_time_scale_is_twice_the_load():
@@ -76,7 +82,7 @@ def test_blank_lines_a_byte_order_mark_and_letter_case_do_not_matter():
         ([BURSTGPT[0], "1,x\n"], "t line 2 has 2 cells, the header 6"),
         ([MOONCAKE[0], "{\n"], "t line 2 is not a JSON object"),
         ([MOONCAKE[0], "[1]\n"], "t line 2 is not a JSON object"),
-        ([MOONCAKE[0], '{"timestamp": 30000}\n'], "t line 2 has no input_length"),
+        ([MOONCAKE[0], '{"timestamp": 30000, "output_length": 4}\n'], "t line 2 has no input_length"),
         ([MOONCAKE[1], MOONCAKE[0]], "t line 2: timestamp 27482 is before the line above"),
         (
             ['{"timestamp": 0, "input_length": true, "output_length": 2}'],

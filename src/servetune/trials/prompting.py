@@ -35,7 +35,11 @@ def observed_of(client_args: Mapping[str, Any], model: str) -> Observed | Trace 
         InputError: The file cannot be read.
     """
     if client_args.get("dataset_name") == "trace" and client_args.get("dataset_path"):
-        return _trace(str(client_args["dataset_path"]), float(client_args.get("time_scale", 1.0)))
+        return _trace(
+            str(client_args["dataset_path"]),
+            float(client_args.get("time_scale", 1.0)),
+            client_args.get("num_prompts"),
+        )
     chosen = _conversations(client_args, model)
     return observed(chosen) if chosen else None
 
@@ -57,10 +61,10 @@ def prompts_for(trial: Trial, run: Run, *, seed: int) -> list[Prompt]:
 
 
 @functools.lru_cache(maxsize=2)
-def _trace(path: str, time_scale: float) -> Trace:
+def _trace(path: str, time_scale: float, most: int | None) -> Trace:
     try:
         with Path(path).open(encoding="utf-8", newline="") as lines:
-            return read_trace(lines, name=path, time_scale=time_scale)
+            return read_trace(lines, name=path, time_scale=time_scale, most=most)
     except OSError as error:
         raise InputError(
             f"cannot read the trace {path}: {error.strerror}", hint="give a CSV or JSONL file"

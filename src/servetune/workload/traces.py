@@ -94,7 +94,7 @@ def _clock_seconds(written: Any) -> float:
 
 
 FORMS: Mapping[str, Form] = {
-    # https://github.com/kvcache-ai/Mooncake, FAST25-release/traces, read November 2026
+    # https://github.com/kvcache-ai/Mooncake, FAST25-release/traces, 2025
     "mooncake": Form(
         time="timestamp",
         input_tokens="input_length",
@@ -125,7 +125,9 @@ _COLUMNS_HINT = "; ".join(
 )
 
 
-def read_trace(lines: Iterable[str], *, name: str, time_scale: float = 1.0) -> Trace:
+def read_trace(
+    lines: Iterable[str], *, name: str, time_scale: float = 1.0, most: int | None = None
+) -> Trace:
     """A trace from the lines of a CSV with a header, or of JSON objects.
 
     Times count from the first request. Blank lines are passed over; requests that were
@@ -135,6 +137,7 @@ def read_trace(lines: Iterable[str], *, name: str, time_scale: float = 1.0) -> T
         lines: With or without their ends.
         name: Of the file, for messages.
         time_scale: Factor on all times: 0.5 is twice the load.
+        most: Requests to read; published traces have millions.
 
     Raises:
         InputError: With the line that cannot be read, runs backwards in time, or has no
@@ -162,16 +165,17 @@ def read_trace(lines: Iterable[str], *, name: str, time_scale: float = 1.0) -> T
             )
         latest_s = time_s
         start_s = time_s if start_s is None else start_s
-        pair = (
-            _count(form.input_tokens, cells, at, least=1),
-            _count(form.output_tokens, cells, at, least=0),
-        )
-        if not pair[1]:
+        output_tokens = _count(form.output_tokens, cells, at, least=0)
+        # A failure may have no prompt either.
+        input_tokens = _count(form.input_tokens, cells, at, least=1 if output_tokens else 0)
+        if not output_tokens:
             left_out += 1
             continue
         offsets_s.append((time_s - start_s) * time_scale)
-        pairs.append(pair)
+        pairs.append((input_tokens, output_tokens))
         hashes.append(_hash_ids(cells, at))
+        if len(pairs) == most:
+            break
     if not pairs:
         raise InputError(
             f"{name} holds no request"
