@@ -82,7 +82,10 @@ def test_blank_lines_a_byte_order_mark_and_letter_case_do_not_matter():
         ([BURSTGPT[0], "1,x\n"], "t line 2 has 2 cells, the header 6"),
         ([MOONCAKE[0], "{\n"], "t line 2 is not a JSON object"),
         ([MOONCAKE[0], "[1]\n"], "t line 2 is not a JSON object"),
-        ([MOONCAKE[0], '{"timestamp": 30000, "output_length": 4}\n'], "t line 2 has no input_length"),
+        (
+            [MOONCAKE[0], '{"timestamp": 30000, "output_length": 4}\n'],
+            "t line 2 has no input_length",
+        ),
         ([MOONCAKE[1], MOONCAKE[0]], "t line 2: timestamp 27482 is before the line above"),
         (
             ['{"timestamp": 0, "input_length": true, "output_length": 2}'],
