@@ -15,6 +15,7 @@ def text(*, saturated=False, unfinished=0, limits=()):
     server = {
         "kv_peak_fraction": 0.25,
         "preemptions": 7,
+        "cached_fraction": 0.0,
         "busy_fraction": 0.5,
         "saturated": saturated,
         "unfinished": unfinished,

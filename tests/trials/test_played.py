@@ -4,8 +4,9 @@ import pytest
 from servetune.errors import InputError, PlanError
 from servetune.hardware import node
 from servetune.models import load_shape
+from servetune.plan import Plan
 from servetune.store import TrialConfig, TrialRecord
-from servetune.trials import Run, Trial, played, played_again, with_replicas
+from servetune.trials import Run, Trial, observed_of, played, played_again, with_replicas
 from servetune.trials.simulated import MOST_REQUESTS
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
@@ -20,8 +21,6 @@ SHORT = {"random_input_len": 100, "random_output_len": 20}
 
 
 def trial(**client_args):
-    from servetune.plan import Plan
-
     assert client_args.keys() <= CLIENT_ARGS.keys()
     return Trial(
         key="k",
@@ -117,3 +116,25 @@ def test_a_record_whose_data_set_is_gone_is_refused():
     )
     with pytest.raises(InputError, match=r"cannot read the trace gone\.csv"):
         played_again(record, RUN)
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_what_a_trace_says_is_shared_is_found_by_a_prefix_cache_alone(caching, tmp_path):
+    path = tmp_path / "t.jsonl"
+    line = (
+        '{{"timestamp": {}, "input_length": 2000, "output_length": 5, "hash_ids": [1, 2, 3, {}]}}\n'
+    )
+    path.write_text("".join(line.format(i * 9000, 10 + i) for i in range(4)))
+    args = {"dataset_name": "trace", "dataset_path": str(path)}
+    asked = msgspec.structs.replace(
+        trial(),
+        client_args=args,
+        workload=workload_from_client_args(args, observed=observed_of(args, RUN.model)),
+        plan=Plan(model=RUN.model, engine="simulated", prefix_caching=caching),
+    )
+    record, simulation = played(asked, RUN)
+    first, *later = [one.ttft_s for one in simulation.records]
+    assert all((ttft_s < first / 2) is caching for ttft_s in later)
+    assert record.results["server"]["cached_fraction"] == pytest.approx(
+        0.75 * 3 * 512 / 2000 if caching else 0.0, abs=0.01
+    )

@@ -30,6 +30,15 @@ def test_mooncake_times_are_milliseconds_and_its_blocks_are_kept():
     assert trace.hash_ids == ((46, 47), (46, 57))
 
 
+def test_blocks_of_equal_name_are_shared_beginnings():
+    line = '{"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [7, 8, 9, 10]}'
+    workload = workload_from_client_args(
+        {"dataset_name": "trace"}, observed=read_trace([line], name="t")
+    )
+    (request,) = workload.requests()
+    assert request.prefix == ((7, 512), (8, 512), (9, 76))
+
+
 def test_azure_times_are_dates_with_seven_decimals():
     trace = read_trace(AZURE, name="a")
     assert trace.form == "azure"

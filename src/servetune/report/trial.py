@@ -86,6 +86,8 @@ def _facts(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if concurrency is not None and not server["saturated"]:  # its backlog is not in there
         yield "requests in flight, mean", f"{concurrency:.3g}"
     yield "KV cache at its fullest", shown(server["kv_peak_fraction"], "fraction")
+    if server["cached_fraction"]:
+        yield "prompt tokens found in the cache", shown(server["cached_fraction"], "fraction")
     yield "preemptions", f"{server['preemptions']:,}"
     yield "engine busy", shown(server["busy_fraction"], "fraction")
     yield "saturated", "yes" if server["saturated"] else "no"

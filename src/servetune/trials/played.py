@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+import msgspec
+
 from servetune.engines import engine
 from servetune.errors import InputError
 from servetune.perf.sim import Simulation
@@ -55,6 +57,8 @@ def played_again(measured: TrialRecord, run: Run) -> TrialRecord:
     )
     client_args = _typed(config.client_args)
     workload = workload_from_client_args(client_args, observed=observed_of(client_args, run.model))
+    # The load client's prompts shared nothing, whatever a trace says.
+    workload = msgspec.structs.replace(workload, prefixes=())
     trial = Trial(
         key=trial_key(
             model=run.model,

@@ -67,6 +67,7 @@ def results_of(
         "busy_fraction": simulation.busy_s / duration_s if duration_s else None,
         "kv_peak_fraction": simulation.kv_peak_fraction,
         "preemptions": simulation.preemptions,
+        "cached_fraction": simulation.cached_fraction,
         "saturated": simulation.saturated,
         "unfinished": len(simulation.records) - len(finished),
     }

@@ -105,6 +105,8 @@ def trials_of(
                 "a measured run ends with its requests, duration_s is for simulated ones",
                 hint="give num_prompts instead",
             )
+    if not run.simulated:  # the load client's prompts share nothing, whatever a trace says
+        clients = [(args, msgspec.structs.replace(each, prefixes=())) for args, each in clients]
     for server_args in space.servers():
         plan = plan_from_settings(run.engine, run.model, server_args)
         yield [

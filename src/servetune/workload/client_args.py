@@ -135,6 +135,7 @@ def workload_from_client_args(
         api="chat" if chat else "completions",
         extra_body=str(args.get("extra_request_body", "")),
         duration_s=args.get("duration_s"),
+        prefixes=observed.prefixes() if isinstance(observed, Trace) else (),
     )
 
 

@@ -12,13 +12,17 @@ import csv
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from servetune.errors import InputError
+from servetune.workload.request import Piece
 
 __all__ = ["FORMS", "Form", "Trace", "read_trace"]
+
+#: Tokens that one of Mooncake's `hash_ids` stands for (its traces' README).
+HASHED_TOKENS = 512
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +44,21 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     pairs: tuple[tuple[int, int], ...]
     hash_ids: tuple[tuple[int, ...], ...] = ()
     left_out: int = 0
+
+    def prefixes(self) -> tuple[tuple[Piece, ...], ...]:
+        """What each prompt may share with others, as `Request.prefix`; empty if not told.
+
+        The last block of a prompt is as long as the prompt's rest; blocks that a trace names
+        beyond the prompt's length are passed over.
+        """
+        return tuple(
+            tuple(
+                (block, min(HASHED_TOKENS, input_tokens - HASHED_TOKENS * i))
+                for i, block in enumerate(blocks)
+                if input_tokens > HASHED_TOKENS * i
+            )
+            for blocks, (input_tokens, _) in zip(self.hash_ids, self.pairs, strict=False)
+        )
 
     def first(self, count: int) -> Trace:
         """Its first `count` requests.
@@ -297,8 +316,9 @@ def _hash_ids(cells: Mapping[str, Any], at: str) -> tuple[int, ...]:
     if not written or isinstance(written, str):  # only JSON has lists
         return ()
     try:
-        return msgspec.convert(written, tuple[int, ...])
+        return msgspec.convert(written, tuple[Annotated[int, msgspec.Meta(ge=0)], ...])
     except msgspec.ValidationError:
         raise InputError(
-            f"{at}: hash_ids is not a list of whole numbers", hint="mend or remove that line"
+            f"{at}: hash_ids is not a list of whole numbers from 0 on",
+            hint="mend or remove that line",
         ) from None

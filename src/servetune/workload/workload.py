@@ -11,7 +11,7 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.workload.arrivals import AllAtOnce, Arrivals
 from servetune.workload.lengths import Lengths
-from servetune.workload.request import Request
+from servetune.workload.request import Piece, Request
 
 __all__ = ["Workload"]
 
@@ -34,6 +34,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         api: Route of the OpenAI API: `completions` or `chat`.
         duration_s: When the run stops, whatever is still on its way: no request is due
             later. `None` for a run that ends with its last answer.
+        prefixes: What each prompt begins with, by request, as `Request.prefix`; empty where
+            prompts share nothing.
         extra_body: Further members of each request's JSON body, as JSON text.
     """
 
@@ -50,6 +52,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     api: str = "completions"
     extra_body: str = ""
     duration_s: float | None = None
+    prefixes: tuple[tuple[Piece, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.request_count < 1:
@@ -84,7 +87,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         inputs, outputs = self.lengths.draw(self.request_count, rng)
         due_s = itertools.islice(self.arrivals.offsets_s(rng), self.request_count)
         asked = tuple(
-            Request(index=i, due_s=due, input_tokens=int(tokens_in), output_tokens=int(tokens_out))
+            Request(
+                index=i,
+                due_s=due,
+                input_tokens=int(tokens_in),
+                output_tokens=int(tokens_out),
+                prefix=self.prefixes[i] if self.prefixes else (),
+            )
             for i, (due, tokens_in, tokens_out) in enumerate(
                 zip(due_s, inputs, outputs, strict=True)
             )

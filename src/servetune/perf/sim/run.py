@@ -75,8 +75,8 @@ def simulate(
     """Run a workload on a plan in virtual time.
 
     The same arguments give the same result to the last digit. Warm-up requests leave no
-    trace, and prompts of a workload share nothing: what they share can be said of single
-    requests only (`run_requests`, `Request.prefix`).
+    trace; what prompts share is in `Workload.prefixes`. A workload with a duration stops
+    then.
 
     Args:
         plan: Fields that are `None` take the engine's defaults.
