@@ -17,6 +17,7 @@ def text(*, saturated=False, unfinished=0, limits=()):
         "preemptions": 7,
         "cached_fraction": 0.0,
         "busy_fraction": 0.5,
+        "itl_is_tpot": False,
         "saturated": saturated,
         "unfinished": unfinished,
     }

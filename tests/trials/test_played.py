@@ -138,3 +138,16 @@ def test_what_a_trace_says_is_shared_is_found_by_a_prefix_cache_alone(caching, t
     assert record.results["server"]["cached_fraction"] == pytest.approx(
         0.75 * 3 * 512 / 2000 if caching else 0.0, abs=0.01
     )
+
+
+def test_of_very_many_requests_gaps_are_means_and_the_record_says_so(monkeypatch):
+    asked = trial(max_concurrency=16, num_prompts=60, random_input_len=500, random_output_len=20)
+    exact, _ = played(asked, RUN)
+    monkeypatch.setattr("servetune.trials.simulated.MOST_WITH_EACH_TOKEN", 50)
+    lean, simulation = played(asked, RUN)
+    assert not exact.results["server"]["itl_is_tpot"]
+    assert lean.results["server"]["itl_is_tpot"]
+    assert max(len(one.chunk_times_s) for one in simulation.records) == 2
+    for name in ("mean_ttft_ms", "p99_tpot_ms", "p99_e2e_latency_ms", "output_throughput"):
+        assert lean.results[name] == pytest.approx(exact.results[name], rel=1e-9)
+    assert lean.results["p99_itl_ms"] < exact.results["p99_itl_ms"]

@@ -274,6 +274,8 @@ def simulate(
     if artifacts:
         _require_free(artifacts)
     record, simulation = played(trial, run)
+    if token_times and record.results["server"]["itl_is_tpot"]:
+        raise InputError("so many requests have no token times", hint="leave --token-times out")
     if as_json:
         print_json(record)
     else:

@@ -55,12 +55,18 @@ def trial_table(
         facts,
         table,
     ]
+    if record.results["server"]["itl_is_tpot"]:
+        lines.append(Text(_MEAN_GAPS))
     if record.results["server"]["saturated"]:
         lines.append(Text(_SATURATED, style="bold"))
     lines += [Text(said) for said in _standing(record, constraints)]
     return Group(*lines)
 
 
+_MEAN_GAPS = (
+    "of so many requests only the first and the last token are timed: gaps between tokens are "
+    "each request's mean gap"
+)
 _SATURATED = (
     "SATURATED: requests came faster than they were served, so these latencies grow with "
     "the length of the run and say nothing of a lasting state"

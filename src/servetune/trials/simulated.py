@@ -23,6 +23,10 @@ __all__ = ["results_of", "simulate_trial", "simulated_results", "simulation_of"]
 #: More than memory holds, and than anyone waits for.
 MOST_REQUESTS = 1_000_000
 
+#: Above, a request keeps its first and last token's times: a million fit in memory so. Gaps
+#: between tokens are each request's mean gap then.
+MOST_WITH_EACH_TOKEN = 200_000
+
 
 def simulated_results(
     plan: Plan,
@@ -70,6 +74,7 @@ def results_of(
         "cached_fraction": simulation.cached_fraction,
         "saturated": simulation.saturated,
         "unfinished": len(simulation.records) - len(finished),
+        "itl_is_tpot": any(record.chunk_tokens for record in finished),
     }
     return results
 
@@ -91,7 +96,14 @@ def simulation_of(trial: Trial, run: Run) -> tuple[dict[str, Any], Simulation]:
     _require_bearable(workload.request_count)
     workload = _filled(workload) if open_ended else workload
     while True:
-        simulation = simulate(trial.plan, run.shape, run.node, workload, calibration=calibration)
+        simulation = simulate(
+            trial.plan,
+            run.shape,
+            run.node,
+            workload,
+            calibration=calibration,
+            each_token=workload.request_count <= MOST_WITH_EACH_TOKEN,
+        )
         if not (open_ended and workload.closed_loop and _ran_out(simulation, workload)):
             break
         workload = _with_requests(workload, 2 * workload.request_count)
