@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from servetune.metrics import Record
-from servetune.store.artifacts import write_text
+from servetune.store.artifacts import write_pieces
 
 __all__ = ["RequestLine", "write_requests"]
 
@@ -50,11 +50,11 @@ def write_requests(
     Raises:
         StoreError: It could not be written.
     """
-    lines = [
-        msgspec.json.encode(_line(record, at, token_times=token_times)).decode()
+    lines = (
+        msgspec.json.encode(_line(record, at, token_times=token_times)).decode() + "\n"
         for record, at in zip(records, admitted_s, strict=True)
-    ]
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    )
+    write_pieces(path, lines)
 
 
 def _line(record: Record, admitted_s: float | None, *, token_times: bool) -> RequestLine:
