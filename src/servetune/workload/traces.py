@@ -21,7 +21,7 @@ from servetune.workload.request import Piece
 
 __all__ = ["FORMS", "Form", "Trace", "read_trace"]
 
-#: Tokens that one of Mooncake's `hash_ids` stands for (its traces' README).
+#: Tokens that one of Mooncake's `hash_ids` stands for (of its first request, 14 for 6,758).
 HASHED_TOKENS = 512
 
 
