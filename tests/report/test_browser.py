@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import report_records as factory
 
-from servetune.metrics import parse_constraints
-from servetune.report import dashboard_html, picks, ranked, standing_of
+from servetune.metrics import Record, parse_constraints
+from servetune.report import dashboard_html, picks, ranked, standing_of, timeline_of
 from servetune.store.schema import Failure, record_from_json
 
 CHROMIUM = next(
@@ -237,3 +237,43 @@ def test_a_constraint_added_on_the_page_counts_and_the_csv_holds_all_trials(dom)
     assert len(lines) == 28
     assert lines[0].startswith("key,status,simulated,standing,tensor_parallel_size")
     assert lines[1].endswith(",'=1+1")
+
+
+def timeline(count):
+    records = [
+        Record(
+            index=i,
+            input_tokens=10,
+            output_tokens=2,
+            due_s=i * 0.01,
+            sent_s=i * 0.01,
+            end_s=i * 0.01 + 2,
+            chunk_times_s=(i * 0.01 + 1, i * 0.01 + 2),
+        )
+        for i in range(count)
+    ]
+    return timeline_of(records, [one.due_s + 0.5 for one in records], [(0.0, 0.1), (1.0, 0.4)])
+
+
+@pytest.mark.parametrize(("count", "drawn"), [(1, 1), (90, 90), (5000, 150)])
+def test_requests_are_drawn_as_bars_up_to_what_stays_readable(dom, count, drawn):
+    text = dom(dashboard_html([factory.record()], (), title="t", timeline=timeline(count)))
+    assert "error" not in root_of(text)
+    assert root_of(text)["bars"] == str(drawn)
+    assert text.count('class="prefill"') == drawn + 1  # and one in the legend
+    said = "All" if count == drawn else f"{drawn} of {count:,}"
+    assert f"{said} " in re.search(r'id="timeline-note"[^>]*>([^<]*)', text)[1]
+
+
+def test_later_requests_are_reached_by_turning_the_page(dom):
+    page = dashboard_html([factory.record()], (), title="t", timeline=timeline(400))
+    turn = "document.querySelector('[aria-label=\"Later requests\"]')"
+    text = dom(opened(page, f"{turn}.click(); {turn}.click(); {turn}.click();"))
+    assert "error" not in root_of(text)
+    assert root_of(text)["bars"] == "100"  # the third page: 301 to 400
+    assert ">301<" in text
+
+
+def test_a_page_without_a_timeline_has_no_place_for_one(dom):
+    text = dom(dashboard_html([factory.record()], (), title="t"))
+    assert re.search(r'id="timeline-card"[^>]*hidden', text)

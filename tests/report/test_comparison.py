@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import report_records as factory
 
-from servetune.report import gaps_of, pairs_between, pairs_within
+from servetune.report import Pair, gaps_of, median_errors, pairs_between, pairs_within
 from servetune.store.schema import TrialConfig, record_from_json
 
 
@@ -65,3 +65,17 @@ def test_a_value_that_is_missing_on_one_side_has_no_error():
 
 def test_simulated_records_are_not_taken_for_measurements():
     assert pairs_within(factory.sweep()) == []
+
+
+def test_median_errors_are_of_absolute_errors():
+    def pair(rate):
+        return Pair(
+            label="l",
+            key="k",
+            predicted={"output_throughput": rate},
+            measured={"output_throughput": 100.0},
+        )
+
+    found = median_errors([pair(90.0), pair(105.0), pair(130.0)])
+    assert found["output_throughput", "mean"] == pytest.approx(0.10)
+    assert found["ttft", "mean"] is None

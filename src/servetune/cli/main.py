@@ -22,6 +22,10 @@ __all__ = ["VERBS", "cli", "main"]
 VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "estimate": ("servetune.cli.estimate:estimate", "What a model can do on a machine, in ms."),
+        "simulate": (
+            "servetune.cli.simulate:simulate",
+            "Serve a load in virtual time, request by request.",
+        ),
         "tune": (
             "servetune.cli.tune:tune",
             "Try configurations, real or simulated; find the best.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from servetune.cli.output import echo
 from servetune.metrics import Constraint
@@ -25,10 +26,17 @@ def write_artifacts(
     constraints: tuple[Constraint, ...],
     *,
     compared: Sequence[TrialRecord] = (),
+    timeline: dict[str, Any] | None = None,
 ) -> None:
     """Make the summary and the dashboard; equal records make equal files."""
     write_text(artifacts.summary, summary_json(records, constraints).decode())
-    page = dashboard_html(records, constraints, title=artifacts.summary.stem, comparison=compared)
+    page = dashboard_html(
+        records,
+        constraints,
+        title=artifacts.summary.stem,
+        comparison=compared,
+        timeline=timeline,
+    )
     write_text(artifacts.dashboard, page)
 
 

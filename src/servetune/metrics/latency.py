@@ -34,17 +34,25 @@ def itl_gaps_s(records: Iterable[Record]) -> FloatArray:
     A piece that brings k tokens after a gap g counts as k gaps of g / k, so that the sum
     of gaps is the time from first to last token whatever the pieces were.
     """
-    parts: list[FloatArray] = []
-    for record in records:
-        if len(record.chunk_times_s) < 2:
-            continue
+    longer = [record for record in records if len(record.chunk_times_s) > 1]
+    filled = 0
+    # Into one array: a million small ones would take more room than what they hold.
+    all_gaps_s: FloatArray = np.empty(sum(map(_gap_count, longer)))
+    for record in longer:
         gaps_s = np.diff(np.asarray(record.chunk_times_s))
         if record.chunk_tokens:
             tokens = np.asarray(record.chunk_tokens[1:])
             told = tokens > 0
             gaps_s = np.repeat(gaps_s[told] / tokens[told], tokens[told])
-        parts.append(gaps_s)
-    return np.concatenate(parts) if parts else np.zeros(0)
+        all_gaps_s[filled : filled + len(gaps_s)] = gaps_s
+        filled += len(gaps_s)
+    return all_gaps_s
+
+
+def _gap_count(record: Record) -> int:
+    if not record.chunk_tokens:
+        return len(record.chunk_times_s) - 1
+    return sum(tokens for tokens in record.chunk_tokens[1:] if tokens > 0)
 
 
 def _array(values: Iterable[float | None]) -> FloatArray:

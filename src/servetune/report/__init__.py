@@ -1,6 +1,13 @@
 """What a run found, for people and for scripts: summary, tables and dashboard."""
 
-from servetune.report.comparison import Gap, Pair, gaps_of, pairs_between, pairs_within
+from servetune.report.comparison import (
+    Gap,
+    Pair,
+    gaps_of,
+    median_errors,
+    pairs_between,
+    pairs_within,
+)
 from servetune.report.dashboard import dashboard_html
 from servetune.report.figures import page_data
 from servetune.report.hints import suggestions
@@ -34,10 +41,13 @@ from servetune.report.summary import (
 from servetune.report.tables import (
     comparison_table,
     console,
+    pairs_table,
     ranking_table,
     recommendation_text,
     simulated_line,
 )
+from servetune.report.timeline import timeline_of
+from servetune.report.trial import trial_table
 
 __all__ = [
     "BandPoint",
@@ -57,8 +67,10 @@ __all__ = [
     "dashboard_html",
     "gaps_of",
     "label_of",
+    "median_errors",
     "page_data",
     "pairs_between",
+    "pairs_table",
     "pairs_within",
     "picks",
     "ranked",
@@ -73,5 +85,7 @@ __all__ = [
     "suggestions",
     "summary",
     "summary_json",
+    "timeline_of",
+    "trial_table",
     "varying",
 ]

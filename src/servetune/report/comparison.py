@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -11,7 +12,15 @@ from servetune.report.quantities import QUANTITIES, quantity_value
 from servetune.report.ranking import label_of, varying
 from servetune.store.schema import TrialRecord
 
-__all__ = ["COMPARED", "Gap", "Pair", "gaps_of", "pairs_between", "pairs_within"]
+__all__ = [
+    "COMPARED",
+    "Gap",
+    "Pair",
+    "gaps_of",
+    "median_errors",
+    "pairs_between",
+    "pairs_within",
+]
 
 #: Quantity and statistic of each row of a comparison.
 COMPARED: tuple[tuple[str, str], ...] = (
@@ -128,6 +137,16 @@ def gaps_of(pair: Pair) -> list[Gap]:
             )
         )
     return gaps
+
+
+def median_errors(pairs: Sequence[Pair]) -> dict[tuple[str, str], float | None]:
+    """Median absolute error of each row of `COMPARED` over all pairs, as a fraction."""
+    errors: dict[tuple[str, str], list[float]] = {compared: [] for compared in COMPARED}
+    for pair in pairs:
+        for gap in gaps_of(pair):
+            if gap.error_fraction is not None:
+                errors[gap.quantity, gap.statistic].append(abs(gap.error_fraction))
+    return {compared: median(found) if found else None for compared, found in errors.items()}
 
 
 def _shared_settings(one: TrialRecord, other: TrialRecord) -> int:

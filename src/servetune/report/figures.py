@@ -50,6 +50,7 @@ def page_data(
     *,
     title: str,
     comparison: Sequence[TrialRecord] | None = None,
+    timeline: Json | None = None,
 ) -> Json:
     """Everything on the page.
 
@@ -58,6 +59,7 @@ def page_data(
         constraints: Those that are switched on when the page opens.
         title: Shown where the records name no model.
         comparison: Measured records to set beside the run's.
+        timeline: Of the requests of a single trial, as `timeline_of` makes it.
     """
     names = varying(records)
     load = load_setting_of(records)
@@ -87,6 +89,7 @@ def page_data(
         "picks": {name: _pick(pick) for name, pick in picks(records, constraints).items()},
         "pareto": on_front(candidates_of(records)),
         "pairs": [_pair(pair) for pair in pairs],
+        "timeline": timeline,
         "references": [_reference(record) for record in comparison or () if record.status == "ok"],
     }
 

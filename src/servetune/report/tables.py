@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servetune.metrics import Constraint
-from servetune.report.comparison import Gap, Pair, gaps_of, pairs_between
+from servetune.report.comparison import Pair, gaps_of, median_errors, pairs_between
 from servetune.report.hints import suggestions
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 from servetune.report.ranking import (
@@ -36,6 +36,7 @@ from servetune.units import MS_PER_S
 __all__ = [
     "comparison_table",
     "console",
+    "pairs_table",
     "ranking_table",
     "recommendation_text",
     "simulated_line",
@@ -106,18 +107,37 @@ def comparison_table(
     pairs = pairs_between(predicted_records, measured_records)
     if not pairs:
         return Text("no measured record is of a configuration that was tried here")
-    table = Table(
-        title="Predicted and measured", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
-    table.add_column("configuration", no_wrap=True)
-    table.add_column("quantity", no_wrap=True)
-    for head in ("predicted", "measured", "error"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for pair in pairs:
-        _add_pair(table, pair)
+    table = pairs_table(pairs, title="Predicted and measured", predicted="predicted")
     left_out = sum(record.status == "ok" for record in measured_records) - len(pairs)
     note = f"{left_out} measured record(s) fit no single configuration of this run"
     return Group(table, *([Text(note)] if left_out else []))
+
+
+def pairs_table(
+    pairs: Sequence[Pair], *, title: str, predicted: str, medians: bool = False
+) -> Table:
+    """Every row of every pair with its error, and where asked for the errors' medians.
+
+    Args:
+        predicted: What the first of the two numbers is called.
+    """
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("configuration", no_wrap=True)
+    table.add_column("quantity", no_wrap=True)
+    for head in (predicted, "measured", "error"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for pair in pairs:
+        _add_pair(table, pair)
+    if medians:
+        for place, ((quantity, statistic), error) in enumerate(median_errors(pairs).items()):
+            table.add_row(
+                f"median error of {len(pairs)}" if place == 0 else "",
+                _quantity_title(quantity, statistic),
+                "",
+                "",
+                DASH if error is None else f"{error:.1%}",
+            )
+    return table
 
 
 def recommendation_text(rec: Recommendation) -> str:
@@ -375,7 +395,7 @@ def _add_pair(table: Table, pair: Pair) -> None:
         unit = QUANTITIES[gap.quantity].unit
         table.add_row(
             Text(pair.label if place == 0 else ""),
-            _gap_title(gap),
+            _quantity_title(gap.quantity, gap.statistic),
             shown(gap.predicted, unit),
             shown(gap.measured, unit),
             DASH if gap.error_fraction is None else f"{gap.error_fraction:+.1%}",
@@ -383,7 +403,9 @@ def _add_pair(table: Table, pair: Pair) -> None:
     table.add_section()
 
 
-def _gap_title(gap: Gap) -> str:
-    quantity = QUANTITIES[gap.quantity]
-    statistic = f"{gap.statistic} " if quantity.has_statistics else ""
-    return f"{statistic}{quantity.short if quantity.has_statistics else quantity.title.lower()}"
+def _quantity_title(name: str, statistic: str) -> str:
+    quantity = QUANTITIES[name]
+    shown_statistic = f"{statistic} " if quantity.has_statistics else ""
+    return (
+        f"{shown_statistic}{quantity.short if quantity.has_statistics else quantity.title.lower()}"
+    )

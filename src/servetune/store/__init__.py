@@ -3,6 +3,7 @@
 from servetune.store.artifacts import Artifacts, read_json, require_regular, write_text
 from servetune.store.journal import Journal, latest, read_journal
 from servetune.store.provenance import now_utc, provenance
+from servetune.store.requests import write_requests
 from servetune.store.schema import (
     SCHEMA,
     Failure,
@@ -27,5 +28,6 @@ __all__ = [
     "record_from_json",
     "require_regular",
     "trial_key",
+    "write_requests",
     "write_text",
 ]

@@ -6,6 +6,7 @@ import codecs
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +14,14 @@ import msgspec
 
 from servetune.errors import InputError, StoreError
 
-__all__ = ["Artifacts", "decoded_json", "read_json", "require_regular", "write_text"]
+__all__ = [
+    "Artifacts",
+    "decoded_json",
+    "read_json",
+    "require_regular",
+    "write_pieces",
+    "write_text",
+]
 
 
 class Artifacts(msgspec.Struct, frozen=True):
@@ -55,6 +63,11 @@ class Artifacts(msgspec.Struct, frozen=True):
     @property
     def dashboard(self) -> Path:
         return self.folder / f"{self.stem}.html"
+
+    @property
+    def requests(self) -> Path:
+        """What each request of a single trial did."""
+        return self.folder / f"{self.stem}.requests.jsonl"
 
     @property
     def logs(self) -> Path:
@@ -101,6 +114,15 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         StoreError: It could not be written; an older file is as it was.
     """
+    write_pieces(path, (text,))
+
+
+def write_pieces(path: Path, pieces: Iterable[str]) -> None:
+    """Put a text at `path` that is too long to be held at once, whole or not at all.
+
+    Raises:
+        StoreError: It could not be written; an older file is as it was.
+    """
     require_regular(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +132,7 @@ def write_text(path: Path, text: str) -> None:
     scratch = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         scratch.chmod(0o644)

@@ -11,7 +11,7 @@ import msgspec
 
 from servetune.errors import InputError
 from servetune.trials.trial import Run, Trial
-from servetune.workload import Observed
+from servetune.workload import Observed, Trace, read_trace
 from servetune.workload.prompts import (
     Prompt,
     Tokenizer,
@@ -27,12 +27,19 @@ __all__ = ["observed_of", "prompts_for"]
 _SMALLEST_VOCAB = 2048
 
 
-def observed_of(client_args: Mapping[str, Any], model: str) -> Observed | None:
-    """Lengths of the data set that the client's arguments name, request by request.
+def observed_of(client_args: Mapping[str, Any], model: str) -> Observed | Trace | None:
+    """What the file holds that the client's arguments name: a data set's lengths, request by
+    request, or a trace's times and lengths.
 
     Raises:
         InputError: The file cannot be read.
     """
+    if client_args.get("dataset_name") == "trace" and client_args.get("dataset_path"):
+        return _trace(
+            str(client_args["dataset_path"]),
+            float(client_args.get("time_scale", 1.0)),
+            client_args.get("num_prompts"),
+        )
     chosen = _conversations(client_args, model)
     return observed(chosen) if chosen else None
 
@@ -53,9 +60,24 @@ def prompts_for(trial: Trial, run: Run, *, seed: int) -> list[Prompt]:
     return token_prompts(requests, vocab, seed)
 
 
+@functools.lru_cache(maxsize=2)
+def _trace(path: str, time_scale: float, most: int | None) -> Trace:
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as lines:
+            return read_trace(lines, name=path, time_scale=time_scale, most=most)
+    except OSError as error:
+        raise InputError(
+            f"cannot read the trace {path}: {error.strerror}", hint="give a CSV or JSONL file"
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(
+            f"the trace {path} is not text", hint="unpack it; give a CSV or JSONL file"
+        ) from None
+
+
 def _conversations(client_args: Mapping[str, Any], model: str) -> tuple[Conversation, ...]:
     path = client_args.get("dataset_path")
-    if not path:
+    if not path or client_args.get("dataset_name") == "trace":  # a trace has no words
         return ()
     tokenizer_path = _tokenizer_path(client_args, model)
     loaded = _loaded(str(path), tokenizer_path, client_args.get("sharegpt_context_len"))

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from servetune.errors import PlanError
+import msgspec
+
+from servetune.errors import InputError, PlanError
 from servetune.hardware.device import Node
 from servetune.metrics import Constraint, summarize
 from servetune.models.shape import NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.sim import simulate
+from servetune.perf.sim import Simulation, simulate
 from servetune.plan.plan import Plan
 from servetune.store import Failure, TrialRecord
 from servetune.trials.trial import Run, Trial, record_of
-from servetune.workload import Workload
+from servetune.workload import AllAtOnce, Scheduled, Workload
 
-__all__ = ["simulate_trial", "simulated_results"]
+__all__ = ["results_of", "simulate_trial", "simulated_results", "simulation_of"]
+
+#: More than memory holds, and than anyone waits for.
+MOST_REQUESTS = 1_000_000
+
+#: Above, a request keeps its first and last token's times: a million fit in memory so. Gaps
+#: between tokens are each request's mean gap then.
+MOST_WITH_EACH_TOKEN = 200_000
 
 
 def simulated_results(
@@ -34,9 +44,24 @@ def simulated_results(
         PlanError: The plan does not fit the model or the machine.
     """
     simulation = simulate(plan, shape, node, workload, calibration=calibration)
-    duration_s = max(record.end_s for record in simulation.records)
+    return results_of(simulation, request_limits=request_limits, percentiles=percentiles)
+
+
+def results_of(
+    simulation: Simulation,
+    *,
+    request_limits: tuple[Constraint, ...] = (),
+    percentiles: tuple[float, ...] = (),
+) -> dict[str, Any]:
+    """A simulation's results under the journal's names.
+
+    Requests that were on their way when the run was stopped did not fail: they are counted
+    as unfinished and are in no latency, throughput or error rate.
+    """
+    finished = [record for record in simulation.records if record.outcome != "cancelled"]
+    duration_s = simulation.duration_s
     results = summarize(
-        simulation.records,
+        finished,
         duration_s=duration_s,
         per_request_limits=request_limits,
         further_percentiles=percentiles,
@@ -46,26 +71,95 @@ def simulated_results(
         "busy_fraction": simulation.busy_s / duration_s if duration_s else None,
         "kv_peak_fraction": simulation.kv_peak_fraction,
         "preemptions": simulation.preemptions,
+        "cached_fraction": simulation.cached_fraction,
+        "saturated": simulation.saturated,
+        "unfinished": len(simulation.records) - len(finished),
+        "itl_is_tpot": any(record.chunk_tokens for record in finished),
     }
     return results
 
 
-def simulate_trial(trial: Trial, run: Run, *, cmd: str, server_cmd_args: list[str]) -> TrialRecord:
-    """Run a trial in virtual time; a plan that cannot run becomes a failed record."""
+def simulation_of(trial: Trial, run: Run) -> tuple[dict[str, Any], Simulation]:
+    """A trial's results, and all that its requests did.
+
+    A workload with a duration and no number of requests gets as many as the duration needs.
+
+    Raises:
+        PlanError: The plan cannot run, or a request can never be served by it.
+        InputError: No request is due, or far too many.
+    """
     assert run.shape is not None
     assert run.node is not None
-    results: dict[str, Any] | None = None
-    failure: Failure | None = None
-    try:
-        results = simulated_results(
+    calibration = run.calibration.calibration if run.calibration else None
+    open_ended = trial.workload.duration_s is not None and "num_prompts" not in trial.client_args
+    workload = trial.workload
+    _require_bearable(workload.request_count)
+    workload = _filled(workload) if open_ended else workload
+    while True:
+        simulation = simulate(
             trial.plan,
             run.shape,
             run.node,
-            trial.workload,
-            request_limits=run.request_limits,
-            percentiles=percentiles_of(run.constraints),
-            calibration=run.calibration.calibration if run.calibration else None,
+            workload,
+            calibration=calibration,
+            each_token=workload.request_count <= MOST_WITH_EACH_TOKEN,
         )
+        if not (open_ended and workload.closed_loop and _ran_out(simulation, workload)):
+            break
+        workload = _with_requests(workload, 2 * workload.request_count)
+    results = results_of(
+        simulation,
+        request_limits=run.request_limits,
+        percentiles=percentiles_of(run.constraints),
+    )
+    return results, simulation
+
+
+def _filled(workload: Workload) -> Workload:
+    """The workload with requests for its whole duration where their rate is known."""
+    arrivals, duration_s = workload.arrivals, workload.duration_s
+    assert duration_s is not None
+    if isinstance(arrivals, Scheduled):  # a trace ends when it ends
+        return workload
+    if isinstance(arrivals, AllAtOnce):
+        users = workload.max_concurrency
+        if users is None:
+            raise InputError(
+                "requests that are all sent at once never fill a duration",
+                hint="say how many users there are, how many requests, or at which rate they come",
+            )
+        return _with_requests(workload, max(workload.request_count, 4 * users))
+    mean = arrivals.rate_per_s * duration_s
+    # Six standard deviations of a Poisson count; what is due too late is left out anyway.
+    return _with_requests(workload, math.ceil(mean + 6 * math.sqrt(mean) + 10))
+
+
+def _with_requests(workload: Workload, count: int) -> Workload:
+    _require_bearable(count)
+    return msgspec.structs.replace(workload, request_count=count)
+
+
+def _require_bearable(count: int) -> None:
+    if count > MOST_REQUESTS:
+        raise InputError(
+            f"a run of {count:,} requests is longer than memory can bear",
+            hint=f"at most {MOST_REQUESTS:,}: a lower rate, a shorter duration, fewer requests",
+        )
+
+
+def _ran_out(simulation: Simulation, workload: Workload) -> bool:
+    """Whether every request was answered before the time was over."""
+    return len(simulation.records) == workload.request_count and all(
+        record.outcome == "ok" for record in simulation.records
+    )
+
+
+def simulate_trial(trial: Trial, run: Run, *, cmd: str, server_cmd_args: list[str]) -> TrialRecord:
+    """Run a trial in virtual time; a plan that cannot run becomes a failed record."""
+    results: dict[str, Any] | None = None
+    failure: Failure | None = None
+    try:
+        results, _ = simulation_of(trial, run)
     except PlanError as error:
         failure = Failure(kind="does_not_fit", reason=error.message)
     return record_of(

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.errors import InputError
 from servetune.hardware import Node, instances
 from servetune.metrics import Constraint
 from servetune.models.shape import NetworkShape
@@ -15,9 +16,12 @@ from servetune.plan.plan import Plan
 from servetune.search import Space
 from servetune.store import SCHEMA, Failure, TrialConfig, TrialRecord, trial_key
 from servetune.trials.calibrations import KeptCalibration
-from servetune.workload import Observed, Workload, workload_from_client_args
+from servetune.workload import Observed, Trace, Workload, workload_from_client_args
 
-__all__ = ["Run", "Trial", "record_of", "trials_of"]
+__all__ = ["REPLICAS", "Run", "Trial", "record_of", "trials_of", "with_replicas"]
+
+#: What a journal calls the copies of a server; no engine has a word for them.
+REPLICAS = "replicas"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,14 +81,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trials_of(
-    space: Space, run: Run, *, lengths_of: Callable[[Mapping[str, Any]], Observed | None]
+    space: Space, run: Run, *, lengths_of: Callable[[Mapping[str, Any]], Observed | Trace | None]
 ) -> Iterator[list[Trial]]:
     """All trials of a space, one list per server configuration.
 
     Args:
         space: Server and client settings.
         run: What the trials have in common.
-        lengths_of: Lengths of the data set that a client's arguments name, if they do.
+        lengths_of: What the data set or trace holds that a client's arguments name, if they do.
 
     Raises:
         InputError: A client argument has no meaning.
@@ -95,6 +99,14 @@ def trials_of(
         (args, workload_from_client_args(args, observed=lengths_of(args)))
         for args in space.clients()
     ]
+    for _, workload in clients:
+        if workload.duration_s is not None and not run.simulated:
+            raise InputError(
+                "a measured run ends with its requests, duration_s is for simulated ones",
+                hint="give num_prompts instead",
+            )
+    if not run.simulated:  # the load client's prompts share nothing, whatever a trace says
+        clients = [(args, msgspec.structs.replace(each, prefixes=())) for args, each in clients]
     for server_args in space.servers():
         plan = plan_from_settings(run.engine, run.model, server_args)
         yield [
@@ -114,6 +126,26 @@ def trials_of(
             )
             for client_args, workload in clients
         ]
+
+
+def with_replicas(trial: Trial, run: Run, replicas: int) -> Trial:
+    """The trial on so many copies of its server behind one balancer."""
+    if replicas == 1:
+        return trial
+    server_args = {**trial.server_args, REPLICAS: replicas}
+    return msgspec.structs.replace(
+        trial,
+        key=trial_key(
+            model=run.model,
+            engine=run.engine,
+            server_args=server_args,
+            client_args=trial.client_args,
+            node=run.node.label if run.node else "",
+            simulated=run.simulated,
+        ),
+        server_args=server_args,
+        plan=msgspec.structs.replace(trial.plan, replicas=replicas),
+    )
 
 
 def record_of(
@@ -198,6 +230,7 @@ def _metadata(trial: Trial, run: Run) -> dict[str, Any]:
     node, price = run.node, run.node.price if run.node else None
     dataset = trial.workload.dataset
     lengths = trial.client_args
+    read = dataset in ("sharegpt", "trace")
     return {
         "gpu_type": f"{node.device.vendor} {node.device.name}".strip() if node else "unknown",
         "gpu_count": node.device_count if node else None,
@@ -210,8 +243,8 @@ def _metadata(trial: Trial, run: Run) -> dict[str, Any]:
         "slo": [limit.label for limit in run.request_limits],
         "server_cmd": run.server_cmd,
         "calibration": run.calibration.name if run.calibration else None,
-        "input_tokens": -1 if dataset == "sharegpt" else lengths.get("random_input_len", 1024),
-        "output_tokens": -1 if dataset == "sharegpt" else lengths.get("random_output_len", 512),
+        "input_tokens": -1 if read else lengths.get("random_input_len", 1024),
+        "output_tokens": -1 if read else lengths.get("random_output_len", 512),
         "dataset_imitated": trial.workload.imitated,
         "seed": trial.workload.seed,
     }

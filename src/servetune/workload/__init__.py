@@ -1,9 +1,10 @@
 """What is asked of a server, and when."""
 
-from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson
+from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson, Scheduled
 from servetune.workload.client_args import CLIENT_ARGS, workload_from_client_args
 from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Observed, Quantiles, UniformRange
 from servetune.workload.request import Request
+from servetune.workload.traces import Trace, read_trace
 from servetune.workload.workload import Workload
 
 __all__ = [
@@ -18,7 +19,10 @@ __all__ = [
     "Poisson",
     "Quantiles",
     "Request",
+    "Scheduled",
+    "Trace",
     "UniformRange",
     "Workload",
+    "read_trace",
     "workload_from_client_args",
 ]

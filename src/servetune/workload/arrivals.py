@@ -9,7 +9,7 @@ import numpy as np
 
 from servetune.errors import InputError
 
-__all__ = ["AllAtOnce", "Arrivals", "Constant", "Poisson"]
+__all__ = ["AllAtOnce", "Arrivals", "Constant", "Poisson", "Scheduled"]
 
 
 class AllAtOnce(msgspec.Struct, frozen=True, tag_field="kind", tag="all_at_once"):
@@ -53,7 +53,17 @@ class Poisson(msgspec.Struct, frozen=True, tag_field="kind", tag="poisson"):
             yield due_s
 
 
-Arrivals = AllAtOnce | Constant | Poisson
+class Scheduled(msgspec.Struct, frozen=True, tag_field="kind", tag="scheduled"):
+    """Times that were seen, such as a trace's; they end."""
+
+    times_s: tuple[float, ...]
+
+    def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield due times in seconds from the start of the run."""
+        yield from self.times_s
+
+
+Arrivals = AllAtOnce | Constant | Poisson | Scheduled
 
 
 def _require_rate(rate_per_s: float) -> None:

@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from servetune.errors import InputError, UnknownName
-from servetune.workload.arrivals import AllAtOnce, Arrivals, Poisson
+from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson, Scheduled
 from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Observed, UniformRange
+from servetune.workload.traces import Trace
 from servetune.workload.workload import Workload
 
 __all__ = ["CLIENT_ARGS", "DATASETS", "workload_from_client_args"]
@@ -26,6 +27,9 @@ CLIENT_ARGS: Mapping[str, type] = MappingProxyType(
         "sharegpt_output_len": int,
         "sharegpt_context_len": int,
         "request_rate": float,
+        "arrivals": str,
+        "time_scale": float,
+        "duration_s": float,
         "seed": int,
         "warmup_requests": int,
         "backend": str,
@@ -64,7 +68,10 @@ _NOT_YET = (
 )
 
 #: Where the lengths come from.
-DATASETS = ("random", "random-ids", "sharegpt")
+DATASETS = ("random", "random-ids", "sharegpt", "trace")
+
+#: How requests arrive at a rate.
+ARRIVALS = ("poisson", "constant")
 
 _DEFAULT_INPUT_TOKENS = 1024
 _DEFAULT_OUTPUT_TOKENS = 512
@@ -72,16 +79,17 @@ _BACKENDS = ("vllm", "openai", "openai-chat", "sglang-oai", "sglang-oai-chat")
 
 
 def workload_from_client_args(
-    args: Mapping[str, Any], *, observed: Observed | None = None
+    args: Mapping[str, Any], *, observed: Observed | Trace | None = None
 ) -> Workload:
     """The workload that the client's arguments describe.
 
     Without a data set the prompts are random tokens. `sharegpt` without a file imitates
-    the data set's published lengths (`Workload.imitated`).
+    the data set's published lengths (`Workload.imitated`). A `trace` says when requests are
+    due as well as how long they are.
 
     Args:
         args: Names of `CLIENT_ARGS` to values.
-        observed: Lengths of the file that `dataset_path` names, read by the caller.
+        observed: What the file that `dataset_path` names holds, read by the caller.
 
     Raises:
         UnknownName: A name, data set or back end is not known.
@@ -102,10 +110,21 @@ def workload_from_client_args(
     if dataset not in DATASETS:
         raise UnknownName("dataset", str(dataset), DATASETS)
     chat = "chat" in str(backend) or bool(args.get("apply_chat_template"))
+    _require_trace(dataset, args, observed)
+    if isinstance(observed, Trace):
+        if "num_prompts" in args:
+            observed = observed.first(int(args["num_prompts"]))
+        lengths: Lengths = Observed(name=observed.name, pairs=observed.pairs)
+        arrivals: Arrivals = Scheduled(observed.offsets_s)
+        request_count = len(observed.pairs)
+    else:
+        lengths = _lengths(dataset, args, observed)
+        arrivals = _arrivals(args.get("request_rate"), args.get("arrivals"))
+        request_count = int(args.get("num_prompts", 1000))
     return Workload(
-        lengths=_lengths(dataset, args, observed),
-        arrivals=_arrivals(args.get("request_rate")),
-        request_count=int(args.get("num_prompts", 1000)),
+        lengths=lengths,
+        arrivals=arrivals,
+        request_count=request_count,
         max_concurrency=args.get("max_concurrency"),
         warmup_count=int(args.get("warmup_requests", 1)),
         seed=int(args.get("seed", 1)),
@@ -115,13 +134,37 @@ def workload_from_client_args(
         imitated=dataset == "sharegpt" and observed is None,
         api="chat" if chat else "completions",
         extra_body=str(args.get("extra_request_body", "")),
+        duration_s=args.get("duration_s"),
+        prefixes=observed.prefixes() if isinstance(observed, Trace) else (),
     )
 
 
-def _arrivals(request_rate: float | None) -> Arrivals:
+def _require_trace(
+    dataset: str, args: Mapping[str, Any], observed: Observed | Trace | None
+) -> None:
+    """A trace has its own times, and only a trace can be replayed slower or faster."""
+    if dataset != "trace":
+        if "time_scale" in args:
+            raise InputError("time_scale needs a trace", hint="set request_rate instead")
+        return
+    if not isinstance(observed, Trace):
+        raise InputError("a trace needs its file", hint="give it as dataset_path=FILE")
+    for name in ("request_rate", "arrivals"):
+        if name in args:
+            raise InputError(
+                f"a trace says itself when requests arrive, {name} cannot",
+                hint="leave it out; time_scale=0.5 replays the trace twice as fast",
+            )
+
+
+def _arrivals(request_rate: float | None, law: str | None) -> Arrivals:
+    if law is not None and law not in ARRIVALS:
+        raise UnknownName("kind of arrivals", law, ARRIVALS)
     if request_rate is None or request_rate == float("inf"):
+        if law is not None:
+            raise InputError(f"{law} arrivals need a request_rate")
         return AllAtOnce()
-    return Poisson(float(request_rate))
+    return Constant(float(request_rate)) if law == "constant" else Poisson(float(request_rate))
 
 
 def _lengths(dataset: str, args: Mapping[str, Any], observed: Observed | None) -> Lengths:

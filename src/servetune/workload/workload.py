@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import msgspec
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.workload.arrivals import AllAtOnce, Arrivals
 from servetune.workload.lengths import Lengths
-from servetune.workload.request import Request
+from servetune.workload.request import Piece, Request
 
 __all__ = ["Workload"]
 
@@ -31,6 +32,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         dataset_path: File that the words come from, if any.
         imitated: Whether the data set's published figures stand in for its words.
         api: Route of the OpenAI API: `completions` or `chat`.
+        duration_s: When the run stops, whatever is still on its way: no request is due
+            later. `None` for a run that ends with its last answer.
+        prefixes: What each prompt begins with, by request, as `Request.prefix`; empty where
+            prompts share nothing.
         extra_body: Further members of each request's JSON body, as JSON text.
     """
 
@@ -46,6 +51,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     imitated: bool = False
     api: str = "completions"
     extra_body: str = ""
+    duration_s: float | None = None
+    prefixes: tuple[tuple[Piece, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.request_count < 1:
@@ -54,6 +61,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InputError(f"max_concurrency must be 1 or more, got {self.max_concurrency}")
         if self.warmup_count < 0:
             raise InputError(f"warmup_requests must be 0 or more, got {self.warmup_count}")
+        limit = self.duration_s
+        if limit is not None and not (math.isfinite(limit) and limit > 0):
+            raise InputError(
+                f"a run lasts longer than {limit:g} s", hint="give a positive duration, or none"
+            )
 
     @property
     def closed_loop(self) -> bool:
@@ -66,13 +78,30 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return int((inputs + outputs).max())
 
     def requests(self) -> tuple[Request, ...]:
-        """All requests in order of their due times."""
+        """All requests in order of their due times.
+
+        Raises:
+            InputError: None is due before the run ends.
+        """
         rng = np.random.default_rng(self.seed)
         inputs, outputs = self.lengths.draw(self.request_count, rng)
         due_s = itertools.islice(self.arrivals.offsets_s(rng), self.request_count)
-        return tuple(
-            Request(index=i, due_s=due, input_tokens=int(tokens_in), output_tokens=int(tokens_out))
+        asked = tuple(
+            Request(
+                index=i,
+                due_s=due,
+                input_tokens=int(tokens_in),
+                output_tokens=int(tokens_out),
+                prefix=self.prefixes[i] if self.prefixes else (),
+            )
             for i, (due, tokens_in, tokens_out) in enumerate(
                 zip(due_s, inputs, outputs, strict=True)
             )
+            if self.duration_s is None or due <= self.duration_s
         )
+        if not asked:
+            raise InputError(
+                f"no request is due within {self.duration_s:g} s",
+                hint="a longer duration or a higher rate",
+            )
+        return asked

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,16 @@ from servetune.store.schema import TrialRecord
 __all__ = ["dashboard_html"]
 
 #: In the order in which they build on each other.
-_SCRIPTS = ("guard.js", "values.js", "draw.js", "charts.js", "panels.js", "table.js", "main.js")
+_SCRIPTS = (
+    "guard.js",
+    "values.js",
+    "draw.js",
+    "charts.js",
+    "timeline.js",
+    "panels.js",
+    "table.js",
+    "main.js",
+)
 
 _POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; "
@@ -39,6 +49,7 @@ def dashboard_html(
     *,
     title: str,
     comparison: Sequence[TrialRecord] | None = None,
+    timeline: dict[str, Any] | None = None,
 ) -> str:
     """The whole page as text; equal arguments give equal pages.
 
@@ -47,8 +58,9 @@ def dashboard_html(
         constraints: Those that are switched on when the page opens.
         title: Of the window, and of the page where the records name no model.
         comparison: Measured records to set beside the run's.
+        timeline: Of the requests of a single trial, as `timeline_of` makes it.
     """
-    data = page_data(records, constraints, title=title, comparison=comparison)
+    data = page_data(records, constraints, title=title, comparison=comparison, timeline=timeline)
     style, script = _text("dashboard.css"), _script()
     return _joined(
         _text("dashboard.html"),

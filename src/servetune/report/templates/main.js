@@ -8,6 +8,7 @@ const state = {
   selected: 0,
   x: { name: 'e2e_latency', statistic: 'p99' },
   y: { name: 'output_throughput', statistic: 'mean' },
+  requests: 'all',
   load: { name: 'e2e_latency', statistic: 'p99' },
   sort: { id: 'standing', descending: false },
   filter: { text: '', kind: '', settings: {} },
@@ -26,6 +27,7 @@ function drawCharts() {
   drawScatter();
   drawLoad();
   drawSelected();
+  drawTimeline();
 }
 function select(id, reveal) {
   state.selected = id;
@@ -86,6 +88,7 @@ function start() {
   axisControls(byId('axes'), [['Y', state.y], ['X', state.x]]);
   axisControls(byId('load-axes'), [['Show', state.load]]);
   drawFilters();
+  wireTimeline();
   drawComparison();
   const first = DATA.objectives.map((o) => recommend(TRIALS, active(), o).chosen).find(Boolean);
   state.selected = first ? first.id : 0;

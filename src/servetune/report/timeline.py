@@ -1,0 +1,105 @@
+"""Timeline: what every request waited for, and how full the engine was, as figure data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from servetune.metrics import Record
+
+__all__ = ["MOST_BARS", "timeline_of"]
+
+#: Bars that a page holds: a browser draws them without a pause, and the page stays below
+#: half a megabyte.
+MOST_BARS = 2000
+#: Points of a curve; a screen has hardly more columns.
+_POINTS = 400
+#: A tenth of a millisecond is less than a pixel on any run.
+_DECIMALS = 4
+
+
+def timeline_of(
+    records: Sequence[Record],
+    admitted_s: Sequence[float | None],
+    kv_use: Sequence[tuple[float, float]],
+) -> dict[str, Any]:
+    """Bars of single requests, and curves of the whole run.
+
+    Of more than `MOST_BARS` requests an even choice is drawn; the curves are of all. Running
+    are requests from when their prompt was first taken up to their last token, waiting are
+    those that are due and not running. A preempted request goes on counting as running.
+
+    Args:
+        records: At least one, by index.
+        admitted_s: When each one's prompt was first taken up, if it was.
+        kv_use: Pairs (seconds, share of the KV cache in use).
+    """
+    end_s = max(record.end_s for record in records)
+    chosen = _even(len(records), MOST_BARS)
+    starts = [
+        record.end_s if at is None else at for record, at in zip(records, admitted_s, strict=True)
+    ]
+    return {
+        "duration_s": end_s,
+        "total": len(records),
+        "bars": [_bar(records[i], admitted_s[i]) for i in chosen],
+        "curves": _curves(records, starts, end_s),
+        "kv": [
+            [round(time_s, _DECIMALS), round(share, 5)]
+            for time_s, share in (kv_use[i] for i in _even(len(kv_use), _POINTS))
+        ],
+    }
+
+
+def _even(count: int, most: int) -> list[int]:
+    """Places of at most `most` of `count` things, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    return [round(i) for i in np.linspace(0, count - 1, most)]
+
+
+def _bar(record: Record, admitted_s: float | None) -> list[Any]:
+    """Index, due, admitted, first token, end, tokens in, tokens out, and whether it was
+    answered whole; a time that never came is `None`.
+    """
+    first_s = record.chunk_times_s[0] if record.chunk_times_s else None
+    times_s = (record.due_s, admitted_s, first_s, record.end_s)
+    return [
+        record.index,
+        *(None if at is None else round(at, _DECIMALS) for at in times_s),
+        record.input_tokens,
+        record.output_tokens,
+        record.outcome == "ok",
+    ]
+
+
+def _curves(records: Sequence[Record], starts_s: Sequence[float], end_s: float) -> dict[str, Any]:
+    """Means of each stretch of time, so that nothing between two points is lost."""
+    edges_s = np.linspace(0.0, end_s or 1.0, _POINTS + 1)
+    due = _area(np.array([record.due_s for record in records]), edges_s)
+    started = _area(np.array(starts_s), edges_s)
+    ended = _area(np.array([record.end_s for record in records]), edges_s)
+    width_s = edges_s[1] - edges_s[0]
+    return {
+        "width_s": float(width_s),
+        "running": _means(started - ended, width_s),
+        "waiting": _means(due - started, width_s),
+    }
+
+
+_Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def _area(times_s: _Floats, edges_s: _Floats) -> _Floats:
+    """Integral up to each edge of how many of the times are past: sum of (edge - time)."""
+    ordered = np.sort(times_s)
+    past = np.searchsorted(ordered, edges_s, side="right")
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    area: _Floats = edges_s * past - sums[past]
+    return area
+
+
+def _means(area: _Floats, width_s: float) -> list[float]:
+    return [round(max(0.0, float(mean)), 3) for mean in np.diff(area) / width_s]

@@ -1,0 +1,112 @@
+"""One trial for the terminal: how fast, how much, what of the cache, and whether it kept up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from servetune.metrics import Constraint
+from servetune.report.quantities import QUANTITIES, quantity_value, shown
+from servetune.report.ranking import standing_of
+from servetune.report.tables import simulated_line
+from servetune.store.schema import TrialRecord
+from servetune.units import format_seconds
+
+__all__ = ["trial_table"]
+
+_LATENCIES = ("ttft", "tpot", "itl", "e2e_latency")
+_STATISTICS = ("mean", "p50", "p90", "p99")
+_RATES = ("output_throughput", "input_throughput", "request_throughput", "goodput")
+
+
+def trial_table(
+    record: TrialRecord, constraints: tuple[Constraint, ...], *, heading: str
+) -> RenderableType:
+    """The whole of one simulated trial.
+
+    Args:
+        record: That ended well.
+        constraints: Judged below the figures.
+        heading: What was simulated, in a line.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("latency", no_wrap=True)
+    for head in _STATISTICS:
+        table.add_column(head, justify="right", no_wrap=True)
+    for name in _LATENCIES:
+        table.add_row(
+            QUANTITIES[name].title,
+            *(shown(quantity_value(record.results, name, each), "ms") for each in _STATISTICS),
+        )
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    facts.add_column(no_wrap=True)
+    facts.add_column()
+    for name, said in _facts(record.results):
+        facts.add_row(name, Text(said))
+    lines: list[RenderableType] = [
+        Text(simulated_line([record]), style="bold yellow"),
+        Text(heading),
+        Text(),
+        facts,
+        table,
+    ]
+    if record.results["server"]["itl_is_tpot"]:
+        lines.append(Text(_MEAN_GAPS))
+    if record.results["server"]["saturated"]:
+        lines.append(Text(_SATURATED, style="bold"))
+    lines += [Text(said) for said in _standing(record, constraints)]
+    return Group(*lines)
+
+
+_MEAN_GAPS = (
+    "of so many requests only the first and the last token are timed: gaps between tokens are "
+    "each request's mean gap"
+)
+_SATURATED = (
+    "SATURATED: requests came faster than they were served, so these latencies grow with "
+    "the length of the run and say nothing of a lasting state"
+)
+
+
+def _facts(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    server = results["server"]
+    unfinished = server["unfinished"]
+    yield (
+        "requests",
+        f"{results['completed']:,} answered in {format_seconds(results['duration'])}"
+        + (f", {unfinished:,} on their way when the run was stopped" if unfinished else ""),
+    )
+    for name in _RATES:
+        value = quantity_value(results, name)
+        if value is not None:
+            yield QUANTITIES[name].title.lower(), shown(value, QUANTITIES[name].unit)
+    cost = quantity_value(results, "cost_per_million_tokens")
+    if cost is not None:
+        yield "cost per million output tokens", shown(cost, "USD")
+    concurrency = results["concurrency"]
+    if concurrency is not None and not server["saturated"]:  # its backlog is not in there
+        yield "requests in flight, mean", f"{concurrency:.3g}"
+    yield "KV cache at its fullest", shown(server["kv_peak_fraction"], "fraction")
+    if server["cached_fraction"]:
+        yield "prompt tokens found in the cache", shown(server["cached_fraction"], "fraction")
+    yield "preemptions", f"{server['preemptions']:,}"
+    yield "engine busy", shown(server["busy_fraction"], "fraction")
+    yield "saturated", "yes" if server["saturated"] else "no"
+
+
+def _standing(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Iterator[str]:
+    standing = standing_of(record, constraints)
+    for word, limits in (
+        ("holds", standing.met),
+        ("MISSES", standing.missed),
+        ("not known:", standing.unknown),
+    ):
+        for limit in limits:
+            quantity = QUANTITIES[limit.metric]
+            value = quantity_value(record.results, limit.metric, limit.statistic)
+            yield f"{word} {limit.label}: {shown(value, quantity.unit)}"

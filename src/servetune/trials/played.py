@@ -1,0 +1,97 @@
+"""One simulated trial with every request's story, and a measured trial played again."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import msgspec
+
+from servetune.engines import engine
+from servetune.errors import InputError
+from servetune.perf.sim import Simulation
+from servetune.plan import plan_from_settings
+from servetune.store import TrialRecord, trial_key
+from servetune.trials.measured import DEFAULT_PORT
+from servetune.trials.prompting import observed_of
+from servetune.trials.simulated import simulation_of
+from servetune.trials.trial import REPLICAS, Run, Trial, record_of
+from servetune.workload import CLIENT_ARGS, workload_from_client_args
+
+__all__ = ["played", "played_again"]
+
+
+def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
+    """A trial in virtual time: its journal's line, and all that its requests did.
+
+    Raises:
+        PlanError: The plan cannot run, or a request can never be served by it.
+        InputError: No request is due.
+    """
+    results, simulation = simulation_of(trial, run)
+    spoken = engine("vllm")  # its words are spoken, whoever's scheduler is simulated
+    command = spoken.command(trial.plan, host="127.0.0.1", port=DEFAULT_PORT)
+    settings = {k: v for k, v in trial.server_args.items() if k != REPLICAS}
+    record = record_of(
+        trial,
+        run,
+        cmd=shlex.join(command),
+        server_cmd_args=spoken.server_cmd_args(settings),
+        results=results,
+    )
+    return record, simulation
+
+
+def played_again(measured: TrialRecord, run: Run) -> TrialRecord:
+    """The simulation of what a record says was measured: the same plan, the same workload.
+
+    Records of other tools have no plan; theirs is read from their server's arguments.
+
+    Raises:
+        PlanError: The plan cannot run on the run's machine.
+        InputError: The record does not say enough, or its data set is not here.
+    """
+    config = measured.config
+    plan = measured.plan or plan_from_settings(
+        str(measured.metadata.get("framework") or "vllm"), run.model, config.server_args
+    )
+    client_args = _typed(config.client_args)
+    workload = workload_from_client_args(client_args, observed=observed_of(client_args, run.model))
+    # The load client's prompts shared nothing, whatever a trace says.
+    workload = msgspec.structs.replace(workload, prefixes=())
+    trial = Trial(
+        key=trial_key(
+            model=run.model,
+            engine=run.engine,
+            server_args=config.server_args,
+            client_args=client_args,
+            node=run.node.label if run.node else "",
+            simulated=True,
+        ),
+        server_args=config.server_args,
+        client_args=client_args,
+        plan=plan,
+        workload=workload,
+    )
+    results, _ = simulation_of(trial, run)
+    return record_of(
+        trial, run, cmd=measured.cmd, server_cmd_args=config.server_cmd_args, results=results
+    )
+
+
+def _typed(client_args: dict[str, Any]) -> dict[str, Any]:
+    """Numbers as numbers: other tools' records may hold them as text.
+
+    Raises:
+        InputError: A value is not of its argument's kind.
+    """
+    typed: dict[str, Any] = {}
+    for name, value in client_args.items():
+        wanted = CLIENT_ARGS.get(name)
+        if value is None:
+            continue
+        try:
+            typed[name] = wanted(value) if wanted in (int, float) else value
+        except (TypeError, ValueError):
+            raise InputError(f"client argument {name} is {value!r} in the record") from None
+    return typed

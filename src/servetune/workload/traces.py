@@ -1,0 +1,324 @@
+"""Request traces: when real requests arrived and how long they were, as lines of text.
+
+Published forms are told apart by the names of their columns (`FORMS`): Mooncake's JSONL,
+Azure's CSV of 2023 and 2024, BurstGPT's CSV, and servetune's own, which is also what
+`servetune simulate --out` writes of its requests. Everything here works on lines; whoever
+calls opens the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from servetune.errors import InputError
+from servetune.workload.request import Piece
+
+__all__ = ["FORMS", "Form", "Trace", "read_trace"]
+
+#: Tokens that one of Mooncake's `hash_ids` stands for (of its first request, 14 for 6,758).
+HASHED_TOKENS = 512
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that somebody's users sent.
+
+    Attributes:
+        name: Where it was read from.
+        form: A key of `FORMS`.
+        offsets_s: Seconds from the first request on, never falling.
+        pairs: (input tokens, output tokens) of each.
+        hash_ids: For each request the names of its prompt's blocks, equal where the words
+            up to and with them are equal; empty where the trace does not tell.
+        left_out: Requests without a token to answer, which a server never generated for.
+    """
+
+    name: str
+    form: str
+    offsets_s: tuple[float, ...]
+    pairs: tuple[tuple[int, int], ...]
+    hash_ids: tuple[tuple[int, ...], ...] = ()
+    left_out: int = 0
+
+    def prefixes(self) -> tuple[tuple[Piece, ...], ...]:
+        """What each prompt may share with others, as `Request.prefix`; empty if not told.
+
+        The last block of a prompt is as long as the prompt's rest; blocks that a trace names
+        beyond the prompt's length are passed over.
+        """
+        return tuple(
+            tuple(
+                (block, min(HASHED_TOKENS, input_tokens - HASHED_TOKENS * i))
+                for i, block in enumerate(blocks)
+                if input_tokens > HASHED_TOKENS * i
+            )
+            for blocks, (input_tokens, _) in zip(self.hash_ids, self.pairs, strict=False)
+        )
+
+    def first(self, count: int) -> Trace:
+        """Its first `count` requests.
+
+        Raises:
+            InputError: It has fewer.
+        """
+        if count > len(self.pairs):
+            raise InputError(
+                f"{self.name} has {len(self.pairs):,} requests, not {count:,}",
+                hint="ask for fewer, or leave the number out to replay all of it",
+            )
+        return msgspec.structs.replace(
+            self,
+            offsets_s=self.offsets_s[:count],
+            pairs=self.pairs[:count],
+            hash_ids=self.hash_ids[:count],
+        )
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """How one kind of trace names its columns; letter case does not count.
+
+    Attributes:
+        seconds: From a time as written to seconds on any clock.
+    """
+
+    time: str
+    input_tokens: str
+    output_tokens: str
+    seconds: Callable[[Any], float]
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        return self.time, self.input_tokens, self.output_tokens
+
+
+def _seconds(written: Any) -> float:
+    if isinstance(written, bool):
+        raise ValueError
+    return float(written)
+
+
+def _milliseconds(written: Any) -> float:
+    return _seconds(written) / 1000
+
+
+def _clock_seconds(written: Any) -> float:
+    """A date and time; without a zone it is taken for UTC, only differences matter."""
+    moment = datetime.fromisoformat(str(written).strip())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+FORMS: Mapping[str, Form] = {
+    # https://github.com/kvcache-ai/Mooncake, FAST25-release/traces, 2025
+    "mooncake": Form(
+        time="timestamp",
+        input_tokens="input_length",
+        output_tokens="output_length",
+        seconds=_milliseconds,
+    ),
+    # https://github.com/Azure/AzurePublicDataset, AzureLLMInferenceDataset2023 and 2024
+    "azure": Form(
+        time="TIMESTAMP",
+        input_tokens="ContextTokens",
+        output_tokens="GeneratedTokens",
+        seconds=_clock_seconds,
+    ),
+    # https://github.com/HPMLL/BurstGPT, data/BurstGPT_*.csv
+    "burstgpt": Form(
+        time="Timestamp",
+        input_tokens="Request tokens",
+        output_tokens="Response tokens",
+        seconds=_seconds,
+    ),
+    "servetune": Form(
+        time="due_s", input_tokens="input_tokens", output_tokens="output_tokens", seconds=_seconds
+    ),
+}
+
+_COLUMNS_HINT = "; ".join(
+    f"{name}: {', '.join(each.columns)}" for name, each in reversed(list(FORMS.items()))
+)
+
+
+def read_trace(
+    lines: Iterable[str], *, name: str, time_scale: float = 1.0, most: int | None = None
+) -> Trace:
+    """A trace from the lines of a CSV with a header, or of JSON objects.
+
+    Times count from the first request. Blank lines are passed over; requests that were
+    answered with no token (BurstGPT keeps failures so) are left out and counted.
+
+    Args:
+        lines: With or without their ends.
+        name: Of the file, for messages.
+        time_scale: Factor on all times: 0.5 is twice the load.
+        most: Requests to read; published traces have millions.
+
+    Raises:
+        InputError: With the line that cannot be read, runs backwards in time, or has no
+            token to ask; or when no request is left.
+    """
+    if not (math.isfinite(time_scale) and time_scale > 0):
+        raise InputError(
+            f"time_scale must be positive, got {time_scale:g}",
+            hint="0.5 replays twice as fast, 1 as recorded",
+        )
+    rows = _rows(lines, name)
+    offsets_s: list[float] = []
+    pairs: list[tuple[int, int]] = []
+    hashes: list[tuple[int, ...]] = []
+    start_s: float | None = None
+    latest_s, left_out, form_name = -math.inf, 0, ""
+    for number, form_name, cells in rows:
+        form = FORMS[form_name]
+        at = f"{name} line {number}"
+        time_s = _time(form, cells, at)
+        if time_s < latest_s:
+            raise InputError(
+                f"{at}: {form.time} {cells[form.time.lower()]} is before the line above it",
+                hint="sort the trace by time",
+            )
+        latest_s = time_s
+        start_s = time_s if start_s is None else start_s
+        output_tokens = _count(form.output_tokens, cells, at, least=0)
+        # A failure may have no prompt either.
+        input_tokens = _count(form.input_tokens, cells, at, least=1 if output_tokens else 0)
+        if not output_tokens:
+            left_out += 1
+            continue
+        offsets_s.append((time_s - start_s) * time_scale)
+        pairs.append((input_tokens, output_tokens))
+        hashes.append(_hash_ids(cells, at))
+        if len(pairs) == most:
+            break
+    if not pairs:
+        raise InputError(
+            f"{name} holds no request"
+            + (f": all {left_out} were answered with no token" if left_out else ""),
+            hint=f"its columns must be those of one of these: {_COLUMNS_HINT}",
+        )
+    return Trace(
+        name=name,
+        form=form_name,
+        offsets_s=tuple(offsets_s),
+        pairs=tuple(pairs),
+        hash_ids=tuple(hashes) if any(hashes) else (),
+        left_out=left_out,
+    )
+
+
+_Row = tuple[int, str, Mapping[str, Any]]
+
+
+def _rows(lines: Iterable[str], name: str) -> Iterator[_Row]:
+    """Line number, form and cells (by lower-case column) of every request."""
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    first = next(numbered, None)
+    if first is None:
+        raise InputError(f"{name} is empty", hint="a trace is CSV with a header, or JSON lines")
+    number, line = first[0], first[1].lstrip("\ufeff")
+    if line.lstrip().startswith("{"):
+        yield from _json_rows(number, line, numbered, name)
+    else:
+        yield from _csv_rows(number, line, numbered, name)
+
+
+def _json_rows(
+    number: int, line: str, rest: Iterator[tuple[int, str]], name: str
+) -> Iterator[_Row]:
+    form = ""
+    while True:
+        try:
+            decoded = msgspec.json.decode(line, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise InputError(
+                f"{name} line {number} is not a JSON object: {error}",
+                hint="each line of the trace is one request",
+            ) from None
+        cells = {key.lower(): value for key, value in decoded.items()}
+        form = form or _form_of(tuple(decoded), f"{name} line {number}")
+        yield number, form, cells
+        following = next(rest, None)
+        if following is None:
+            return
+        number, line = following
+
+
+def _csv_rows(number: int, line: str, rest: Iterator[tuple[int, str]], name: str) -> Iterator[_Row]:
+    heads = [cell.strip() for cell in next(csv.reader([line]))]
+    form = _form_of(heads, f"{name} line {number}")
+    lowered = [head.lower() for head in heads]
+    for at, text in rest:
+        cells = next(csv.reader([text]))
+        if len(cells) < len(heads):
+            raise InputError(
+                f"{name} line {at} has {len(cells)} cells, the header {len(heads)}",
+                hint="mend or remove that line",
+            )
+        yield at, form, dict(zip(lowered, cells, strict=False))
+
+
+def _form_of(columns: Sequence[str], at: str) -> str:
+    present = {column.lower() for column in columns}
+    for name, form in FORMS.items():
+        if {column.lower() for column in form.columns} <= present:
+            return name
+    shown = ", ".join(columns)[:200]
+    raise InputError(
+        f"{at}: columns {shown or 'none'} are those of no known trace",
+        hint=f"known are {_COLUMNS_HINT}",
+    )
+
+
+def _cell(column: str, cells: Mapping[str, Any], at: str) -> Any:
+    if column.lower() not in cells:
+        raise InputError(f"{at} has no {column}", hint="every request needs it")
+    return cells[column.lower()]
+
+
+def _time(form: Form, cells: Mapping[str, Any], at: str) -> float:
+    written = _cell(form.time, cells, at)
+    try:
+        time_s = form.seconds(written)
+    except (ValueError, TypeError, OverflowError):
+        time_s = math.nan
+    if not math.isfinite(time_s):
+        kind = "a date and time" if form.seconds is _clock_seconds else "a number"
+        raise InputError(
+            f"{at}: {form.time} '{written}' is not {kind}", hint="mend or remove that line"
+        )
+    return time_s
+
+
+def _count(column: str, cells: Mapping[str, Any], at: str, *, least: int) -> int:
+    written = _cell(column, cells, at)
+    try:
+        number = float("nan") if isinstance(written, bool) else float(written)
+    except (ValueError, TypeError):
+        number = math.nan
+    if not math.isfinite(number) or number != int(number):
+        raise InputError(
+            f"{at}: {column} '{written}' is not a number of tokens", hint="mend or remove that line"
+        )
+    if number < least:
+        raise InputError(
+            f"{at}: {column} {written} is less than {least}", hint="mend or remove that line"
+        )
+    return int(number)
+
+
+def _hash_ids(cells: Mapping[str, Any], at: str) -> tuple[int, ...]:
+    written = cells.get("hash_ids")
+    if not written or isinstance(written, str):  # only JSON has lists
+        return ()
+    try:
+        return msgspec.convert(written, tuple[Annotated[int, msgspec.Meta(ge=0)], ...])
+    except msgspec.ValidationError:
+        raise InputError(
+            f"{at}: hash_ids is not a list of whole numbers from 0 on",
+            hint="mend or remove that line",
+        ) from None

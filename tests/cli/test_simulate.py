@@ -1,0 +1,216 @@
+import json
+
+import pytest
+
+from servetune.store import read_journal
+
+PLAN = ("simulate", "--model", "Qwen/Qwen3-4B", "--gpu", "L4")
+SHORT = ("--input-len", "100", "--output-len", "20")
+TRACE = "due_s,input_tokens,output_tokens\n0,100,20\n1.5,50,10\n2,70,30\n"
+
+
+def data(done):
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def refused(done, said):
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "hint: " in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_closed_loop_is_a_trial_as_tune_would_simulate_it(servetune, tmp_path):
+    load = ("--concurrency", "8", "--requests", "40", *SHORT)
+    record = data(servetune(*PLAN, *load, "--tensor-parallel", "1", "--json"))
+    tuned = servetune(
+        "tune",
+        "--engine",
+        "simulated",
+        *PLAN[1:],
+        "--server-args",
+        "tensor_parallel_size=1",
+        "--client-args",
+        "max_concurrency=8;num_prompts=40;random_input_len=100;random_output_len=20",
+        "--output-json",
+        "t.json",
+    )
+    assert tuned.returncode == 0, tuned.stderr
+    (other,) = read_journal(tmp_path / "t.jsonl")
+    assert record == json.loads(other.to_json())
+
+
+def test_the_table_says_simulated_first(servetune):
+    done = servetune(*PLAN, "--rate", "2", "--requests", "20", *SHORT)
+    assert done.returncode == 0
+    assert done.stdout.startswith("SIMULATED")
+    assert "2 requests/s, poisson" in done.stdout
+    for word in ("Time to first token", "KV cache at its fullest", "preemptions", "saturated"):
+        assert word in done.stdout
+
+
+def test_goodput_is_under_the_latencies_of_the_constraints(servetune):
+    load = (*PLAN, "--concurrency", "32", "--requests", "200", "--json")
+    tight = data(servetune(*load, "--slo", "ttft<=400ms"))
+    assert 0 < tight["results"]["goodput"] < tight["results"]["request_throughput"]
+    by_constraint = servetune(*load, "--constraints", "ttft:p99<=400ms")
+    assert by_constraint.returncode == 1  # the limit is missed
+    assert json.loads(by_constraint.stdout)["results"]["goodput"] == tight["results"]["goodput"]
+
+
+def test_out_has_journal_summary_requests_and_a_dashboard_with_timelines(servetune, tmp_path):
+    run = (*PLAN, "--concurrency", "4", "--requests", "30", *SHORT, "--out", "o", "--token-times")
+    assert servetune(*run).returncode == 0
+    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == [
+        "simulated.html",
+        "simulated.json",
+        "simulated.jsonl",
+        "simulated.requests.jsonl",
+    ]
+    (record,) = read_journal(tmp_path / "o" / "simulated.jsonl")
+    lines = (tmp_path / "o" / "simulated.requests.jsonl").read_text().splitlines()
+    requests = [json.loads(line) for line in lines]
+    assert len(requests) == record.results["completed"] == 30
+    tokens = [len(request["token_times_s"]) for request in requests]
+    assert sum(tokens) == record.results["total_output_tokens"]
+    page = (tmp_path / "o" / "simulated.html").read_text()
+    assert '"timeline":{"duration_s":' in page
+    refused(servetune(*run), "is there already")
+
+
+def test_equal_runs_leave_equal_files(servetune, tmp_path):
+    run = (*PLAN, "--rate", "5", "--requests", "30", *SHORT, "--out")
+    assert servetune(*run, "a").returncode == servetune(*run, "b").returncode == 0
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+def test_a_trace_is_replayed_and_scaled(servetune, tmp_path):
+    (tmp_path / "t.csv").write_text(TRACE)
+    run = (*PLAN, "--trace", "t.csv", "--out")
+    assert servetune(*run, "a").returncode == 0
+    assert servetune(*run, "b", "--time-scale", "2", "--requests", "2").returncode == 0
+
+    def due_s(folder):
+        lines = (tmp_path / folder / "simulated.requests.jsonl").read_text().splitlines()
+        return [json.loads(line)["due_s"] for line in lines]
+
+    assert due_s("a") == [0.0, 1.5, 2.0]
+    assert due_s("b") == [0.0, 3.0]
+
+
+def test_requests_without_an_answer_are_left_out_aloud(servetune, tmp_path):
+    (tmp_path / "t.csv").write_text(TRACE + "3,80,0\n")
+    done = servetune(*PLAN, "--trace", "t.csv")
+    assert done.returncode == 0
+    assert "note: 1 requests of t.csv" in done.stderr
+
+
+def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
+    done = servetune(*PLAN, "--rate", "500", "--duration", "20")
+    assert done.returncode == 0
+    assert "SATURATED" in done.stdout
+    assert "answered in 20.00 s" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "nothing says when requests come"),
+        (("--concurrency", "4", "--input-len", "50000"), "more than max_model_len 40960"),
+        (("--concurrency", "4", "--server-args", "max_num_seqs=[1,2]"), "has 2 values"),
+        (("--concurrency", "4", "--client-args", "max_concurrency=5"), "given twice"),
+        (("--trace", "gone.csv"), "cannot read the trace gone.csv"),
+        (("--trace", "back.csv"), "back.csv line 3: due_s 1 is before the line above it"),
+        (("--trace", "back.csv", "--input-len", "5"), "trace has lengths of its own"),
+        (("--rate", "3", "--time-scale", "2"), "time_scale needs a trace"),
+        (("--rate", "0.001", "--duration", "1"), "no request is due within 1 s"),
+        (("--concurrency", "4", "--replicas", "2"), "devices"),
+        (("--concurrency", "4", "--token-times"), "--token-times are kept with --out"),
+        (("--concurrency", "4", "--slo", "error_rate<=1"), "--slo judges single requests"),
+        (("--rate", "nan"), "nan is not a number"),
+        (
+            ("--concurrency", "4", "--server-args", "gpu_memory_utilization=0.42"),
+            "one sequence of 40960 tokens needs 5.62 GiB of cache",
+        ),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_before_anything_is_written(
+    servetune, tmp_path, arguments, said
+):
+    (tmp_path / "back.csv").write_text("due_s,input_tokens,output_tokens\n2,1,1\n1,1,1\n")
+    refused(
+        servetune(*PLAN, *arguments, "--out", "o")
+        if "--token-times" not in arguments
+        else servetune(*PLAN, *arguments),
+        said,
+    )
+    assert not (tmp_path / "o").exists()
+
+
+def measured(servetune, tmp_path, **changes):
+    """A journal of the simulator's own records that say they were measured."""
+    out = tmp_path / "source"
+    load = ("--concurrency", "8", "--requests", "30", *SHORT)
+    assert servetune(*PLAN, *load, "--out", out).returncode == 0
+    record = json.loads((out / "simulated.jsonl").read_text())
+    record |= {"simulated": False, **changes}
+    path = tmp_path / "m.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    return path
+
+
+def test_a_measurement_equal_to_its_simulation_has_no_error(servetune, tmp_path):
+    path = measured(servetune, tmp_path)
+    found = data(servetune("simulate", "--compare", path, "--json"))
+    errors = [gap["error_fraction"] for gap in found["trials"][0]["gaps"]]
+    assert errors == [0.0] * 9
+    assert all(row["error_fraction"] == 0.0 for row in found["median_absolute_errors"])
+    table = servetune("simulate", "--compare", path).stdout
+    assert table.startswith("SIMULATED: 1 measured trial")
+    assert "median error of 1" in table
+
+
+def test_another_machine_may_be_named_for_the_comparison(servetune, tmp_path):
+    path = measured(servetune, tmp_path)
+    found = data(servetune("simulate", "--compare", path, "--gpu", "H100", "--json"))
+    assert all(gap["error_fraction"] != 0.0 for gap in found["trials"][0]["gaps"])
+
+
+def test_trials_that_cannot_be_played_again_are_named(servetune, tmp_path):
+    path = measured(servetune, tmp_path)
+    record = json.loads(path.read_text())
+    record["key"] = "other"
+    record["plan"]["tensor_parallel"] = 7
+    path.write_text(path.read_text() + json.dumps(record) + "\n")
+    done = servetune("simulate", "--compare", path)
+    assert done.returncode == 0
+    assert "left out" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"simulated": True}, "holds no trial that was measured"),
+        ({"metadata": {"gpu_type": "L4"}}, "does not say which model"),
+        ({"metadata": {"model_tag": "Qwen/Qwen3-4B"}}, "does not say on which GPU"),
+        ({"metadata": {"model_tag": "Qwen/Qwen3-4B", "gpu_type": "L5"}}, "unknown GPU 'L5'"),
+    ],
+)
+def test_records_that_say_too_little_are_refused(servetune, tmp_path, changes, said):
+    refused(servetune("simulate", "--compare", measured(servetune, tmp_path, **changes)), said)
+
+
+def test_a_comparison_takes_its_load_from_the_file_alone(servetune, tmp_path):
+    path = measured(servetune, tmp_path)
+    refused(servetune("simulate", "--compare", path, "--rate", "3"), "request_rate cannot change")
+
+
+def test_the_published_records_stand_beside_their_simulation(servetune, shared):
+    path = shared / "data" / "aws_l4_records.jsonl"
+    found = data(servetune("simulate", "--compare", path, "--json"))
+    assert len(found["trials"]) == 3
+    errors = {(e["quantity"], e["statistic"]): e for e in found["median_absolute_errors"]}
+    assert errors["output_throughput", "mean"]["error_fraction"] < 0.10
+    assert errors["e2e_latency", "mean"]["error_fraction"] < 0.15
