@@ -25,10 +25,6 @@ from servetune.workload import UniformRange
 
 __all__ = ["Measured", "loops_of", "read"]
 
-#: Runs of this version on this GPU, all of DeepSeek-R1, took 0.45 to 0.8 times as long per
-#: token as the same plan one release before: multi-token prediction, which no column tells.
-_DRAFTING = ("1.2.0rc6.post3", "b200_sxm")
-
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """One row: what ran, and what was measured.
@@ -36,7 +32,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         group: What anchors and folds are made of: (model, GPU).
         misfit: Why the plan is said not to fit although it ran, if so.
-        speculative: Whether answers were drafted ahead, which no column says.
+        speculative: Whether answers were drafted ahead, which the table's reader assumes.
     """
 
     id: str
@@ -135,7 +131,7 @@ def _measured(row: dict[str, str], configs: Path) -> Measured:
         ttft_ms=float(row["ttft_ms"]),
         tpot_ms=float(row["tpot_ms"]),
         misfit=misfit,
-        speculative=(row["engine_version"], row["gpu"]) == _DRAFTING,
+        speculative=run.plan.draft_tokens is not None,
     )
 
 

@@ -108,19 +108,33 @@ def test_the_estimate_says_what_it_assumed():
     assert "assumed" in " ".join(estimate(SHAPE, MACHINE, drafting(2, None), LOAD).notes)
 
 
-def test_what_cannot_price_drafts_refuses_them():
+def test_what_cannot_play_drafts_refuses_them():
     with pytest.raises(PlanError, match="not simulated"):
         simulate(drafting(), SHAPE, MACHINE, LOAD)
-    run = Run(
-        shape=SHAPE,
-        node=MACHINE,
-        plan=drafting(),
-        lengths=LOAD.lengths,
-        concurrency=4,
-        request_count=8,
+
+
+def test_drafts_shorten_whole_runs_as_they_shorten_the_steady_state():
+    def run(plan):
+        return Run(
+            shape=SHAPE,
+            node=MACHINE,
+            plan=plan,
+            lengths=LOAD.lengths,
+            concurrency=1,
+            request_count=100,
+        )
+
+    plain, drafted = price_runs([run(Plan(model=SHAPE.name)), run(drafting(3, 0.7))])
+    steady_plain = performance_at(SHAPE, MACHINE, Plan(model=SHAPE.name), LOAD, 1)
+    steady_drafted = performance_at(SHAPE, MACHINE, drafting(3, 0.7), LOAD, 1)
+    assert drafted.point.tpot_ms / plain.point.tpot_ms == pytest.approx(
+        steady_drafted.itl_ms / steady_plain.itl_ms, rel=0.01
     )
-    with pytest.raises(PlanError, match="not priced in whole runs"):
-        price_runs([run])
+    assert drafted.point.tpot_ms < 0.6 * plain.point.tpot_ms
+    output_tokens = LOAD.lengths.output_tokens
+    assert drafted.point.e2e_ms == pytest.approx(
+        drafted.point.ttft_ms + (output_tokens - 1) * drafted.point.tpot_ms
+    )
 
 
 @pytest.mark.parametrize(

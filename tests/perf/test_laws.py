@@ -23,6 +23,8 @@ PLANS = (
     ("deepseek-ai/DeepSeek-V3", "B200", {"data_parallel": 8, "expert_parallel": True}),
     ("zai-org/GLM-5", "B200", {"tensor_parallel": 8, "engine": "sglang"}),
     ("Qwen/Qwen3.5-27B", "H100", {"tensor_parallel": 2}),
+    ("Qwen/Qwen3-32B", "H100", {"tensor_parallel": 2, "draft_tokens": 3}),
+    ("Qwen/Qwen3-4B", "H100", {"draft_tokens": 2, "draft_method": "ngram"}),
     ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "H200", {}),
 )
 STEPS = (

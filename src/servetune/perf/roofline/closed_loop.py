@@ -8,7 +8,7 @@ mean time to first token of such a run is mostly that, so the steady state misse
 |---|---|
 | C, N | users of one copy of the model, requests of the run on it |
 | G = N/C | generations: how many requests one user sends |
-| D, I | decode steps of a request, prompt tokens |
+| D, I | decode steps of a request (fewer than tokens where some are drafted), prompt tokens |
 | B, tau | sequences decoding at the same time; the step time they see |
 | a | prompts that come per step while a clump comes |
 | n | prompts that one step can take |
@@ -38,6 +38,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.roofline.laws import Array, Laws, Stack
 from servetune.perf.roofline.steady import LengthMoments
 from servetune.plan.plan import Plan
@@ -101,8 +102,10 @@ class ClosedLoops:
         self.outputs = np.array([m.output_tokens for m in moments])
         self.pairs = np.array([m.prompt_pairs for m in moments])
         self.context = np.array([m.context_tokens for m in moments])
-        self.spread = np.array([m.output_spread_tokens for m in moments])
-        self.steps = np.maximum(1.0, self.outputs - 1)
+        self.gained = np.array([tokens_per_step(plan) for plan in plans])
+        self.spread = np.array([m.output_spread_tokens for m in moments]) / self.gained
+        self.each = np.array([1 + (plan.draft_tokens or 0) for plan in plans], float)
+        self.steps = np.maximum(1.0, (self.outputs - 1) / self.gained)
         self.users = np.maximum(1.0, self.concurrency / self.copies)
         self.busy_copies = np.minimum(self.concurrency, self.copies)
         self.generations = np.maximum(1.0, np.asarray(request_count, float) / self.concurrency)
@@ -110,7 +113,7 @@ class ClosedLoops:
             1.0,
             np.minimum(
                 np.minimum(places, np.asarray(kv_tokens, float) / self.context),
-                self.budget / (1 + self.inputs / self.steps),
+                self.budget / (self.each + self.inputs / self.steps),
             ),
         )
 
@@ -123,7 +126,7 @@ class ClosedLoops:
         e2e_s = self.users * self.steps * tau_s / running
         short = self.users > self.most_running
         waiting_s = np.where(short, e2e_s - self.steps * tau_s, 0.0)
-        return np.maximum(ttft_s, waiting_s), tau_s, running
+        return np.maximum(ttft_s, waiting_s), tau_s / self.gained, running
 
     def points(self, c: Mapping[str, Array]) -> list[RunPoint]:
         """One point per run."""
@@ -190,7 +193,8 @@ class ClosedLoops:
     def _mixed_s(self, laws: Laws, prompts: Array, sequences: Array) -> Array:
         """Steps that compute `prompts` prompts beside `sequences` decoding ones."""
         tokens = prompts * self.inputs
-        steps = np.maximum(1.0, tokens / np.maximum(1.0, self.budget - sequences))
+        left = self.budget - sequences * self.each
+        steps = np.maximum(1.0, tokens / np.maximum(1.0, left))
         each_s = laws.seconds(
             tokens / steps,
             prompts * self.pairs / steps,

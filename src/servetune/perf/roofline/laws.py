@@ -28,6 +28,7 @@ from servetune.perf.roofline.collectives import (
     Collective,
     all_reduce_law,
 )
+from servetune.perf.roofline.drafting import drafts_on_device
 from servetune.perf.roofline.ops import AttentionOp, ExpertsOp, MatrixOp, Operations
 from servetune.perf.roofline.step import exchange_group
 from servetune.plan.plan import Plan
@@ -60,7 +61,8 @@ class Stack:
         rows = []
         for ops, node, plan in priced:
             degrees = (plan.data_parallel, plan.pipeline_parallel)
-            key = (id(ops), id(node), degrees, plan.enforce_eager)
+            drafts = (plan.draft_tokens, plan.draft_method)
+            key = (id(ops), id(node), degrees, plan.enforce_eager, drafts)
             if key not in known:
                 known[key] = _Row(ops, node, plan)
             rows.append(known[key])
@@ -98,8 +100,9 @@ class Laws:
         share = np.where(attention["latent"] > 0, c["latent_memory_share"][:, None], 1.0)
         reached_bytes = (memory * c["attention_memory_fraction"])[:, None] * share
         self._pair_s = attention["count"] * attention["pair_flops"] / reached_flops
+        each = flat["tokens_each"][:, None]
         self._key_s = attention["count"] * np.maximum(
-            attention["key_bytes"] / reached_bytes, attention["key_flops"] / reached_flops
+            attention["key_bytes"] / reached_bytes, each * attention["key_flops"] / reached_flops
         )
         latent_layers = (attention["count"] * attention["latent"]).sum(axis=1)
         self._fixed_s = (
@@ -127,9 +130,12 @@ class Laws:
     ) -> Array:
         """Seconds of a step per plan; the arguments are the fields of `Step`, shape (R,)."""
         c, flat, attention = self.c, self._stack.flat, self._stack.attentions
-        tokens = prefill_tokens + decode_sequences
-        rows = prefill_sequences + decode_sequences
-        device_s = self._dense_s(tokens, rows)
+        sequences = prefill_sequences + decode_sequences
+        decode_tokens = decode_sequences * flat["tokens_each"]
+        tokens = prefill_tokens + decode_tokens
+        device_s = self._dense_s(tokens, prefill_sequences + decode_tokens)
+        if flat["drafted"].any():
+            device_s += self._drafting_s(decode_sequences)
         window = attention["window"]
         pairs = np.minimum(prefill_pairs[:, None], prefill_tokens[:, None] * window)
         pairs += (c["attention_extra_pairs_per_token"] * prefill_tokens)[:, None]
@@ -137,8 +143,18 @@ class Laws:
         device_s += (self._pair_s * pairs).sum(axis=1) + (self._key_s * keys).sum(axis=1)
         captured = (flat["graphs"] > 0) & (tokens <= c["captured_tokens"])
         floor_s = np.where(captured, 0.0, c["host_layer_s"] * flat["layers"])
-        host_s = c["step_s"] + c["sequence_s"] * rows + c["prompt_s"] * prefill_sequences
+        host_s = c["step_s"] + c["sequence_s"] * sequences + c["prompt_s"] * prefill_sequences
         return np.asarray(host_s + np.maximum(c["device_factor"] * device_s, floor_s))
+
+    def _drafting_s(self, sequences: Array) -> Array:
+        """One layer and the output head for every drafted token, one after another."""
+        flat = self._stack.flat
+        layer_s = self._dense_s(sequences, 0 * sequences) / flat["layers"]
+        kernel_s, compute_s, weights_s, traffic_s = self._matrices
+        met = sequences[:, None]
+        product_s = kernel_s + np.maximum(compute_s * met, weights_s + traffic_s * met)
+        head_s = (product_s * self._stack.matrices["logits_only"]).sum(axis=1)
+        return np.asarray(flat["drafted"] * (layer_s + head_s) * (sequences > 0))
 
     def _dense_s(self, tokens: Array, rows: Array) -> Array:
         c, flat = self.c, self._stack.flat
@@ -269,6 +285,8 @@ _FLAT = (
     "exchange_s_per_byte",
     "send_latency_s",
     "send_s_per_byte",
+    "tokens_each",
+    "drafted",
 )
 
 
@@ -300,6 +318,8 @@ class _Row:
             *_affine(reduce),
             *_affine(exchange),
             *_affine(all_reduce_law(node.link, 2)),
+            1 + (plan.draft_tokens or 0),
+            drafts_on_device(plan),
         )
 
 

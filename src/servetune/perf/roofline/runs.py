@@ -74,7 +74,6 @@ def price_runs(
 
     Raises:
         UnknownName: A plan's engine has no known defaults.
-        PlanError: A plan drafts tokens, which only the steady state prices.
     """
     if not runs:
         return []
@@ -82,10 +81,6 @@ def price_runs(
     moments: dict[Lengths, LengthMoments] = {}
     priced, plans, kv_tokens, misfits = [], [], [], []
     for run in runs:
-        if run.plan.draft_tokens is not None:
-            raise PlanError(
-                "drafted tokens are not priced in whole runs", hint="estimate one plan instead"
-            )
         plan = resolved(run.plan, run.shape, run.node.device)
         key = (id(run.shape), *(getattr(plan, name) for name in _READ_BY_OPERATIONS))
         if key not in work:
