@@ -100,7 +100,7 @@ def slowly_served(  # noqa: PLR0912 - one plain loop, so that it can be checked 
             tokens = min(seq["total"], budget)
             if tokens < seq["total"] and not of.chunked_prefill:
                 break
-            if blocks(tokens) > of.capacity_blocks - used():
+            if blocks(seq["total"]) > of.capacity_blocks - used():
                 break
             running.append(waiting.pop(0))
             seq["blocks"] = blocks(tokens)

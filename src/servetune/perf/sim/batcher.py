@@ -2,9 +2,15 @@
 
 Each step has a budget of `max_num_batched_tokens`. Running sequences take one token each,
 then the rest goes to prompts in order of arrival, the last of which may be cut (chunked
-prefill) and continues in the next step before new ones. When blocks run out, the sequence
-that was admitted last gives its blocks back, returns to the head of the queue and will
-compute its prompt and its tokens again; in such a step nothing new is admitted.
+prefill) and continues in the next step before new ones. A prompt is admitted when the whole
+of it would fit the free blocks, even if only a part of it is computed at once. What the
+prefix cache has of it is not computed again, except its last token. When blocks run out, the
+sequence that was admitted last gives its blocks back, returns to the head of the queue and
+will compute its prompt and its tokens again; in such a step nothing new is admitted.
+
+By priority, prompts come by (priority, arrival), and the last by the same order loses its
+cache. When that is the very sequence which found no block, those admitted after it miss the
+step.
 
 Between two changes of the batch all running sequences advance together. Such a stretch is
 planned as a whole (`decode_run_s`) and cut short when something arrives, so the work grows
@@ -16,13 +22,17 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import deque
+from typing import Literal
 
 import msgspec
 
 from servetune.perf.roofline.step import StepLaw
-from servetune.perf.sim.kvcache import PagedCache
+from servetune.perf.sim.kvcache import Block, PagedCache, Run, block_keys
+from servetune.workload.request import Piece
 
-__all__ = ["Batcher", "Rules", "Sequence"]
+__all__ = ["Batcher", "Policy", "Rules", "Sequence"]
+
+Policy = Literal["fcfs", "priority"]
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +40,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state_blocks: What a sequence takes of the cache beside its tokens.
+        prefix_caching: Whether full blocks are found again by their content.
+        policy: Order of admission and of preemption.
+        whole_prompt_fits: Whether a prompt waits until all of it would fit the cache, and
+            not only its first part (vLLM's `scheduler_reserve_full_isl`).
     """
 
     max_num_seqs: int
@@ -38,6 +52,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     capacity_blocks: int
     chunked_prefill: bool
     state_blocks: int = 0
+    prefix_caching: bool = False
+    policy: Policy = "fcfs"
+    whole_prompt_fits: bool = True
 
 
 class Sequence:
@@ -49,34 +66,64 @@ class Sequence:
         computed: Of those, tokens that lie in the cache.
         generated: Tokens that came before the present stretch of decoding.
         stretches: Pairs (first step, step after the last) in which it got tokens.
+        cached_tokens: Of the prompt, what the prefix cache had on first admission.
+        pieces: Of known content, from the first token on.
     """
 
     __slots__ = (
+        "arrived",
+        "cached_tokens",
         "computed",
         "finish_step",
         "first_step",
         "generated",
         "index",
+        "keys",
+        "known",
         "length_at_step_0",
         "order",
         "output_tokens",
+        "pieces",
+        "priority",
         "prompt_tokens",
+        "run",
         "stretches",
         "to_compute",
     )
 
-    def __init__(self, index: int, prompt_tokens: int, output_tokens: int) -> None:
+    def __init__(
+        self,
+        index: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        *,
+        pieces: tuple[Piece, ...] = (),
+        priority: int = 0,
+    ) -> None:
         self.index = index
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
+        self.pieces = pieces
+        self.priority = priority
         self.to_compute = prompt_tokens
         self.computed = 0
         self.generated = 0
         self.stretches: list[tuple[int, int]] = []
-        self.order = 0
+        self.cached_tokens = 0
+        self.arrived = 0
+        self.order = -1
         self.first_step = 0
         self.finish_step = -1
         self.length_at_step_0 = 0
+        # What the cache knows of it (`kvcache.Holder`).
+        self.keys: tuple[int, ...] = ()
+        self.known: list[Block] = []
+        self.run: Run | None = None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Its place by priority; the smallest is served first."""
+        return self.priority, self.arrived
 
 
 class Batcher:
@@ -88,29 +135,42 @@ class Batcher:
         ends_s: When each committed step ended.
         busy_s: Time in steps.
         preemptions: Sequences that lost their cache.
+        admitted_prompt_tokens: Of all prompts that were admitted, each counted once.
+        cached_prompt_tokens: Of those, what the prefix cache had.
     """
 
     def __init__(self, rules: Rules, law: StepLaw) -> None:
         self.ends_s: list[float] = []
         self.busy_s = 0.0
         self.preemptions = 0
-        self.cache = PagedCache(rules.capacity_blocks, rules.block_tokens, rules.state_blocks)
+        self.admitted_prompt_tokens = 0
+        self.cached_prompt_tokens = 0
+        self.cache = PagedCache(
+            rules.capacity_blocks,
+            rules.block_tokens,
+            rules.state_blocks,
+            prefix_caching=rules.prefix_caching,
+        )
         self._law = law
         self._rules = rules
         self._max_seqs = min(rules.max_num_seqs, rules.max_num_batched_tokens)
-        self._waiting: deque[Sequence] = deque()
+        self._waiting: _Waiting = _ByPriority() if rules.policy == "priority" else _InOrder()
         self._decoding: dict[int, Sequence] = {}  # in order of admission
         self._cut: Sequence | None = None  # its prompt was cut by the budget
+        self._paused: list[Sequence] = []  # miss the planned step
+        self._answering: dict[int, Sequence] = {}  # decoding what later prompts may contain
         self._context_tokens = 0  # cached tokens of all decoding sequences
         self._finishes: list[tuple[int, int, Sequence]] = []
+        self._arrivals = 0
         self._admitted = 0
+        self._queue_stands = False  # its head found no room when the stretch was planned
         self._start_s = 0.0
         self._planned_ends_s: list[float] = []
         self._parts: list[tuple[Sequence, int]] = []
 
     @property
     def running(self) -> int:
-        return len(self._decoding) + (self._cut is not None)
+        return len(self._decoding) + (self._cut is not None) + len(self._paused)
 
     @property
     def waiting(self) -> int:
@@ -121,33 +181,54 @@ class Batcher:
         """When the planned steps end; `None` when idle."""
         return self._planned_ends_s[-1] if self._planned_ends_s else None
 
+    @property
+    def planned_steps(self) -> int:
+        return len(self._planned_ends_s)
+
+    def planned_tokens(self) -> dict[int, int]:
+        """Tokens of each sequence, by index, in each of the planned steps."""
+        tokens = dict.fromkeys(self._decoding, 1)
+        tokens.update((sequence.index, part) for sequence, part in self._parts)
+        return tokens
+
     def enqueue(self, sequence: Sequence) -> None:
+        sequence.arrived = self._arrivals
+        self._arrivals += 1
+        if self._rules.prefix_caching and sequence.pieces:
+            sequence.keys = block_keys(sequence.pieces, self._rules.block_tokens)
         self._waiting.append(sequence)
 
     def plan(self, now_s: float) -> float | None:
         """Compose what runs next from `now_s` on; the end of it, or `None` when idle."""
         self._start_s = now_s
-        self._parts = []
-        preempted_before = self.preemptions
-        self._make_room()
-        self._choose_prefills(admit=self.preemptions == preempted_before)
-        if self._parts:
-            self._planned_ends_s = [now_s + self._mixed_step_s()]
-        elif self._decoding:
+        while True:
+            self._parts = []
+            preempted_before = self.preemptions
+            self._store_next_tokens()
             preempted = self.preemptions > preempted_before
-            self._planned_ends_s = self._decode_run(now_s, single=preempted)
-        else:
-            self._planned_ends_s = []
-        return self.planned_end_s
+            if not preempted:
+                self._choose_prefills()
+            if self._parts:
+                self._planned_ends_s = [now_s + self._mixed_step_s()]
+            elif self._decoding:
+                self._planned_ends_s = self._decode_run(now_s, single=preempted)
+                self._queue_stands = self._rules.policy == "fcfs" and bool(self._waiting)
+            elif preempted:  # nobody is left in the step: it takes no time
+                self._resume_paused()
+                continue
+            else:
+                self._planned_ends_s = []
+            return self.planned_end_s
 
     def interrupt(self, now_s: float) -> bool:
         """Cut the planned stretch at the end of the step that runs at `now_s`.
 
         Returns:
-            Whether the planned end moved. It does not where the batch is full anyway.
+            Whether the planned end moved. It does not where the batch is full anyway, nor
+            where one that came earlier waits for memory.
         """
         ends_s = self._planned_ends_s
-        if len(ends_s) < 2 or self.running >= self._max_seqs:
+        if len(ends_s) < 2 or self.running >= self._max_seqs or self._queue_stands:
             return False
         kept = bisect_left(ends_s, now_s) + 1
         if kept >= len(ends_s):
@@ -158,61 +239,149 @@ class Batcher:
     def commit(self) -> list[Sequence]:
         """Let the planned steps have happened; the sequences that ended, in order."""
         first, steps = len(self.ends_s), len(self._planned_ends_s)
-        self.cache.take(self.cache.growth_blocks(first, steps))
+        if steps > 1:  # the first step's blocks were taken when it was planned
+            self.cache.take(self.cache.growth_blocks(first + 1, steps - 1))
         self._context_tokens += steps * len(self._decoding)
         self.ends_s += self._planned_ends_s
         self.busy_s += self._planned_ends_s[-1] - self._start_s
         self._planned_ends_s = []
-        ended = self._prefills_done(first)
-        ended += self._decodes_done(first + steps)
+        ended = self._decodes_done(first + steps)
+        ended += self._prefills_done(first)
+        self._resume_paused()
         return ended
 
-    def _make_room(self) -> None:
-        """Preempt until every decoding sequence can store one more token."""
-        step = len(self.ends_s)
-        while self.cache.growth_blocks(step, 1) > self.cache.free_blocks:
+    def _store_next_tokens(self) -> None:
+        """Take the blocks of the next step's running sequences; preempt where they lack."""
+        step, cut = len(self.ends_s), self._cut
+        by_priority = self._rules.policy == "priority"
+        tokens = blocks = 0
+        if cut is not None:
+            budget = self._rules.max_num_batched_tokens - len(self._decoding)
+            tokens = min(cut.to_compute - cut.computed, budget)
+            blocks = self._more_blocks(cut, cut.computed + tokens)
+        growth_blocks = self.cache.growth_blocks(step, 1)
+        if by_priority and growth_blocks + blocks > self.cache.free_blocks:
+            self._store_by_priority(step)
+            return
+        while growth_blocks > self.cache.free_blocks:
             self._preempt(self._cut or next(reversed(self._decoding.values())))
+            growth_blocks = self.cache.growth_blocks(step, 1)
+        self.cache.take(growth_blocks)
+        if self._cut is None:
+            return
+        if blocks > self.cache.free_blocks:
+            self._preempt(self._cut)
+        else:
+            self._add_part(self._cut, tokens, blocks)
 
-    def _choose_prefills(self, *, admit: bool) -> None:
-        if self._cut is None and not (admit and self._waiting):
+    def _store_by_priority(self, step: int) -> None:
+        """The same, one sequence after another, as the order of preemption asks for it."""
+        cache, size = self.cache, self._rules.block_tokens
+        running = list(self._decoding.values())
+        if self._cut is not None:
+            running.append(self._cut)
+        position = tokens = 0
+        while position < len(running):
+            sequence = running[position]
+            if sequence is self._cut:
+                budget = self._rules.max_num_batched_tokens - position
+                tokens = min(sequence.to_compute - sequence.computed, budget)
+                blocks = self._more_blocks(sequence, sequence.computed + tokens)
+            else:
+                blocks = int((sequence.length_at_step_0 + step) % size == 0)
+            while blocks > cache.free_blocks:
+                victim = max(running, key=lambda each: each.rank)
+                place = running.index(victim)
+                del running[place]
+                # One that comes before has its block for this step already.
+                self._preempt(victim, ahead=place < position)
+                if victim is sequence:
+                    self._pause(running[position:])
+                    return
+                position -= place < position
+            if sequence is self._cut:
+                self._add_part(sequence, tokens, blocks)
+            else:
+                cache.take(blocks)
+            position += 1
+
+    def _pause(self, missing: list[Sequence]) -> None:
+        """Running sequences that miss the next step."""
+        step = len(self.ends_s)
+        for sequence in missing:
+            self._paused.append(sequence)
+            if sequence is self._cut:
+                self._cut = None
+            else:
+                sequence.computed = sequence.length_at_step_0 + step
+                self._leave_batch(sequence, step)
+
+    def _resume_paused(self) -> None:
+        if not self._paused:
+            return
+        step = len(self.ends_s)
+        for sequence in self._paused:
+            if sequence.computed < sequence.to_compute:
+                self._cut = sequence
+            else:
+                self._join_batch(sequence, step, sequence.computed - step)
+        self._paused = []
+        self._decoding = {
+            sequence.index: sequence
+            for sequence in sorted(self._decoding.values(), key=lambda each: each.order)
+        }
+
+    def _choose_prefills(self) -> None:
+        """Admit what waits, as long as the step has tokens and places and the cache room."""
+        if not self._waiting:
             return
         rules, cache = self._rules, self.cache
-        # Blocks for this step's decodes are taken on commit: leave them alone.
-        spare = cache.free_blocks - cache.growth_blocks(len(self.ends_s), 1)
         budget = rules.max_num_batched_tokens - len(self._decoding)
-        if self._cut is not None:
-            tokens = min(self._cut.to_compute - self._cut.computed, budget)
-            blocks = self._more_blocks(self._cut, tokens)
-            if blocks > spare:
-                self._preempt(self._cut)
+        budget -= sum(tokens for _, tokens in self._parts)
+        self._remember_answers()
+        while self._waiting and budget > 0 and self._in_step < self._max_seqs:
+            sequence = self._waiting.first()
+            hit = cache.find(sequence, (sequence.to_compute - 1) // rules.block_tokens)
+            found = hit.blocks * rules.block_tokens
+            tokens = min(sequence.to_compute - found, budget)
+            whole = found + tokens == sequence.to_compute
+            if not whole and not rules.chunked_prefill:
                 return
-            self._add_part(self._cut, tokens, blocks)
-            spare -= blocks
-            budget -= tokens
-        while admit and self._waiting and budget > 0 and self._in_step < self._max_seqs:
-            sequence = self._waiting[0]
-            tokens = min(sequence.to_compute, budget)
-            blocks = self._more_blocks(sequence, tokens)
-            if blocks > spare or (tokens < sequence.to_compute and not rules.chunked_prefill):
+            length = sequence.to_compute if rules.whole_prompt_fits else found + tokens
+            if cache.blocks_for(length) - hit.blocks + hit.free_blocks > cache.free_blocks:
                 return
-            self._waiting.popleft()
+            self._waiting.remove_first()
+            if sequence.order < 0:
+                sequence.cached_tokens = found
+                self.admitted_prompt_tokens += sequence.prompt_tokens
+                self.cached_prompt_tokens += found
             sequence.order = self._admitted
             self._admitted += 1
-            self._add_part(sequence, tokens, blocks)
-            spare -= blocks
+            cache.adopt(sequence, hit)
+            sequence.computed = found
+            self._add_part(sequence, tokens, self._more_blocks(sequence, found + tokens))
             budget -= tokens
 
     @property
     def _in_step(self) -> int:
         return len(self._decoding) + len(self._parts)
 
-    def _more_blocks(self, sequence: Sequence, tokens: int) -> int:
-        cache = self.cache
-        return cache.blocks_for(sequence.computed + tokens) - cache.blocks_for(sequence.computed)
+    def _more_blocks(self, sequence: Sequence, length: int) -> int:
+        """What it lacks to have `length` tokens in the cache."""
+        return self.cache.blocks_for(length) - self.cache.blocks_for(sequence.computed)
 
     def _add_part(self, sequence: Sequence, tokens: int, blocks: int) -> None:
         self.cache.take(blocks)
         self._parts.append((sequence, tokens))
+        if sequence.keys:
+            length = sequence.computed + tokens
+            self.cache.remember(sequence, length // self._rules.block_tokens)
+
+    def _remember_answers(self) -> None:
+        """Let prompts find what is decoded, the planned step's tokens included."""
+        step, size = len(self.ends_s), self._rules.block_tokens
+        for sequence in self._answering.values():
+            self.cache.remember(sequence, (sequence.length_at_step_0 + step + 1) // size)
 
     def _mixed_step_s(self) -> float:
         tokens = sum(part for _, part in self._parts)
@@ -226,8 +395,9 @@ class Batcher:
     def _decode_run(self, now_s: float, *, single: bool) -> list[float]:
         """Ends of all steps up to the next change that is known by now."""
         step, decoding = len(self.ends_s), len(self._decoding)
-        steps = 1 if single else self._next_finish() - step + 1
-        steps = self.cache.steps_that_fit(step, steps)
+        steps = 1
+        if not single:  # the first step's blocks are taken
+            steps += self.cache.steps_that_fit(step + 1, self._next_finish() - step)
         context_tokens = self._context_tokens + decoding
         if steps == 1:
             return [now_s + self._law.seconds(0, 0.0, 0, decoding, context_tokens)]
@@ -252,19 +422,21 @@ class Batcher:
                 self._cut = sequence
             elif sequence.generated + 1 == sequence.output_tokens:
                 sequence.stretches.append((step, step + 1))
-                self.cache.give_back(self.cache.blocks_for(sequence.computed))
+                self.cache.give_back(sequence, sequence.computed, wanted=False)
                 ended.append(sequence)
             else:
-                self._start_decoding(sequence, step)
+                self._join_batch(sequence, step, sequence.computed - (step + 1))
         self._parts = []
         return ended
 
-    def _start_decoding(self, sequence: Sequence, step: int) -> None:
-        """Its first token of this stretch came at the end of `step`."""
+    def _join_batch(self, sequence: Sequence, step: int, length_at_step_0: int) -> None:
+        """Let it decode; the first token of this stretch comes at the end of `step`."""
         sequence.first_step = step
         sequence.finish_step = step + sequence.output_tokens - sequence.generated - 1
-        sequence.length_at_step_0 = sequence.computed - (step + 1)
+        sequence.length_at_step_0 = length_at_step_0
         self._decoding[sequence.index] = sequence
+        if len(sequence.keys) * self._rules.block_tokens > sequence.to_compute:
+            self._answering[sequence.index] = sequence
         self._context_tokens += sequence.computed
         self.cache.start_growing(sequence.length_at_step_0)
         heapq.heappush(self._finishes, (sequence.finish_step, sequence.order, sequence))
@@ -274,27 +446,70 @@ class Batcher:
         while self._finishes and self._finishes[0][0] < next_step:
             step, _, sequence = heapq.heappop(self._finishes)
             if sequence.index in self._decoding and sequence.finish_step == step:
-                self._stop_decoding(sequence, next_step)
+                self._leave_batch(sequence, next_step)
+                length = sequence.length_at_step_0 + next_step
+                self.cache.give_back(sequence, length, wanted=False)
                 ended.append(sequence)
         return ended
 
-    def _stop_decoding(self, sequence: Sequence, next_step: int) -> None:
-        """Take it out of the batch before `next_step`, with its blocks."""
-        length = sequence.length_at_step_0 + next_step
+    def _leave_batch(self, sequence: Sequence, next_step: int) -> None:
+        """Take it out of the batch before `next_step`; it keeps its blocks."""
         del self._decoding[sequence.index]
-        self._context_tokens -= length
+        self._answering.pop(sequence.index, None)
+        self._context_tokens -= sequence.length_at_step_0 + next_step
         self.cache.stop_growing(sequence.length_at_step_0)
-        self.cache.give_back(self.cache.blocks_for(length))
-        sequence.stretches.append((sequence.first_step, next_step))
-        sequence.generated += next_step - sequence.first_step
+        if next_step > sequence.first_step:
+            sequence.stretches.append((sequence.first_step, next_step))
+            sequence.generated += next_step - sequence.first_step
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: Sequence, *, ahead: bool = False) -> None:
+        """Take its cache and let it wait; `ahead`: the next token's block is taken already."""
         if sequence is self._cut:
             self._cut = None
-            self.cache.give_back(self.cache.blocks_for(sequence.computed))
+            length = sequence.computed
         else:
-            self._stop_decoding(sequence, len(self.ends_s))
+            step = len(self.ends_s)
+            length = sequence.length_at_step_0 + step + ahead
+            self._leave_batch(sequence, step)
+        self.cache.give_back(sequence, length, wanted=True)
         sequence.to_compute = sequence.prompt_tokens + sequence.generated
         sequence.computed = 0
-        self._waiting.appendleft(sequence)
+        self._waiting.put_back(sequence)
         self.preemptions += 1
+
+
+class _InOrder(deque[Sequence]):
+    """First come, first served; who lost its cache is first again."""
+
+    def first(self) -> Sequence:
+        return self[0]
+
+    def remove_first(self) -> None:
+        self.popleft()
+
+    def put_back(self, sequence: Sequence) -> None:
+        self.appendleft(sequence)
+
+
+class _ByPriority:
+    """The smallest number first, of equal ones the earliest."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Sequence]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def append(self, sequence: Sequence) -> None:
+        heapq.heappush(self._heap, (*sequence.rank, sequence))
+
+    put_back = append
+
+    def first(self) -> Sequence:
+        return self._heap[0][2]
+
+    def remove_first(self) -> None:
+        heapq.heappop(self._heap)
+
+
+_Waiting = _InOrder | _ByPriority

@@ -1,4 +1,4 @@
-"""Paged key-value cache: how many blocks are free, and how many the next steps take.
+"""Paged key-value cache: how many blocks are free, how many the next steps take, what they hold.
 
 Every decoding sequence grows by one token per step, so it needs a new block in each step
 before which its length is a multiple of the block. Counting sequences by the residue of
@@ -6,17 +6,96 @@ their length answers for any number of steps ahead without looking at a single s
 
 The state of linear attention and state spaces lies in the same memory: it is `state_blocks`
 more for every sequence from its first computed token on, whatever its length.
+
+With prefix caching a full block keeps what it holds after its sequence gave it back, until
+its memory is needed. Given-back blocks wait in one queue, the tail of a sequence before its
+head, and are evicted from the front; blocks that hold nothing reusable go first. This is
+vLLM's block pool. Only blocks that another prompt could contain are objects here. All other
+full blocks of a sequence (it alone could find them again, after a preemption) are one `Run`
+with a length, so the work grows with requests and not with tokens.
 """
 
 from __future__ import annotations
 
-__all__ = ["PagedCache"]
+from collections import OrderedDict
+from functools import lru_cache
+from typing import Protocol
+
+__all__ = ["Block", "Hit", "Holder", "PagedCache", "Run", "block_keys"]
+
+
+class Block:
+    """A full block of known content.
+
+    Attributes:
+        key: Of its content and of all content before it.
+        users: Sequences that hold it; 0 while it waits for its eviction.
+    """
+
+    __slots__ = ("key", "users")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.users = 1
+
+
+class Run:
+    """Given-back full blocks in a row that only their own sequence could use."""
+
+    __slots__ = ("blocks", "wanted")
+
+    def __init__(self, blocks: int, *, wanted: bool) -> None:
+        self.blocks = blocks
+        self.wanted = wanted
+
+
+class Hit:
+    """What the cache has of a sequence: a head of known blocks, then blocks of its own."""
+
+    __slots__ = ("known", "own")
+
+    def __init__(self, known: list[Block], own: int) -> None:
+        self.known = known
+        self.own = own
+
+    @property
+    def blocks(self) -> int:
+        return len(self.known) + self.own
+
+    @property
+    def free_blocks(self) -> int:
+        """Of these, those that count as free until they are adopted."""
+        return self.own + sum(block.users == 0 for block in self.known)
+
+
+NO_HIT = Hit([], 0)
+
+
+class Holder(Protocol):
+    """A sequence, as far as the cache knows it.
+
+    Attributes:
+        keys: Of the full blocks that other prompts could contain, from the first on.
+        known: Blocks of these that it holds.
+        run: What it gave back on preemption, beyond these.
+    """
+
+    keys: tuple[int, ...]
+    known: list[Block]
+    run: Run | None
 
 
 class PagedCache:
     """Blocks of `block_tokens` tokens, `capacity_blocks` of them."""
 
-    def __init__(self, capacity_blocks: int, block_tokens: int, state_blocks: int = 0) -> None:
+    def __init__(
+        self,
+        capacity_blocks: int,
+        block_tokens: int,
+        state_blocks: int = 0,
+        *,
+        prefix_caching: bool = False,
+    ) -> None:
         self.capacity_blocks = capacity_blocks
         self.block_tokens = block_tokens
         self.state_blocks = state_blocks
@@ -24,6 +103,10 @@ class PagedCache:
         self.peak_blocks = 0
         # _growing[r]: sequences whose length was r modulo the block when step 0 began.
         self._growing = [0] * block_tokens
+        self._prefix_caching = prefix_caching
+        self._blank_blocks = capacity_blocks  # free blocks that hold nothing reusable
+        self._queue: OrderedDict[Block | Run, None] = OrderedDict()  # evicted from the front
+        self._by_key: dict[int, list[Block]] = {}
 
     def blocks_for(self, tokens: int) -> int:
         """Of one sequence with so many computed tokens, its state included."""
@@ -34,10 +117,72 @@ class PagedCache:
         assert blocks <= self.free_blocks, (blocks, self.free_blocks)
         self.free_blocks -= blocks
         self.peak_blocks = max(self.peak_blocks, self.capacity_blocks - self.free_blocks)
+        if self._prefix_caching:
+            self._evict(blocks)
 
-    def give_back(self, blocks: int) -> None:
+    def give_back(self, holder: Holder, tokens: int, *, wanted: bool) -> None:
+        """Free all blocks of a sequence that has `tokens` tokens in the cache.
+
+        Args:
+            holder: The sequence.
+            tokens: Its length in the cache.
+            wanted: Whether it will come back and look for them.
+        """
+        blocks = self.blocks_for(tokens)
         self.free_blocks += blocks
+        if self._prefix_caching:
+            full = tokens // self.block_tokens
+            self.remember(holder, full)
+            self._blank_blocks += blocks - full
+            own = full - len(holder.known)
+            if own:
+                holder.run = self._queue_run(own, wanted=wanted)
+            for block in reversed(holder.known):
+                block.users -= 1
+                if block.users:
+                    self.free_blocks -= 1
+                else:
+                    self._queue[block] = None
+            holder.known = []
         assert self.free_blocks <= self.capacity_blocks
+
+    def find(self, holder: Holder, most_blocks: int) -> Hit:
+        """The longest head of the sequence that is in the cache, of at most so many blocks."""
+        if not self._prefix_caching or not (holder.keys or holder.run):
+            return NO_HIT
+        known: list[Block] = []
+        for key in holder.keys[:most_blocks]:
+            same = self._by_key.get(key)
+            if same is None:
+                return Hit(known, 0)
+            known.append(same[0])
+        own = holder.run.blocks if holder.run else 0
+        return Hit(known, min(own, most_blocks - len(known)))
+
+    def adopt(self, holder: Holder, hit: Hit) -> None:
+        """Let a sequence hold what was found of it."""
+        self.free_blocks -= hit.free_blocks
+        self.peak_blocks = max(self.peak_blocks, self.capacity_blocks - self.free_blocks)
+        for block in hit.known:
+            if not block.users:
+                del self._queue[block]
+            block.users += 1
+        holder.known = hit.known
+        if holder.run:
+            holder.run.blocks -= hit.own
+            holder.run.wanted = False
+            if not holder.run.blocks:
+                self._queue.pop(holder.run, None)
+            holder.run = None
+
+    def remember(self, holder: Holder, full_blocks: int) -> None:
+        """Let other sequences find the first `full_blocks` blocks that one holds."""
+        known = holder.known
+        for key in holder.keys[len(known) : full_blocks]:
+            block = Block(key)
+            known.append(block)
+            # Equal blocks are not merged, as in vLLM; the oldest is found.
+            self._by_key.setdefault(key, []).append(block)
 
     def start_growing(self, length_at_step_0: int) -> None:
         """A sequence grows by one token per step from now on."""
@@ -48,9 +193,11 @@ class PagedCache:
 
     def growth_blocks(self, first_step: int, steps: int) -> int:
         """Blocks that growing sequences take in `steps` steps from `first_step` on."""
-        rounds, rest = divmod(steps, self.block_tokens)
-        blocks = rounds * sum(self._growing) if rounds else 0
         size = self.block_tokens
+        if steps == 1:
+            return self._growing[-first_step % size]
+        rounds, rest = divmod(steps, size)
+        blocks = rounds * sum(self._growing) if rounds else 0
         return blocks + sum(
             self._growing[-step % size] for step in range(first_step, first_step + rest)
         )
@@ -67,3 +214,67 @@ class PagedCache:
             else:
                 high = middle
         return low
+
+    def _evict(self, blocks: int) -> None:
+        blank = min(blocks, self._blank_blocks)
+        self._blank_blocks -= blank
+        blocks -= blank
+        while blocks:
+            oldest = next(iter(self._queue))
+            if isinstance(oldest, Run):
+                gone = min(blocks, oldest.blocks)
+                oldest.blocks -= gone
+                blocks -= gone
+                if oldest.blocks:
+                    return
+            else:
+                self._forget(oldest)
+                blocks -= 1
+            del self._queue[oldest]
+
+    def _forget(self, block: Block) -> None:
+        same = self._by_key[block.key]
+        same.remove(block)
+        if not same:
+            del self._by_key[block.key]
+
+    def _queue_run(self, blocks: int, *, wanted: bool) -> Run | None:
+        """Append blocks; those that nobody wants become one with such before them."""
+        if not wanted and self._queue:
+            last = next(reversed(self._queue))
+            if isinstance(last, Run) and not last.wanted:
+                last.blocks += blocks
+                return None
+        run = Run(blocks, wanted=wanted)
+        self._queue[run] = None
+        return run if wanted else None
+
+
+@lru_cache(maxsize=128)
+def block_keys(pieces: tuple[tuple[int, int], ...], block_tokens: int) -> tuple[int, ...]:
+    """A key for each full block of a text made of pieces (content id, tokens).
+
+    Blocks have equal keys where they and all blocks before them have equal content.
+    Numbers are hashed alike in every process, so a run stays the same to the last digit.
+
+    Example:
+        >>> first, second = block_keys(((7, 20), (8, 12)), 16), block_keys(((7, 32),), 16)
+        >>> first[0] == second[0], first[1] == second[1]
+        (True, False)
+    """
+    keys: list[int] = []
+    key, room = 0, block_tokens
+    content: list[int] = []
+    for content_id, tokens in pieces:
+        start = 0
+        while start < tokens:
+            part = min(room, tokens - start)
+            content += (content_id, start, part)
+            start += part
+            room -= part
+            if not room:
+                key = hash((key, *content))
+                keys.append(key)
+                content.clear()
+                room = block_tokens
+    return tuple(keys)

@@ -17,11 +17,11 @@ from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.likeness import place_of
 from servetune.perf.roofline.step import StepLaw, step_law
-from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher, Policy, Rules, Sequence
 from servetune.perf.sim.kernel import Agenda
 from servetune.perf.sim.router import Router
 from servetune.plan import Memory, Plan, check_fits, check_parallel, resolved
-from servetune.workload.request import Request
+from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
 
 __all__ = ["Simulation", "run_requests", "simulate"]
@@ -41,6 +41,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
         duration_s: To the last answer.
         kv_peak_fraction: Largest share of KV blocks in use on any replica.
         preemptions: Sequences that lost their cache and were computed again.
+        cached_fraction: Of all prompt tokens, those that the prefix cache had.
         saturated: Whether requests arrived faster than they could be served; never so in
             a closed loop, which waits.
     """
@@ -51,6 +52,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     kv_peak_fraction: float
     preemptions: int
+    cached_fraction: float
     saturated: bool
 
 
@@ -65,8 +67,9 @@ def simulate(
 ) -> Simulation:
     """Run a workload on a plan in virtual time.
 
-    The same arguments give the same result to the last digit. Prefix caching is not
-    simulated: every prompt is computed whole. Warm-up requests leave no trace.
+    The same arguments give the same result to the last digit. Warm-up requests leave no
+    trace, and prompts of a workload share nothing: what they share can be said of single
+    requests only (`run_requests`, `Request.prefix`).
 
     Args:
         plan: Fields that are `None` take the engine's defaults.
@@ -150,6 +153,8 @@ def run_requests(
         duration_s=max(record.end_s for record in records),
         kv_peak_fraction=max(b.cache.peak_blocks / b.cache.capacity_blocks for b in batchers),
         preemptions=sum(batcher.preemptions for batcher in batchers),
+        cached_fraction=sum(b.cached_prompt_tokens for b in batchers)
+        / sum(b.admitted_prompt_tokens for b in batchers),
         saturated=run.saturated,
     )
 
@@ -159,14 +164,26 @@ def _rules(plan: Plan, divided: Memory) -> Rules:
     assert plan.max_num_batched_tokens is not None
     assert plan.block_tokens is not None
     block_bytes = plan.block_tokens * divided.kv_bytes_per_token
+    state_blocks = math.ceil(divided.state_bytes_per_sequence / block_bytes)
     return Rules(
         max_num_seqs=plan.max_num_seqs,
         max_num_batched_tokens=plan.max_num_batched_tokens,
         block_tokens=plan.block_tokens,
         capacity_blocks=divided.kv_tokens_per_engine // plan.block_tokens,
         chunked_prefill=bool(plan.chunked_prefill),
-        state_blocks=math.ceil(divided.state_bytes_per_sequence / block_bytes),
+        state_blocks=state_blocks,
+        # A block of tokens does not bring back the state after them.
+        prefix_caching=bool(plan.prefix_caching) and not state_blocks,
+        policy=_policy(plan),
     )
+
+
+def _policy(plan: Plan) -> Policy:
+    """No neutral field: vLLM's `scheduling_policy`, as the user spelt it."""
+    for name, value in plan.extra:
+        if name.lstrip("-").replace("-", "_") == "scheduling_policy" and value == "priority":
+            return "priority"
+    return "fcfs"
 
 
 def _check_context(request: Request, plan: Plan) -> None:
@@ -204,6 +221,13 @@ def _check_possible(requests: tuple[Request, ...], rules: Rules) -> None:
 
 def _shown(request: Request) -> str:
     return f"request {request.index} has {request.input_tokens} + {request.output_tokens} tokens"
+
+
+def _pieces(request: Request) -> tuple[Piece, ...]:
+    """Known content of prompt and answer; an answer counts only after a prompt known whole."""
+    if request.answer_id is None or request.prefix_tokens < request.input_tokens:
+        return request.prefix
+    return (*request.prefix, (request.answer_id, request.output_tokens))
 
 
 class _Journey(msgspec.Struct):
@@ -302,7 +326,13 @@ class _Run:
         request, journey = self._requests[index], self._journeys[index]
         batcher = self._router.choose()
         journey.batcher = batcher
-        journey.sequence = Sequence(index, request.input_tokens, request.output_tokens)
+        journey.sequence = Sequence(
+            index,
+            request.input_tokens,
+            request.output_tokens,
+            pieces=_pieces(request),
+            priority=request.priority,
+        )
         batcher.enqueue(journey.sequence)
         if batcher.planned_end_s is None:
             self._wake(batcher, now_s)
