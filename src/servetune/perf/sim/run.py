@@ -223,7 +223,7 @@ def _shown(request: Request) -> str:
     return f"request {request.index} has {request.input_tokens} + {request.output_tokens} tokens"
 
 
-def _pieces(request: Request) -> tuple[Piece, ...]:
+def known_pieces(request: Request) -> tuple[Piece, ...]:
     """Known content of prompt and answer; an answer counts only after a prompt known whole."""
     if request.answer_id is None or request.prefix_tokens < request.input_tokens:
         return request.prefix
@@ -330,7 +330,7 @@ class _Run:
             index,
             request.input_tokens,
             request.output_tokens,
-            pieces=_pieces(request),
+            pieces=known_pieces(request),
             priority=request.priority,
         )
         batcher.enqueue(journey.sequence)
