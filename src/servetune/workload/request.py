@@ -8,7 +8,7 @@ from servetune.errors import InputError
 
 __all__ = ["Piece", "Request"]
 
-#: Known content: its id, and how many of its tokens, from its first one on.
+#: Known content: its id (0 or more), and how many of its tokens, from its first one on.
 Piece = tuple[int, int]
 
 
@@ -46,8 +46,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.prefix:
-            if min(tokens for _, tokens in self.prefix) < 1:
-                raise InputError(f"request {self.index} has an empty piece in its prefix")
+            for content_id, tokens in self.prefix:
+                if content_id < 0 or tokens < 1:
+                    raise InputError(
+                        f"request {self.index} has the piece ({content_id}, {tokens}) in its prefix",
+                        hint="a piece is a content id from 0 on and at least one token",
+                    )
             if self.prefix_tokens > self.input_tokens:
                 raise InputError(
                     f"request {self.index} has a prefix of {self.prefix_tokens} tokens "

@@ -20,7 +20,7 @@ with the number of requests and not with the number of tokens.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import Literal
 
@@ -249,6 +249,23 @@ class Batcher:
         ended += self._prefills_done(first)
         self._resume_paused()
         return ended
+
+    def stop(self, now_s: float) -> list[Sequence]:
+        """Let the planned steps that end by `now_s` have happened, and no other."""
+        ends_s, self._planned_ends_s = self._planned_ends_s, []
+        self._planned_ends_s = ends_s[: bisect_right(ends_s, now_s)]
+        ended_some = bool(self._planned_ends_s)
+        ended = self.commit() if ended_some else []
+        if ends_s and ends_s[-1] > now_s:  # one is under way
+            since_s = self.ends_s[-1] if ended_some else self._start_s
+            self.busy_s += now_s - since_s
+        return ended
+
+    def stretches_of(self, sequence: Sequence) -> list[tuple[int, int]]:
+        """Pairs (first step, step after the last) in which it got tokens so far."""
+        if self._decoding.get(sequence.index) is not sequence:
+            return sequence.stretches
+        return [*sequence.stretches, (sequence.first_step, len(self.ends_s))]
 
     def _store_next_tokens(self) -> None:
         """Take the blocks of the next step's running sequences; preempt where they lack."""

@@ -35,13 +35,13 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """What a run would have been.
 
     Attributes:
-        records: One per request, by index; seconds since the run began.
+        records: One per request that became due, by index; seconds since the run began.
         steps: Forward passes, all replicas together.
         busy_s: Time in forward passes, mean over replicas.
-        duration_s: To the last answer.
+        duration_s: To the last answer, or to where the run was stopped.
         kv_peak_fraction: Largest share of KV blocks in use on any replica.
         preemptions: Sequences that lost their cache and were computed again.
-        cached_fraction: Of all prompt tokens, those that the prefix cache had.
+        cached_fraction: Of all admitted prompts' tokens, those that the prefix cache had.
         saturated: Whether requests arrived faster than they could be served; never so in
             a closed loop, which waits.
     """
@@ -52,7 +52,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     kv_peak_fraction: float
     preemptions: int
-    cached_fraction: float
+    cached_fraction: float | None
     saturated: bool
 
 
@@ -64,6 +64,8 @@ def simulate(
     *,
     coefficients: Coefficients | None = None,
     calibration: Calibration | None = None,
+    stop_s: float | None = None,
+    each_token: bool = True,
 ) -> Simulation:
     """Run a workload on a plan in virtual time.
 
@@ -78,6 +80,8 @@ def simulate(
         workload: What is asked.
         coefficients: Of the step law.
         calibration: From measured runs of this model on this machine.
+        stop_s: When the run is stopped, whatever is under way; `None` to let it end.
+        each_token: Whether records have the time of every token; see `run_requests`.
 
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
@@ -109,6 +113,8 @@ def simulate(
         prompt_token_s=chosen.prompt_token_s,
         replicas=filled.replicas,
         ranks=filled.data_parallel,
+        stop_s=stop_s,
+        each_token=each_token,
     )
 
 
@@ -123,8 +129,13 @@ def run_requests(
     prompt_token_s: float = 0.0,
     replicas: int = 1,
     ranks: int = 1,
+    stop_s: float | None = None,
+    each_token: bool = True,
 ) -> Simulation:
     """Serve requests with `replicas` times `ranks` batchers under one law of step times.
+
+    A run that is stopped has records of what became due until then; what is not answered
+    by then is `cancelled`, with the tokens that it got.
 
     Args:
         requests: By due time.
@@ -136,25 +147,38 @@ def run_requests(
         prompt_token_s: And for each token of the prompt.
         replicas: Copies that take turns.
         ranks: Data-parallel ranks in each.
+        stop_s: When the run is stopped; `None` to let it end.
+        each_token: Whether records have the time of every token. Otherwise an answer is
+            two pieces, its first token and the rest: latencies, TPOT and throughputs stay
+            exact, gaps between tokens become each request's mean gap, and a million
+            requests need a third of the memory.
 
     Raises:
         PlanError: A request could never be served, or due times run backwards.
     """
     _check_possible(requests, rules)
     groups = [[Batcher(rules, law) for _ in range(ranks)] for _ in range(replicas)]
-    run = _Run(requests, groups, closed_loop, max_concurrency, (request_s, prompt_token_s))
-    run.play()
+    run = _Run(
+        requests,
+        groups,
+        closed_loop=closed_loop,
+        max_concurrency=max_concurrency,
+        way_in_s=(request_s, prompt_token_s),
+        each_token=each_token,
+    )
+    run.play(math.inf if stop_s is None else stop_s)
     batchers = [batcher for group in groups for batcher in group]
-    records = tuple(run.record(request) for request in requests)
+    records = tuple(record for record in run.records if record is not None)
+    admitted_tokens = sum(batcher.admitted_prompt_tokens for batcher in batchers)
+    cached_tokens = sum(batcher.cached_prompt_tokens for batcher in batchers)
     return Simulation(
         records=records,
         steps=sum(len(batcher.ends_s) for batcher in batchers),
         busy_s=sum(batcher.busy_s for batcher in batchers) / len(batchers),
-        duration_s=max(record.end_s for record in records),
+        duration_s=max((record.end_s for record in records), default=0.0),
         kv_peak_fraction=max(b.cache.peak_blocks / b.cache.capacity_blocks for b in batchers),
         preemptions=sum(batcher.preemptions for batcher in batchers),
-        cached_fraction=sum(b.cached_prompt_tokens for b in batchers)
-        / sum(b.admitted_prompt_tokens for b in batchers),
+        cached_fraction=cached_tokens / admitted_tokens if admitted_tokens else None,
         saturated=run.saturated,
     )
 
@@ -230,13 +254,16 @@ def known_pieces(request: Request) -> tuple[Piece, ...]:
     return (*request.prefix, (request.answer_id, request.output_tokens))
 
 
-class _Journey(msgspec.Struct):
-    """What the user saw of one request, and where it was served."""
+class _Journey:
+    """What the user saw of one request, and where it is served."""
 
-    due_s: float
-    sent_s: float = 0.0
-    batcher: Batcher | None = None
-    sequence: Sequence | None = None
+    __slots__ = ("batcher", "due_s", "sent_s", "sequence")
+
+    def __init__(self, due_s: float) -> None:
+        self.due_s = due_s
+        self.sent_s: float | None = None
+        self.batcher: Batcher | None = None
+        self.sequence: Sequence | None = None
 
 
 #: At equal times arrivals come before the batches that could take them.
@@ -246,16 +273,24 @@ _Event = tuple[_Kind, int] | tuple[Batcher, float]
 
 
 class _Run:
-    """Users, router and batchers of one run."""
+    """Users, router and batchers of one run.
+
+    Attributes:
+        records: By index; `None` for what has not become due or is not answered yet.
+        saturated: See `Simulation`.
+    """
 
     def __init__(
         self,
         requests: tuple[Request, ...],
         groups: list[list[Batcher]],
+        *,
         closed_loop: bool,
         max_concurrency: int | None,
         way_in_s: tuple[float, float],
+        each_token: bool,
     ) -> None:
+        self.records: list[Record | None] = [None] * len(requests)
         self.saturated = False
         self._requests = requests
         self._groups = groups
@@ -263,16 +298,21 @@ class _Run:
         self._closed_loop = closed_loop
         self._limit = max_concurrency or len(requests)
         self._request_s, self._prompt_token_s = way_in_s
+        self._each_token = each_token
         self._agenda: Agenda[_Event] = Agenda()
-        self._journeys = [_Journey(due_s=request.due_s) for request in requests]
+        self._journeys: dict[int, _Journey] = {}  # of those that are due and not answered
         self._unsent: deque[int] = deque()
         self._in_flight = 0
+        self._due_count = 0
 
-    def play(self) -> None:
-        """Let everything happen."""
+    def play(self, stop_s: float) -> None:
+        """Let everything happen until all is answered, or until `stop_s`."""
         self._agenda.enter(self._requests[0].due_s, _ARRIVAL, ("due", 0))
         while self._agenda:
             now_s, event = self._agenda.next()
+            if now_s > stop_s:
+                self._stop(stop_s)
+                return
             if event[0] == "due":
                 self._due(event[1], now_s)
             elif event[0] == "arrive":
@@ -280,35 +320,71 @@ class _Run:
             else:
                 self._step_ended(event[0], event[1], now_s)
 
-    def record(self, request: Request) -> Record:
-        """The request's record, its token times read from the steps it took part in."""
-        journey = self._journeys[request.index]
-        assert journey.batcher is not None
-        assert journey.sequence is not None
-        ends_s = journey.batcher.ends_s
-        times_s: list[float] = []
-        for first, stop in journey.sequence.stretches:
-            times_s += ends_s[first:stop]
-        return Record(
-            index=request.index,
-            input_tokens=request.input_tokens,
-            output_tokens=len(times_s),
+    def _stop(self, stop_s: float) -> None:
+        if self._due_count < len(self._requests):
+            self._judge_backlog()
+        for group in self._groups:
+            for batcher in group:
+                self._answered(batcher.stop(stop_s), batcher)
+        for index, journey in self._journeys.items():
+            if journey.sent_s is not None or not self._closed_loop:
+                self._record(index, journey, end_s=stop_s)
+
+    def _answered(self, sequences: list[Sequence], batcher: Batcher) -> None:
+        for sequence in sequences:
+            self._in_flight -= 1
+            journey = self._journeys.pop(sequence.index)
+            last_step = sequence.stretches[-1][1] - 1
+            self._record(sequence.index, journey, end_s=batcher.ends_s[last_step], whole=True)
+
+    def _record(self, index: int, journey: _Journey, *, end_s: float, whole: bool = False) -> None:
+        """Keep what one request did, its token times read from the steps it took part in."""
+        stretches: list[tuple[int, int]] = []
+        ends_s: list[float] = []
+        if journey.batcher is not None and journey.sequence is not None:
+            stretches = journey.batcher.stretches_of(journey.sequence)
+            ends_s = journey.batcher.ends_s
+        tokens = sum(stop - first for first, stop in stretches)
+        times_s: tuple[float, ...]
+        chunk_tokens: tuple[int, ...] = ()
+        if self._each_token:
+            times_s = tuple(end_s for first, stop in stretches for end_s in ends_s[first:stop])
+        elif tokens < 2:
+            times_s = tuple(ends_s[first] for first, _ in stretches)
+        else:
+            times_s = (ends_s[stretches[0][0]], ends_s[stretches[-1][1] - 1])
+            chunk_tokens = (1, tokens - 1)
+        self.records[index] = Record(
+            index=index,
+            input_tokens=self._requests[index].input_tokens,
+            output_tokens=tokens,
             due_s=journey.due_s,
-            sent_s=journey.sent_s,
-            end_s=times_s[-1],
-            chunk_times_s=tuple(times_s),
+            sent_s=end_s if journey.sent_s is None else journey.sent_s,
+            end_s=end_s,
+            chunk_times_s=times_s,
+            chunk_tokens=chunk_tokens,
+            outcome="ok" if whole else "cancelled",
+            detail="" if whole else "the run was stopped before it was answered",
         )
 
     def _due(self, index: int, now_s: float) -> None:
         following = index + 1
         if following < len(self._requests):
             self._agenda.enter(self._requests[following].due_s, _ARRIVAL, ("due", following))
+        self._due_count = following
+        self._journeys[index] = _Journey(self._requests[index].due_s)
         self._unsent.append(index)
         self._send(now_s)
-        if following == len(self._requests) and not self._closed_loop:
-            waiting = sum(batcher.waiting for group in self._groups for batcher in group)
-            backlog = waiting + len(self._unsent)
-            self.saturated = backlog > 1 + _BACKLOG_FRACTION * len(self._requests)
+        if following == len(self._requests):
+            self._judge_backlog()
+
+    def _judge_backlog(self) -> None:
+        """Of what has become due, did more wait than a server that keeps up leaves waiting?"""
+        if self._closed_loop:
+            return
+        waiting = sum(batcher.waiting for group in self._groups for batcher in group)
+        backlog = waiting + len(self._unsent)
+        self.saturated = backlog > 1 + _BACKLOG_FRACTION * self._due_count
 
     def _send(self, now_s: float) -> None:
         while self._unsent and self._in_flight < self._limit:
@@ -353,8 +429,7 @@ class _Run:
         if planned_s is not None:
             if planned_s != end_s:  # the stretch was cut; this is its former end
                 return
-            for _ in batcher.commit():
-                self._in_flight -= 1
+            self._answered(batcher.commit(), batcher)
             self._send(now_s)
             self._wake(batcher, now_s)
             return

@@ -1,0 +1,140 @@
+"""How fast the simulator is, and how much memory a million requests take.
+
+python benchmarks/simulation/speed.py
+
+Prints the ratio of virtual to real time for single servers that are never idle, time and peak
+memory of a million requests (each in a process of its own), and the 27-trial sweep of the
+published walk-through as a user runs it, from the start of the command to its last line. Time
+is that of one core at work (process time), so that others on the machine do not count.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.perf.sim import Simulation, simulate
+from servetune.plan import Plan
+from servetune.units import MIB
+from servetune.workload import SHAREGPT, Arrivals, Lengths, Poisson, UniformRange, Workload
+from servetune.workload.arrivals import AllAtOnce
+
+LEAST_RATIO, MOST_MIB, MOST_SWEEP_S = 200, 2048, 5.0
+BUSY_FRACTION = 0.95
+
+#: Name, model, GPU, lengths, arrivals, users.
+LOADED: tuple[tuple[str, str, str, Lengths, Arrivals, int | None], ...] = (
+    ("ShareGPT, 128 users", "Qwen/Qwen3-4B", "L4", SHAREGPT, AllAtOnce(), 128),
+    ("ShareGPT, 15/s", "Qwen/Qwen3-8B", "H100", SHAREGPT, Poisson(15), None),
+    (
+        "512 in 128 out, 40/s",
+        "Qwen/Qwen3-8B",
+        "H100",
+        UniformRange(512, 128, 0.5),
+        Poisson(40),
+        None,
+    ),
+    (
+        "512 in 128 out, 60/s",
+        "Qwen/Qwen3-8B",
+        "H100",
+        UniformRange(512, 128, 0.5),
+        Poisson(60),
+        None,
+    ),
+    (
+        "2000 in 50 out, 256 users",
+        "Qwen/Qwen3-8B",
+        "H100",
+        UniformRange(2000, 50, 0.8),
+        AllAtOnce(),
+        256,
+    ),
+)
+SWEEP = (
+    "tune",
+    *("--engine", "simulated", "--model", "Qwen/Qwen3-4B", "--instance", "ml.g6.12xlarge"),
+    "--server-args",
+    "tensor_parallel_size=[1,2,4];max_num_batched_tokens=[4096,8192,16384]",
+    "--client-args",
+    "max_concurrency=[32,64,128];num_prompts=1000;dataset_name=sharegpt",
+    *("--output-json", "walk.json"),
+)
+
+
+def run(case: int, count: int, *, each_token: bool = True) -> tuple[Simulation, float]:
+    """A simulation and the seconds that it took, its requests' making included."""
+    _, model, gpu, lengths, arrivals, users = LOADED[case]
+    shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=1)
+    workload = Workload(
+        lengths=lengths, request_count=count, arrivals=arrivals, max_concurrency=users
+    )
+    started_s = time.process_time()
+    result = simulate(
+        Plan(model=model, max_model_len=8192), shape, machine, workload, each_token=each_token
+    )
+    return result, time.process_time() - started_s
+
+
+def million(each_token: str) -> None:
+    """In a process of its own: what the parent prints."""
+    result, took_s = run(2, 1_000_000, each_token=each_token == "every token")
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB
+    tokens = sum(record.output_tokens for record in result.records)
+    print(f"| {each_token} | {tokens / 1e6:.1f} | {took_s:.0f} | {peak_mib:.0f} |")
+
+
+def main() -> int:
+    if len(sys.argv) > 1:
+        million(sys.argv[1])
+        return 0
+    print("| loaded server | steps | requests per s of real time | busy | times real time |")
+    print("|---|--:|--:|--:|--:|")
+    good = True
+    for case, (name, model, gpu, *_) in enumerate(LOADED):
+        result, took_s = min((run(case, 5000) for _ in range(3)), key=lambda pair: pair[1])
+        busy, ratio = result.busy_s / result.duration_s, result.duration_s / took_s
+        good &= ratio >= LEAST_RATIO and busy >= BUSY_FRACTION
+        rate = len(result.records) / took_s
+        print(
+            f"| {model} on {gpu}, {name} | {result.steps} | {rate:.0f} | {busy:.1%} | {ratio:.0f} |"
+        )
+    print("\n| a million requests, records of | million tokens | seconds | peak MiB |")
+    print("|---|--:|--:|--:|", flush=True)
+    for each_token in ("first and last token", "every token"):
+        row = subprocess.run(
+            [sys.executable, __file__, each_token], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        good &= float(row.split("|")[-2]) < MOST_MIB
+        print(row, flush=True)
+    took_s = sweep_s()
+    good &= took_s < MOST_SWEEP_S
+    print(f"\nThe 27-trial sweep of the walk-through: {took_s:.2f} s")
+    return 0 if good else 1
+
+
+def sweep_s() -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "servetune", *SWEEP],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            env=os.environ | {"NO_COLOR": "1"},
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        trials = len(Path(folder, "walk.jsonl").read_text().splitlines())
+        assert trials == 27, trials
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+if __name__ == "__main__":
+    sys.exit(main())
