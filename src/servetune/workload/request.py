@@ -49,7 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             for content_id, tokens in self.prefix:
                 if content_id < 0 or tokens < 1:
                     raise InputError(
-                        f"request {self.index} has the piece ({content_id}, {tokens}) in its prefix",
+                        f"request {self.index} has a piece ({content_id}, {tokens}) in its prefix",
                         hint="a piece is a content id from 0 on and at least one token",
                     )
             if self.prefix_tokens > self.input_tokens:
