@@ -178,6 +178,8 @@ class PagedCache:
     def remember(self, holder: Holder, full_blocks: int) -> None:
         """Let other sequences find the first `full_blocks` blocks that one holds."""
         known = holder.known
+        if full_blocks <= len(known):
+            return
         for key in holder.keys[len(known) : full_blocks]:
             block = Block(key)
             known.append(block)
