@@ -224,6 +224,7 @@ class Batcher:
                 self._choose_prefills()
             # What was composed ahead may look different in the step after.
             single = preempted or bool(self._unseen or (self._leaving and self._waiting))
+            single = single or self._head_awaits_answer()
             late = preempted or bool(self._unseen or self._leaving)
             self._let_go()
             if self._parts:
@@ -468,6 +469,17 @@ class Batcher:
             self.cache.remember(sequence, (sequence.length_at_step_0 + told) // size)
         for sequence in self._leaving:
             self.cache.remember(sequence, self._told_tokens(sequence) // size)
+
+    def _head_awaits_answer(self) -> bool:
+        """Whether what waits first begins with an answer that is being decoded."""
+        if not (self._waiting and self._answering):
+            return False
+        wanted = self._waiting.first().keys
+        for sequence in self._answering.values():
+            place = len(sequence.known)
+            if wanted[place : place + 1] == sequence.keys[place : place + 1] != ():
+                return True
+        return False
 
     def _told_tokens(self, sequence: Sequence) -> int:
         """Of one that leaves, the tokens known while its last one is on its way."""
