@@ -114,9 +114,14 @@ def interpreter_of(vllm: str) -> Path:
 
 
 def random_workload(category: str, seed: int) -> Workload:
-    """A workload of one category; the same for the same seed."""
+    """A workload of one category; the same for the same seed.
+
+    Odd seeds have asynchronous scheduling.
+    """
     rng = np.random.default_rng([sorted(CATEGORIES).index(category), seed])
-    return {"category": category, "seed": seed, **CATEGORIES[category](rng)}
+    workload = {"category": category, "seed": seed, **CATEGORIES[category](rng)}
+    workload["rules"]["async_scheduling"] = seed % 2 == 1
+    return workload
 
 
 def _rules(rng: np.random.Generator, **fields: object) -> dict[str, Any]:
@@ -129,6 +134,7 @@ def _rules(rng: np.random.Generator, **fields: object) -> dict[str, Any]:
         "chunked_prefill": True,
         "prefix_caching": False,
         "policy": "fcfs",
+        "async_scheduling": False,
         "max_model_len": 400,
     }
     return usual | fields
@@ -272,7 +278,7 @@ def compare(ours: list[Tick], theirs: list[Tick]) -> tuple[int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--each", type=int, default=40, help="workloads per category")
+    parser.add_argument("--each", type=int, default=40, help="workloads per category, of each kind")
     parser.add_argument("--first", type=int, default=0, help="seed of the first of them")
     parser.add_argument("--record", type=Path, help="write the seeds and vLLM's steps here")
     arguments = parser.parse_args()
@@ -282,7 +288,7 @@ def main() -> None:
     workloads = [
         random_workload(category, seed)
         for category in CATEGORIES
-        for seed in range(arguments.first, arguments.first + arguments.each)
+        for seed in range(arguments.first, arguments.first + 2 * arguments.each)
     ]
     theirs = vllm_ticks(workloads, interpreter_of(vllm))
     if arguments.record:
@@ -291,7 +297,14 @@ def main() -> None:
             for workload, ticks in zip(workloads, theirs, strict=True)
         ]
         arguments.record.write_text("".join(rows))
-    report(workloads, theirs)
+    for asynchronous in (False, True):
+        chosen = [
+            (workload, ticks)
+            for workload, ticks in zip(workloads, theirs, strict=True)
+            if workload["rules"]["async_scheduling"] == asynchronous
+        ]
+        print(f"\n{'asynchronous' if asynchronous else 'synchronous'} scheduling\n")
+        report(chosen)
 
 
 def merged(ticks: list[Tick]) -> list[list[Any]]:
@@ -305,13 +318,13 @@ def merged(ticks: list[Tick]) -> list[list[Any]]:
     return runs
 
 
-def report(workloads: list[Workload], theirs: list[list[Tick]]) -> None:
+def report(schedules: list[tuple[Workload, list[Tick]]]) -> None:
     print("| category | workloads | identical | steps | identical | preemptions | cached tokens |")
     print("|---|---|---|---|---|---|---|")
     sums = np.zeros(7, dtype=int)
     for category in CATEGORIES:
         row = np.zeros(7, dtype=int)
-        for workload, expected in zip(workloads, theirs, strict=True):
+        for workload, expected in schedules:
             if workload["category"] != category:
                 continue
             ours, after = our_ticks(workload)

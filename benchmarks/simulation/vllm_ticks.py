@@ -4,8 +4,8 @@
 
 Input is a list of workloads as `ticks.py` makes them, output for each of them the list of its
 steps: `[step, [[request, tokens], ...]]` in vLLM's order. A step without tokens takes no time
-and is left out. The class is the one that a server on one process group uses
-(`vllm.v1.core.sched.scheduler.Scheduler`), with asynchronous scheduling off.
+and is left out. The classes are those that a server uses: `Scheduler`, or `AsyncScheduler` between
+whose composing and hearing of a step lies the composing of the next one.
 """
 
 import json
@@ -23,6 +23,7 @@ from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
@@ -64,6 +65,8 @@ def main() -> None:
 
 def steps_of(workload: dict, folder: str) -> list:
     rules = workload["rules"]
+    if rules["async_scheduling"]:
+        return steps_ahead_of(workload, folder)
     scheduler = scheduler_for(rules, folder)
     hasher = get_request_block_hasher(rules["block_tokens"], sha256)
     arrivals = sorted(workload["requests"], key=lambda asked: asked["step"])
@@ -86,6 +89,65 @@ def steps_of(workload: dict, folder: str) -> list:
             step += 1
 
 
+def steps_ahead_of(workload: dict, folder: str) -> list:
+    """The same with asynchronous scheduling, as `EngineCore.step_with_batch_queue` does it.
+
+    A step is composed as soon as the one before it begins, before that one's tokens are known;
+    every step takes one unit of time on the device.
+    """
+    rules = workload["rules"]
+    scheduler = scheduler_for(rules, folder)
+    hasher = get_request_block_hasher(rules["block_tokens"], sha256)
+    arrivals = sorted(workload["requests"], key=lambda asked: asked["step"])
+    asked_by_id = {str(asked["index"]): asked for asked in arrivals}
+    now = device_free = given = 0
+    steps, queue, delivered = [], [], dict.fromkeys(asked_by_id, 0)
+    while True:
+        while given < len(arrivals) and arrivals[given]["step"] <= now:
+            scheduler.add_request(request_of(arrivals[given], given, hasher))
+            given += 1
+        if not queue and not scheduler.has_unfinished_requests():
+            if given == len(arrivals):
+                return steps
+            now = max(now, arrivals[given]["step"])
+            continue
+        if scheduler.has_requests():
+            output = scheduler.schedule()
+            scheduled = output.num_scheduled_tokens
+            telling = [n for n in scheduled if not scheduler.requests[n].is_prefill_chunk]
+            if scheduled:
+                start = max(now, device_free)
+                device_free = start + 1
+                steps.append([start, [[int(name), n] for name, n in scheduled.items()]])
+                queue.append((device_free, output, telling))
+            else:
+                queue.append((now, output, telling))
+            if len(queue) < 2 and (scheduled or scheduler.has_requests()):
+                continue
+        end, output, telling = queue.pop(0)
+        now = max(now, end)
+        tokens = []
+        for name in output.num_scheduled_tokens:
+            if name not in telling:
+                tokens.append([])
+                continue
+            asked, place = asked_by_id[name], delivered[name]
+            delivered[name] += 1
+            if asked["answer_id"] is None:
+                tokens.append([PRIVATE * (asked["index"] + 1) + asked["input_tokens"] + place])
+            else:
+                tokens.append([SHARED * (asked["answer_id"] + 1) + place])
+        names = list(output.num_scheduled_tokens)
+        scheduler.update_from_output(
+            output,
+            ModelRunnerOutput(
+                req_ids=names,
+                req_id_to_index={name: index for index, name in enumerate(names)},
+                sampled_token_ids=tokens,
+            ),
+        )
+
+
 def scheduler_for(rules: dict, folder: str) -> Scheduler:
     config = VllmConfig(
         model_config=ModelConfig(
@@ -100,7 +162,7 @@ def scheduler_for(rules: dict, folder: str) -> Scheduler:
             max_model_len=rules["max_model_len"],
             enable_chunked_prefill=rules["chunked_prefill"],
             is_encoder_decoder=False,
-            async_scheduling=False,
+            async_scheduling=rules["async_scheduling"],
             policy=rules["policy"],
         ),
         cache_config=CacheConfig(
@@ -117,7 +179,8 @@ def scheduler_for(rules: dict, folder: str) -> Scheduler:
         kv_cache_tensors=[],
         kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
     )
-    return Scheduler(
+    kind = AsyncScheduler if rules["async_scheduling"] else Scheduler
+    return kind(
         vllm_config=config,
         kv_cache_config=cache,
         structured_output_manager=StructuredOutputManager(config),

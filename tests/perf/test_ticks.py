@@ -56,6 +56,8 @@ def test_the_recorded_workloads_reach_what_their_categories_are_named_for() -> N
         ("priority, preemption", {"policy": "fcfs"}),
         ("chunked prefill off", {"chunked_prefill": True}),
         ("shared prefixes, preemption", {"capacity_blocks": 2000}),
+        ("chunked prefill", {"async_scheduling": False}),
+        ("chunked prefill", {"async_scheduling": True}),
     ],
 )
 def test_with_another_rule_the_recorded_steps_are_missed(category, limits) -> None:
@@ -75,7 +77,7 @@ def test_real_vllm_schedules_the_same_steps() -> None:
     workloads = [
         ticks.random_workload(category, 5000 + seed)
         for category in ticks.CATEGORIES
-        for seed in range(3)
+        for seed in range(4)
     ]
     for workload, theirs in zip(
         workloads, ticks.vllm_ticks(workloads, ticks.interpreter_of(vllm)), strict=True

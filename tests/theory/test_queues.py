@@ -146,6 +146,18 @@ SYSTEMS: dict[str, dict[str, Any]] = {
         "prefix_caching": True,
         "policy": "priority",
     },
+    "tight prefixes ahead": {
+        "max_num_seqs": 8,
+        "capacity_blocks": 14,
+        "prefix_caching": True,
+        "async_scheduling": True,
+    },
+    "tight priority ahead": {
+        "max_num_seqs": 8,
+        "capacity_blocks": 14,
+        "policy": "priority",
+        "async_scheduling": True,
+    },
 }
 
 
@@ -200,16 +212,18 @@ def test_blocks_are_never_negative_nor_above_capacity_and_all_come_back(
         for sequence in batcher.commit():
             del inside[sequence.index]
         assert 0 <= cache.free_blocks <= of.capacity_blocks
+        leaving = batcher._leaving  # ended, but not yet for who composes ahead
         held = sum(
             -(-sequence.computed // of.block_tokens) - len(sequence.known)
-            for sequence in inside.values()
-            if sequence is batcher._cut
+            for sequence in [*inside.values(), *leaving]
+            if sequence is batcher._cut or sequence in leaving
         )
         step = len(batcher.ends_s)
         for sequence in batcher._decoding.values():
             length = sequence.length_at_step_0 + step
             held += -(-length // of.block_tokens) - len(sequence.known)
-        held += len({id(block) for sequence in inside.values() for block in sequence.known})
+        holders = [*inside.values(), *leaving]
+        held += len({id(block) for sequence in holders for block in sequence.known})
         assert cache.free_blocks == of.capacity_blocks - held
         if of.prefix_caching:
             queued = sum(getattr(item, "blocks", 1) for item in cache._queue)

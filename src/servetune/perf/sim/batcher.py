@@ -12,6 +12,11 @@ By priority, prompts come by (priority, arrival), and the last by the same order
 cache. When that is the very sequence which found no block, those admitted after it miss the
 step.
 
+With asynchronous scheduling a step is composed when the one before it begins. So what arrives
+during a step is seen one step later, and who ends in a step takes no part in the next one but
+keeps place and blocks while that is composed. Where nothing can be composed ahead, the step is
+composed when the one before it has ended, as without.
+
 Between two changes of the batch all running sequences advance together. Such a stretch is
 planned as a whole (`decode_run_s`) and cut short when something arrives, so the work grows
 with the number of requests and not with the number of tokens.
@@ -20,6 +25,7 @@ with the number of requests and not with the number of tokens.
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import Literal
@@ -44,6 +50,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         policy: Order of admission and of preemption.
         whole_prompt_fits: Whether a prompt waits until all of it would fit the cache, and
             not only its first part (vLLM's `scheduler_reserve_full_isl`).
+        async_scheduling: Whether a step is composed while the one before it runs.
     """
 
     max_num_seqs: int
@@ -55,6 +62,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = False
     policy: Policy = "fcfs"
     whole_prompt_fits: bool = True
+    async_scheduling: bool = False
 
 
 class Sequence:
@@ -161,6 +169,8 @@ class Batcher:
         self._decoding: dict[int, Sequence] = {}  # in order of admission
         self._cut: Sequence | None = None  # its prompt was cut by the budget
         self._paused: list[Sequence] = []  # miss the planned step
+        self._leaving: list[Sequence] = []  # ended, but not for who composes ahead
+        self._unseen: deque[tuple[int, Sequence]] = deque()  # with the first step that may see it
         self._answering: dict[int, Sequence] = {}  # decoding what later prompts may contain
         self._context_tokens = 0  # cached tokens of all decoding sequences
         self._finishes: list[tuple[int, int, Sequence]] = []
@@ -177,7 +187,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._unseen)
 
     @property
     def planned_end_s(self) -> float | None:
@@ -199,11 +209,15 @@ class Batcher:
         self._arrivals += 1
         if self._rules.prefix_caching and sequence.pieces:
             sequence.keys = block_keys(sequence.pieces, self._rules.block_tokens)
-        self._waiting.append(sequence)
+        if self._rules.async_scheduling:
+            self._unseen.append((self._first_unplanned_step + 1, sequence))
+        else:
+            self._waiting.append(sequence)
 
     def plan(self, now_s: float) -> float | None:
         """Compose what runs next from `now_s` on; the end of it, or `None` when idle."""
         self._start_s = now_s
+        self._see_arrivals(before=len(self.ends_s) + 1)
         while True:
             self._parts = []
             preempted_before = self.preemptions
@@ -211,13 +225,19 @@ class Batcher:
             preempted = self.preemptions > preempted_before
             if not preempted:
                 self._choose_prefills()
+            # What was composed ahead may look different in the step after.
+            single = preempted or bool(self._unseen or (self._leaving and self._waiting))
+            single = single or self._head_awaits_answer()
+            late = preempted or bool(self._unseen or self._leaving)
+            self._let_go()
             if self._parts:
                 self._planned_ends_s = [now_s + self._mixed_step_s()]
             elif self._decoding:
-                self._planned_ends_s = self._decode_run(now_s, single=preempted)
+                self._planned_ends_s = self._decode_run(now_s, single=single)
                 self._queue_stands = self._rules.policy == "fcfs" and bool(self._waiting)
-            elif preempted:  # nobody is left in the step: it takes no time
+            elif late:  # a step without tokens takes no time
                 self._resume_paused()
+                self._see_arrivals()
                 continue
             else:
                 self._planned_ends_s = []
@@ -231,9 +251,16 @@ class Batcher:
             where one that came earlier waits for memory.
         """
         ends_s = self._planned_ends_s
+        recent: deque[Sequence] = deque()
+        kept = bisect_left(ends_s, now_s) + 1
+        if self._rules.async_scheduling:
+            kept += 1
+            seen_from = len(self.ends_s) + kept
+            while self._unseen and self._unseen[-1][0] > seen_from:
+                recent.appendleft(self._unseen.pop()[1])
+            self._unseen.extend((seen_from, sequence) for sequence in recent)
         if len(ends_s) < 2 or self.running >= self._max_seqs or self._queue_stands:
             return False
-        kept = bisect_left(ends_s, now_s) + 1
         if kept >= len(ends_s):
             return False
         del ends_s[kept:]
@@ -270,6 +297,28 @@ class Batcher:
             return sequence.stretches
         return [*sequence.stretches, (sequence.first_step, len(self.ends_s))]
 
+    @property
+    def _first_unplanned_step(self) -> int:
+        return len(self.ends_s) + len(self._planned_ends_s)
+
+    def _see_arrivals(self, before: float = math.inf) -> None:
+        """Queue what may be seen by steps `before` one, all of it by default."""
+        while self._unseen and self._unseen[0][0] < before:
+            self._waiting.append(self._unseen.popleft()[1])
+
+    def _let_go(self) -> None:
+        for sequence in self._leaving:
+            self.cache.give_back(sequence, sequence.computed, wanted=False)
+        self._leaving = []
+
+    def _end(self, sequence: Sequence, length: int) -> None:
+        """It has all its tokens, and `length` of its tokens lie in the cache."""
+        if self._rules.async_scheduling:
+            sequence.computed = length
+            self._leaving.append(sequence)
+        else:
+            self.cache.give_back(sequence, length, wanted=False)
+
     def _store_next_tokens(self) -> None:
         """Take the blocks of the next step's running sequences; preempt where they lack."""
         step, cut = len(self.ends_s), self._cut
@@ -283,28 +332,43 @@ class Batcher:
         if by_priority and growth_blocks + blocks > self.cache.free_blocks:
             self._store_by_priority(step)
             return
-        while growth_blocks > self.cache.free_blocks:
-            self._preempt(self._cut or next(reversed(self._decoding.values())))
+        taken = 0
+        while growth_blocks - taken > self.cache.free_blocks:
+            # Who comes before the one that found no block has taken the last of them.
+            taken += self.cache.free_blocks
+            self.cache.take(self.cache.free_blocks)
+            self._preempt(self._last_admitted())
             growth_blocks = self.cache.growth_blocks(step, 1)
-        self.cache.take(growth_blocks)
+        self.cache.take(growth_blocks - taken)
         if self._cut is None:
             return
-        if blocks > self.cache.free_blocks:
-            self._preempt(self._cut)
-        else:
-            self._add_part(self._cut, tokens, blocks)
+        while blocks > self.cache.free_blocks:
+            victim = self._last_admitted()
+            self._preempt(victim)
+            if victim is cut:
+                return
+        self._add_part(self._cut, tokens, blocks)
+
+    def _last_admitted(self) -> Sequence:
+        last = self._cut or next(reversed(self._decoding.values()))
+        return max([last, *self._leaving], key=lambda each: each.order)
 
     def _store_by_priority(self, step: int) -> None:
         """The same, one sequence after another, as the order of preemption asks for it."""
         cache, size = self.cache, self._rules.block_tokens
-        running = list(self._decoding.values())
+        running = [*self._decoding.values(), *self._leaving]
+        running.sort(key=lambda each: each.order)
         if self._cut is not None:
             running.append(self._cut)
         position = tokens = 0
         while position < len(running):
             sequence = running[position]
+            if sequence in self._leaving:
+                position += 1
+                continue
             if sequence is self._cut:
-                budget = self._rules.max_num_batched_tokens - position
+                stored = sum(each not in self._leaving for each in running[:position])
+                budget = self._rules.max_num_batched_tokens - stored
                 tokens = min(sequence.to_compute - sequence.computed, budget)
                 blocks = self._more_blocks(sequence, sequence.computed + tokens)
             else:
@@ -329,6 +393,8 @@ class Batcher:
         """Running sequences that miss the next step."""
         step = len(self.ends_s)
         for sequence in missing:
+            if sequence in self._leaving:
+                continue
             self._paused.append(sequence)
             if sequence is self._cut:
                 self._cut = None
@@ -385,7 +451,7 @@ class Batcher:
 
     @property
     def _in_step(self) -> int:
-        return len(self._decoding) + len(self._parts)
+        return len(self._decoding) + len(self._parts) + len(self._leaving)
 
     def _more_blocks(self, sequence: Sequence, length: int) -> int:
         """What it lacks to have `length` tokens in the cache."""
@@ -401,8 +467,27 @@ class Batcher:
     def _remember_answers(self) -> None:
         """Let prompts find what is decoded, the planned step's tokens included."""
         step, size = len(self.ends_s), self._rules.block_tokens
+        # Composed ahead, the token of the step before is not known yet.
+        told = step if self._rules.async_scheduling else step + 1
         for sequence in self._answering.values():
-            self.cache.remember(sequence, (sequence.length_at_step_0 + step + 1) // size)
+            self.cache.remember(sequence, (sequence.length_at_step_0 + told) // size)
+        for sequence in self._leaving:
+            self.cache.remember(sequence, self._told_tokens(sequence) // size)
+
+    def _head_awaits_answer(self) -> bool:
+        """Whether what waits first begins with an answer that is being decoded."""
+        if not (self._waiting and self._answering):
+            return False
+        wanted = self._waiting.first().keys
+        for sequence in self._answering.values():
+            place = len(sequence.known)
+            if wanted[place : place + 1] == sequence.keys[place : place + 1] != ():
+                return True
+        return False
+
+    def _told_tokens(self, sequence: Sequence) -> int:
+        """Of one that leaves, the tokens known while its last one is on its way."""
+        return max(sequence.computed - 1, sequence.to_compute)
 
     def _mixed_step_s(self) -> float:
         tokens = sum(part for _, part in self._parts)
@@ -443,7 +528,7 @@ class Batcher:
                 self._cut = sequence
             elif sequence.generated + 1 == sequence.output_tokens:
                 sequence.stretches.append((step, step + 1))
-                self.cache.give_back(sequence, sequence.computed, wanted=False)
+                self._end(sequence, sequence.computed)
                 ended.append(sequence)
             else:
                 self._join_batch(sequence, step, sequence.computed - (step + 1))
@@ -468,8 +553,7 @@ class Batcher:
             step, _, sequence = heapq.heappop(self._finishes)
             if sequence.index in self._decoding and sequence.finish_step == step:
                 self._leave_batch(sequence, next_step)
-                length = sequence.length_at_step_0 + next_step
-                self.cache.give_back(sequence, length, wanted=False)
+                self._end(sequence, sequence.length_at_step_0 + next_step)
                 ended.append(sequence)
         return ended
 
@@ -485,18 +569,25 @@ class Batcher:
 
     def _preempt(self, sequence: Sequence, *, ahead: bool = False) -> None:
         """Take its cache and let it wait; `ahead`: the next token's block is taken already."""
+        self.preemptions += 1
+        if sequence in self._leaving:  # its last token is on its way
+            self._leaving.remove(sequence)
+            told = self._told_tokens(sequence)
+            self.cache.give_back(sequence, sequence.computed, wanted=False, told_tokens=told)
+            return
         if sequence is self._cut:
             self._cut = None
-            length = sequence.computed
+            length = told = sequence.computed
         else:
             step = len(self.ends_s)
-            length = sequence.length_at_step_0 + step + ahead
+            length = told = sequence.length_at_step_0 + step + ahead
+            if self._rules.async_scheduling:
+                told = max(length - 1, sequence.to_compute)
             self._leave_batch(sequence, step)
-        self.cache.give_back(sequence, length, wanted=True)
+        self.cache.give_back(sequence, length, wanted=True, told_tokens=told)
         sequence.to_compute = sequence.prompt_tokens + sequence.generated
         sequence.computed = 0
         self._waiting.put_back(sequence)
-        self.preemptions += 1
 
 
 class _InOrder(deque[Sequence]):

@@ -120,18 +120,21 @@ class PagedCache:
         if self._prefix_caching:
             self._evict(blocks)
 
-    def give_back(self, holder: Holder, tokens: int, *, wanted: bool) -> None:
+    def give_back(
+        self, holder: Holder, tokens: int, *, wanted: bool, told_tokens: int | None = None
+    ) -> None:
         """Free all blocks of a sequence that has `tokens` tokens in the cache.
 
         Args:
             holder: The sequence.
             tokens: Its length in the cache.
             wanted: Whether it will come back and look for them.
+            told_tokens: Of these, those that the scheduler knows by now; `None` for all.
         """
         blocks = self.blocks_for(tokens)
         self.free_blocks += blocks
         if self._prefix_caching:
-            full = tokens // self.block_tokens
+            full = (tokens if told_tokens is None else told_tokens) // self.block_tokens
             self.remember(holder, full)
             self._blank_blocks += blocks - full
             own = full - len(holder.known)

@@ -17,7 +17,7 @@ from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.likeness import place_of
 from servetune.perf.roofline.step import StepLaw, step_law
-from servetune.perf.sim.batcher import Batcher, Policy, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher, Rules, Sequence
 from servetune.perf.sim.gauge import Gauge
 from servetune.perf.sim.kernel import Agenda
 from servetune.perf.sim.router import Router
@@ -196,6 +196,8 @@ def _rules(plan: Plan, divided: Memory) -> Rules:
     assert plan.max_num_seqs is not None
     assert plan.max_num_batched_tokens is not None
     assert plan.block_tokens is not None
+    # vLLM's words for what has no neutral name, as the user spelt them.
+    further = {name.lstrip("-").replace("-", "_"): value for name, value in plan.extra}
     block_bytes = plan.block_tokens * divided.kv_bytes_per_token
     state_blocks = math.ceil(divided.state_bytes_per_sequence / block_bytes)
     return Rules(
@@ -207,16 +209,9 @@ def _rules(plan: Plan, divided: Memory) -> Rules:
         state_blocks=state_blocks,
         # A block of tokens does not bring back the state after them.
         prefix_caching=bool(plan.prefix_caching) and not state_blocks,
-        policy=_policy(plan),
+        policy="priority" if further.get("scheduling_policy") == "priority" else "fcfs",
+        async_scheduling=further.get("async_scheduling") is True,
     )
-
-
-def _policy(plan: Plan) -> Policy:
-    """No neutral field: vLLM's `scheduling_policy`, as the user spelt it."""
-    for name, value in plan.extra:
-        if name.lstrip("-").replace("-", "_") == "scheduling_policy" and value == "priority":
-            return "priority"
-    return "fcfs"
 
 
 def _check_context(request: Request, plan: Plan) -> None:
