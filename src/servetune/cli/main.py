@@ -78,15 +78,15 @@ def cli() -> None:
     """Find, prove and ship the best way to serve a large language model."""
 
 
-def main() -> None:
-    """Run the command line and exit: 0 done, 1 target missed, 2 usage or plan,
-    3 engine or server, 4 deploy, 130 interrupted.
+def main(command: click.Command = cli) -> None:
+    """Run the command line, or one command as if it were all of it, and exit: 0 done,
+    1 target missed, 2 usage or plan, 3 engine or server, 4 deploy, 130 interrupted.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without our letters gets others
             stream.reconfigure(errors="replace")
     try:
-        status = cli.main(standalone_mode=False)
+        status = command.main(standalone_mode=False)
         code = status if isinstance(status, int) else 0
     except click.exceptions.Exit as stop:
         code = stop.exit_code

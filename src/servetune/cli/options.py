@@ -14,6 +14,7 @@ __all__ = [
     "calibration",
     "confidence",
     "constraints",
+    "devices",
     "estimator",
     "machine",
 ]
@@ -39,6 +40,20 @@ MOST_DEVICES = 1024
 
 
 def machine(command: Command) -> Command:
+    """The machine that plans run on, and what it costs."""
+    return devices(
+        click.option(
+            "--price-per-hour",
+            "price_per_hour_usd",
+            type=NOT_NEGATIVE,
+            default=None,
+            metavar="USD",
+            help="What the whole machine costs. [default: known]",
+        )(command)
+    )
+
+
+def devices(command: Command) -> Command:
     """The machine that plans run on."""
     for option in reversed(
         (
@@ -58,14 +73,6 @@ def machine(command: Command) -> Command:
                 "instance_name",
                 default=None,
                 help="Instance instead of --gpu: ml.g6.12xlarge (SageMaker), g6.12xlarge (EC2).",
-            ),
-            click.option(
-                "--price-per-hour",
-                "price_per_hour_usd",
-                type=NOT_NEGATIVE,
-                default=None,
-                metavar="USD",
-                help="What the whole machine costs. [default: known]",
             ),
         )
     ):

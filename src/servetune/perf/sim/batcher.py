@@ -28,6 +28,8 @@ import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Collection
+from collections.abc import Sequence as Several
 from typing import Literal
 
 import msgspec
@@ -195,6 +197,21 @@ class Batcher:
         return self._planned_ends_s[-1] if self._planned_ends_s else None
 
     @property
+    def planned_ends_s(self) -> Several[float]:
+        """When each of the planned steps ends."""
+        return self._planned_ends_s
+
+    @property
+    def decoding(self) -> Collection[Sequence]:
+        """Sequences that get a token in every planned step, in order of admission."""
+        return self._decoding.values()
+
+    @property
+    def prefilling(self) -> Several[tuple[Sequence, int]]:
+        """Whose tokens the planned step computes beside those, and how many of each."""
+        return self._parts
+
+    @property
     def planned_steps(self) -> int:
         return len(self._planned_ends_s)
 
@@ -250,20 +267,29 @@ class Batcher:
             Whether the planned end moved. It does not where the batch is full anyway, nor
             where one that came earlier waits for memory.
         """
-        ends_s = self._planned_ends_s
-        recent: deque[Sequence] = deque()
-        kept = bisect_left(ends_s, now_s) + 1
+        kept = self._steps_to_keep(now_s)
         if self._rules.async_scheduling:
-            kept += 1
             seen_from = len(self.ends_s) + kept
+            recent: deque[Sequence] = deque()
             while self._unseen and self._unseen[-1][0] > seen_from:
                 recent.appendleft(self._unseen.pop()[1])
             self._unseen.extend((seen_from, sequence) for sequence in recent)
-        if len(ends_s) < 2 or self.running >= self._max_seqs or self._queue_stands:
+        if self.running >= self._max_seqs or self._queue_stands:
             return False
-        if kept >= len(ends_s):
+        return self._keep(kept)
+
+    def cut_short(self, now_s: float) -> bool:
+        """As `interrupt`, and even where the batch is full."""
+        return self._keep(self._steps_to_keep(now_s))
+
+    def _steps_to_keep(self, now_s: float) -> int:
+        """Planned steps that have begun, and the one that is composed meanwhile."""
+        return bisect_left(self._planned_ends_s, now_s) + 1 + self._rules.async_scheduling
+
+    def _keep(self, steps: int) -> bool:
+        if steps >= len(self._planned_ends_s):
             return False
-        del ends_s[kept:]
+        del self._planned_ends_s[steps:]
         return True
 
     def commit(self) -> list[Sequence]:
@@ -279,6 +305,32 @@ class Batcher:
         ended += self._prefills_done(first)
         self._resume_paused()
         return ended
+
+    def abort(self, sequence: Sequence) -> bool:
+        """Take a sequence that has not ended out for good, with its blocks.
+
+        Returns:
+            Whether it is out. One that waits may go at any time, another only while nothing
+            is planned: a step that has begun is finished with it.
+        """
+        for entry in self._unseen:
+            if entry[1] is sequence:
+                self._unseen.remove(entry)
+                return True
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
+            return True
+        if self._planned_ends_s:
+            return False
+        length = sequence.computed
+        if sequence is self._cut:
+            self._cut = None
+        else:
+            step = len(self.ends_s)
+            length = sequence.length_at_step_0 + step
+            self._leave_batch(sequence, step)
+        self.cache.give_back(sequence, length, wanted=False)
+        return True
 
     def stop(self, now_s: float) -> list[Sequence]:
         """Let the planned steps that end by `now_s` have happened, and no other."""
@@ -612,6 +664,9 @@ class _ByPriority:
     def __len__(self) -> int:
         return len(self._heap)
 
+    def __contains__(self, sequence: Sequence) -> bool:
+        return any(entry[2] is sequence for entry in self._heap)
+
     def append(self, sequence: Sequence) -> None:
         heapq.heappush(self._heap, (*sequence.rank, sequence))
 
@@ -622,6 +677,10 @@ class _ByPriority:
 
     def remove_first(self) -> None:
         heapq.heappop(self._heap)
+
+    def remove(self, sequence: Sequence) -> None:
+        self._heap = [entry for entry in self._heap if entry[2] is not sequence]
+        heapq.heapify(self._heap)
 
 
 _Waiting = _InOrder | _ByPriority

@@ -25,7 +25,7 @@ from servetune.plan import Memory, Plan, check_fits, check_parallel, resolved
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
 
-__all__ = ["Simulation", "run_requests", "simulate"]
+__all__ = ["Simulation", "rules_of", "run_requests", "simulate"]
 
 #: An open-loop run counts as saturated when this share of its requests had not begun to be
 #: served when the last one became due.
@@ -100,7 +100,7 @@ def simulate(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = _rules(filled, divided)
+    rules = rules_of(filled, divided)
     requests = workload.requests()
     for request in requests:
         _check_context(request, filled)
@@ -192,7 +192,8 @@ def run_requests(
     )
 
 
-def _rules(plan: Plan, divided: Memory) -> Rules:
+def rules_of(plan: Plan, divided: Memory) -> Rules:
+    """What bounds a step of a resolved Plan whose memory divides like that."""
     assert plan.max_num_seqs is not None
     assert plan.max_num_batched_tokens is not None
     assert plan.block_tokens is not None

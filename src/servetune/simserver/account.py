@@ -1,0 +1,118 @@
+"""What one rank of the engine did, in the numbers that vLLM shows under `/metrics`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+__all__ = ["FINISH_REASONS", "Account", "Histogram"]
+
+FINISH_REASONS = ("stop", "length", "abort", "error")
+
+# Upper ends of vLLM's buckets (vllm/v1/metrics/buckets.py of 0.32, read in November 2026).
+_REQUEST_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_FIRST_TOKEN_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+_TOKEN_GAP_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(10.0, 20.0, 40.0, 80.0),
+)
+_STEP_TOKENS = (1, *(2**power for power in range(3, 15)))
+
+
+class Histogram:
+    """Counts of observations by bucket, as Prometheus wants them, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def note(self, value: float, count: int = 1) -> None:
+        """The same value, so many times."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.sum += value * count
+
+
+class Account:
+    """Counters, gauges and histograms of one rank; seconds are the engine's own.
+
+    Attributes:
+        finished: Requests that ended, by reason.
+        histograms: By vLLM's name, without its `vllm:`.
+    """
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.waiting = 0
+        self.kv_usage_fraction = 0.0
+        self.preemptions = 0
+        self.steps = 0
+        self.prefix_queries_tokens = 0
+        self.prefix_hits_tokens = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.finished = dict.fromkeys(FINISH_REASONS, 0)
+        tokens = _one_two_five(1_000_000)
+        self._first = Histogram(_FIRST_TOKEN_S)
+        self._gap = Histogram(_TOKEN_GAP_S)
+        self._mean_gap = Histogram(_TOKEN_GAP_S)
+        self._whole = Histogram(_REQUEST_S)
+        self._decode = Histogram(_REQUEST_S)
+        self._prompt = Histogram(tokens)
+        self._answer = Histogram(tokens)
+        self._step = Histogram(_STEP_TOKENS)
+        self.histograms = {
+            "time_to_first_token_seconds": self._first,
+            "inter_token_latency_seconds": self._gap,
+            "request_time_per_output_token_seconds": self._mean_gap,
+            "e2e_request_latency_seconds": self._whole,
+            "request_decode_time_seconds": self._decode,
+            "request_prompt_tokens": self._prompt,
+            "request_generation_tokens": self._answer,
+            "iteration_tokens_total": self._step,
+        }
+
+    def note_step(self, tokens: int) -> None:
+        """A step that processed so many tokens."""
+        self._step.note(tokens)
+
+    def note_gaps(self, gap_s: float, count: int) -> None:
+        """So many tokens came, each so long after the one before."""
+        self.generation_tokens += count
+        self._gap.note(gap_s, count)
+
+    def note_first(self, prompt_tokens: int, ttft_s: float) -> None:
+        """A prompt is through."""
+        self.prompt_tokens += prompt_tokens
+        self.generation_tokens += 1
+        self._first.note(ttft_s)
+
+    def note_end(
+        self,
+        prompt_tokens: int,
+        output_tokens: int,
+        asked_s: float,
+        first_token_s: float,
+        now_s: float,
+    ) -> None:
+        """A request has all its tokens."""
+        self._whole.note(now_s - asked_s)
+        self._decode.note(now_s - first_token_s)
+        if output_tokens > 1:
+            self._mean_gap.note((now_s - first_token_s) / (output_tokens - 1))
+        self._prompt.note(prompt_tokens)
+        self._answer.note(output_tokens)
+
+
+def _one_two_five(most: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, 20, 50 and so on, not above `most`."""
+    found = (digit * 10**power for power in range(len(str(most))) for digit in (1, 2, 5))
+    return tuple(value for value in found if value <= most)

@@ -1,0 +1,253 @@
+"""The real engine's words, as a server is started with them.
+
+`vllm serve MODEL --max-num-seqs 8 --no-enable-prefix-caching -tp 2` and what stands in for
+it: the words behind `servetune simulate --serve`. They become settings by the engine's own
+table of arguments, then a Plan by its dialect, so nothing is spelt twice. A word that the
+engine does not know is refused as the engine does; one that it knows and the simulation has
+no use for is accepted and named in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from servetune.engines import ENGINES, engine
+from servetune.errors import InputError, UnknownName, nearest
+from servetune.plan.dialects import DIALECTS, plan_from_settings
+from servetune.plan.plan import Plan, Setting
+
+__all__ = ["SPOKEN", "ServeWords", "serve_words"]
+
+#: Engines whose words are understood.
+SPOKEN = ("vllm", "sglang")
+
+_SHORT: Mapping[str, str] = MappingProxyType(
+    {
+        "tp": "tensor_parallel_size",
+        "pp": "pipeline_parallel_size",
+        "dp": "data_parallel_size",
+        "q": "quantization",
+        "ep": "enable_expert_parallel",
+    }
+)
+
+#: SGLang's names that are no Plan's and mean something here (0.5, `ServerArgs`).
+_SGLANG_NAMES: Mapping[str, type] = MappingProxyType(
+    {
+        "model": str,
+        "host": str,
+        "port": int,
+        "served_model_name": str,
+        "tokenizer": str,
+        "seed": int,
+        "api_key": str,
+    }
+)
+_SGLANG_SPELLING: Mapping[str, str] = MappingProxyType(
+    {
+        "model_path": "model",
+        "tokenizer_path": "tokenizer",
+        "random_seed": "seed",
+        "tp": "tp_size",
+        "tensor_parallel_size": "tp_size",
+        "pp": "pp_size",
+        "pipeline_parallel_size": "pp_size",
+        "dp": "dp_size",
+        "data_parallel_size": "dp_size",
+    }
+)
+_SGLANG_NUMBERS = frozenset(
+    {
+        "tp_size",
+        "pp_size",
+        "dp_size",
+        "max_running_requests",
+        "chunked_prefill_size",
+        "context_length",
+        "page_size",
+    }
+)
+
+#: Would change how clients reach the server, and does not here.
+_REFUSED = frozenset(
+    {"config", "uds", "headless", "grpc", "ssl_keyfile", "ssl_certfile", "root_path"}
+)
+
+#: Read from `Plan.extra` by `perf.sim.run`.
+_SIMULATED_EXTRAS = frozenset({"scheduling_policy", "async_scheduling"})
+
+_LISTS = frozenset({"served_model_name"})
+_SUFFIXES: Mapping[str, float] = MappingProxyType(
+    {"k": 1e3, "m": 1e6, "g": 1e9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+)
+
+
+class ServeWords(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server's command line says.
+
+    Attributes:
+        model: `None` where no word names it.
+        names: By which clients ask for the model; empty for its own.
+        settings: The rest, in the engine's names.
+    """
+
+    engine: str
+    model: str | None = None
+    host: str | None = None
+    port: int | None = None
+    names: tuple[str, ...] = ()
+    tokenizer: str | None = None
+    api_key: str | None = None
+    seed: int | None = None
+    capacity_blocks: int | None = None
+    settings: Mapping[str, Setting] = msgspec.field(default_factory=dict)
+
+    def plan(self, model: str) -> Plan:
+        """The Plan of a model under these settings.
+
+        Raises:
+            PlanError: They contradict themselves.
+        """
+        return plan_from_settings(self.engine, model, self.settings)
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """Settings that the simulation has no use for, as the user would write them."""
+        simulated = {*DIALECTS[self.engine], *_SIMULATED_EXTRAS}
+        return tuple(
+            f"--{name.replace('_', '-')}" for name in self.settings if name not in simulated
+        )
+
+
+def serve_words(words: Sequence[str], *, engine_name: str = "vllm") -> ServeWords:
+    """Read the words behind `vllm serve`, or behind `sglang.launch_server`.
+
+    A leading `serve` is passed over, and the first word without a dash is the model.
+
+    Raises:
+        InputError: A word is not known, has no value or one of the wrong kind.
+        UnknownName: No engine is called so.
+
+    Example:
+        >>> read = serve_words(["serve", "Qwen/Qwen3-4B", "-tp=2", "--max-num-seqs", "8"])
+        >>> read.plan(read.model).label
+        'TP2 max_num_seqs=8'
+    """
+    if engine_name not in SPOKEN:
+        raise UnknownName("engine", engine_name, SPOKEN)
+    types = _types(engine_name)
+    left = list(words[1:] if words and words[0] == "serve" else words)
+    found: dict[str, Setting | tuple[str, ...]] = {}
+    while left:
+        word = left.pop(0)
+        if not word.startswith("-"):
+            if "model" in found:
+                raise _unrecognized(word, types)
+            found["model"] = word
+            continue
+        name, value, negated = _split(word, engine_name, types)
+        if name in _REFUSED:
+            raise InputError(
+                f"{word} is not simulated", hint="leave it out: the server speaks plain HTTP"
+            )
+        kind = types.get(name)
+        if kind is None and engine_name == "sglang":
+            kind = str if value is not None or (left and not left[0].startswith("-")) else bool
+        if kind is None:
+            raise _unrecognized(word, types)
+        if kind is bool:
+            found[name] = _switch(word, value, negated=negated)
+        elif name in _LISTS:
+            found[name] = (*([value] if value is not None else []), *_values(left))
+        else:
+            if value is None and not left:
+                raise InputError(f"argument --{name.replace('_', '-')}: expected one argument")
+            found[name] = _typed(name, left.pop(0) if value is None else value, kind)
+    return _sorted_out(engine_name, found)
+
+
+def _types(engine_name: str) -> Mapping[str, type]:
+    if engine_name in ENGINES:
+        return {"model": str, **engine(engine_name).argument_types()}
+    own = {name: int if name in _SGLANG_NUMBERS else str for name in DIALECTS[engine_name]}
+    return {**own, **_SGLANG_NAMES, "mem_fraction_static": float}
+
+
+def _split(word: str, engine_name: str, types: Collection[str]) -> tuple[str, str | None, bool]:
+    """Name with underscores, value behind `=`, and whether it began with `no-`."""
+    stem, equals, value = word.lstrip("-").partition("=")
+    name = stem.replace("-", "_")
+    short = _SGLANG_SPELLING if engine_name == "sglang" else _SHORT
+    name = short.get(name, name)
+    negated = name.startswith("no_") and name not in types and name[3:] in types
+    return name[3:] if negated else name, value if equals else None, negated
+
+
+def _switch(word: str, value: str | None, *, negated: bool) -> bool:
+    if value is None:
+        return not negated
+    if value.lower() in {"true", "false"} and not negated:
+        return value.lower() == "true"
+    raise InputError(f"argument {word.partition('=')[0]}: ignored explicit argument '{value}'")
+
+
+def _values(left: list[str]) -> list[str]:
+    values = []
+    while left and not left[0].startswith("-"):
+        values.append(left.pop(0))
+    return values
+
+
+def _typed(name: str, text: str, kind: type) -> Setting:
+    try:
+        if kind is int:
+            return _whole_number(text)
+        if kind is float:
+            return float(text)
+    except ValueError:
+        raise InputError(
+            f"argument --{name.replace('_', '-')}: invalid {kind.__name__} value: '{text}'"
+        ) from None
+    return text
+
+
+def _whole_number(text: str) -> int:
+    """An integer; vLLM also reads 4k as 4,000 and 4K as 4,096."""
+    if text and text[-1] in _SUFFIXES:
+        number = float(text[:-1]) * _SUFFIXES[text[-1]]
+        if number != int(number):
+            raise ValueError(text)
+        return int(number)
+    return int(text)
+
+
+def _sorted_out(engine_name: str, found: Mapping[str, Setting | tuple[str, ...]]) -> ServeWords:
+    settings = dict(found)
+    names = settings.pop("served_model_name", ())
+    taken = {
+        field: settings.pop(name, None)
+        for field, name in (
+            ("model", "model"),
+            ("host", "host"),
+            ("port", "port"),
+            ("tokenizer", "tokenizer"),
+            ("api_key", "api_key"),
+            ("seed", "seed"),
+            ("capacity_blocks", "num_gpu_blocks_override"),
+        )
+    }
+    told = {"engine": engine_name, "names": names, "settings": settings, **taken}
+    return msgspec.convert(told, ServeWords)
+
+
+def _unrecognized(word: str, types: Collection[str]) -> InputError:
+    """In the words of argparse, which logs of the real engine end with."""
+    close = nearest(word.lstrip("-").partition("=")[0].replace("-", "_"), types)
+    hint = "did you mean " + ", ".join(f"--{name.replace('_', '-')}" for name in close)
+    return InputError(
+        f"unrecognized arguments: {word}",
+        hint=hint if close else "see `vllm serve --help=all`",
+    )

@@ -1,0 +1,339 @@
+"""What a client asks for: OpenAI's completions and chat routes, as far as time depends on them.
+
+Members that change what a model would say and not when (temperature, tools, a grammar) are
+read over. What would change the number of answers or of tokens and is not simulated is
+refused: a silent difference would be measured as if it were the engine's.
+
+Refusals have vLLM's statuses and types (0.32, `entrypoints/openai`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from servetune.simserver.words import MESSAGE_TOKENS, OPENING_TOKENS, Vocabulary
+from servetune.workload.request import Piece
+
+__all__ = ["Ask", "Refused", "Serving", "completion_ask", "tokenized"]
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""Of the completions route where the client says nothing: OpenAI's default, and vLLM's."""
+
+
+class Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(
+        self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+
+    def body(self) -> bytes:
+        """As vLLM puts it."""
+        error = {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.status,
+        }
+        return msgspec.json.encode({"error": error})
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
+    """What requests are held against.
+
+    Attributes:
+        names: By which the model may be asked for; the first is the one told.
+        root: The model as it was given on the command line.
+        answer_tokens: Length of a chat answer that nothing limits: a real model would end it.
+        cached_block_tokens: Of the prefix cache; `None` where there is none.
+    """
+
+    names: tuple[str, ...]
+    root: str
+    max_model_len: int
+    vocabulary: Vocabulary
+    answer_tokens: int = 256
+    cached_block_tokens: int | None = None
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, and the answer that it will get when its tokens have come.
+
+    Attributes:
+        pieces: Encoded text of the tokens; token i of the answer is piece `first + i`, round
+            and round.
+        content: What the prompt holds, for the prefix cache.
+        priority: Smaller is served first by an engine that schedules by priority.
+        finish_reason: `length`, or `stop` where the answer ends by itself.
+        usage_at_end: Whether a last chunk tells the counts.
+        usage_always: Whether every chunk does.
+    """
+
+    chat: bool
+    model: str
+    prompt_tokens: int
+    output_tokens: int
+    pieces: tuple[bytes, ...]
+    first: int
+    finish_reason: str
+    streamed: bool
+    content: tuple[Piece, ...] = ()
+    priority: int = 0
+    usage_at_end: bool
+    usage_always: bool
+
+    def piece(self, number: int) -> bytes:
+        """Text of one token, ready to stand in JSON."""
+        return self.pieces[(self.first + number) % len(self.pieces)]
+
+    def text(self, tokens: int | None = None) -> str:
+        count = self.output_tokens if tokens is None else tokens
+        return b"".join(self.piece(i) for i in range(count)).decode()
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class _Body(msgspec.Struct):
+    """Members of both routes."""
+
+    model: str | None = None
+    prompt: str | list[int | str | list[int]] | None = None
+    messages: list[_Message] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int | None = 0
+    ignore_eos: bool | None = False
+    stop: str | list[str] | None = None
+    stream: bool | None = False
+    stream_options: _StreamOptions | None = None
+    n: int | None = 1
+    best_of: int | None = None
+    echo: bool | None = False
+    logprobs: bool | int | None = None
+    prompt_logprobs: int | None = None
+    use_beam_search: bool | None = False
+    add_generation_prompt: bool | None = True
+    priority: int | None = 0
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+def completion_ask(raw: bytes, serving: Serving, *, chat: bool) -> Ask:
+    """The request in a body.
+
+    Raises:
+        Refused: It cannot be served.
+    """
+    body = _decoded(raw)
+    model = _model(body, serving)
+    _require_simulated(body)
+    prompt_tokens, seed = _prompt(body, serving.vocabulary, chat=chat)
+    output_tokens, finish_reason = _answer_tokens(body, prompt_tokens, serving, chat=chat)
+    words = serving.vocabulary
+    options = body.stream_options or _StreamOptions()
+    if body.stream_options is not None and not body.stream:
+        raise Refused(400, "Stream options can only be defined when `stream=True`.")
+    ask = Ask(
+        chat=chat,
+        model=model,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        pieces=words.encoded_pieces,
+        first=words.first_piece(seed),
+        finish_reason=finish_reason,
+        streamed=bool(body.stream),
+        content=_content(seed, serving, prompt_tokens),
+        priority=body.priority or 0,
+        usage_at_end=bool(options.include_usage),
+        usage_always=bool(options.include_usage and options.continuous_usage_stats),
+    )
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    return _stopped(ask, [stop for stop in stops if stop], body.min_tokens or 0)
+
+
+def tokenized(raw: bytes, serving: Serving) -> dict[str, Any]:
+    """The answer of `/tokenize`.
+
+    Raises:
+        Refused: It cannot be served.
+    """
+    body = _decoded(raw)
+    _model(body, serving)
+    vocabulary = serving.vocabulary
+    if body.messages is not None:
+        ids = [i for text in _texts(body.messages) for i in vocabulary.ids(text)]
+        opening = OPENING_TOKENS if body.add_generation_prompt else 0
+        around = MESSAGE_TOKENS * len(body.messages) + opening
+        ids = [0] * around + ids
+    elif isinstance(body.prompt, str):
+        ids = vocabulary.ids(body.prompt)
+    else:
+        raise Refused(400, "prompt must be a string, or messages a list", param="prompt")
+    return {"count": len(ids), "max_model_len": serving.max_model_len, "tokens": ids}
+
+
+def _decoded(raw: bytes) -> _Body:
+    try:
+        return _decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Refused(400, f"The request cannot be read: {error}") from error
+
+
+def _model(body: _Body, serving: Serving) -> str:
+    if not body.model:
+        return serving.names[0]
+    if body.model not in serving.names:
+        raise Refused(
+            404,
+            f"The model `{body.model}` does not exist.",
+            kind="NotFoundError",
+            param="model",
+        )
+    return body.model
+
+
+def _require_simulated(body: _Body) -> None:
+    """Refuse what would change how much is computed and is not simulated."""
+    asked = {
+        "n": (body.n or 1) != 1,
+        "best_of": (body.best_of or 1) != 1,
+        "use_beam_search": bool(body.use_beam_search),
+        "echo": bool(body.echo),
+        "logprobs": bool(body.logprobs),
+        "prompt_logprobs": body.prompt_logprobs is not None,
+    }
+    for name, given in asked.items():
+        if given:
+            raise Refused(
+                400, f"{name} is not simulated: leave it out, or ask a real engine", param=name
+            )
+
+
+def _prompt(body: _Body, vocabulary: Vocabulary, *, chat: bool) -> tuple[int, str | list[int]]:
+    """Its length in tokens, and what decides the answer's words."""
+    if chat:
+        if not body.messages:
+            raise Refused(400, "messages must be a list of at least one", param="messages")
+        texts = _texts(body.messages)
+        around = MESSAGE_TOKENS * len(texts) + OPENING_TOKENS
+        return around + sum(vocabulary.count(text) for text in texts), "\n".join(texts)
+    prompt = body.prompt
+    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+        prompt = prompt[0]  # type: ignore[assignment]  # a batch of one
+    if isinstance(prompt, str):
+        count, seed = vocabulary.count(prompt), prompt
+    elif isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+        return _require_tokens(len(prompt)), [token for token in prompt if isinstance(token, int)]
+    elif prompt is None:
+        raise Refused(400, "Either prompt or prompt_embeds must be provided", param="prompt")
+    else:
+        raise Refused(
+            400, "several prompts in one request are not simulated: send them apart", param="prompt"
+        )
+    return _require_tokens(count), seed
+
+
+def _content(prompt: str | list[int], serving: Serving, prompt_tokens: int) -> tuple[Piece, ...]:
+    """What a prompt begins with, as far as its tokens go."""
+    if serving.cached_block_tokens is None:
+        return ()
+    kept: list[Piece] = []
+    left = prompt_tokens
+    for content_id, tokens in serving.vocabulary.content(prompt, serving.cached_block_tokens):
+        if left <= 0:
+            break
+        kept.append((content_id, min(tokens, left)))
+        left -= tokens
+    return tuple(kept)
+
+
+def _require_tokens(count: int) -> int:
+    if count == 0:
+        raise Refused(400, "The decoder prompt cannot be empty", param="prompt")
+    return count
+
+
+def _texts(messages: list[_Message]) -> list[str]:
+    texts = []
+    for message in messages:
+        content = message.content
+        if isinstance(content, list):
+            if any(part.get("type", "text") != "text" for part in content):
+                raise Refused(400, "only text parts are simulated", param="messages")
+            content = "".join(str(part.get("text", "")) for part in content)
+        texts.append(content or "")
+    return texts
+
+
+def _answer_tokens(
+    body: _Body, prompt_tokens: int, serving: Serving, *, chat: bool
+) -> tuple[int, str]:
+    """How many tokens come, and why the answer ends then."""
+    limit = body.max_tokens
+    if chat and body.max_completion_tokens is not None:
+        limit = body.max_completion_tokens
+    if limit is None and not chat:
+        limit = DEFAULT_COMPLETION_TOKENS
+    least = body.min_tokens or 0
+    if limit is not None and limit < 1:
+        raise Refused(400, f"max_tokens must be at least 1, got {limit}.", param="max_tokens")
+    if least < 0:
+        raise Refused(400, f"min_tokens must be greater than or equal to 0, got {least}.")
+    if limit is not None and least > limit:
+        raise Refused(
+            400, f"min_tokens must be less than or equal to max_tokens={limit}, got {least}."
+        )
+    room = serving.max_model_len - prompt_tokens
+    if room < max(1, limit or 1, least):
+        raise Refused(
+            400,
+            f"This model's maximum context length is {serving.max_model_len} tokens. However, "
+            f"you requested {max(1, limit or 1, least)} output tokens and your prompt contains "
+            f"{prompt_tokens} input tokens. Please reduce the length of the input prompt or the "
+            "number of requested output tokens.",
+            param="input_tokens",
+        )
+    if limit is not None:
+        return limit, "length"
+    if body.ignore_eos:
+        return room, "length"
+    wanted = max(serving.answer_tokens, least)
+    return (wanted, "stop") if wanted <= room else (room, "length")
+
+
+def _stopped(ask: Ask, stops: list[str], min_tokens: int) -> Ask:
+    """The answer up to the first stop string that its words hold, if they hold one."""
+    if not stops:
+        return ask
+    text, kept = ask.text(), len(ask.text(min_tokens))
+    places = [place for stop in stops if (place := text.find(stop, kept)) >= 0]
+    if not places:
+        return ask
+    place = min(places)
+    stop_length = min(len(stop) for stop in stops if text.startswith(stop, place))
+    tokens, length = 0, 0
+    pieces: list[bytes] = []
+    while length < place + stop_length:  # the tokens that the stop string took were computed
+        piece = ask.piece(tokens)
+        pieces.append(piece[: max(0, place - length)])
+        length += len(piece)
+        tokens += 1
+    return msgspec.structs.replace(
+        ask, output_tokens=tokens, pieces=tuple(pieces), first=0, finish_reason="stop"
+    )

@@ -1,0 +1,291 @@
+"""The simulator's batchers, moved on by a clock that somebody else reads.
+
+The same batchers, the same router and the same order of events as in `perf.sim.run`, but
+requests come from outside while time passes. Every time here is the engine's own: seconds
+since it started, before any speed-up. Nothing waits; `advance` lets everything happen that
+is due, and `due_s` says when it is worth calling again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from typing import Protocol, cast
+
+import msgspec
+
+from servetune.perf.roofline.step import StepLaw
+from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.router import Router
+from servetune.simserver.account import Account
+from servetune.workload.request import Piece
+
+__all__ = ["Job", "Listener", "LiveEngine", "WayIn"]
+
+
+class Listener(Protocol):
+    """Who waits for a request's tokens."""
+
+    def token(self) -> None:
+        """One more has come."""
+
+    def ended(self) -> None:
+        """That was the last."""
+
+
+class WayIn(msgspec.Struct, frozen=True, kw_only=True):
+    """From the server's door to the engine's queue, as `perf.sim.run` has it."""
+
+    request_s: float = 0.0
+    prompt_token_s: float = 0.0
+
+    def arrival_s(self, asked_s: float, prompt_tokens: int) -> float:
+        """When a request queues; added up in the simulator's order, to its last digit."""
+        return asked_s + self.request_s + self.prompt_token_s * prompt_tokens
+
+
+class Job(Sequence):
+    """A sequence that somebody listens to.
+
+    Attributes:
+        asked_s: When the request came in at the door.
+        finish_reason: For the account, when it ends.
+        first_token_s: When its first token came.
+    """
+
+    __slots__ = ("asked_s", "finish_reason", "first_token_s", "listener", "served_by")
+
+    def __init__(
+        self,
+        index: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        listener: Listener,
+        finish_reason: str,
+        content: tuple[Piece, ...],
+        priority: int,
+    ) -> None:
+        super().__init__(index, prompt_tokens, output_tokens, pieces=content, priority=priority)
+        self.listener = listener
+        self.finish_reason = finish_reason
+        self.asked_s = 0.0
+        self.first_token_s: float | None = None
+        self.served_by: _Rank | None = None
+
+
+class LiveEngine:
+    """All data-parallel ranks of one engine.
+
+    Args:
+        rules: Of every batcher.
+        law: Step times.
+        ranks: Data-parallel ranks.
+        way_in: What a request costs before it queues.
+    """
+
+    def __init__(
+        self, rules: Rules, law: StepLaw, *, ranks: int = 1, way_in: WayIn | None = None
+    ) -> None:
+        self._ranks = [_Rank(Batcher(rules, law)) for _ in range(ranks)]
+        self._by_batcher = {id(rank.batcher): rank for rank in self._ranks}
+        self._router = Router([[rank.batcher for rank in self._ranks]])
+        self._way_in = way_in or WayIn()
+        self._arrivals: list[tuple[float, int, Job]] = []
+        self._numbers = itertools.count()
+
+    @property
+    def accounts(self) -> tuple[Account, ...]:
+        """What each rank did, by number."""
+        return tuple(rank.account() for rank in self._ranks)
+
+    @property
+    def running(self) -> int:
+        """Sequences that have a place in some rank's batch."""
+        return sum(rank.in_flight - rank.batcher.waiting for rank in self._ranks)
+
+    @property
+    def due_s(self) -> float | None:
+        """When something happens next, if nobody asks for anything; `None` when idle."""
+        times_s = [rank.due_s for rank in self._ranks if rank.due_s is not None]
+        if self._arrivals:
+            times_s.append(self._arrivals[0][0])
+        return min(times_s, default=None)
+
+    def job(
+        self,
+        prompt_tokens: int,
+        output_tokens: int,
+        listener: Listener,
+        *,
+        finish_reason: str = "length",
+        content: tuple[Piece, ...] = (),
+        priority: int = 0,
+    ) -> Job:
+        """A request that has not been asked yet; `content` as in `workload.Request.prefix`."""
+        return Job(
+            next(self._numbers),
+            prompt_tokens,
+            output_tokens,
+            listener,
+            finish_reason,
+            content,
+            priority,
+        )
+
+    def submit(self, job: Job, now_s: float) -> None:
+        """Ask for a job; `advance` was called up to `now_s`."""
+        job.asked_s = now_s
+        arrives_s = self._way_in.arrival_s(now_s, job.prompt_tokens)
+        heapq.heappush(self._arrivals, (arrives_s, job.index, job))
+
+    def abort(self, job: Job, now_s: float) -> None:
+        """Forget a job that has not ended: a step that has begun is finished with it."""
+        if job.served_by is None:
+            self._arrivals = [entry for entry in self._arrivals if entry[2] is not job]
+            heapq.heapify(self._arrivals)
+            return
+        job.served_by.abort(job, now_s)
+
+    def advance(self, now_s: float) -> None:
+        """Let everything happen that is due by `now_s`, in order of time."""
+        while True:
+            rank = min(self._ranks, key=_due_or_never)
+            step_s = rank.due_s
+            # At equal times arrivals come before the batches that could take them.
+            if self._arrivals and (step_s is None or self._arrivals[0][0] <= step_s):
+                arrives_s, _, job = self._arrivals[0]
+                if arrives_s > now_s:
+                    return
+                heapq.heappop(self._arrivals)
+                self._arrive(job, arrives_s)
+            elif step_s is None or step_s > now_s:
+                return
+            else:
+                rank.step()
+
+    def _arrive(self, job: Job, now_s: float) -> None:
+        rank = self._by_batcher[id(self._router.choose())]
+        job.served_by = rank
+        rank.arrive(job, now_s)
+
+
+class _Rank:
+    """One batcher, its place in the stretch of steps that it has planned, and its account."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        self.batcher = batcher
+        self.in_flight = 0
+        self.due_s: float | None = None
+        self._account = Account()
+        self._told = 0  # of the planned steps, those whose tokens have been handed out
+        self._told_s = 0.0  # the end of the last such step
+        self._aborted: list[Job] = []
+
+    def account(self) -> Account:
+        account, batcher = self._account, self.batcher
+        account.steps = len(batcher.ends_s) + self._told
+        account.preemptions = batcher.preemptions
+        account.prefix_queries_tokens = batcher.admitted_prompt_tokens
+        account.prefix_hits_tokens = batcher.cached_prompt_tokens
+        account.waiting = batcher.waiting
+        account.running = self.in_flight - batcher.waiting
+        account.kv_usage_fraction = 1 - batcher.cache.free_blocks / batcher.cache.capacity_blocks
+        return account
+
+    def arrive(self, job: Job, now_s: float) -> None:
+        self.in_flight += 1
+        self.batcher.enqueue(job)
+        if self.batcher.planned_end_s is not None:
+            self.batcher.interrupt(now_s)
+            self._look_ahead()
+        elif self.due_s is None:
+            self.due_s = now_s  # it composes its step after all arrivals of this instant
+
+    def abort(self, job: Job, now_s: float) -> None:
+        self.in_flight -= 1
+        self._account.finished["abort"] += 1
+        if self.batcher.abort(job):
+            return
+        self._aborted.append(job)
+        self.batcher.cut_short(now_s)
+        self._look_ahead()
+
+    def step(self) -> None:
+        """What is due: the tokens of a planned step, or the plan of the next."""
+        now_s, ends_s = self.due_s, self.batcher.planned_ends_s
+        assert now_s is not None
+        if not ends_s:
+            self._plan(now_s)
+        elif self._told < len(ends_s) - 1:
+            self._tell(list(self.batcher.decoding), now_s)
+            self._told += 1
+            self._look_ahead()
+        else:
+            self._commit(now_s)
+            self._plan(now_s)
+
+    def _commit(self, now_s: float) -> None:
+        """The last step of the stretch: prompts may be through, and sequences may end."""
+        batcher = self.batcher
+        told_all = self._told == len(batcher.planned_ends_s)  # the stretch was cut behind us
+        decoding, parts = list(batcher.decoding), list(batcher.prefilling)
+        resumed_s = {
+            sequence.index: batcher.ends_s[sequence.stretches[-1][1] - 1]
+            for sequence, _ in parts
+            if sequence.stretches
+        }
+        ended = batcher.commit()
+        self._told = 0
+        if not told_all:
+            self._tell(decoding, now_s, prefill_tokens=sum(tokens for _, tokens in parts))
+        for sequence, _ in parts:
+            if sequence.computed == sequence.to_compute:
+                self._tell_prefilled(cast("Job", sequence), now_s, resumed_s.get(sequence.index))
+        for sequence in ended:
+            self._end(cast("Job", sequence), now_s)
+        for job in self._aborted:
+            if job not in ended:
+                batcher.abort(job)
+        self._aborted = []
+
+    def _tell(self, decoding: list[Sequence], now_s: float, *, prefill_tokens: int = 0) -> None:
+        """One token each, to those who had one in the step before as well."""
+        self._account.note_step(len(decoding) + prefill_tokens)
+        if decoding:
+            self._account.note_gaps(now_s - self._told_s, len(decoding))
+        self._told_s = now_s
+        for job in cast("list[Job]", decoding):
+            job.listener.token()
+
+    def _tell_prefilled(self, job: Job, now_s: float, resumed_s: float | None) -> None:
+        """The token that comes with the end of a prompt."""
+        if job.first_token_s is None:
+            job.first_token_s = now_s
+            self._account.note_first(job.prompt_tokens, now_s - job.asked_s)
+        elif resumed_s is not None:
+            self._account.note_gaps(now_s - resumed_s, 1)
+        job.listener.token()
+
+    def _end(self, job: Job, now_s: float) -> None:
+        if job in self._aborted:
+            return
+        self.in_flight -= 1
+        assert job.first_token_s is not None
+        account = self._account
+        account.note_end(
+            job.prompt_tokens, job.output_tokens, job.asked_s, job.first_token_s, now_s
+        )
+        account.finished[job.finish_reason] += 1
+        job.listener.ended()
+
+    def _plan(self, now_s: float) -> None:
+        self.batcher.plan(now_s)
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        ends_s = self.batcher.planned_ends_s
+        self.due_s = ends_s[min(self._told, len(ends_s) - 1)] if ends_s else None
+
+
+def _due_or_never(rank: _Rank) -> float:
+    return float("inf") if rank.due_s is None else rank.due_s

@@ -1,0 +1,306 @@
+"""The simulated engine on a port: routes, the clock that moves it, and its faults."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from servetune import __version__
+from servetune.errors import EngineError, PortBusy
+from servetune.simserver.answers import Answer
+from servetune.simserver.asks import Refused, Serving, completion_ask, tokenized
+from servetune.simserver.connection import Connection, Question
+from servetune.simserver.exposition import Clockwork, exposition
+from servetune.simserver.faults import FaultDraws, Faults
+from servetune.simserver.live import Job
+from servetune.simserver.service import Service
+
+__all__ = ["SimulatedServer"]
+
+WORTH_SAYING_S = 0.05
+"""A server that is later than that says so; asyncio's timers alone cost up to 0.001."""
+
+SAY_EVERY_S = 5.0
+
+MEMORY_WORDS = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+    "(simulated, as asked for)"
+)
+DEATH_WORDS = "RuntimeError: the simulated engine dies after {after_s:g} s, as asked for"
+
+_ROUTES: dict[str, str] = {
+    "/v1/completions": "POST",
+    "/v1/chat/completions": "POST",
+    "/tokenize": "POST",
+    "/v1/models": "GET",
+    "/health": "GET",
+    "/ping": "GET",
+    "/version": "GET",
+    "/load": "GET",
+    "/metrics": "GET",
+}
+
+
+class SimulatedServer:
+    """One plan served over HTTP. Implements `connection.Site`.
+
+    Args:
+        service: What is served.
+        speed: How many of the engine's seconds pass in a real one.
+        faults: What goes wrong.
+        api_key: That clients must show under /v1; `None` for none.
+        say: Takes lines for the log.
+        die: Ends the process with a status, at once.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        speed: float = 1.0,
+        faults: Faults | None = None,
+        api_key: str | None = None,
+        say: Callable[[str], None],
+        die: Callable[[int], None],
+    ) -> None:
+        self._service = service
+        self._speed = speed
+        self._faults = faults or Faults()
+        self._draws = FaultDraws(self._faults)
+        self._api_key = api_key
+        self._say, self._die = say, die
+        self._engine = service.engine()
+        self._jobs: dict[Connection, tuple[Job, Answer]] = {}
+        self._connections: set[Connection] = set()
+        self._touched: list[Answer] = []
+        self._numbers = itertools.count()
+        self._behind_s = self._most_behind_s = 0.0
+        self._said_s = -SAY_EVERY_S
+        self._started_unix_s = int(time.time())
+        self._origin_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._death: asyncio.TimerHandle | None = None
+        self._listener: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen, after the slow start that was asked for; port 0 takes a free one.
+
+        Raises:
+            PortBusy: Somebody listens there.
+            EngineError: The address is not this machine's, or the port needs more rights.
+        """
+        faults = self._faults
+        await asyncio.sleep(faults.slow_start_s)
+        if faults.oom_at_start:
+            self._say(MEMORY_WORDS)
+            self._die(1)
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(
+                lambda: Connection(self), host, port, backlog=4096
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortBusy(port) from error
+            raise EngineError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}",
+                hint="choose an address of this machine and a port above 1023",
+            ) from error
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._origin_s = loop.time()
+        if faults.die_after_s is not None:
+            self._death = loop.call_later(faults.die_after_s, self._die_as_asked)
+
+    async def close(self) -> None:
+        """Listen no more, and drop every connection."""
+        for timer in (self._timer, self._death):
+            if timer is not None:
+                timer.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in tuple(self._connections):
+            connection.drop()
+        await asyncio.sleep(0)  # lost connections tell their sites in the next round
+
+    # time
+
+    def _now_s(self) -> float:
+        return (asyncio.get_running_loop().time() - self._origin_s) * self._speed
+
+    def _turn(self) -> None:
+        """Let the engine do what is due, write what came of it, and come again in time."""
+        now_s, due_s = self._now_s(), self._engine.due_s
+        if due_s is not None:
+            self._note_behind(max(0.0, now_s - due_s) / self._speed)
+        self._engine.advance(now_s)
+        touched, self._touched = self._touched, []
+        for answer in touched:
+            answer.flush()
+        self._die_for_memory()
+        self._wind()
+
+    def _touch(self, answer: Answer) -> None:
+        self._touched.append(answer)
+
+    def _wind(self) -> None:
+        """Set the timer to when the engine is due next."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self._engine.due_s
+        if due_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(self._origin_s + due_s / self._speed, self._turn)
+
+    def _note_behind(self, behind_s: float) -> None:
+        self._behind_s = behind_s
+        self._most_behind_s = max(behind_s, self._most_behind_s)
+        clock_s = time.monotonic()
+        if behind_s > WORTH_SAYING_S and clock_s - self._said_s > SAY_EVERY_S:
+            self._said_s = clock_s
+            self._say(
+                f"behind its own clock by {behind_s:.3f} s: tokens come later than simulated; "
+                "lower --speed, or give this process a core of its own"
+            )
+
+    # faults
+
+    def _die_as_asked(self) -> None:
+        assert self._faults.die_after_s is not None
+        self._say(DEATH_WORDS.format(after_s=self._faults.die_after_s))
+        self._die(1)
+
+    def _die_for_memory(self) -> None:
+        limit = self._faults.oom_at_concurrency
+        if limit is not None and self._engine.running >= limit:
+            self._say(MEMORY_WORDS)
+            self._die(1)
+
+    # connection.Site
+
+    def opened(self, connection: Connection) -> None:
+        self._connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        job, answer = self._jobs.pop(connection, (None, None))
+        if job is not None and answer is not None and not answer.received_all:
+            self._turn()
+            if not answer.received_all:
+                self._engine.abort(job, self._now_s())
+                self._wind()
+
+    def ask(self, connection: Connection, question: Question) -> None:
+        """Answer a request, or let the engine answer it as its tokens come."""
+        method = _ROUTES.get(question.path)
+        if method is None:
+            connection.reply(404, b'{"detail":"Not Found"}')
+        elif question.method != method:
+            connection.reply(405, b'{"detail":"Method Not Allowed"}')
+        elif not self._may(question):
+            connection.reply(401, b'{"error":"Unauthorized"}')
+        elif question.path.startswith("/v1/c"):
+            self._generate(connection, question)
+        else:
+            self._tell(connection, question)
+
+    def _may(self, question: Question) -> bool:
+        if self._api_key is None or not question.path.startswith("/v1"):
+            return True
+        return question.authorization == f"Bearer {self._api_key}"
+
+    def _generate(self, connection: Connection, question: Question) -> None:
+        fault = self._draws.next()
+        try:
+            ask = completion_ask(question.body, self._service.serving, chat="chat" in question.path)
+            if fault == "error":
+                raise Refused(
+                    500, "the simulated engine failed, as asked for", kind="InternalServerError"
+                )
+        except Refused as refused:
+            connection.reply(refused.status, refused.body())
+            return
+        after = self._faults.after_tokens
+        answer = Answer(
+            ask,
+            next(self._numbers),
+            connection,
+            fault=fault,
+            breaks_after=ask.output_tokens // 2 if after is None else after,
+            touched=self._touch,
+        )
+        self._turn()  # what was due before it came does not know of it
+        if ask.streamed:
+            connection.begin_stream()
+        job = self._engine.job(
+            ask.prompt_tokens,
+            ask.output_tokens,
+            answer,
+            finish_reason=ask.finish_reason,
+            content=ask.content,
+            priority=ask.priority,
+        )
+        self._jobs[connection] = (job, answer)
+        self._engine.submit(job, self._now_s())
+        self._wind()
+
+    def _tell(self, connection: Connection, question: Question) -> None:
+        path = question.path
+        if path in {"/health", "/ping"}:
+            connection.reply(200, b"", "text/plain")
+        elif path == "/metrics":
+            self._turn()
+            text = exposition(self._service, self._engine.accounts, self._clockwork())
+            connection.reply(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
+        elif path == "/tokenize":
+            try:
+                connection.reply(
+                    200, msgspec.json.encode(tokenized(question.body, self._service.serving))
+                )
+            except Refused as refused:
+                connection.reply(refused.status, refused.body())
+        else:
+            connection.reply(200, msgspec.json.encode(self._facts(path)))
+
+    def _facts(self, path: str) -> dict[str, Any]:
+        if path == "/load":
+            return {"server_load": sum(a.running + a.waiting for a in self._engine.accounts)}
+        if path == "/version":
+            return {
+                "version": f"servetune-simulated-{__version__}",
+                "simulated": True,
+                "engine": self._service.plan.engine,
+                "machine": self._service.machine,
+                "speed": self._speed,
+            }
+        return _models(self._service.serving, self._started_unix_s)
+
+    def _clockwork(self) -> Clockwork:
+        return Clockwork(
+            speed=self._speed, behind_s=self._behind_s, most_behind_s=self._most_behind_s
+        )
+
+
+def _models(serving: Serving, created: int) -> dict[str, Any]:
+    return {
+        "object": "list",
+        "data": [
+            {
+                "id": name,
+                "object": "model",
+                "created": created,
+                "owned_by": "servetune-simulated",
+                "root": serving.root,
+                "parent": None,
+                "max_model_len": serving.max_model_len,
+            }
+            for name in serving.names
+        ],
+    }

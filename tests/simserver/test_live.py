@@ -1,0 +1,175 @@
+"""The live engine against the simulator in virtual time: the same steps, to the last digit."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.perf.roofline.step import step_law
+from servetune.perf.sim.batcher import Rules
+from servetune.perf.sim.run import run_requests
+from servetune.plan import Plan
+from servetune.simserver.live import LiveEngine, WayIn
+from servetune.workload.request import Request
+
+MODEL = "Qwen/Qwen3-4B"
+RULES = Rules(
+    max_num_seqs=16,
+    max_num_batched_tokens=512,
+    block_tokens=16,
+    capacity_blocks=4000,
+    chunked_prefill=True,
+)
+CRAMPED = Rules(
+    max_num_seqs=16,
+    max_num_batched_tokens=512,
+    block_tokens=16,
+    capacity_blocks=60,
+    chunked_prefill=True,
+)
+CACHING = msgspec.structs.replace(CRAMPED, prefix_caching=True, capacity_blocks=80)
+BY_PRIORITY = msgspec.structs.replace(CACHING, policy="priority")
+AHEAD = msgspec.structs.replace(CACHING, async_scheduling=True)
+WAY_IN = WayIn(request_s=0.003, prompt_token_s=1e-6)
+
+
+@pytest.fixture(scope="module")
+def law():
+    return step_law(Plan(model=MODEL), load_shape(MODEL, catalogue_first=True), node(gpu="L4"))
+
+
+class Ear:
+    """Keeps the engine's time of every token."""
+
+    def __init__(self, clock):
+        self.clock, self.times_s, self.is_over = clock, [], False
+
+    def token(self):
+        assert not self.is_over
+        self.times_s.append(self.clock[0])
+
+    def ended(self):
+        self.is_over = True
+
+
+def play(engine, requests, aborts=()):
+    """Ask each request when it is due, in virtual time; the ears, by index."""
+    clock, ears, jobs = [0.0], [], {}
+    events = sorted(
+        [(request.due_s, 0, request) for request in requests]
+        + [(at_s, 1, index) for index, at_s in aborts],
+        key=lambda event: event[:2],
+    )
+    while events or engine.due_s is not None:
+        due_s = engine.due_s
+        if events and (due_s is None or events[0][0] <= due_s):
+            now_s, kind, what = events.pop(0)
+            engine.advance(np.nextafter(now_s, 0))
+            if kind == 0:
+                ears.append(Ear(clock))
+                jobs[what.index] = engine.job(
+                    what.input_tokens,
+                    what.output_tokens,
+                    ears[-1],
+                    content=what.prefix,
+                    priority=what.priority,
+                )
+                engine.submit(jobs[what.index], now_s)
+            else:
+                engine.abort(jobs[what], now_s)
+        else:
+            clock[0] = due_s
+            engine.advance(due_s)
+    return ears
+
+
+def traffic(seed, count=120, rate_per_s=6.0):
+    rng = np.random.default_rng(seed)
+    due_s = rng.exponential(1 / rate_per_s, count).cumsum()
+    inputs, outputs = rng.integers(1, 300, count), rng.integers(1, 120, count)
+    return tuple(
+        Request(
+            index=i,
+            input_tokens=int(inputs[i]) + 40 * (i % 3),
+            output_tokens=int(outputs[i]),
+            due_s=due,
+            prefix=((i % 4, 40 * (i % 3)),) if i % 3 else (),
+            priority=i % 2,
+        )
+        for i, due in enumerate(due_s.tolist())
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "ranks"),
+    [(RULES, 1), (CRAMPED, 1), (RULES, 2), (CACHING, 1), (BY_PRIORITY, 1), (AHEAD, 1)],
+)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_tokens_come_at_the_times_of_the_simulator_to_the_last_digit(law, rules, ranks, seed):
+    requests = traffic(seed)
+    truth = run_requests(
+        requests,
+        rules,
+        law,
+        closed_loop=False,
+        request_s=WAY_IN.request_s,
+        prompt_token_s=WAY_IN.prompt_token_s,
+        ranks=ranks,
+    )
+    engine = LiveEngine(rules, law, ranks=ranks, way_in=WAY_IN)
+    ears = play(engine, requests)
+    assert [tuple(ear.times_s) for ear in ears] == [r.chunk_times_s for r in truth.records]
+    assert all(ear.is_over for ear in ears)
+    assert sum(a.preemptions for a in engine.accounts) == truth.preemptions
+    assert sum(a.steps for a in engine.accounts) == truth.steps
+    assert (truth.preemptions > 0) == (rules is not RULES)
+
+
+def test_the_account_adds_up(law):
+    requests = traffic(4)
+    engine = LiveEngine(CRAMPED, law, way_in=WAY_IN)
+    ears = play(engine, requests)
+    (account,) = engine.accounts
+    tokens = sum(request.output_tokens for request in requests)
+    assert account.generation_tokens == tokens == sum(len(ear.times_s) for ear in ears)
+    assert account.prompt_tokens == sum(request.input_tokens for request in requests)
+    assert account.finished == {"stop": 0, "length": len(requests), "abort": 0, "error": 0}
+    assert (account.running, account.waiting, account.kv_usage_fraction) == (0, 0, 0.0)
+    told = account.histograms
+    assert sum(told["time_to_first_token_seconds"].counts) == len(requests)
+    first_s = [ear.times_s[0] - r.due_s for ear, r in zip(ears, requests, strict=True)]
+    assert told["time_to_first_token_seconds"].sum == pytest.approx(sum(first_s))
+    gaps = told["inter_token_latency_seconds"]
+    assert sum(gaps.counts) == tokens - len(requests)
+    assert gaps.sum == pytest.approx(sum(ear.times_s[-1] - ear.times_s[0] for ear in ears))
+
+
+@pytest.mark.parametrize("rules", [RULES, CRAMPED, CACHING, BY_PRIORITY, AHEAD])
+@pytest.mark.parametrize("seed", range(5))
+def test_an_abort_gives_everything_back_wherever_it_strikes(law, rules, seed):
+    requests = traffic(seed, rate_per_s=20.0)
+    rng = np.random.default_rng(seed)
+    doomed = rng.choice(len(requests), 40, replace=False).tolist()
+    # From before it has queued to while it decodes; none has ended by then.
+    aborts = [(i, requests[i].due_s + float(rng.choice([0.001, 0.02, 0.05]))) for i in doomed]
+    long = tuple(msgspec.structs.replace(request, output_tokens=200) for request in requests)
+    engine = LiveEngine(rules, law, way_in=WAY_IN)
+    ears = play(engine, long, aborts)
+    for index, ear in enumerate(ears):
+        assert ear.is_over == (index not in doomed)
+        assert len(ear.times_s) < 200 if index in doomed else len(ear.times_s) == 200
+    (account,) = engine.accounts
+    assert (account.running, account.waiting, account.kv_usage_fraction) == (0, 0, 0.0)
+    assert account.finished["length"] == len(requests) - 40
+
+
+def test_an_abort_makes_room_for_who_waits(law):
+    alone = Rules(**{**{f: getattr(RULES, f) for f in RULES.__struct_fields__}, "max_num_seqs": 1})
+    requests = (
+        Request(index=0, input_tokens=10, output_tokens=1000, due_s=0.0),
+        Request(index=1, input_tokens=10, output_tokens=5, due_s=0.1),
+    )
+    engine = LiveEngine(alone, law)
+    ears = play(engine, requests, [(0, 0.5)])
+    assert 0.5 < ears[1].times_s[0] < 0.7

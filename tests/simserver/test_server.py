@@ -1,0 +1,405 @@
+"""The simulated server over real sockets: both routes, refusals, metrics, faults and aborts."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from servetune.errors import InputError, PortBusy
+from servetune.loadgen.scrape import parse_metrics, parse_models
+from servetune.simserver import Faults
+from servetune.simserver.words import MESSAGE_TOKENS, OPENING_TOKENS
+
+IDS = list(range(1000, 1050))
+CHAT = [{"role": "user", "content": "how are you today"}]
+ALWAYS = {"include_usage": True, "continuous_usage_stats": True}
+
+
+def completion(**more):
+    return {"model": "tiny", "prompt": IDS, "max_tokens": 8, **more}
+
+
+async def test_a_completion_has_the_tokens_that_were_asked_for(serving):
+    async with serving() as client:
+        told = await client().ask("POST", "/v1/completions", completion())
+    assert told.status == 200
+    assert told.headers["x-servetune-simulated"] == "1"
+    assert told.json["usage"] == {"prompt_tokens": 50, "total_tokens": 58, "completion_tokens": 8}
+    (choice,) = told.json["choices"]
+    assert choice["finish_reason"] == "length"
+    assert len(choice["text"].split()) == 8
+    assert told.json["object"] == "text_completion"
+
+
+async def test_a_streamed_completion_says_the_same_words_token_by_token(serving):
+    async with serving() as client:
+        whole = await client().ask("POST", "/v1/completions", completion())
+        told = await client().ask(
+            "POST", "/v1/completions", completion(stream=True, stream_options=ALWAYS)
+        )
+    *chunks, last, done = told.events
+    assert done == "[DONE]"
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 8
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == list(range(1, 9))
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert text == whole.json["choices"][0]["text"]
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
+    assert reasons == [None] * 7 + ["length"]
+
+
+async def test_usage_is_told_only_where_it_was_asked_for(serving):
+    async with serving() as client:
+        plain = await client().ask("POST", "/v1/completions", completion(stream=True))
+        ending = await client().ask(
+            "POST",
+            "/v1/completions",
+            completion(stream=True, stream_options={"include_usage": True}),
+        )
+    assert not any("usage" in chunk for chunk in plain.events[:-1])
+    assert ["usage" in chunk for chunk in ending.events[:-1]] == [False] * 8 + [True]
+
+
+async def test_a_chat_opens_with_its_role_and_counts_what_the_template_adds(serving):
+    body = {"model": "tiny", "messages": CHAT, "max_completion_tokens": 5}
+    async with serving() as client:
+        whole = await client().ask("POST", "/v1/chat/completions", body)
+        told = await client().ask(
+            "POST", "/v1/chat/completions", {**body, "stream": True, "stream_options": ALWAYS}
+        )
+    role, *chunks, last, done = told.events
+    assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    text = "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
+    assert whole.json["choices"][0]["message"] == {"role": "assistant", "content": text}
+    words = round(4 * 1.3)
+    assert last["usage"]["prompt_tokens"] == words + MESSAGE_TOKENS + OPENING_TOKENS
+    assert last["usage"]["completion_tokens"] == len(chunks) == 5
+    assert done == "[DONE]"
+
+
+@pytest.mark.parametrize(
+    ("more", "tokens", "reason"),
+    [
+        ({}, 20, "stop"),
+        ({"min_tokens": 30}, 30, "stop"),
+        ({"max_tokens": 7}, 7, "length"),
+        ({"ignore_eos": True}, 128 - 13, "length"),
+    ],
+)
+async def test_a_chat_that_nothing_limits_ends_by_itself(serving, more, tokens, reason):
+    body = {"model": "tiny", "messages": CHAT, **more}
+    async with serving(max_model_len=128, about={"answer_tokens": 20}) as client:
+        told = await client().ask("POST", "/v1/chat/completions", body)
+    assert told.json["choices"][0]["finish_reason"] == reason
+    assert told.json["usage"]["completion_tokens"] == tokens
+
+
+async def test_a_completion_without_a_limit_has_sixteen_tokens(serving):
+    async with serving() as client:
+        told = await client().ask("POST", "/v1/completions", {"prompt": "a b c"})
+    assert told.json["usage"]["completion_tokens"] == 16
+    assert told.json["model"] == "tiny"
+
+
+async def test_an_answer_ends_at_its_stop_string(serving):
+    async with serving() as client:
+        whole = await client().ask("POST", "/v1/completions", completion(max_tokens=20))
+        words = whole.json["choices"][0]["text"].split()
+        stopped = await client().ask(
+            "POST", "/v1/completions", completion(max_tokens=20, stop=["no such", words[6]])
+        )
+        later = await client().ask(
+            "POST", "/v1/completions", completion(max_tokens=20, stop=words[6], min_tokens=15)
+        )
+    (choice,) = stopped.json["choices"]
+    assert choice["text"].split() == words[:6]
+    assert choice["finish_reason"] == "stop"
+    assert stopped.json["usage"]["completion_tokens"] == 7
+    assert later.json["usage"]["completion_tokens"] == 20
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (completion(model="other"), 404, "The model `other` does not exist."),
+        (completion(max_tokens=0), 400, "max_tokens must be at least 1, got 0."),
+        (completion(min_tokens=9), 400, "min_tokens must be less than or equal to max_tokens=8"),
+        (completion(max_tokens=79), 400, "maximum context length is 128 tokens"),
+        (completion(prompt=[1] * 128), 400, "maximum context length is 128 tokens"),
+        (completion(prompt=[]), 400, "cannot be empty"),
+        (completion(prompt=["a", "b"]), 400, "several prompts"),
+        (completion(prompt=None), 400, "prompt"),
+        (completion(n=2), 400, "n is not simulated"),
+        (completion(logprobs=1), 400, "logprobs is not simulated"),
+        (completion(stream_options=ALWAYS), 400, "stream=True"),
+        (completion(max_tokens="8"), 400, "cannot be read"),
+        (b"{", 400, "cannot be read"),
+        (b"[]", 400, "cannot be read"),
+    ],
+)
+async def test_what_cannot_be_served_is_refused_as_vllm_refuses_it(serving, body, status, words):
+    async with serving(max_model_len=128) as client:
+        asking = client()
+        told = await asking.ask("POST", "/v1/completions", body)
+        after = await asking.ask("POST", "/v1/completions", completion(max_tokens=78))
+    assert told.status == status
+    error = told.json["error"]
+    assert words in error["message"]
+    assert error["code"] == status
+    assert error["type"] == ("NotFoundError" if status == 404 else "BadRequestError")
+    assert after.status == 200  # on the same connection
+
+
+async def test_what_a_server_says_of_itself(serving):
+    async with serving(max_model_len=4096, about={"names": ("a", "b")}) as client:
+        asking = client()
+        health = await asking.ask("GET", "/health")
+        models = await asking.ask("GET", "/v1/models")
+        version = await asking.ask("GET", "/version")
+        missing = await asking.ask("GET", "/v2/models")
+        wrong = await asking.ask("GET", "/v1/completions")
+        words = await asking.ask("POST", "/tokenize", {"prompt": "one two three"})
+    assert (health.status, health.body) == (200, b"")
+    assert parse_models(models.body.decode()) == ("a", "b")
+    assert {one["owned_by"] for one in models.json["data"]} == {"servetune-simulated"}
+    assert {one["max_model_len"] for one in models.json["data"]} == {4096}
+    assert version.json["version"].startswith("servetune-simulated-")
+    assert (missing.status, wrong.status) == (404, 405)
+    assert words.json["count"] == len(words.json["tokens"]) == 4
+    everything = (health, models, version, missing, wrong, words)
+    assert {told.headers["x-servetune-simulated"] for told in everything} == {"1"}
+
+
+async def test_a_key_is_wanted_under_v1_where_one_was_given(serving):
+    async with serving(api_key="k") as client:
+        without = await client().ask("GET", "/v1/models")
+        right = await client().ask("GET", "/v1/models", headers=["Authorization: Bearer k"])
+        health = await client().ask("GET", "/health")
+    assert (without.status, right.status, health.status) == (401, 200, 200)
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order(serving):
+    async with serving() as client:
+        asking = client()
+        for tokens in (9, 3, 5):
+            await asking.send("POST", "/v1/completions", completion(max_tokens=tokens, stream=True))
+        data = b""
+        while data.count(b"data: [DONE]") < 3:
+            data += await asyncio.wait_for(asking.reader.read(1 << 16), 20)
+    ids = [part.split(b'"')[1] for part in data.split(b'"id":')[1:]]
+    counts = [len(list(group)) for _, group in itertools.groupby(ids)]
+    assert counts == [9, 3, 5]
+
+
+async def test_metrics_have_vllms_names_and_true_counts(serving, golden_metric_names):
+    async with serving() as client:
+        for tokens in (8, 1):
+            await client().ask("POST", "/v1/completions", completion(max_tokens=tokens))
+        told = await client().ask("GET", "/metrics")
+    samples = parse_metrics(told.body.decode())
+    label = '{engine="0",model_name="tiny"}'
+    assert samples[f"vllm:prompt_tokens_total{label}"] == 100
+    assert samples[f"vllm:generation_tokens_total{label}"] == 9
+    assert samples[f"vllm:num_requests_running{label}"] == 0
+    assert samples[f"vllm:time_to_first_token_seconds_count{label}"] == 2
+    assert samples[f"vllm:inter_token_latency_seconds_count{label}"] == 7
+    reason = 'vllm:request_success_total{engine="0",model_name="tiny",finished_reason="length"}'
+    assert samples[reason] == 2
+    assert samples["servetune_simulated_speed"] == 200
+    assert samples["servetune_simulated_steps_total"] == 9
+    names = {name.partition("{")[0] for name in samples}
+    theirs = {name for name in names if name.startswith("vllm:")}
+    assert theirs <= golden_metric_names
+    for name in theirs:
+        if name.endswith("_bucket"):
+            buckets = [value for key, value in samples.items() if key.startswith(name + "{")]
+            assert buckets == sorted(buckets)
+
+
+@pytest.fixture
+def golden_metric_names():
+    """Every sample name of vLLM 0.32 that this server could have, from its own /metrics."""
+    histograms = (
+        "e2e_request_latency_seconds",
+        "inter_token_latency_seconds",
+        "iteration_tokens_total",
+        "request_decode_time_seconds",
+        "request_generation_tokens",
+        "request_prompt_tokens",
+        "request_time_per_output_token_seconds",
+        "time_to_first_token_seconds",
+    )
+    counters = (
+        "generation_tokens",
+        "num_preemptions",
+        "prefix_cache_hits",
+        "prefix_cache_queries",
+        "prompt_tokens",
+        "request_success",
+    )
+    gauges = ("cache_config_info", "kv_cache_usage_perc", "num_requests_running")
+    return {
+        *(f"vllm:{name}_{part}" for name in histograms for part in ("bucket", "count", "sum")),
+        *(f"vllm:{name}_total" for name in counters),
+        *(f"vllm:{name}" for name in (*gauges, "num_requests_waiting")),
+    }
+
+
+@pytest.mark.parametrize("prompts", ["ids", "words"])
+@pytest.mark.parametrize("caching", [True, False])
+async def test_an_equal_beginning_is_found_in_the_prefix_cache(serving, prompts, caching):
+    first = list(range(1000, 2200)) if prompts == "ids" else "some words " * 500
+    second = [*first, 7, 8, 9] if prompts == "ids" else first + "and some more"
+    async with serving(speed=1000.0, prefix_caching=caching) as client:
+        for prompt in (first, second):
+            told = await client().ask("POST", "/v1/completions", completion(prompt=prompt))
+            assert told.status == 200
+        told = await gauges(client)
+    if caching:
+        assert 0.45 < told["prefix_cache_hits_total"] / told["prefix_cache_queries_total"] < 0.5
+    else:
+        assert told["prefix_cache_hits_total"] == told["prefix_cache_queries_total"] == 0
+
+
+async def gauges(client):
+    told = await client().ask("GET", "/metrics")
+    return {
+        name.partition("{")[0].removeprefix("vllm:"): value
+        for name, value in parse_metrics(told.body.decode()).items()
+        if "abort" in name or "finished_reason" not in name
+    }
+
+
+async def test_a_client_that_leaves_frees_its_place_and_its_blocks(serving):
+    async with serving(speed=20.0, max_num_seqs=2) as client:
+        leaving = [client() for _ in range(3)]
+        for one in leaving:
+            await one.send("POST", "/v1/completions", completion(max_tokens=20000, stream=True))
+        for one in leaving[:2]:
+            await one.reader.readuntil(b'"text":')
+        during = await gauges(client)
+        for one in leaving:
+            one.close()
+        for _ in range(200):
+            after = await gauges(client)
+            if after["request_success_total"] == 3 and after["kv_cache_usage_perc"] == 0:
+                break
+            await asyncio.sleep(0.01)
+        told = await client().ask("POST", "/v1/completions", completion())
+    assert (during["num_requests_running"], during["num_requests_waiting"]) == (2, 1)
+    assert during["kv_cache_usage_perc"] > 0
+    assert (after["num_requests_running"], after["num_requests_waiting"]) == (0, 0)
+    assert after["kv_cache_usage_perc"] == 0
+    assert after["request_success_total"] == 3
+    assert told.status == 200
+
+
+async def many(client, count=60, **more):
+    async def one():
+        return await client().ask("POST", "/v1/completions", completion(**more))
+
+    return [await one() for _ in range(count)]
+
+
+async def test_a_share_of_requests_is_answered_with_500_and_equal_seeds_choose_the_same(serving):
+    async def statuses(seed):
+        async with serving(faults=Faults(error_fraction=0.3, seed=seed)) as client:
+            told = await many(client)
+            failed = [one.json["error"] for one in told if one.status != 200]
+            assert {(error["type"], error["code"]) for error in failed} == {
+                ("InternalServerError", 500)
+            }
+            return [one.status for one in told]
+
+    first, again, other = await statuses(1), await statuses(1), await statuses(2)
+    assert first == again != other
+    assert 6 <= first.count(500) <= 32  # 18 expected; six standard deviations are 21
+
+
+async def test_a_stalled_stream_stays_open_and_silent(serving):
+    faults = Faults(stall_fraction=1.0, after_tokens=3)
+    async with serving(faults=faults) as client:
+        asking = client()
+        await asking.send("POST", "/v1/completions", completion(stream=True))
+        data = b""
+        while data.count(b'"text":') < 3:
+            data += await asyncio.wait_for(asking.reader.read(1 << 16), 20)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asking.reader.read(1), 0.3)
+    assert data.count(b'"text":') == 3
+
+
+async def test_a_truncated_stream_ends_as_if_all_were_well(serving):
+    async with serving(faults=Faults(truncate_fraction=1.0)) as client:
+        asking = client()
+        told = await asking.ask("POST", "/v1/completions", completion(stream=True))
+        again = await asking.ask("POST", "/v1/completions", completion(stream=True))
+    for one in (told, again):
+        assert one.is_whole
+        assert [chunk["choices"][0]["finish_reason"] for chunk in one.events] == [None] * 4
+
+
+async def test_a_lost_connection_ends_in_the_middle(serving):
+    faults = Faults(disconnect_fraction=1.0, after_tokens=2)
+    async with serving(faults=faults) as client:
+        told = await client().ask("POST", "/v1/completions", completion(stream=True))
+        whole = await client().ask("POST", "/v1/completions", completion())
+        left = await gauges(client)
+    assert told.body.count(b'"text":') == 2
+    assert not told.is_whole
+    assert not whole.is_whole
+    assert left["num_requests_running"] == 0
+
+
+async def test_a_clock_that_cannot_be_kept_is_told(serving):
+    log = []
+    # A million of the engine's seconds in one: no machine writes these tokens in time.
+    async with serving(speed=1e6, log=log) as client:
+        body = completion(max_tokens=20000, stream=True)
+        await asyncio.gather(*(client().ask("POST", "/v1/completions", body) for _ in range(4)))
+        told = parse_metrics((await client().ask("GET", "/metrics")).body.decode())
+    assert told["servetune_simulated_most_behind_seconds"] > 0.05
+    assert any("behind its own clock" in line for line in log)
+
+
+async def test_a_port_in_use_is_said(serving):
+    async with serving() as client:
+        one = client()
+        await one.ask("GET", "/health")
+        port = one.writer.get_extra_info("peername")[1]
+        with pytest.raises(PortBusy):
+            async with serving_on(port):
+                raise AssertionError
+
+
+def serving_on(port):
+    from servetune.hardware import node
+    from servetune.models import load_shape
+    from servetune.plan import Plan
+    from servetune.simserver import SimulatedServer, service_of
+
+    model = "Qwen/Qwen3-4B"
+    shape = load_shape(model, catalogue_first=True)
+    service = service_of(Plan(model=model), shape, node(gpu="L4", count=1))
+    server = SimulatedServer(service, say=print, die=print)
+
+    class Starting:
+        async def __aenter__(self):
+            await server.start("127.0.0.1", port)
+
+        async def __aexit__(self, *_):
+            await server.close()
+
+    return Starting()
+
+
+def test_fractions_beyond_all_requests_are_refused():
+    with pytest.raises(InputError, match="more than 1"):
+        Faults(error_fraction=0.6, stall_fraction=0.6)
+
+
+def test_metric_names_are_among_those_that_vllm_told(shared, golden_metric_names):
+    told = shared / "reference" / "engines" / "vllm_metric_names.txt"
+    if not told.is_file():
+        pytest.skip("vLLM's list of metrics is not among the shared data")
+    assert golden_metric_names <= set(told.read_text().split())
