@@ -13,6 +13,7 @@ from servetune.cli.beside import compare
 from servetune.cli.inputs import chosen_node
 from servetune.cli.outcome import write_artifacts
 from servetune.cli.output import echo, print_json
+from servetune.cli.serve_simulated import Servable
 from servetune.engines import engine
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
@@ -30,7 +31,7 @@ __all__ = ["simulate"]
 STEM = "simulated"
 
 
-@click.command()
+@click.command(cls=Servable)
 @click.option("--model", default=None, help="Hub id, local folder, or a name of the catalogue.")
 @options.machine
 @click.option(
