@@ -21,7 +21,8 @@ and its own; beyond that a queue grows to C (1 - n/a) prompts. Once w reaches D 
 the steady state of `SteadyState`. `warm_up_s` is paid by generation 0.
 
 Measured prompts wait for more of each other than arrivals spread over that window explain:
-`clump_prompts` (sqrt(C) - 1) prompts more, whatever the lengths. What is waited for before the
+`clump_prompts` (sqrt(C) - 1) prompts more, whatever the lengths; where these vary much,
+less (`clump_share`). What is waited for before the
 first token no longer lies between tokens. Under an engine that computes prompts first a share
 exp(-D / together_steps) of later generations comes all at once, as the burst does; users in
 step wait for half of the others' prompts before their first token, so only the other half
@@ -44,13 +45,28 @@ from servetune.perf.roofline.steady import LengthMoments
 from servetune.plan.plan import Plan
 from servetune.units import MS_PER_S
 
-__all__ = ["ClosedLoops", "RunPoint"]
+__all__ = ["ClosedLoops", "RunPoint", "clump_share"]
 
 #: Rounds of the fixed point for B; each shrinks the error by the share of time that a
 #: request spends before its first token, a half at the very worst that still decodes.
 _ROUNDS = 12
 #: Shares of the generations after the first at whose middles their waiting is read.
 _SLICES = ((0.0, 1 / 9), (1 / 9, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0))
+
+
+#: Spread of answers' lengths over their mean at which clumps are half dissolved: a judgement
+#: between what was measured (0.06, where they are whole) and traffic of people (near 1, where
+#: nothing keeps users in step).
+_DISSOLVING_SPREAD = 0.2
+
+
+def clump_share(spread: Array) -> Array:
+    """Share of `clump_prompts` that is left where lengths vary.
+
+    Args:
+        spread: Standard deviation of the answers' lengths over their mean.
+    """
+    return np.asarray(1 / (1 + (spread / _DISSOLVING_SPREAD) ** 2))
 
 
 class RunPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +121,7 @@ class ClosedLoops:
         self.gained = np.array([tokens_per_step(plan) for plan in plans])
         self.spread = np.array([m.output_spread_tokens for m in moments]) / self.gained
         self.each = np.array([1 + (plan.draft_tokens or 0) for plan in plans], float)
+        self._clump_share = clump_share(self.spread * self.gained / self.outputs)
         self.steps = np.maximum(1.0, (self.outputs - 1) / self.gained)
         self.users = np.maximum(1.0, self.concurrency / self.copies)
         self.busy_copies = np.minimum(self.concurrency, self.copies)
@@ -184,7 +201,7 @@ class ClosedLoops:
 
     def _clump_s(self, laws: Laws, prompt_s: Array) -> Array:
         """What a prompt waits for others that came just before it, beyond evenly spread ones."""
-        others: Array = np.sqrt(self.users) - 1
+        others: Array = self._clump_share * (np.sqrt(self.users) - 1)
         return np.asarray(laws.c["clump_prompts"] * others * prompt_s)
 
     def _request_s(self, laws: Laws) -> Array:

@@ -131,7 +131,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     agreement_latency_factor: float = 1.0
     agreement_rate_factor: float = 1.0
     clump_prompts: float = 0.2
-    intake_s: float = 5e-3
+    intake_s: float = 2e-3
     prefill_first: float = 0.0
     together_steps: float = 1000.0
     prompts_apart: float = 0.0
@@ -222,6 +222,8 @@ _CPU = Coefficients(
     request_s=15e-3,
     prompt_token_s=0.0,
     prompt_s=0.0,
+    clump_prompts=0.0,
+    intake_s=0.0,
 )
 #: Silicon without a table of its own: the middle of those that have one.
 _UNSEEN = Coefficients(

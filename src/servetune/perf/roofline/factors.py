@@ -85,7 +85,7 @@ KNOBS: Mapping[str, Knob] = MappingProxyType(
         "prompt_s": Knob(fields=("prompt_s",), all_sd=0.7, engine_sd=0.5),
         "warm_up_s": Knob(fields=("warm_up_s",), all_sd=0.7, engine_sd=0.7),
         "clump": Knob(fields=("clump_prompts",), all_sd=0.5, engine_sd=0.7),
-        "intake_s": Knob(fields=("intake_s",), all_sd=0.7, engine_sd=0.7),
+        "intake_s": Knob(fields=("intake_s",), all_sd=1.0, engine_sd=0.7),
         "together_steps": Knob(fields=("together_steps",), all_sd=1.0),
         "agreement_latency": Knob(fields=("agreement_latency_factor",), all_sd=0.3),
         "agreement_rate": Knob(fields=("agreement_rate_factor",), all_sd=0.3),

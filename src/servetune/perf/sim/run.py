@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence as Several
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.metrics.record import Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
+from servetune.perf.roofline.closed_loop import clump_share
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.likeness import place_of
@@ -110,18 +113,57 @@ def simulate(
             here = place_of(filled, shape, workload.lengths, workload.max_concurrency)
             (calibration,) = calibration.at(here)
         chosen = calibration.coefficients(chosen)
+    law = step_law(filled, shape, node, chosen)
     return run_requests(
         requests,
         rules,
-        step_law(filled, shape, node, chosen),
+        law,
         closed_loop=workload.closed_loop,
         max_concurrency=workload.max_concurrency,
         request_s=chosen.request_s,
         prompt_token_s=chosen.prompt_token_s,
+        closed_loop_waits=_closed_loop_waits(workload, requests, filled, law, chosen),
         replicas=filled.replicas,
         ranks=filled.data_parallel,
         stop_s=workload.duration_s if stop_s is None else stop_s,
         each_token=each_token,
+    )
+
+
+class ClosedLoopWaits(msgspec.Struct, frozen=True, kw_only=True):
+    """What prompts of a closed loop wait for before the engine's queue; measured, not played.
+
+    Attributes:
+        warm_up_s: The first prompts of a run that begins cold: kernels compiled on first use.
+        intake_s: Those behind it, for each prompt that comes at the same time.
+        clump_s: Every prompt after its user's first; see `roofline.closed_loop`.
+    """
+
+    warm_up_s: float = 0.0
+    intake_s: float = 0.0
+    clump_s: float = 0.0
+
+
+def _closed_loop_waits(
+    workload: Workload,
+    requests: Several[Request],
+    plan: Plan,
+    law: StepLaw,
+    c: Coefficients,
+) -> ClosedLoopWaits:
+    """None of them in an open loop: its arrivals do not follow from the answers."""
+    if not (workload.closed_loop and workload.max_concurrency):
+        return ClosedLoopWaits()
+    prompt_tokens = float(np.mean([request.input_tokens for request in requests]))
+    answers = np.array([request.output_tokens for request in requests], dtype=float)
+    users = workload.max_concurrency / (plan.replicas * plan.data_parallel)
+    prompts = c.clump_prompts * max(0.0, math.sqrt(users) - 1)
+    prompts *= float(clump_share(answers.std() / answers.mean()))
+    pairs = prompt_tokens * (prompt_tokens + 1) / 2
+    return ClosedLoopWaits(
+        warm_up_s=0.0 if workload.warmup_count else c.warm_up_s,
+        intake_s=c.intake_s,
+        clump_s=prompts * law.seconds(prompt_tokens, pairs, 1, 0, 0.0),
     )
 
 
@@ -134,6 +176,7 @@ def run_requests(
     max_concurrency: int | None = None,
     request_s: float = 0.0,
     prompt_token_s: float = 0.0,
+    closed_loop_waits: ClosedLoopWaits | None = None,
     replicas: int = 1,
     ranks: int = 1,
     stop_s: float | None = None,
@@ -152,6 +195,7 @@ def run_requests(
         max_concurrency: Most requests in flight; `None` for no limit.
         request_s: From sending to the engine's queue.
         prompt_token_s: And for each token of the prompt.
+        closed_loop_waits: What is waited for besides.
         replicas: Copies that take turns.
         ranks: Data-parallel ranks in each.
         stop_s: When the run is stopped; `None` to let it end.
@@ -171,6 +215,7 @@ def run_requests(
         closed_loop=closed_loop,
         max_concurrency=max_concurrency,
         way_in_s=(request_s, prompt_token_s),
+        waits=closed_loop_waits or ClosedLoopWaits(),
         each_token=each_token,
     )
     run.play(math.inf if stop_s is None else stop_s)
@@ -295,6 +340,7 @@ class _Run:
         closed_loop: bool,
         max_concurrency: int | None,
         way_in_s: tuple[float, float],
+        waits: ClosedLoopWaits,
         each_token: bool,
     ) -> None:
         self.records: list[Record | None] = [None] * len(requests)
@@ -307,6 +353,9 @@ class _Run:
         self._closed_loop = closed_loop
         self._limit = max_concurrency or len(requests)
         self._request_s, self._prompt_token_s = way_in_s
+        self._waits = waits
+        # Each copy has a front of its own, which is taken in turns as the copies are.
+        self._taken_in_s = [waits.warm_up_s] * len(groups)
         self._each_token = each_token
         self._agenda: Agenda[_Event] = Agenda()
         self._journeys: dict[int, _Journey] = {}  # of those that are due and not answered
@@ -406,8 +455,16 @@ class _Run:
                 journey.due_s = now_s
             self._in_flight += 1
             tokens = self._requests[index].input_tokens
-            arrives_s = now_s + self._request_s + self._prompt_token_s * tokens
+            taken_s = self._taken_in(index, now_s)
+            arrives_s = taken_s + self._request_s + self._prompt_token_s * tokens
             self._agenda.enter(arrives_s, _ARRIVAL, ("arrive", index))
+
+    def _taken_in(self, index: int, now_s: float) -> float:
+        """When the server has taken the request from the socket."""
+        waits, front = self._waits, index % len(self._taken_in_s)
+        taken_s = max(now_s, self._taken_in_s[front])
+        self._taken_in_s[front] = taken_s + waits.intake_s
+        return taken_s + (waits.clump_s if index >= self._limit else 0.0)
 
     def _arrive(self, index: int, now_s: float) -> None:
         request, journey = self._requests[index], self._journeys[index]
