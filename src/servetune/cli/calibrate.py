@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +117,9 @@ def _text(kept: KeptCalibration) -> Iterator[str]:
         f"  times per token x {found.tpot_factor:.3f} (from {found.tpot_anchors} trials), "
         f"first tokens x {found.ttft_factor:.3f} (from {found.ttft_anchors})"
     )
+    if found.learned:
+        factors = ", ".join(f"{knob} x {math.exp(by):.2f}" for knob, by in found.learned.items())
+        yield f"  the law itself, which nobody had fitted here: {factors}"
     for one in kept.anchors:
         anchor = one.anchor
         tpot = (anchor.measured_tpot_ms or 0.0) / anchor.predicted_tpot_ms - 1

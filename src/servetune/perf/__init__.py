@@ -2,6 +2,7 @@
 
 from servetune.perf.roofline import Coefficients, Estimate, estimate, performance_at
 from servetune.perf.roofline.calibration import Anchor, Calibration, calibrated
+from servetune.perf.roofline.learning import learned_factors
 from servetune.perf.roofline.likeness import Place, place_of
 from servetune.perf.sim import Simulation, simulate
 
@@ -14,6 +15,7 @@ __all__ = [
     "Simulation",
     "calibrated",
     "estimate",
+    "learned_factors",
     "performance_at",
     "place_of",
     "simulate",

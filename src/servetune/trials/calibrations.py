@@ -18,11 +18,12 @@ from servetune.errors import InputError, StoreError, UnknownName
 from servetune.hardware import Node
 from servetune.metrics import summarize
 from servetune.models import NetworkShape
-from servetune.perf import Anchor, Calibration, calibrated, place_of
+from servetune.perf import Anchor, Calibration, calibrated, learned_factors, place_of
+from servetune.perf.roofline import Run
 from servetune.perf.sim import simulate
-from servetune.plan import plan_from_settings
+from servetune.plan import Plan, plan_from_settings
 from servetune.store import TrialRecord, now_utc, read_json, write_text
-from servetune.workload import workload_from_client_args
+from servetune.workload import Workload, workload_from_client_args
 
 __all__ = [
     "KeptCalibration",
@@ -98,13 +99,15 @@ def from_trials(
             "no trial can serve as an anchor",
             hint="anchors are measured trials with max_concurrency and without a request_rate",
         )
-    anchors = tuple(_anchor(record, shape, node) for record in usable)
+    learned = _learned(usable, shape, node)
+    anchors = tuple(_anchor(record, shape, node, learned) for record in usable)
+    calibration = calibrated([one.anchor for one in anchors])
     return KeptCalibration(
         name=name,
         model=shape.name,
         device=node.device.name,
         engine=str(usable[0].metadata.get("framework") or "vllm"),
-        calibration=calibrated([one.anchor for one in anchors]),
+        calibration=msgspec.structs.replace(calibration, learned=learned),
         anchors=anchors,
         made_at=now_utc(),
     )
@@ -117,16 +120,48 @@ def _usable(record: TrialRecord) -> bool:
     return bool(measured and users and not open_loop and record.results.get("mean_tpot_ms"))
 
 
-def _anchor(record: TrialRecord, shape: NetworkShape, node: Node) -> AnchorTrial:
-    """The trial beside its simulation, which plays the same requests in the same way."""
-    workload = workload_from_client_args(
+def _learned(records: Sequence[TrialRecord], shape: NetworkShape, node: Node) -> dict[str, float]:
+    """What the trials say of the law itself, where no fit has seen such silicon."""
+    asked = [(_plan_of(record, shape), _workload_of(record)) for record in records]
+    return learned_factors(
+        [
+            Run(
+                shape=shape,
+                node=node,
+                plan=plan,
+                lengths=workload.lengths,
+                concurrency=workload.max_concurrency or 1,
+                request_count=workload.request_count,
+            )
+            for plan, workload in asked
+        ],
+        [record.results.get("mean_ttft_ms") for record in records],
+        [record.results.get("mean_tpot_ms") for record in records],
+        warm=all(workload.warmup_count for _, workload in asked),
+    )
+
+
+def _workload_of(record: TrialRecord) -> Workload:
+    return workload_from_client_args(
         {k: v for k, v in record.config.client_args.items() if k != "dataset_path"}
     )
-    assert workload.max_concurrency is not None
-    plan = record.plan or plan_from_settings(  # another tool's record
+
+
+def _plan_of(record: TrialRecord, shape: NetworkShape) -> Plan:
+    return record.plan or plan_from_settings(  # another tool's record
         str(record.metadata.get("framework") or "vllm"), shape.name, record.config.server_args
     )
-    predicted = summarize(simulate(plan, shape, node, workload).records, duration_s=1.0)
+
+
+def _anchor(
+    record: TrialRecord, shape: NetworkShape, node: Node, learned: dict[str, float]
+) -> AnchorTrial:
+    """The trial beside its simulation, which plays the same requests in the same way."""
+    workload, plan = _workload_of(record), _plan_of(record, shape)
+    assert workload.max_concurrency is not None
+    law = Calibration(learned=learned)
+    played = simulate(plan, shape, node, workload, calibration=law)
+    predicted = summarize(played.records, duration_s=1.0)
     return AnchorTrial(
         key=record.key,
         plan=plan.label,

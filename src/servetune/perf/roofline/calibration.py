@@ -9,7 +9,8 @@ its own too; `likeness` says by how much.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -18,7 +19,7 @@ from servetune.perf.roofline.closed_loop import RunPoint
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.likeness import Place, guessed_logs, likeness_of
 
-__all__ = ["Anchor", "Calibration", "calibrated"]
+__all__ = ["LEARNED", "Anchor", "Calibration", "calibrated", "relearned"]
 
 #: Log ratios far beyond these count little more than these: a run that took ten times as
 #: long had an accident of its own (a compilation, a smaller limit than was said).
@@ -27,6 +28,24 @@ _TTFT_REACH = 1.2
 #: Engine times that lie outside the device and scale with the step all the same.
 _STEP_FIELDS = ("device_factor", "step_s", "sequence_s", "prompt_s", "host_layer_s")
 _REQUEST_FIELDS = ("request_s", "prompt_token_s")
+
+
+#: Knob -> the coefficients that it scales; a share of a peak is divided instead.
+LEARNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "step": ("step_s", "host_layer_s"),
+        "sequence": ("sequence_s",),
+        "device": ("device_factor",),
+        "prompt": (
+            "gemm_compute_fraction",
+            "gemm_compute_fraction_8bit",
+            "gemm_compute_fraction_4bit",
+            "attention_compute_fraction",
+        ),
+        "request": ("request_s",),
+    }
+)
+_SHARES = ("prompt",)
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +71,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         tpot_anchors: Measured runs that the first rests on.
         ttft_anchors: That the second rests on.
         anchors: All of them; empty in a calibration that was made for one place.
+        learned: Logarithms of factors on the law itself (`learning`), where no fit was.
     """
 
     tpot_factor: float = 1.0
@@ -59,12 +79,20 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tpot_anchors: int = 0
     ttft_anchors: int = 0
     anchors: tuple[Anchor, ...] = ()
+    learned: Mapping[str, float] = {}
 
     def at(self, *places: Place) -> tuple[Calibration, ...]:
         """What the same anchors say of each place; itself where it was made for one already."""
         if not self.anchors:
             return (self,) * len(places)
-        return _calibrations(self.anchors, places)
+        return tuple(
+            msgspec.structs.replace(found, learned=self.learned)
+            for found in _calibrations(self.anchors, places)
+        )
+
+    def relearned(self, base: Coefficients) -> Coefficients:
+        """Coefficients of the law as learned, before any factor on its answers."""
+        return relearned(base, self.learned) if self.learned else base
 
     def on(self, point: RunPoint) -> RunPoint:
         """The point as corrected; the rate of tokens follows from the corrected times."""
@@ -103,6 +131,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self._slower(base, (*_STEP_FIELDS, *_REQUEST_FIELDS))
 
     def _slower(self, base: Coefficients, fields: Sequence[str]) -> Coefficients:
+        base = self.relearned(base)
         slower = {name: getattr(base, name) * self.tpot_factor for name in fields}
         name = f"{base.name}, calibrated by {self.tpot_anchors}"
         return msgspec.structs.replace(base, name=name, **slower)
@@ -156,3 +185,16 @@ def _factors(
     logs = [log / math.hypot(1, log / reach) for log, _ in measured]
     found = guessed_logs(logs, [place for _, place in measured], places, likeness_of(quantity))
     return [float(factor) for factor in np.exp(found)]
+
+
+def relearned(base: Coefficients, factors: Mapping[str, float]) -> Coefficients:
+    """The coefficients with the learned factors on them."""
+    changed = {}
+    for knob, by in factors.items():
+        for field in LEARNED[knob]:
+            value = getattr(base, field)
+            if knob in _SHARES:  # of time, so that a share stays below one
+                changed[field] = 1 / (1 + (1 - value) / value * float(np.exp(by)))
+            else:
+                changed[field] = value * float(np.exp(by))
+    return msgspec.structs.replace(base, **changed)

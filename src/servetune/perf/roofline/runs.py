@@ -18,7 +18,7 @@ from servetune.perf.roofline.steady import LengthMoments, length_moments
 from servetune.plan import Plan, check_fits, check_parallel, resolved
 from servetune.workload.lengths import Lengths
 
-__all__ = ["PricedRun", "Run", "price_runs"]
+__all__ = ["PricedRun", "Run", "closed_loops", "price_runs"]
 
 
 #: Fields of a plan that decide what one device computes; all others decide how many steps.
@@ -77,6 +77,24 @@ def price_runs(
     """
     if not runs:
         return []
+    given = calibrations or [None] * len(runs)
+    coefficients = [
+        coefficients_for(run.node.device, run.engine or run.plan.engine) for run in runs
+    ]
+    coefficients = [
+        calibration.relearned(c) if calibration else c
+        for c, calibration in zip(coefficients, given, strict=True)
+    ]
+    loops, misfits = closed_loops(runs)
+    points = loops.points(columns_of(coefficients))
+    return [
+        PricedRun(point=calibration.on(point) if calibration else point, misfit=misfit)
+        for point, misfit, calibration in zip(points, misfits, given, strict=True)
+    ]
+
+
+def closed_loops(runs: Sequence[Run]) -> tuple[ClosedLoops, list[str | None]]:
+    """The runs side by side, and why each plan is said not to fit, if so."""
     work: dict[tuple[object, ...], Operations] = {}
     moments: dict[Lengths, LengthMoments] = {}
     priced, plans, kv_tokens, misfits = [], [], [], []
@@ -92,7 +110,7 @@ def price_runs(
         plans.append(plan)
         kv_tokens.append(tokens)
         misfits.append(misfit)
-    loops = ClosedLoops(
+    side_by_side = ClosedLoops(
         Stack(priced),
         plans,
         kv_tokens,
@@ -100,16 +118,7 @@ def price_runs(
         [run.concurrency for run in runs],
         [run.request_count for run in runs],
     )
-    coefficients = [
-        coefficients_for(run.node.device, run.engine or run.plan.engine) for run in runs
-    ]
-    points = loops.points(columns_of(coefficients))
-    return [
-        PricedRun(point=calibration.on(point) if calibration else point, misfit=misfit)
-        for point, misfit, calibration in zip(
-            points, misfits, calibrations or [None] * len(runs), strict=True
-        )
-    ]
+    return side_by_side, misfits
 
 
 def _cache(plan: Plan, run: Run, context_tokens: float) -> tuple[float, str | None]:
