@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ __all__ = [
     "ServerMetrics",
     "fetch",
     "fetch_blocking",
+    "models_are_simulated",
     "parse_metrics",
     "parse_models",
     "server_metrics",
@@ -85,6 +87,7 @@ def parse_metrics(text: str) -> dict[str, float]:
 
 class _Model(msgspec.Struct):
     id: str
+    owned_by: str = ""
 
 
 class _Models(msgspec.Struct):
@@ -97,6 +100,14 @@ def parse_models(text: str) -> tuple[str, ...]:
         return tuple(model.id for model in msgspec.json.decode(text, type=_Models).data)
     except msgspec.MsgspecError as error:
         raise LoadError(f"the server's list of models cannot be read: {error}") from error
+
+
+def models_are_simulated(text: str) -> bool:
+    """Whether an answer of `/v1/models` says that servetune's simulated engine gave it."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        models = msgspec.json.decode(text, type=_Models).data
+        return any(model.owned_by == "servetune-simulated" for model in models)
+    return False
 
 
 def server_metrics(before: Samples, after: Samples, *between: Samples) -> ServerMetrics:

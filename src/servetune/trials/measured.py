@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 import zlib
@@ -22,7 +23,14 @@ from servetune.errors import (
     PortBusy,
     ServetuneError,
 )
-from servetune.loadgen import LoadResult, Target, fetch_blocking, parse_models, run_load_blocking
+from servetune.loadgen import (
+    LoadResult,
+    Target,
+    fetch_blocking,
+    models_are_simulated,
+    parse_models,
+    run_load_blocking,
+)
 from servetune.metrics import summarize
 from servetune.plan import Plan
 from servetune.store import Failure, TrialRecord, now_utc, provenance
@@ -98,6 +106,7 @@ class ServerGroup:
         self._settings = trials[0].server_args
         self._run, self._launch = run, launch
         self._engine, self._executable, self._version = engine, executable, engine_version
+        self._simulated = False
         self._log_path = log_path
         self._ended, self._say = ended, say
         self._cmd = ""
@@ -154,6 +163,9 @@ class ServerGroup:
             with server:
                 ready_s = server.wait_ready(self._launch.ready_timeout_s)
                 self._say(f"ready after {ready_s:.1f} s; log {log_path}")
+                self._simulated = self._is_simulated(server)
+                if self._simulated:
+                    self._say("the server says that it is SIMULATED; so will the records")
                 return self._load_all(server, ready_s)
         except (EngineDied, EngineNotReady, PortBusy, EngineError) as error:
             return _failure_of(error, server)
@@ -211,6 +223,13 @@ class ServerGroup:
         names = parse_models(fetch_blocking(Target(base_url=server.url, model=""), "/v1/models"))
         return names[0] if names else trial.plan.model
 
+    def _is_simulated(self, server: ServerProcess) -> bool:
+        """Whether what answers says that it only plays an engine, whoever started it."""
+        with contextlib.suppress(LoadError):
+            answer = fetch_blocking(Target(base_url=server.url, model=""), "/v1/models")
+            return models_are_simulated(answer)
+        return False
+
     def _record(
         self,
         trial: Trial,
@@ -230,20 +249,10 @@ class ServerGroup:
         results["not_sent"] = loaded.not_due_count
         results["server_ready_s"] = ready_s
         failure = None
-        if loaded.aborted_reason:
+        if loaded.aborted_reason or not results["completed"]:
+            # All may be refused before anyone has seen the server die.
             death = _death_soon(server)
-            failure = (
-                _failure_of(death, server)
-                if death
-                else Failure(kind="load", reason=loaded.aborted_reason)
-            )
-        elif not results["completed"]:
-            sample = results["failures"][0]
-            failure = Failure(
-                kind="load",
-                reason=f"no request was answered: {sample['outcome']}, {sample['sample']}",
-                log_tail=server.log_tail(),
-            )
+            failure = _failure_of(death, server) if death else _unanswered(loaded, results, server)
         self._deliver(trial, results=results, failure=failure, started_at=started_at)
 
     def _fail(self, trial: Trial, failure: Failure, *, started_at: str = "") -> None:
@@ -257,6 +266,7 @@ class ServerGroup:
             record_of(
                 trial,
                 self._run,
+                simulated=self._simulated,
                 cmd=self._cmd,
                 server_cmd_args=self._engine.server_cmd_args(self._settings),
                 results=results,
@@ -329,6 +339,17 @@ def _load_failure(error: LoadError, server: ServerProcess) -> Failure:
     if death is not None:
         return _failure_of(death, server)
     return Failure(kind="load", reason=error.message, log_tail=server.log_tail())
+
+
+def _unanswered(loaded: LoadResult, results: dict[str, Any], server: ServerProcess) -> Failure:
+    if loaded.aborted_reason:
+        return Failure(kind="load", reason=loaded.aborted_reason)
+    sample = results["failures"][0]
+    return Failure(
+        kind="load",
+        reason=f"no request was answered: {sample['outcome']}, {sample['sample']}",
+        log_tail=server.log_tail(),
+    )
 
 
 def _death_soon(server: ServerProcess) -> EngineDied | None:

@@ -159,13 +159,17 @@ def record_of(
     predicted: dict[str, Any] | None = None,
     server_log: str | None = None,
     provenance: dict[str, Any] | None = None,
+    simulated: bool = False,
 ) -> TrialRecord:
-    """The journal's line for a trial that ended, well or not."""
+    """The journal's line for a trial that ended, well or not.
+
+    `simulated` is for a run on servers one of which turns out to play an engine only.
+    """
     return TrialRecord(
         servetune_schema=SCHEMA,
         key=trial.key,
         status="ok" if failure is None else "failed",
-        simulated=run.simulated,
+        simulated=run.simulated or simulated,
         config=TrialConfig(
             client_args=trial.client_args,
             server_args=trial.server_args,
