@@ -14,13 +14,15 @@ from servetune.metrics.record import Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.likeness import place_of
 from servetune.perf.roofline.step import StepLaw, step_law
-from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.batcher import Answer, Batcher, Policy, Rules, Sequence
 from servetune.perf.sim.gauge import Gauge
 from servetune.perf.sim.kernel import Agenda
 from servetune.perf.sim.router import Router
+from servetune.perf.sim.schedulers import batcher_of
 from servetune.plan import Memory, Plan, check_fits, check_parallel, resolved
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
@@ -48,6 +50,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
         admitted_s: When each record's prompt was first taken up; `None` where the run was
             stopped before.
         kv_use: Share of all KV blocks in use, as `Gauge.points`.
+        each_token: Whether records have the time of every token that came on its own.
     """
 
     records: tuple[Record, ...]
@@ -60,6 +63,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     saturated: bool
     admitted_s: tuple[float | None, ...] = ()
     kv_use: tuple[tuple[float, float], ...] = ()
+    each_token: bool = True
 
 
 def simulate(
@@ -93,14 +97,10 @@ def simulate(
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
     """
-    if plan.draft_tokens is not None:
-        raise PlanError(
-            "drafted tokens are not simulated", hint="servetune estimate prices them by formula"
-        )
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = rules_of(filled, divided)
+    rules = rules_of(filled, divided, seed=workload.seed)
     requests = workload.requests()
     for request in requests:
         _check_context(request, filled)
@@ -164,7 +164,7 @@ def run_requests(
         PlanError: A request could never be served, or due times run backwards.
     """
     _check_possible(requests, rules)
-    groups = [[Batcher(rules, law) for _ in range(ranks)] for _ in range(replicas)]
+    groups = [[batcher_of(rules, law) for _ in range(ranks)] for _ in range(replicas)]
     run = _Run(
         requests,
         groups,
@@ -180,7 +180,7 @@ def run_requests(
     cached_tokens = sum(batcher.cached_prompt_tokens for batcher in batchers)
     return Simulation(
         records=records,
-        steps=sum(len(batcher.ends_s) for batcher in batchers),
+        steps=sum(batcher.steps for batcher in batchers),
         busy_s=sum(batcher.busy_s for batcher in batchers) / len(batchers),
         duration_s=max((record.end_s for record in records), default=0.0),
         kv_peak_fraction=max(b.cache.peak_blocks / b.cache.capacity_blocks for b in batchers),
@@ -189,16 +189,33 @@ def run_requests(
         saturated=run.saturated,
         admitted_s=tuple(run.admitted_s[record.index] for record in records),
         kv_use=run.kv_use.points(),
+        each_token=each_token,
     )
 
 
-def rules_of(plan: Plan, divided: Memory) -> Rules:
-    """What bounds a step of a resolved Plan whose memory divides like that."""
+def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
+    """What bounds a step of a resolved Plan whose memory divides like that.
+
+    Args:
+        plan: Resolved.
+        divided: Its memory.
+        seed: Of the luck of drafts.
+
+    Raises:
+        PlanError: Two of its settings are not played together.
+    """
     assert plan.max_num_seqs is not None
     assert plan.max_num_batched_tokens is not None
     assert plan.block_tokens is not None
     # vLLM's words for what has no neutral name, as the user spelt them.
     further = {name.lstrip("-").replace("-", "_"): value for name, value in plan.extra}
+    policy: Policy = "priority" if further.get("scheduling_policy") == "priority" else "fcfs"
+    if plan.draft_tokens and (policy == "priority" or further.get("async_scheduling") is True):
+        raise PlanError(
+            "drafted tokens are simulated first come, first served, and with steps composed "
+            "one after another",
+            hint="leave scheduling_policy and async_scheduling out, or the drafts",
+        )
     block_bytes = plan.block_tokens * divided.kv_bytes_per_token
     state_blocks = math.ceil(divided.state_bytes_per_sequence / block_bytes)
     return Rules(
@@ -210,8 +227,12 @@ def rules_of(plan: Plan, divided: Memory) -> Rules:
         state_blocks=state_blocks,
         # A block of tokens does not bring back the state after them.
         prefix_caching=bool(plan.prefix_caching) and not state_blocks,
-        policy="priority" if further.get("scheduling_policy") == "priority" else "fcfs",
+        policy=policy,
         async_scheduling=further.get("async_scheduling") is True,
+        draft_tokens=plan.draft_tokens or 0,
+        draft_acceptance_fraction=acceptance_of(plan) if plan.draft_tokens else 0.0,
+        lookahead_tokens=drafts_on_device(plan),
+        seed=seed,
     )
 
 
@@ -227,6 +248,7 @@ def _check_context(request: Request, plan: Plan) -> None:
 def _check_possible(requests: tuple[Request, ...], rules: Rules) -> None:
     """What would wait for ever is refused before the run starts."""
     cache_tokens = max(0, rules.capacity_blocks - rules.state_blocks) * rules.block_tokens
+    drafted = rules.draft_tokens + rules.lookahead_tokens
     latest_s = 0.0
     for request in requests:
         if request.due_s < latest_s:
@@ -235,7 +257,9 @@ def _check_possible(requests: tuple[Request, ...], rules: Rules) -> None:
                 hint="sort the requests by due time",
             )
         latest_s = request.due_s
-        if request.input_tokens + request.output_tokens - 1 > cache_tokens:  # the last is not kept
+        # The last token is not kept, but drafts after it need their room.
+        kept = request.input_tokens + request.output_tokens - 1 + drafted
+        if kept > cache_tokens:
             raise PlanError(
                 f"{_shown(request)}, more than the whole KV cache of {cache_tokens}",
                 hint="more tensor_parallel, a narrower kv_cache_dtype or shorter requests",
@@ -343,37 +367,25 @@ class _Run:
         for sequence in sequences:
             self._in_flight -= 1
             journey = self._journeys.pop(sequence.index)
-            last_step = sequence.stretches[-1][1] - 1
-            self._record(sequence.index, journey, end_s=batcher.ends_s[last_step], whole=True)
+            self._record(sequence.index, journey, end_s=batcher.ended_s(sequence), whole=True)
+            batcher.forget(sequence)
 
     def _record(self, index: int, journey: _Journey, *, end_s: float, whole: bool = False) -> None:
         """Keep what one request did, its token times read from the steps it took part in."""
-        stretches: list[tuple[int, int]] = []
-        ends_s: list[float] = []
+        answer = Answer(0, ())
         if journey.batcher is not None and journey.sequence is not None:
-            stretches = journey.batcher.stretches_of(journey.sequence)
-            ends_s = journey.batcher.ends_s
+            answer = journey.batcher.answer_of(journey.sequence, each_token=self._each_token)
         if journey.sequence is not None:
             self.admitted_s[index] = journey.sequence.admitted_s
-        tokens = sum(stop - first for first, stop in stretches)
-        times_s: tuple[float, ...]
-        chunk_tokens: tuple[int, ...] = ()
-        if self._each_token:
-            times_s = tuple(end_s for first, stop in stretches for end_s in ends_s[first:stop])
-        elif tokens < 2:
-            times_s = tuple(ends_s[first] for first, _ in stretches)
-        else:
-            times_s = (ends_s[stretches[0][0]], ends_s[stretches[-1][1] - 1])
-            chunk_tokens = (1, tokens - 1)
         self.records[index] = Record(
             index=index,
             input_tokens=self._requests[index].input_tokens,
-            output_tokens=tokens,
+            output_tokens=answer.tokens,
             due_s=journey.due_s,
             sent_s=end_s if journey.sent_s is None else journey.sent_s,
             end_s=end_s,
-            chunk_times_s=times_s,
-            chunk_tokens=chunk_tokens,
+            chunk_times_s=answer.times_s,
+            chunk_tokens=answer.chunk_tokens,
             outcome="ok" if whole else "cancelled",
             detail="" if whole else "the run was stopped before it was answered",
         )
