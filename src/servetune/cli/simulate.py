@@ -42,6 +42,19 @@ STEM = "simulated"
 )
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True)
 @click.option(
+    "--prefill-replicas",
+    type=click.IntRange(1, 1024),
+    default=None,
+    metavar="COUNT",
+    help="Further copies that compute prompts; the replicas then only decode.",
+)
+@click.option(
+    "--kv-link",
+    type=click.Choice(("node", "network")),
+    default=None,
+    help="With --prefill-replicas: what carries the caches. [default: node]",
+)
+@click.option(
     "--quantization",
     "--precision",
     "quantization",
@@ -166,6 +179,8 @@ def simulate(
     price_per_hour_usd: float | None,
     tensor_parallel: int | None,
     replicas: int,
+    prefill_replicas: int | None,
+    kv_link: str | None,
     quantization: str | None,
     kv_cache_dtype: str | None,
     max_model_len: int | None,
@@ -204,6 +219,7 @@ def simulate(
         "quantization": quantization,
         "kv_cache_dtype": kv_cache_dtype,
         "max_model_len": max_model_len,
+        "kv_link": kv_link,
     }
     load_options = {
         "max_concurrency": concurrency,
@@ -224,6 +240,7 @@ def simulate(
             {**plan_options, **load_options, "--slo": slo or None, "--out": out_dir}
             | {"--server-args": server_args or None, "--client-args": client_args or None}
             | {"--constraints": constraints, "--replicas": replicas if replicas > 1 else None}
+            | {"--prefill-replicas": prefill_replicas}
         )
         return compare(
             compare_with,
@@ -236,6 +253,11 @@ def simulate(
         )
     if model is None:
         raise click.UsageError("Missing option '--model'.")
+    if kv_link is not None and prefill_replicas is None:
+        raise InputError(
+            "no cache travels where every copy computes its prompts itself",
+            hint="say with --prefill-replicas how many copies compute them, or leave --kv-link out",
+        )
     if token_times and out_dir is None:
         raise InputError("--token-times are kept with --out", hint="name a folder with --out DIR")
     space = Space(
@@ -270,7 +292,7 @@ def simulate(
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
         calibration=calibration,
     )
-    trial = with_replicas(_one_trial(server, client, run), run, replicas)
+    trial = with_replicas(_one_trial(server, client, run), run, replicas, prefill_replicas)
     artifacts = Artifacts(out_dir, STEM) if out_dir else None
     if artifacts:
         _require_free(artifacts)

@@ -10,15 +10,18 @@ import msgspec
 from servetune.engines import engine
 from servetune.errors import InputError
 from servetune.perf.sim import Simulation
-from servetune.plan import plan_from_settings
+from servetune.plan import Plan, plan_from_settings
 from servetune.store import TrialRecord, trial_key
 from servetune.trials.measured import DEFAULT_PORT
 from servetune.trials.prompting import observed_of
 from servetune.trials.simulated import simulation_of
-from servetune.trials.trial import REPLICAS, Run, Trial, record_of
+from servetune.trials.trial import PREFILL_REPLICAS, REPLICAS, Run, Trial, record_of
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
 __all__ = ["played", "played_again"]
+
+#: Settings of what stands around engines; no engine is started with them.
+_BESIDE_ENGINES = (REPLICAS, PREFILL_REPLICAS, "kv_link")
 
 
 def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
@@ -30,8 +33,8 @@ def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
     """
     results, simulation = simulation_of(trial, run)
     spoken = engine("vllm")  # its words are spoken, whoever's scheduler is simulated
-    command = spoken.command(trial.plan, host="127.0.0.1", port=DEFAULT_PORT)
-    settings = {k: v for k, v in trial.server_args.items() if k != REPLICAS}
+    command = spoken.command(_one_engine(trial.plan), host="127.0.0.1", port=DEFAULT_PORT)
+    settings = {k: v for k, v in trial.server_args.items() if k not in _BESIDE_ENGINES}
     record = record_of(
         trial,
         run,
@@ -40,6 +43,12 @@ def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
         results=results,
     )
     return record, simulation
+
+
+def _one_engine(plan: Plan) -> Plan:
+    """What each of the plan's engines is started with, but for who hands its cache to whom."""
+    extra = tuple(setting for setting in plan.extra if setting[0] not in _BESIDE_ENGINES)
+    return msgspec.structs.replace(plan, prefill_replicas=None, extra=extra)
 
 
 def played_again(measured: TrialRecord, run: Run) -> TrialRecord:

@@ -18,10 +18,20 @@ from servetune.store import SCHEMA, Failure, TrialConfig, TrialRecord, trial_key
 from servetune.trials.calibrations import KeptCalibration
 from servetune.workload import Observed, Trace, Workload, workload_from_client_args
 
-__all__ = ["REPLICAS", "Run", "Trial", "record_of", "trials_of", "with_replicas"]
+__all__ = [
+    "PREFILL_REPLICAS",
+    "REPLICAS",
+    "Run",
+    "Trial",
+    "record_of",
+    "trials_of",
+    "with_replicas",
+]
 
 #: What a journal calls the copies of a server; no engine has a word for them.
 REPLICAS = "replicas"
+#: And those that compute prompts for the others.
+PREFILL_REPLICAS = "prefill_replicas"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,11 +138,20 @@ def trials_of(
         ]
 
 
-def with_replicas(trial: Trial, run: Run, replicas: int) -> Trial:
-    """The trial on so many copies of its server behind one balancer."""
-    if replicas == 1:
+def with_replicas(
+    trial: Trial, run: Run, replicas: int, prefill_replicas: int | None = None
+) -> Trial:
+    """The trial on so many copies of its server behind one balancer.
+
+    Raises:
+        PlanError: Its engine has no copies that only compute prompts.
+    """
+    copies = {REPLICAS: replicas} if replicas > 1 else {}
+    if prefill_replicas is not None:
+        copies[PREFILL_REPLICAS] = prefill_replicas
+    if not copies:
         return trial
-    server_args = {**trial.server_args, REPLICAS: replicas}
+    server_args = {**trial.server_args, **copies}
     return msgspec.structs.replace(
         trial,
         key=trial_key(
@@ -144,7 +163,9 @@ def with_replicas(trial: Trial, run: Run, replicas: int) -> Trial:
             simulated=run.simulated,
         ),
         server_args=server_args,
-        plan=msgspec.structs.replace(trial.plan, replicas=replicas),
+        plan=msgspec.structs.replace(
+            trial.plan, replicas=replicas, prefill_replicas=prefill_replicas
+        ),
     )
 
 

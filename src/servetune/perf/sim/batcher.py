@@ -35,7 +35,7 @@ from typing import Literal
 import msgspec
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
-from servetune.perf.sim.kvcache import Block, PagedCache, Run, block_keys
+from servetune.perf.sim.kvcache import Block, Hit, PagedCache, Run, block_keys
 from servetune.workload.request import Piece
 
 __all__ = ["Answer", "Batcher", "Policy", "Rules", "Sequence"]
@@ -101,11 +101,14 @@ class Sequence:
         admitted_s: When its prompt was first taken up; `None` while it waits.
         cached_tokens: Of the prompt, what the prefix cache had on first admission.
         pieces: Of known content, from the first token on.
+        brought_tokens: Of the prompt, what another engine computed and handed over; 0 once
+            it lies in this one's cache.
     """
 
     __slots__ = (
         "admitted_s",
         "arrived",
+        "brought_tokens",
         "cached_tokens",
         "computed",
         "finish_step",
@@ -133,12 +136,14 @@ class Sequence:
         *,
         pieces: tuple[Piece, ...] = (),
         priority: int = 0,
+        brought_tokens: int = 0,
     ) -> None:
         self.index = index
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
         self.pieces = pieces
         self.priority = priority
+        self.brought_tokens = brought_tokens
         self.to_compute = prompt_tokens
         self.computed = 0
         self.generated = 0
@@ -540,6 +545,8 @@ class Batcher:
             sequence = self._waiting.first()
             hit = cache.find(sequence, (sequence.to_compute - 1) // rules.block_tokens)
             found = hit.blocks * rules.block_tokens
+            if sequence.brought_tokens:
+                hit, found = Hit([], 0), sequence.brought_tokens
             tokens = min(sequence.to_compute - found, budget)
             whole = found + tokens == sequence.to_compute
             if not whole and not rules.chunked_prefill:
@@ -551,12 +558,16 @@ class Batcher:
             self._waiting.remove_first()
             if sequence.order < 0:
                 sequence.admitted_s = self._start_s
-                sequence.cached_tokens = found
-                self.admitted_prompt_tokens += sequence.prompt_tokens
-                self.cached_prompt_tokens += found
+                if not sequence.brought_tokens:
+                    sequence.cached_tokens = found
+                    self.admitted_prompt_tokens += sequence.prompt_tokens
+                    self.cached_prompt_tokens += found
             sequence.order = self._admitted
             self._admitted += 1
             cache.adopt(sequence, hit)
+            if sequence.brought_tokens:
+                cache.take(cache.blocks_for(found))
+                sequence.brought_tokens = 0
             sequence.computed = found
             self._add_part(sequence, tokens, self._more_blocks(sequence, found + tokens))
             budget -= tokens

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from servetune.errors import PlanError
+from servetune.errors import PlanError, UnknownName
 from servetune.hardware.device import Node
 from servetune.metrics.record import Record
 from servetune.models.shape import NetworkShape
@@ -21,13 +21,15 @@ from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.batcher import Answer, Batcher, Policy, Rules, Sequence
 from servetune.perf.sim.gauge import Gauge
 from servetune.perf.sim.kernel import Agenda
-from servetune.perf.sim.router import Router
+from servetune.perf.sim.prefill import PrefillBatcher
+from servetune.perf.sim.router import Router, Routing
 from servetune.perf.sim.schedulers import batcher_of
-from servetune.plan import Memory, Plan, check_fits, check_parallel, resolved
+from servetune.perf.sim.transfer import Transfer, transfer_of
+from servetune.plan import Memory, Plan, Setting, check_fits, check_parallel, resolved
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
 
-__all__ = ["Simulation", "rules_of", "run_requests", "simulate"]
+__all__ = ["Handover", "Simulation", "routing_of", "rules_of", "run_requests", "simulate"]
 
 #: An open-loop run counts as saturated when this share of its requests had not begun to be
 #: served when the last one became due.
@@ -76,6 +78,8 @@ def simulate(
     calibration: Calibration | None = None,
     stop_s: float | None = None,
     each_token: bool = True,
+    routing: Routing | None = None,
+    transfer: Transfer | None = None,
 ) -> Simulation:
     """Run a workload on a plan in virtual time.
 
@@ -93,6 +97,9 @@ def simulate(
         stop_s: When the run is stopped, whatever is under way; `None` for the workload's
             own duration, or to let it end.
         each_token: Whether records have the time of every token; see `run_requests`.
+        routing: Among data-parallel ranks; `None` for what the plan's engine does.
+        transfer: How prompts' caches travel to those that decode, where the plan has
+            `prefill_replicas`; `None` for what the node's link does.
 
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
@@ -101,6 +108,11 @@ def simulate(
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
     rules = rules_of(filled, divided, seed=workload.seed)
+    handover = None
+    if filled.prefill_replicas is not None:
+        if transfer is None:
+            transfer = transfer_of(filled, node, divided, network=_by_network(filled))
+        handover = Handover(filled.prefill_replicas, transfer)
     requests = workload.requests()
     for request in requests:
         _check_context(request, filled)
@@ -122,6 +134,8 @@ def simulate(
         ranks=filled.data_parallel,
         stop_s=workload.duration_s if stop_s is None else stop_s,
         each_token=each_token,
+        routing=routing or routing_of(filled),
+        handover=handover,
     )
 
 
@@ -138,6 +152,8 @@ def run_requests(
     ranks: int = 1,
     stop_s: float | None = None,
     each_token: bool = True,
+    routing: Routing = "waiting_first",
+    handover: Handover | None = None,
 ) -> Simulation:
     """Serve requests with `replicas` times `ranks` batchers under one law of step times.
 
@@ -159,11 +175,18 @@ def run_requests(
             two pieces, its first token and the rest: latencies, TPOT and throughputs stay
             exact, gaps between tokens become each request's mean gap, and a million
             requests need a third of the memory.
+        routing: Among data-parallel ranks.
+        handover: Where the `replicas` only decode what others have computed; `ranks` are those
+            of each of them too.
 
     Raises:
         PlanError: A request could never be served, or due times run backwards.
     """
     _check_possible(requests, rules)
+    takers: list[PrefillBatcher] = []
+    if handover is not None:
+        alone = msgspec.structs.replace(rules, draft_tokens=0, lookahead_tokens=0)
+        takers = [PrefillBatcher(alone, law) for _ in range(ranks * handover.replicas)]
     groups = [[batcher_of(rules, law) for _ in range(ranks)] for _ in range(replicas)]
     run = _Run(
         requests,
@@ -172,9 +195,12 @@ def run_requests(
         max_concurrency=max_concurrency,
         way_in_s=(request_s, prompt_token_s),
         each_token=each_token,
+        routing=routing,
+        takers=takers,
+        transfer=handover.transfer if handover else None,
     )
     run.play(math.inf if stop_s is None else stop_s)
-    batchers = [batcher for group in groups for batcher in group]
+    batchers = [*takers, *(batcher for group in groups for batcher in group)]
     records = tuple(record for record in run.records if record is not None)
     admitted_tokens = sum(batcher.admitted_prompt_tokens for batcher in batchers)
     cached_tokens = sum(batcher.cached_prompt_tokens for batcher in batchers)
@@ -236,6 +262,40 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
     )
 
 
+def routing_of(plan: Plan) -> Routing:
+    """How a plan's engine chooses among its data-parallel ranks.
+
+    That is what its setting `load_balance_method` says, by SGLang's names or by `ROUTINGS`;
+    without it SGLang takes turns and vLLM looks at who waits.
+
+    Raises:
+        UnknownName: There is no such method, or it is not played.
+    """
+    usual: Routing = "round_robin" if plan.engine == "sglang" else "waiting_first"
+    methods: dict[Setting, Routing] = {
+        None: usual,
+        "auto": usual,
+        "total_requests": "shortest_queue",
+        "waiting_first": "waiting_first",
+        "cache_pressure": "cache_pressure",
+        "round_robin": "round_robin",
+        "shortest_queue": "shortest_queue",
+    }
+    said = dict(plan.extra).get("load_balance_method")
+    if said not in methods:
+        names = [str(name) for name in methods if name]
+        raise UnknownName("load_balance_method", str(said), names)
+    return methods[said]
+
+
+def _by_network(plan: Plan) -> bool:
+    """Whether caches travel between machines, by the setting `kv_link`."""
+    said = dict(plan.extra).get("kv_link", "node")
+    if said not in ("node", "network"):
+        raise UnknownName("kv_link", str(said), ("node", "network"))
+    return said == "network"
+
+
 def _check_context(request: Request, plan: Plan) -> None:
     length = request.input_tokens + request.output_tokens
     if plan.max_model_len is not None and length > plan.max_model_len:
@@ -283,21 +343,40 @@ def known_pieces(request: Request) -> tuple[Piece, ...]:
     return (*request.prefix, (request.answer_id, request.output_tokens))
 
 
-class _Journey:
-    """What the user saw of one request, and where it is served."""
+class Handover(msgspec.Struct, frozen=True):
+    """Engines that compute prompts for those that decode.
 
-    __slots__ = ("batcher", "due_s", "sent_s", "sequence")
+    Attributes:
+        replicas: How many of them.
+        transfer: Of the cache, from any of them.
+    """
+
+    replicas: int
+    transfer: Transfer
+
+
+class _Journey:
+    """What the user saw of one request, and where it is served.
+
+    Attributes:
+        taken: Its prompt, where another engine than the one that decodes computes it.
+        taker: That engine.
+    """
+
+    __slots__ = ("batcher", "due_s", "sent_s", "sequence", "taken", "taker")
 
     def __init__(self, due_s: float) -> None:
         self.due_s = due_s
         self.sent_s: float | None = None
         self.batcher: Batcher | None = None
         self.sequence: Sequence | None = None
+        self.taken: Sequence | None = None
+        self.taker: PrefillBatcher | None = None
 
 
 #: At equal times arrivals come before the batches that could take them.
 _ARRIVAL, _STEP = 0, 1
-_Kind = Literal["due", "arrive"]
+_Kind = Literal["due", "arrive", "arrived_cache"]
 _Event = tuple[_Kind, int] | tuple[Batcher, float]
 
 
@@ -320,6 +399,9 @@ class _Run:
         max_concurrency: int | None,
         way_in_s: tuple[float, float],
         each_token: bool,
+        routing: Routing,
+        takers: list[PrefillBatcher],
+        transfer: Transfer | None,
     ) -> None:
         self.records: list[Record | None] = [None] * len(requests)
         self.admitted_s: list[float | None] = [None] * len(requests)
@@ -327,7 +409,11 @@ class _Run:
         self.saturated = False
         self._requests = requests
         self._groups = groups
-        self._router = Router(groups)
+        self._router = Router(groups, routing)
+        self._takers = Router([takers]) if takers else None
+        self._transfer = transfer
+        self._sender_free_s: dict[int, float] = {}  # by id of its engine
+        self._batchers = [*takers, *(batcher for group in groups for batcher in group)]
         self._closed_loop = closed_loop
         self._limit = max_concurrency or len(requests)
         self._request_s, self._prompt_token_s = way_in_s
@@ -350,15 +436,18 @@ class _Run:
                 self._due(event[1], now_s)
             elif event[0] == "arrive":
                 self._arrive(event[1], now_s)
+            elif event[0] == "arrived_cache":
+                self._arrived_cache(event[1], now_s)
             else:
                 self._step_ended(event[0], event[1], now_s)
 
     def _stop(self, stop_s: float) -> None:
         if self._due_count < len(self._requests):
             self._judge_backlog()
-        for group in self._groups:
-            for batcher in group:
-                self._answered(batcher.stop(stop_s), batcher)
+        for batcher in self._batchers:
+            ended = batcher.stop(stop_s)
+            if not isinstance(batcher, PrefillBatcher):
+                self._answered(ended, batcher)
         for index, journey in self._journeys.items():
             if journey.sent_s is not None or not self._closed_loop:
                 self._record(index, journey, end_s=stop_s)
@@ -375,8 +464,9 @@ class _Run:
         answer = Answer(0, ())
         if journey.batcher is not None and journey.sequence is not None:
             answer = journey.batcher.answer_of(journey.sequence, each_token=self._each_token)
-        if journey.sequence is not None:
-            self.admitted_s[index] = journey.sequence.admitted_s
+        first = journey.taken or journey.sequence
+        if first is not None:
+            self.admitted_s[index] = first.admitted_s
         self.records[index] = Record(
             index=index,
             input_tokens=self._requests[index].input_tokens,
@@ -405,7 +495,7 @@ class _Run:
         """Of what has become due, did more wait than a server that keeps up leaves waiting?"""
         if self._closed_loop:
             return
-        waiting = sum(batcher.waiting for group in self._groups for batcher in group)
+        waiting = sum(batcher.waiting for batcher in self._batchers)
         backlog = waiting + len(self._unsent)
         self.saturated = backlog > 1 + _BACKLOG_FRACTION * self._due_count
 
@@ -423,23 +513,60 @@ class _Run:
 
     def _arrive(self, index: int, now_s: float) -> None:
         request, journey = self._requests[index], self._journeys[index]
+        if self._takers is not None:
+            taker = self._takers.choose()
+            assert isinstance(taker, PrefillBatcher)
+            journey.taker = taker
+            journey.taken = Sequence(
+                index, request.input_tokens, 1, pieces=request.prefix, priority=request.priority
+            )
+            self._enqueue(taker, journey.taken, now_s)
+            return
+        self._decode(request, journey, now_s)
+
+    def _hand_over(self, sequences: list[Sequence], sender: PrefillBatcher, now_s: float) -> None:
+        """Send the caches of computed prompts, one after another."""
+        assert self._transfer is not None
+        for sequence in sequences:
+            begun_s = max(now_s, self._sender_free_s.get(id(sender), 0.0))
+            arrives_s = begun_s + self._transfer.seconds(sequence.prompt_tokens)
+            self._sender_free_s[id(sender)] = arrives_s
+            self._agenda.enter(arrives_s, _ARRIVAL, ("arrived_cache", sequence.index))
+
+    def _arrived_cache(self, index: int, now_s: float) -> None:
+        journey = self._journeys[index]
+        taker, taken = journey.taker, journey.taken
+        assert taker is not None
+        assert taken is not None
+        taker.release(taken)
+        if taker.planned_end_s is None:  # it may have waited for these blocks
+            self._wake(taker, now_s)
+        self._decode(self._requests[index], journey, now_s, brought_tokens=taken.prompt_tokens - 1)
+
+    def _decode(
+        self, request: Request, journey: _Journey, now_s: float, *, brought_tokens: int = 0
+    ) -> None:
         batcher = self._router.choose()
         journey.batcher = batcher
         journey.sequence = Sequence(
-            index,
+            request.index,
             request.input_tokens,
             request.output_tokens,
             pieces=known_pieces(request),
             priority=request.priority,
+            brought_tokens=brought_tokens,
         )
-        batcher.enqueue(journey.sequence)
+        self._enqueue(batcher, journey.sequence, now_s)
+
+    def _enqueue(self, batcher: Batcher, sequence: Sequence, now_s: float) -> None:
+        batcher.enqueue(sequence)
         if batcher.planned_end_s is None:
             self._wake(batcher, now_s)
         elif batcher.interrupt(now_s):
             self._expect(batcher)
 
     def _used_fraction(self) -> float:
-        caches = [batcher.cache for group in self._groups for batcher in group]
+        caches = [batcher.cache for batcher in self._batchers]
         free = sum(cache.free_blocks for cache in caches)
         return 1 - free / sum(cache.capacity_blocks for cache in caches)
 
@@ -457,7 +584,11 @@ class _Run:
         if planned_s is not None:
             if planned_s != end_s:  # the stretch was cut; this is its former end
                 return
-            self._answered(batcher.commit(), batcher)
+            ended = batcher.commit()
+            if isinstance(batcher, PrefillBatcher):
+                self._hand_over(ended, batcher, now_s)
+            else:
+                self._answered(ended, batcher)
             self.kv_use.note(now_s, self._used_fraction())
             self._send(now_s)
             self._wake(batcher, now_s)
