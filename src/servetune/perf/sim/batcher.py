@@ -36,9 +36,10 @@ import msgspec
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
 from servetune.perf.sim.kvcache import Block, Hit, PagedCache, Run, block_keys
+from servetune.perf.sim.variants import Variant
 from servetune.workload.request import Piece
 
-__all__ = ["Answer", "Batcher", "Policy", "Rules", "Sequence"]
+__all__ = ["Answer", "Batcher", "InOrder", "Policy", "Rules", "Sequence"]
 
 Policy = Literal["fcfs", "priority"]
 
@@ -57,6 +58,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         draft_acceptance_fraction: Chance that a draft is right if those before it were.
         lookahead_tokens: Room in the cache that the drafter writes to, beyond what is verified.
         seed: Of the luck of drafts.
+        variant: Whose scheduler it is, where it is not vLLM's.
     """
 
     max_num_seqs: int
@@ -73,6 +75,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     draft_acceptance_fraction: float = 0.0
     lookahead_tokens: int = 0
     seed: int = 1
+    variant: Variant | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -198,7 +201,7 @@ class Batcher:
         self._max_seqs = max(
             1, min(rules.max_num_seqs, rules.max_num_batched_tokens // self.tokens_each)
         )
-        self._waiting: _Waiting = _ByPriority() if rules.policy == "priority" else _InOrder()
+        self._waiting: _Waiting = _ByPriority() if rules.policy == "priority" else InOrder()
         self._decoding: dict[int, Sequence] = {}  # in order of admission
         self._cut: Sequence | None = None  # its prompt was cut by the budget
         self._paused: list[Sequence] = []  # miss the planned step
@@ -763,7 +766,7 @@ class Batcher:
         self._waiting.put_back(sequence)
 
 
-class _InOrder(deque[Sequence]):
+class InOrder(deque[Sequence]):
     """First come, first served; who lost its cache is first again."""
 
     def first(self) -> Sequence:
@@ -804,4 +807,4 @@ class _ByPriority:
         heapq.heapify(self._heap)
 
 
-_Waiting = _InOrder | _ByPriority
+_Waiting = InOrder | _ByPriority

@@ -23,8 +23,9 @@ from servetune.perf.sim.gauge import Gauge
 from servetune.perf.sim.kernel import Agenda
 from servetune.perf.sim.prefill import PrefillBatcher
 from servetune.perf.sim.router import Router, Routing
-from servetune.perf.sim.schedulers import batcher_of
+from servetune.perf.sim.schedulers import batcher_of, variant_of
 from servetune.perf.sim.transfer import Transfer, transfer_of
+from servetune.perf.sim.variants import Sglang, Tgi
 from servetune.plan import Memory, Plan, Setting, check_fits, check_parallel, resolved
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
@@ -242,6 +243,13 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
             "one after another",
             hint="leave scheduling_policy and async_scheduling out, or the drafts",
         )
+    variant = variant_of(plan)
+    if variant is not None and (plan.draft_tokens or plan.prefill_replicas):
+        raise PlanError(
+            f"drafts and servers for prompts alone are simulated with vLLM's scheduler, "
+            f"not with {plan.engine}'s",
+            hint="take engine vllm, or leave draft_tokens and prefill_replicas out",
+        )
     block_bytes = plan.block_tokens * divided.kv_bytes_per_token
     state_blocks = math.ceil(divided.state_bytes_per_sequence / block_bytes)
     return Rules(
@@ -259,6 +267,7 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
         draft_acceptance_fraction=acceptance_of(plan) if plan.draft_tokens else 0.0,
         lookahead_tokens=drafts_on_device(plan),
         seed=seed,
+        variant=variant,
     )
 
 
@@ -309,6 +318,10 @@ def _check_possible(requests: tuple[Request, ...], rules: Rules) -> None:
     """What would wait for ever is refused before the run starts."""
     cache_tokens = max(0, rules.capacity_blocks - rules.state_blocks) * rules.block_tokens
     drafted = rules.draft_tokens + rules.lookahead_tokens
+    if rules.variant is not None:  # whole answers, the last token included, are kept room for
+        drafted = 2 if isinstance(rules.variant, Sglang) else 1
+        if isinstance(rules.variant, Tgi) and rules.variant.max_batch_total_tokens:
+            cache_tokens = min(cache_tokens, rules.variant.max_batch_total_tokens)
     latest_s = 0.0
     for request in requests:
         if request.due_s < latest_s:
