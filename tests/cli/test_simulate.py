@@ -216,6 +216,17 @@ def test_the_published_records_stand_beside_their_simulation(servetune, shared):
     assert errors["e2e_latency", "mean"]["error_fraction"] < 0.15
 
 
+def test_drafts_may_be_given_and_shorten_gaps(servetune):
+    load = ("--concurrency", "4", "--requests", "20", *SHORT, "--json")
+    drafts = ("--draft-tokens", "3", "--draft-acceptance", "0.9")
+    plain, drafted = data(servetune(*PLAN, *load)), data(servetune(*PLAN, *drafts, *load))
+    assert drafted["results"]["mean_tpot_ms"] < 0.6 * plain["results"]["mean_tpot_ms"]
+    assert drafted["plan"]["draft_tokens"] == 3
+    assert "speculative" in drafted["cmd"]
+    assert drafted["results"]["server"]["itl_is_tpot"] is False
+    refused(servetune(*PLAN, "--draft-acceptance", "0.9", *load), "drafts no tokens")
+
+
 def test_prompts_may_be_computed_by_copies_of_their_own(servetune, tmp_path):
     cards = ("simulate", "--model", "Qwen/Qwen3-4B", "--gpu", "L4", "--num-gpus", "4")
     load = ("--rate", "1", "--requests", "30", *SHORT)

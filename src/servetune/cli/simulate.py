@@ -21,7 +21,7 @@ from servetune.models import load_shape
 from servetune.report import console, timeline_of, trial_table
 from servetune.search import Axis, Space, parse_settings
 from servetune.store import Artifacts, Journal, write_requests
-from servetune.trials import Run, Trial, observed_of, played, trials_of, with_replicas
+from servetune.trials import Run, Trial, observed_of, played, trials_of, with_fields
 from servetune.trials.calibrations import calibration_named
 from servetune.workload import CLIENT_ARGS, Trace
 
@@ -63,6 +63,7 @@ STEM = "simulated"
 )
 @click.option("--kv-cache-dtype", default=None, help="[default: the model's]")
 @click.option("--max-model-len", type=click.IntRange(min=1), default=None, metavar="TOKENS")
+@options.drafts
 @click.option(
     "--server-args",
     multiple=True,
@@ -184,6 +185,9 @@ def simulate(
     quantization: str | None,
     kv_cache_dtype: str | None,
     max_model_len: int | None,
+    draft_tokens: int | None,
+    draft_method: str | None,
+    draft_acceptance_fraction: float | None,
     server_args: tuple[str, ...],
     concurrency: int | None,
     rate: float | None,
@@ -221,6 +225,13 @@ def simulate(
         "max_model_len": max_model_len,
         "kv_link": kv_link,
     }
+    fields = {
+        "replicas": replicas,
+        "prefill_replicas": prefill_replicas,
+        "draft_tokens": draft_tokens,
+        "draft_method": draft_method,
+        "draft_acceptance_fraction": draft_acceptance_fraction,
+    }
     load_options = {
         "max_concurrency": concurrency,
         "request_rate": rate,
@@ -240,7 +251,8 @@ def simulate(
             {**plan_options, **load_options, "--slo": slo or None, "--out": out_dir}
             | {"--server-args": server_args or None, "--client-args": client_args or None}
             | {"--constraints": constraints, "--replicas": replicas if replicas > 1 else None}
-            | {"--prefill-replicas": prefill_replicas}
+            | {"--prefill-replicas": prefill_replicas, "--draft-tokens": draft_tokens}
+            | {"--draft-method": draft_method, "--draft-acceptance": draft_acceptance_fraction}
         )
         return compare(
             compare_with,
@@ -292,7 +304,7 @@ def simulate(
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
         calibration=calibration,
     )
-    trial = with_replicas(_one_trial(server, client, run), run, replicas, prefill_replicas)
+    trial = with_fields(_one_trial(server, client, run), run, fields)
     artifacts = Artifacts(out_dir, STEM) if out_dir else None
     if artifacts:
         _require_free(artifacts)

@@ -15,13 +15,15 @@ from servetune.store import TrialRecord, trial_key
 from servetune.trials.measured import DEFAULT_PORT
 from servetune.trials.prompting import observed_of
 from servetune.trials.simulated import simulation_of
-from servetune.trials.trial import PREFILL_REPLICAS, REPLICAS, Run, Trial, record_of
+from servetune.trials.trial import REPLICAS, Run, Trial, record_of
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
 __all__ = ["played", "played_again"]
 
 #: Settings of what stands around engines; no engine is started with them.
-_BESIDE_ENGINES = (REPLICAS, PREFILL_REPLICAS, "kv_link")
+_BESIDE_ENGINES = (REPLICAS, "prefill_replicas", "kv_link")
+#: And what its command says in other words.
+_SAID_OTHERWISE = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
 
 
 def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
@@ -34,7 +36,8 @@ def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
     results, simulation = simulation_of(trial, run)
     spoken = engine("vllm")  # its words are spoken, whoever's scheduler is simulated
     command = spoken.command(_one_engine(trial.plan), host="127.0.0.1", port=DEFAULT_PORT)
-    settings = {k: v for k, v in trial.server_args.items() if k not in _BESIDE_ENGINES}
+    silent = (*_BESIDE_ENGINES, *_SAID_OTHERWISE)
+    settings = {k: v for k, v in trial.server_args.items() if k not in silent}
     record = record_of(
         trial,
         run,

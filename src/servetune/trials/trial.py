@@ -19,19 +19,16 @@ from servetune.trials.calibrations import KeptCalibration
 from servetune.workload import Observed, Trace, Workload, workload_from_client_args
 
 __all__ = [
-    "PREFILL_REPLICAS",
     "REPLICAS",
     "Run",
     "Trial",
     "record_of",
     "trials_of",
-    "with_replicas",
+    "with_fields",
 ]
 
 #: What a journal calls the copies of a server; no engine has a word for them.
 REPLICAS = "replicas"
-#: And those that compute prompts for the others.
-PREFILL_REPLICAS = "prefill_replicas"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,20 +135,21 @@ def trials_of(
         ]
 
 
-def with_replicas(
-    trial: Trial, run: Run, replicas: int, prefill_replicas: int | None = None
-) -> Trial:
-    """The trial on so many copies of its server behind one balancer.
+def with_fields(trial: Trial, run: Run, fields: Mapping[str, int | float | str | None]) -> Trial:
+    """The trial with fields of its plan that the engine's settings have no words for.
+
+    They stand in the journal among the server's arguments, by the plan's names. One copy is
+    what there is without a word, and `None` says nothing.
 
     Raises:
-        PlanError: Its engine has no copies that only compute prompts.
+        PlanError: The plan contradicts itself with them.
     """
-    copies = {REPLICAS: replicas} if replicas > 1 else {}
-    if prefill_replicas is not None:
-        copies[PREFILL_REPLICAS] = prefill_replicas
-    if not copies:
+    said = {name: value for name, value in fields.items() if value is not None}
+    if said.get(REPLICAS) == 1:
+        del said[REPLICAS]
+    if not said:
         return trial
-    server_args = {**trial.server_args, **copies}
+    server_args = {**trial.server_args, **said}
     return msgspec.structs.replace(
         trial,
         key=trial_key(
@@ -163,9 +161,7 @@ def with_replicas(
             simulated=run.simulated,
         ),
         server_args=server_args,
-        plan=msgspec.structs.replace(
-            trial.plan, replicas=replicas, prefill_replicas=prefill_replicas
-        ),
+        plan=msgspec.structs.replace(trial.plan, **said),
     )
 
 
