@@ -214,3 +214,28 @@ def test_the_published_records_stand_beside_their_simulation(servetune, shared):
     errors = {(e["quantity"], e["statistic"]): e for e in found["median_absolute_errors"]}
     assert errors["output_throughput", "mean"]["error_fraction"] < 0.10
     assert errors["e2e_latency", "mean"]["error_fraction"] < 0.15
+
+
+def test_drafts_may_be_given_and_shorten_gaps(servetune):
+    load = ("--concurrency", "4", "--requests", "20", *SHORT, "--json")
+    drafts = ("--draft-tokens", "3", "--draft-acceptance", "0.9")
+    plain, drafted = data(servetune(*PLAN, *load)), data(servetune(*PLAN, *drafts, *load))
+    assert drafted["results"]["mean_tpot_ms"] < 0.6 * plain["results"]["mean_tpot_ms"]
+    assert drafted["plan"]["draft_tokens"] == 3
+    assert "speculative" in drafted["cmd"]
+    assert drafted["results"]["server"]["itl_is_tpot"] is False
+    refused(servetune(*PLAN, "--draft-acceptance", "0.9", *load), "drafts no tokens")
+
+
+def test_prompts_may_be_computed_by_copies_of_their_own(servetune, tmp_path):
+    cards = ("simulate", "--model", "Qwen/Qwen3-4B", "--gpu", "L4", "--num-gpus", "4")
+    load = ("--rate", "1", "--requests", "30", *SHORT)
+    apart = data(servetune(*cards, "--prefill-replicas", "2", "--replicas", "2", *load, "--json"))
+    assert apart["config"]["server_args"] == {"replicas": 2, "prefill_replicas": 2}
+    assert "prefill" not in apart["cmd"]
+    together = data(servetune(*cards, "--replicas", "2", *load, "--json"))
+    ttft = [record["results"]["mean_ttft_ms"] for record in (apart, together)]
+    assert ttft[0] > ttft[1]  # the cache travels, and one more step is taken
+    one = servetune(*PLAN, "--prefill-replicas", "1", *load)
+    refused(one, "needs 2 devices (one replica, and 1 for prompts)")
+    refused(servetune(*cards, "--kv-link", "node", *load), "no cache travels")

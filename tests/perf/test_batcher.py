@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from servetune.errors import PlanError
+from servetune.errors import PlanError, UnknownName
 from servetune.perf.sim.batcher import Batcher, Rules, Sequence
 from servetune.perf.sim.kernel import Agenda
 from servetune.perf.sim.kvcache import PagedCache
@@ -245,3 +245,29 @@ def test_replicas_take_turns_and_ranks_balance_their_load() -> None:
 def test_backwards_arrival_times_are_refused() -> None:
     with pytest.raises(PlanError, match="backwards"):
         served(requests_of([(4, 4), (4, 4)], [5.0, 1.0]), rules())
+
+
+def test_ranks_are_chosen_by_turns_by_length_by_who_waits_or_by_how_full_they_are() -> None:
+    """Loads as (waiting, running, share of the cache): 2, 6, 0.9; 7, 0, 0.2; 0, 13, 0.5."""
+
+    class Rank:
+        def __init__(self, waiting: int, running: int, used_fraction: float) -> None:
+            self.waiting, self.running = waiting, running
+            self.cache = PagedCache(100, 4)
+            self.cache.take(int(100 * used_fraction))
+
+    ranks = [Rank(2, 6, 0.9), Rank(7, 0, 0.2), Rank(0, 13, 0.5)]
+
+    def chosen(routing: str, count: int = 3) -> list[int]:
+        router = Router([ranks], routing)  # type: ignore[arg-type, list-item]
+        return [ranks.index(router.choose()) for _ in range(count)]  # type: ignore[arg-type]
+
+    assert chosen("round_robin", 5) == [0, 1, 2, 0, 1]
+    assert chosen("shortest_queue") == [1, 1, 1]  # 8, 7, 13
+    assert chosen("waiting_first") == [2, 2, 2]  # 14, 28, 13
+    assert chosen("cache_pressure") == [1, 1, 1]  # 8 + 2 * 6 * 0.4, 7, 13
+    ranks = [Rank(0, 0, 0.0) for _ in range(3)]
+    assert chosen("cache_pressure", 4) == [0, 1, 2, 0]
+    assert chosen("waiting_first", 4) == [0, 0, 0, 0]
+    with pytest.raises(UnknownName, match="best"):
+        Router([ranks], "best")  # type: ignore[arg-type, list-item]

@@ -9,7 +9,7 @@ import pytest
 from servetune.errors import PlanError
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf import estimate, performance_at, simulate
+from servetune.perf import estimate, performance_at
 from servetune.perf.roofline import Run, Step, breakdown, price_runs, step_law
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.plan import Plan, plan_from_settings, resolved, settings_of
@@ -106,11 +106,6 @@ def test_the_estimate_says_what_it_assumed():
     assert "1.75 tokens gained" in said
     assert "assumed" not in said
     assert "assumed" in " ".join(estimate(SHAPE, MACHINE, drafting(2, None), LOAD).notes)
-
-
-def test_what_cannot_play_drafts_refuses_them():
-    with pytest.raises(PlanError, match="not simulated"):
-        simulate(drafting(), SHAPE, MACHINE, LOAD)
 
 
 def test_drafts_shorten_whole_runs_as_they_shorten_the_steady_state():

@@ -30,6 +30,9 @@ CRAMPED = Rules(
 )
 CACHING = msgspec.structs.replace(CRAMPED, prefix_caching=True, capacity_blocks=80)
 BY_PRIORITY = msgspec.structs.replace(CACHING, policy="priority")
+DRAFTING = msgspec.structs.replace(
+    CRAMPED, draft_tokens=3, draft_acceptance_fraction=0.7, lookahead_tokens=3
+)
 AHEAD = msgspec.structs.replace(CACHING, async_scheduling=True)
 WAY_IN = WayIn(request_s=0.003, prompt_token_s=1e-6)
 
@@ -37,6 +40,12 @@ WAY_IN = WayIn(request_s=0.003, prompt_token_s=1e-6)
 @pytest.fixture(scope="module")
 def law():
     return step_law(Plan(model=MODEL), load_shape(MODEL, catalogue_first=True), node(gpu="L4"))
+
+
+def token_times_s(record):
+    """One time for each token of every piece."""
+    counts = record.chunk_tokens or [1] * len(record.chunk_times_s)
+    return tuple(np.repeat(record.chunk_times_s, counts).tolist())
 
 
 class Ear:
@@ -103,7 +112,10 @@ def traffic(seed, count=120, rate_per_s=6.0):
 
 @pytest.mark.parametrize(
     ("rules", "ranks"),
-    [(RULES, 1), (CRAMPED, 1), (RULES, 2), (CACHING, 1), (BY_PRIORITY, 1), (AHEAD, 1)],
+    [
+        *((RULES, 1), (CRAMPED, 1), (RULES, 2), (CACHING, 1), (BY_PRIORITY, 1), (AHEAD, 1)),
+        *((DRAFTING, 1), (DRAFTING, 2)),
+    ],
 )
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_tokens_come_at_the_times_of_the_simulator_to_the_last_digit(law, rules, ranks, seed):
@@ -119,7 +131,7 @@ def test_tokens_come_at_the_times_of_the_simulator_to_the_last_digit(law, rules,
     )
     engine = LiveEngine(rules, law, ranks=ranks, way_in=WAY_IN)
     ears = play(engine, requests)
-    assert [tuple(ear.times_s) for ear in ears] == [r.chunk_times_s for r in truth.records]
+    assert [tuple(ear.times_s) for ear in ears] == [token_times_s(r) for r in truth.records]
     assert all(ear.is_over for ear in ears)
     assert sum(a.preemptions for a in engine.accounts) == truth.preemptions
     assert sum(a.steps for a in engine.accounts) == truth.steps
@@ -145,7 +157,7 @@ def test_the_account_adds_up(law):
     assert gaps.sum == pytest.approx(sum(ear.times_s[-1] - ear.times_s[0] for ear in ears))
 
 
-@pytest.mark.parametrize("rules", [RULES, CRAMPED, CACHING, BY_PRIORITY, AHEAD])
+@pytest.mark.parametrize("rules", [RULES, CRAMPED, CACHING, BY_PRIORITY, AHEAD, DRAFTING])
 @pytest.mark.parametrize("seed", range(5))
 def test_an_abort_gives_everything_back_wherever_it_strikes(law, rules, seed):
     requests = traffic(seed, rate_per_s=20.0)

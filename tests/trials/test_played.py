@@ -6,7 +6,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.plan import Plan
 from servetune.store import TrialConfig, TrialRecord
-from servetune.trials import Run, Trial, observed_of, played, played_again, with_replicas
+from servetune.trials import Run, Trial, observed_of, played, played_again, with_fields
 from servetune.trials.simulated import MOST_REQUESTS
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
@@ -76,9 +76,9 @@ def test_all_at_once_without_users_never_fills_a_duration():
 
 def test_replicas_share_the_load_and_are_told_apart():
     one = trial(max_concurrency=64, num_prompts=128, **SHORT)
-    two = with_replicas(one, RUN, 2)
+    two = with_fields(one, RUN, {"replicas": 2})
     assert two.key != one.key
-    assert with_replicas(one, RUN, 1) is one
+    assert with_fields(one, RUN, {"replicas": 1}) is one
     record, simulation = played(two, RUN)
     assert "replicas" not in record.cmd
     assert record.plan.replicas == 2
@@ -87,12 +87,12 @@ def test_replicas_share_the_load_and_are_told_apart():
 
 def test_more_replicas_than_the_machine_holds_are_refused():
     with pytest.raises(PlanError):
-        played(with_replicas(trial(max_concurrency=4), RUN, 3), RUN)
+        played(with_fields(trial(max_concurrency=4), RUN, {"replicas": 3}), RUN)
 
 
 def test_a_record_played_again_gives_its_own_results():
     record, _ = played(
-        with_replicas(trial(max_concurrency=8, num_prompts=40, **SHORT), RUN, 2), RUN
+        with_fields(trial(max_concurrency=8, num_prompts=40, **SHORT), RUN, {"replicas": 2}), RUN
     )
     measured = msgspec.structs.replace(record, simulated=False)
     assert played_again(measured, RUN).results == record.results

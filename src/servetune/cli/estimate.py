@@ -84,27 +84,7 @@ ENGINES = tuple(name for name in DEFAULTS if name != "simulated")
 )
 @click.option("--kv-cache-dtype", default=None, help="[default: the model's]")
 @click.option("--max-model-len", type=click.IntRange(min=1), default=None, metavar="TOKENS")
-@click.option(
-    "--draft-tokens",
-    type=click.IntRange(min=1),
-    default=None,
-    metavar="COUNT",
-    help="Tokens drafted ahead of each step (speculative decoding).",
-)
-@click.option(
-    "--draft-method",
-    default=None,
-    metavar="NAME",
-    help="Who drafts, in vLLM's words: ngram, mtp, eagle. [default: a layer, as mtp]",
-)
-@click.option(
-    "--draft-acceptance",
-    "draft_acceptance_fraction",
-    type=click.FloatRange(0, 1),
-    default=None,
-    metavar="FRACTION",
-    help="Share of drafted tokens that are right. [default: 0.6, an assumption]",
-)
+@options.drafts
 @options.constraints
 @options.confidence
 @options.calibration

@@ -15,6 +15,7 @@ __all__ = [
     "confidence",
     "constraints",
     "devices",
+    "drafts",
     "estimator",
     "machine",
 ]
@@ -73,6 +74,37 @@ def devices(command: Command) -> Command:
                 "instance_name",
                 default=None,
                 help="Instance instead of --gpu: ml.g6.12xlarge (SageMaker), g6.12xlarge (EC2).",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def drafts(command: Command) -> Command:
+    """Tokens drafted ahead of each step."""
+    for option in reversed(
+        (
+            click.option(
+                "--draft-tokens",
+                type=click.IntRange(min=1),
+                default=None,
+                metavar="COUNT",
+                help="Tokens drafted ahead of each step (speculative decoding).",
+            ),
+            click.option(
+                "--draft-method",
+                default=None,
+                metavar="NAME",
+                help="Who drafts, in vLLM's words: ngram, mtp, eagle. [default: a layer, as mtp]",
+            ),
+            click.option(
+                "--draft-acceptance",
+                "draft_acceptance_fraction",
+                type=click.FloatRange(0, 1),
+                default=None,
+                metavar="FRACTION",
+                help="Share of drafted tokens that are right. [default: 0.6, an assumption]",
             ),
         )
     ):

@@ -21,7 +21,7 @@ from servetune.models import load_shape
 from servetune.report import console, timeline_of, trial_table
 from servetune.search import Axis, Space, parse_settings
 from servetune.store import Artifacts, Journal, write_requests
-from servetune.trials import Run, Trial, observed_of, played, trials_of, with_replicas
+from servetune.trials import Run, Trial, observed_of, played, trials_of, with_fields
 from servetune.trials.calibrations import calibration_named
 from servetune.workload import CLIENT_ARGS, Trace
 
@@ -42,6 +42,19 @@ STEM = "simulated"
 )
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True)
 @click.option(
+    "--prefill-replicas",
+    type=click.IntRange(1, 1024),
+    default=None,
+    metavar="COUNT",
+    help="Further copies that compute prompts; the replicas then only decode.",
+)
+@click.option(
+    "--kv-link",
+    type=click.Choice(("node", "network")),
+    default=None,
+    help="With --prefill-replicas: what carries the caches. [default: node]",
+)
+@click.option(
     "--quantization",
     "--precision",
     "quantization",
@@ -50,6 +63,7 @@ STEM = "simulated"
 )
 @click.option("--kv-cache-dtype", default=None, help="[default: the model's]")
 @click.option("--max-model-len", type=click.IntRange(min=1), default=None, metavar="TOKENS")
+@options.drafts
 @click.option(
     "--server-args",
     multiple=True,
@@ -166,9 +180,14 @@ def simulate(
     price_per_hour_usd: float | None,
     tensor_parallel: int | None,
     replicas: int,
+    prefill_replicas: int | None,
+    kv_link: str | None,
     quantization: str | None,
     kv_cache_dtype: str | None,
     max_model_len: int | None,
+    draft_tokens: int | None,
+    draft_method: str | None,
+    draft_acceptance_fraction: float | None,
     server_args: tuple[str, ...],
     concurrency: int | None,
     rate: float | None,
@@ -204,6 +223,14 @@ def simulate(
         "quantization": quantization,
         "kv_cache_dtype": kv_cache_dtype,
         "max_model_len": max_model_len,
+        "kv_link": kv_link,
+    }
+    fields = {
+        "replicas": replicas,
+        "prefill_replicas": prefill_replicas,
+        "draft_tokens": draft_tokens,
+        "draft_method": draft_method,
+        "draft_acceptance_fraction": draft_acceptance_fraction,
     }
     load_options = {
         "max_concurrency": concurrency,
@@ -224,6 +251,8 @@ def simulate(
             {**plan_options, **load_options, "--slo": slo or None, "--out": out_dir}
             | {"--server-args": server_args or None, "--client-args": client_args or None}
             | {"--constraints": constraints, "--replicas": replicas if replicas > 1 else None}
+            | {"--prefill-replicas": prefill_replicas, "--draft-tokens": draft_tokens}
+            | {"--draft-method": draft_method, "--draft-acceptance": draft_acceptance_fraction}
         )
         return compare(
             compare_with,
@@ -236,6 +265,11 @@ def simulate(
         )
     if model is None:
         raise click.UsageError("Missing option '--model'.")
+    if kv_link is not None and prefill_replicas is None:
+        raise InputError(
+            "no cache travels where every copy computes its prompts itself",
+            hint="say with --prefill-replicas how many copies compute them, or leave --kv-link out",
+        )
     if token_times and out_dir is None:
         raise InputError("--token-times are kept with --out", hint="name a folder with --out DIR")
     space = Space(
@@ -270,7 +304,7 @@ def simulate(
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
         calibration=calibration,
     )
-    trial = with_replicas(_one_trial(server, client, run), run, replicas)
+    trial = with_fields(_one_trial(server, client, run), run, fields)
     artifacts = Artifacts(out_dir, STEM) if out_dir else None
     if artifacts:
         _require_free(artifacts)

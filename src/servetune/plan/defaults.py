@@ -28,8 +28,8 @@ def resolved(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
     """The Plan with every silent field filled as its engine would fill it.
 
     `quantization` may stay None: it then means the checkpoint's own storage, which engines
-    take from the checkpoint and have no option for. So may drafts, which no engine makes
-    unasked. Resolving twice changes nothing.
+    take from the checkpoint and have no option for. So may drafts and servers that only compute
+    prompts, which no engine has unasked. Resolving twice changes nothing.
 
     Raises:
         UnknownName: The engine's defaults are not known.

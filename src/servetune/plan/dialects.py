@@ -117,8 +117,14 @@ def settings_of(plan: Plan, engine: str | None = None) -> dict[str, Setting]:
     Order is the dialect's, then `extra` by name, so that equal plans give equal commands.
 
     Raises:
-        PlanError: The plan drafts tokens, and the engine's words for that are not known.
+        PlanError: The plan drafts tokens, or has servers of several kinds, and the engine's words
+            for that are not known.
     """
+    if plan.prefill_replicas is not None:
+        raise PlanError(
+            "servers that only compute prompts are simulated, not started or deployed yet",
+            hint="leave prefill_replicas out, or use servetune simulate",
+        )
     settings: dict[str, Setting] = {}
     for name, field in _names_of(engine or plan.engine).items():
         value = getattr(plan, field)

@@ -215,7 +215,8 @@ def _product(plan: Plan) -> str:
         ("data_parallel", plan.data_parallel),
         ("replicas", plan.replicas),
     )
-    return " x ".join(f"{name} {count}" for name, count in named if count > 1) or "one replica"
+    said = " x ".join(f"{name} {count}" for name, count in named if count > 1) or "one replica"
+    return said + (f", and {plan.prefill_replicas} for prompts" if plan.prefill_replicas else "")
 
 
 def _take(remaining: list[Layer], count: int) -> Iterator[Layer]:

@@ -28,6 +28,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         data_parallel: Copies of the model behind one address, inside the engine.
         expert_parallel: Whether experts are placed whole on devices instead of split.
         replicas: Copies of all of this behind one load balancer.
+        prefill_replicas: Further copies that compute prompts alone and hand their cache over to
+            the `replicas`, which then only decode; `None` where every copy does both.
         max_num_seqs: Sequences that may run in one step.
         max_num_batched_tokens: Tokens that one step may process.
         max_model_len: Longest sequence (prompt and answer) in tokens.
@@ -55,6 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     data_parallel: int = 1
     expert_parallel: bool = False
     replicas: int = 1
+    prefill_replicas: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
@@ -80,6 +83,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "max_model_len",
             "block_tokens",
             "draft_tokens",
+            "prefill_replicas",
         ):
             value = getattr(self, name)
             _require(value is None or value >= 1, name, value, "1 or more")
@@ -99,6 +103,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 "a plan that drafts no tokens has no method or acceptance of drafts",
                 hint="say how many with draft_tokens",
             )
+        if self.prefill_replicas is not None and self.engine not in _HANDING_OVER:
+            raise PlanError(
+                f"{self.engine} computes prompts and decodes in one process",
+                hint=f"prefill_replicas are for {', '.join(_HANDING_OVER)}",
+            )
 
     @property
     def devices_per_replica(self) -> int:
@@ -107,7 +116,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def device_count(self) -> int:
         """Devices that all copies occupy together."""
-        return self.devices_per_replica * self.replicas
+        return self.devices_per_replica * (self.replicas + (self.prefill_replicas or 0))
 
     @property
     def label(self) -> str:
@@ -117,8 +126,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             ("PP", self.pipeline_parallel),
             ("DP", self.data_parallel),
             ("x", self.replicas),
+            ("prefill x", self.prefill_replicas or 0),
         ):
-            if count > 1:
+            if count > (short != "prefill x"):
                 parts.append(f"{short}{count}")
         if self.expert_parallel:
             parts.append("EP")
@@ -129,6 +139,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         parts += [f"{name}={value}" for name, value in self.extra]
         return " ".join(parts)
 
+
+#: Engines that can hand a sequence's cache over to another of their kind.
+_HANDING_OVER = ("vllm", "simulated", "sglang")
 
 _LABELLED = (
     "max_num_seqs",

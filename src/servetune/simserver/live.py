@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Collection
 from typing import Protocol, cast
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.batcher import Batcher, Rules, Sequence
 from servetune.perf.sim.router import Router
+from servetune.perf.sim.schedulers import batcher_of
 from servetune.simserver.account import Account
 from servetune.workload.request import Piece
 
@@ -86,7 +88,7 @@ class LiveEngine:
     def __init__(
         self, rules: Rules, law: StepLaw, *, ranks: int = 1, way_in: WayIn | None = None
     ) -> None:
-        self._ranks = [_Rank(Batcher(rules, law)) for _ in range(ranks)]
+        self._ranks = [_Rank(batcher_of(rules, law)) for _ in range(ranks)]
         self._by_batcher = {id(rank.batcher): rank for rank in self._ranks}
         self._router = Router([[rank.batcher for rank in self._ranks]])
         self._way_in = way_in or WayIn()
@@ -205,6 +207,7 @@ class _Rank:
         self.in_flight -= 1
         self._account.finished["abort"] += 1
         if self.batcher.abort(job):
+            self.batcher.forget(job)
             return
         self._aborted.append(job)
         self.batcher.cut_short(now_s)
@@ -217,7 +220,7 @@ class _Rank:
         if not ends_s:
             self._plan(now_s)
         elif self._told < len(ends_s) - 1:
-            self._tell(list(self.batcher.decoding), now_s)
+            self._tell(self._gains(self._told), now_s)
             self._told += 1
             self._look_ahead()
         else:
@@ -228,7 +231,7 @@ class _Rank:
         """The last step of the stretch: prompts may be through, and sequences may end."""
         batcher = self.batcher
         told_all = self._told == len(batcher.planned_ends_s)  # the stretch was cut behind us
-        decoding, parts = list(batcher.decoding), list(batcher.prefilling)
+        gains, parts = self._gains(batcher.planned_steps - 1), list(batcher.prefilling)
         resumed_s = {
             sequence.index: batcher.ends_s[sequence.stretches[-1][1] - 1]
             for sequence, _ in parts
@@ -237,7 +240,7 @@ class _Rank:
         ended = batcher.commit()
         self._told = 0
         if not told_all:
-            self._tell(decoding, now_s, prefill_tokens=sum(tokens for _, tokens in parts))
+            self._tell(gains, now_s, prefill_tokens=sum(tokens for _, tokens in parts))
         for sequence, _ in parts:
             if sequence.computed == sequence.to_compute:
                 self._tell_prefilled(cast("Job", sequence), now_s, resumed_s.get(sequence.index))
@@ -246,16 +249,25 @@ class _Rank:
         for job in self._aborted:
             if job not in ended:
                 batcher.abort(job)
+                batcher.forget(job)
         self._aborted = []
 
-    def _tell(self, decoding: list[Sequence], now_s: float, *, prefill_tokens: int = 0) -> None:
-        """One token each, to those who had one in the step before as well."""
-        self._account.note_step(len(decoding) + prefill_tokens)
-        if decoding:
-            self._account.note_gaps(now_s - self._told_s, len(decoding))
+    def _gains(self, planned: int) -> list[tuple[Job, int]]:
+        """What each decoding sequence gains in a planned step, counted from the next one on."""
+        batcher = self.batcher
+        step = len(batcher.ends_s) + planned
+        decoding = cast("Collection[Job]", batcher.decoding)
+        return [(job, batcher.gained(job, step)) for job in decoding]
+
+    def _tell(self, gains: list[tuple[Job, int]], now_s: float, *, prefill_tokens: int = 0) -> None:
+        """Their tokens, to those who had some in the step before as well."""
+        self._account.note_step(len(gains) * self.batcher.tokens_each + prefill_tokens)
+        if gains:
+            self._account.note_gaps(now_s - self._told_s, len(gains))
         self._told_s = now_s
-        for job in cast("list[Job]", decoding):
-            job.listener.token()
+        for job, tokens in gains:
+            for _ in range(tokens):
+                job.listener.token()
 
     def _tell_prefilled(self, job: Job, now_s: float, resumed_s: float | None) -> None:
         """The token that comes with the end of a prompt."""
@@ -267,6 +279,7 @@ class _Rank:
         job.listener.token()
 
     def _end(self, job: Job, now_s: float) -> None:
+        self.batcher.forget(job)
         if job in self._aborted:
             return
         self.in_flight -= 1

@@ -73,6 +73,11 @@ def service_of(
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
     rules = rules_of(filled, divided)
+    if rules.variant is not None or filled.prefill_replicas is not None:
+        raise PlanError(
+            "over HTTP one server with vLLM's scheduler is simulated",
+            hint="leave prefill_replicas out and take engine vllm; perf.sim plays the others",
+        )
     if capacity_blocks is not None:
         rules = msgspec.structs.replace(rules, capacity_blocks=capacity_blocks)
     assert filled.max_model_len is not None

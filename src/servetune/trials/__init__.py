@@ -4,7 +4,7 @@ from servetune.trials.measured import Launch, user_command
 from servetune.trials.played import played, played_again
 from servetune.trials.prompting import observed_of
 from servetune.trials.sweep import commands_of, require_one_that_fits, run_trials
-from servetune.trials.trial import Run, Trial, trials_of, with_replicas
+from servetune.trials.trial import Run, Trial, trials_of, with_fields
 
 __all__ = [
     "Launch",
@@ -18,5 +18,5 @@ __all__ = [
     "run_trials",
     "trials_of",
     "user_command",
-    "with_replicas",
+    "with_fields",
 ]

@@ -10,7 +10,7 @@ import msgspec
 from servetune.engines import engine
 from servetune.errors import InputError
 from servetune.perf.sim import Simulation
-from servetune.plan import plan_from_settings
+from servetune.plan import Plan, plan_from_settings
 from servetune.store import TrialRecord, trial_key
 from servetune.trials.measured import DEFAULT_PORT
 from servetune.trials.prompting import observed_of
@@ -19,6 +19,11 @@ from servetune.trials.trial import REPLICAS, Run, Trial, record_of
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
 __all__ = ["played", "played_again"]
+
+#: Settings of what stands around engines; no engine is started with them.
+_BESIDE_ENGINES = (REPLICAS, "prefill_replicas", "kv_link")
+#: And what its command says in other words.
+_SAID_OTHERWISE = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
 
 
 def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
@@ -30,8 +35,9 @@ def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
     """
     results, simulation = simulation_of(trial, run)
     spoken = engine("vllm")  # its words are spoken, whoever's scheduler is simulated
-    command = spoken.command(trial.plan, host="127.0.0.1", port=DEFAULT_PORT)
-    settings = {k: v for k, v in trial.server_args.items() if k != REPLICAS}
+    command = spoken.command(_one_engine(trial.plan), host="127.0.0.1", port=DEFAULT_PORT)
+    silent = (*_BESIDE_ENGINES, *_SAID_OTHERWISE)
+    settings = {k: v for k, v in trial.server_args.items() if k not in silent}
     record = record_of(
         trial,
         run,
@@ -40,6 +46,12 @@ def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
         results=results,
     )
     return record, simulation
+
+
+def _one_engine(plan: Plan) -> Plan:
+    """What each of the plan's engines is started with, but for who hands its cache to whom."""
+    extra = tuple(setting for setting in plan.extra if setting[0] not in _BESIDE_ENGINES)
+    return msgspec.structs.replace(plan, prefill_replicas=None, extra=extra)
 
 
 def played_again(measured: TrialRecord, run: Run) -> TrialRecord:

@@ -74,7 +74,7 @@ def results_of(
         "cached_fraction": simulation.cached_fraction,
         "saturated": simulation.saturated,
         "unfinished": len(simulation.records) - len(finished),
-        "itl_is_tpot": any(record.chunk_tokens for record in finished),
+        "itl_is_tpot": not simulation.each_token,
     }
     return results
 

@@ -18,7 +18,14 @@ from servetune.store import SCHEMA, Failure, TrialConfig, TrialRecord, trial_key
 from servetune.trials.calibrations import KeptCalibration
 from servetune.workload import Observed, Trace, Workload, workload_from_client_args
 
-__all__ = ["REPLICAS", "Run", "Trial", "record_of", "trials_of", "with_replicas"]
+__all__ = [
+    "REPLICAS",
+    "Run",
+    "Trial",
+    "record_of",
+    "trials_of",
+    "with_fields",
+]
 
 #: What a journal calls the copies of a server; no engine has a word for them.
 REPLICAS = "replicas"
@@ -128,11 +135,21 @@ def trials_of(
         ]
 
 
-def with_replicas(trial: Trial, run: Run, replicas: int) -> Trial:
-    """The trial on so many copies of its server behind one balancer."""
-    if replicas == 1:
+def with_fields(trial: Trial, run: Run, fields: Mapping[str, int | float | str | None]) -> Trial:
+    """The trial with fields of its plan that the engine's settings have no words for.
+
+    They stand in the journal among the server's arguments, by the plan's names. One copy is
+    what there is without a word, and `None` says nothing.
+
+    Raises:
+        PlanError: The plan contradicts itself with them.
+    """
+    said = {name: value for name, value in fields.items() if value is not None}
+    if said.get(REPLICAS) == 1:
+        del said[REPLICAS]
+    if not said:
         return trial
-    server_args = {**trial.server_args, REPLICAS: replicas}
+    server_args = {**trial.server_args, **said}
     return msgspec.structs.replace(
         trial,
         key=trial_key(
@@ -144,7 +161,7 @@ def with_replicas(trial: Trial, run: Run, replicas: int) -> Trial:
             simulated=run.simulated,
         ),
         server_args=server_args,
-        plan=msgspec.structs.replace(trial.plan, replicas=replicas),
+        plan=msgspec.structs.replace(trial.plan, **said),
     )
 
 

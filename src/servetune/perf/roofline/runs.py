@@ -74,6 +74,7 @@ def price_runs(
 
     Raises:
         UnknownName: A plan's engine has no known defaults.
+        PlanError: A plan has servers of several kinds.
     """
     if not runs:
         return []
@@ -100,6 +101,11 @@ def closed_loops(runs: Sequence[Run]) -> tuple[ClosedLoops, list[str | None]]:
     priced, plans, kv_tokens, misfits = [], [], [], []
     for run in runs:
         plan = resolved(run.plan, run.shape, run.node.device)
+        if plan.prefill_replicas is not None:
+            raise PlanError(
+                "there is no formula for servers that only compute prompts",
+                hint="servetune simulate plays them",
+            )
         key = (id(run.shape), *(getattr(plan, name) for name in _READ_BY_OPERATIONS))
         if key not in work:
             work[key] = operations(plan, run.shape)

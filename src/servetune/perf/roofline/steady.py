@@ -26,6 +26,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from servetune.errors import PlanError
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.roofline.step import StepLaw
 from servetune.plan.plan import Plan
@@ -121,6 +122,11 @@ class SteadyState:
     ) -> None:
         assert plan.max_num_seqs is not None
         assert plan.max_num_batched_tokens is not None
+        if plan.prefill_replicas is not None:
+            raise PlanError(
+                "there is no formula for servers that only compute prompts",
+                hint="servetune simulate plays them",
+            )
         self.moments = moments
         self.first_token_factor = first_token_factor
         self._law = law

@@ -28,7 +28,7 @@ from servetune.perf.roofline.ops import (
 )
 from servetune.plan.plan import Plan
 
-__all__ = ["Part", "StepLaw", "exchange_group", "step_law"]
+__all__ = ["FloatArray", "Part", "StepLaw", "exchange_group", "step_law"]
 
 #: What a device spends a step's time on: an operation, `elementwise` (norms, rotary, gates),
 #: `sampling`, or `agreement` with other devices.
@@ -157,8 +157,17 @@ class StepLaw:
             steps: How many.
         """
         contexts = context_tokens + sequences * np.arange(steps, dtype=np.float64)
+        return self.decode_steps_s(sequences, contexts)
+
+    def decode_steps_s(self, sequences: int, contexts: FloatArray) -> FloatArray:
+        """Seconds of decode steps of the same sequences; shape as `contexts`.
+
+        Args:
+            sequences: Running sequences, the same in all steps.
+            contexts: `Step.decode_context_tokens` of each step.
+        """
         tokens = sequences * self.tokens_each
-        device_s = np.full(steps, self._dense_seconds(tokens, tokens))
+        device_s = np.full(len(contexts), self._dense_seconds(tokens, tokens))
         if self._drafted:
             device_s += self._drafting_s(sequences)
         for op, _, key_s in self._attentions:

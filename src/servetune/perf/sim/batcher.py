@@ -34,11 +34,12 @@ from typing import Literal
 
 import msgspec
 
-from servetune.perf.roofline.step import StepLaw
-from servetune.perf.sim.kvcache import Block, PagedCache, Run, block_keys
+from servetune.perf.roofline.step import FloatArray, StepLaw
+from servetune.perf.sim.kvcache import Block, Hit, PagedCache, Run, block_keys
+from servetune.perf.sim.variants import Variant
 from servetune.workload.request import Piece
 
-__all__ = ["Batcher", "Policy", "Rules", "Sequence"]
+__all__ = ["Answer", "Batcher", "InOrder", "Policy", "Rules", "Sequence"]
 
 Policy = Literal["fcfs", "priority"]
 
@@ -53,6 +54,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         whole_prompt_fits: Whether a prompt waits until all of it would fit the cache, and
             not only its first part (vLLM's `scheduler_reserve_full_isl`).
         async_scheduling: Whether a step is composed while the one before it runs.
+        draft_tokens: Drafted for every decoding sequence and verified in its next step.
+        draft_acceptance_fraction: Chance that a draft is right if those before it were.
+        lookahead_tokens: Room in the cache that the drafter writes to, beyond what is verified.
+        seed: Of the luck of drafts.
+        variant: Whose scheduler it is, where it is not vLLM's.
     """
 
     max_num_seqs: int
@@ -65,6 +71,25 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = "fcfs"
     whole_prompt_fits: bool = True
     async_scheduling: bool = False
+    draft_tokens: int = 0
+    draft_acceptance_fraction: float = 0.0
+    lookahead_tokens: int = 0
+    seed: int = 1
+    variant: Variant | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What one sequence got, and when.
+
+    Attributes:
+        tokens: All of them.
+        times_s: Of each piece.
+        chunk_tokens: Tokens of each piece; empty where each is one.
+    """
+
+    tokens: int
+    times_s: tuple[float, ...]
+    chunk_tokens: tuple[int, ...] = ()
 
 
 class Sequence:
@@ -79,11 +104,14 @@ class Sequence:
         admitted_s: When its prompt was first taken up; `None` while it waits.
         cached_tokens: Of the prompt, what the prefix cache had on first admission.
         pieces: Of known content, from the first token on.
+        brought_tokens: Of the prompt, what another engine computed and handed over; 0 once
+            it lies in this one's cache.
     """
 
     __slots__ = (
         "admitted_s",
         "arrived",
+        "brought_tokens",
         "cached_tokens",
         "computed",
         "finish_step",
@@ -111,12 +139,14 @@ class Sequence:
         *,
         pieces: tuple[Piece, ...] = (),
         priority: int = 0,
+        brought_tokens: int = 0,
     ) -> None:
         self.index = index
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
         self.pieces = pieces
         self.priority = priority
+        self.brought_tokens = brought_tokens
         self.to_compute = prompt_tokens
         self.computed = 0
         self.generated = 0
@@ -148,6 +178,7 @@ class Batcher:
         ends_s: When each committed step ended.
         busy_s: Time in steps.
         preemptions: Sequences that lost their cache.
+        tokens_each: That a decoding sequence computes in a step.
         admitted_prompt_tokens: Of all prompts that were admitted, each counted once.
         cached_prompt_tokens: Of those, what the prefix cache had.
     """
@@ -166,8 +197,11 @@ class Batcher:
         )
         self._law = law
         self._rules = rules
-        self._max_seqs = min(rules.max_num_seqs, rules.max_num_batched_tokens)
-        self._waiting: _Waiting = _ByPriority() if rules.policy == "priority" else _InOrder()
+        self.tokens_each = 1 + rules.draft_tokens
+        self._max_seqs = max(
+            1, min(rules.max_num_seqs, rules.max_num_batched_tokens // self.tokens_each)
+        )
+        self._waiting: _Waiting = _ByPriority() if rules.policy == "priority" else InOrder()
         self._decoding: dict[int, Sequence] = {}  # in order of admission
         self._cut: Sequence | None = None  # its prompt was cut by the budget
         self._paused: list[Sequence] = []  # miss the planned step
@@ -217,7 +251,7 @@ class Batcher:
 
     def planned_tokens(self) -> dict[int, int]:
         """Tokens of each sequence, by index, in each of the planned steps."""
-        tokens = dict.fromkeys(self._decoding, 1)
+        tokens = dict.fromkeys(self._decoding, self.tokens_each)
         tokens.update((sequence.index, part) for sequence, part in self._parts)
         return tokens
 
@@ -296,8 +330,8 @@ class Batcher:
         """Let the planned steps have happened; the sequences that ended, in order."""
         first, steps = len(self.ends_s), len(self._planned_ends_s)
         if steps > 1:  # the first step's blocks were taken when it was planned
-            self.cache.take(self.cache.growth_blocks(first + 1, steps - 1))
-        self._context_tokens += steps * len(self._decoding)
+            self.cache.take(self._growth_blocks(first + 1, steps - 1))
+        self._context_tokens += self._growth_tokens(first, steps)
         self.ends_s += self._planned_ends_s
         self.busy_s += self._planned_ends_s[-1] - self._start_s
         self._planned_ends_s = []
@@ -322,14 +356,13 @@ class Batcher:
             return True
         if self._planned_ends_s:
             return False
-        length = sequence.computed
+        step = len(self.ends_s)
+        length, blocks = self._held(sequence, step)
         if sequence is self._cut:
             self._cut = None
         else:
-            step = len(self.ends_s)
-            length = sequence.length_at_step_0 + step
             self._leave_batch(sequence, step)
-        self.cache.give_back(sequence, length, wanted=False)
+        self.cache.give_back(sequence, length, wanted=False, blocks=blocks)
         return True
 
     def stop(self, now_s: float) -> list[Sequence]:
@@ -343,7 +376,41 @@ class Batcher:
             self.busy_s += now_s - since_s
         return ended
 
-    def stretches_of(self, sequence: Sequence) -> list[tuple[int, int]]:
+    def answer_of(self, sequence: Sequence, *, each_token: bool = True) -> Answer:
+        """What it got in all committed steps.
+
+        Args:
+            sequence: Any that was enqueued here.
+            each_token: Otherwise an answer is two pieces, its first token and the rest.
+        """
+        stretches, ends_s = self._stretches_of(sequence), self.ends_s
+        tokens = sum(stop - first for first, stop in stretches)
+        if each_token:
+            times_s = tuple(end_s for first, stop in stretches for end_s in ends_s[first:stop])
+            return Answer(tokens, times_s)
+        if tokens < 2:
+            return Answer(tokens, tuple(ends_s[first] for first, _ in stretches))
+        return Answer(
+            tokens, (ends_s[stretches[0][0]], ends_s[stretches[-1][1] - 1]), (1, tokens - 1)
+        )
+
+    def gained(self, _sequence: Sequence, _step: int) -> int:
+        """Tokens that a decoding sequence gains in a planned step, by its number."""
+        return 1
+
+    def forget(self, sequence: Sequence) -> None:
+        """Its answer has been read; nobody asks for it again."""
+
+    def ended_s(self, sequence: Sequence) -> float:
+        """When one that has all its tokens got the last of them."""
+        return self.ends_s[sequence.stretches[-1][1] - 1]
+
+    @property
+    def steps(self) -> int:
+        """Forward passes so far."""
+        return len(self.ends_s)
+
+    def _stretches_of(self, sequence: Sequence) -> list[tuple[int, int]]:
         """Pairs (first step, step after the last) in which it got tokens so far."""
         if self._decoding.get(sequence.index) is not sequence:
             return sequence.stretches
@@ -363,13 +430,13 @@ class Batcher:
             self.cache.give_back(sequence, sequence.computed, wanted=False)
         self._leaving = []
 
-    def _end(self, sequence: Sequence, length: int) -> None:
-        """It has all its tokens, and `length` of its tokens lie in the cache."""
+    def _end(self, sequence: Sequence, length: int, blocks: int) -> None:
+        """It has all its tokens, and `length` of its tokens lie in so many blocks."""
         if self._rules.async_scheduling:
             sequence.computed = length
             self._leaving.append(sequence)
         else:
-            self.cache.give_back(sequence, length, wanted=False)
+            self.cache.give_back(sequence, length, wanted=False, blocks=blocks)
 
     def _store_next_tokens(self) -> None:
         """Take the blocks of the next step's running sequences; preempt where they lack."""
@@ -377,10 +444,10 @@ class Batcher:
         by_priority = self._rules.policy == "priority"
         tokens = blocks = 0
         if cut is not None:
-            budget = self._rules.max_num_batched_tokens - len(self._decoding)
+            budget = self._rules.max_num_batched_tokens - self._decode_tokens
             tokens = min(cut.to_compute - cut.computed, budget)
             blocks = self._more_blocks(cut, cut.computed + tokens)
-        growth_blocks = self.cache.growth_blocks(step, 1)
+        growth_blocks = self._growth_blocks(step, 1)
         if by_priority and growth_blocks + blocks > self.cache.free_blocks:
             self._store_by_priority(step)
             return
@@ -390,7 +457,7 @@ class Batcher:
             taken += self.cache.free_blocks
             self.cache.take(self.cache.free_blocks)
             self._preempt(self._last_admitted())
-            growth_blocks = self.cache.growth_blocks(step, 1)
+            growth_blocks = self._growth_blocks(step, 1)
         self.cache.take(growth_blocks - taken)
         if self._cut is None:
             return
@@ -474,32 +541,80 @@ class Batcher:
         if not self._waiting:
             return
         rules, cache = self._rules, self.cache
-        budget = rules.max_num_batched_tokens - len(self._decoding)
+        budget = rules.max_num_batched_tokens - self._decode_tokens
         budget -= sum(tokens for _, tokens in self._parts)
         self._remember_answers()
         while self._waiting and budget > 0 and self._in_step < self._max_seqs:
             sequence = self._waiting.first()
             hit = cache.find(sequence, (sequence.to_compute - 1) // rules.block_tokens)
             found = hit.blocks * rules.block_tokens
+            if sequence.brought_tokens:
+                hit, found = Hit([], 0), sequence.brought_tokens
             tokens = min(sequence.to_compute - found, budget)
             whole = found + tokens == sequence.to_compute
             if not whole and not rules.chunked_prefill:
                 return
             length = sequence.to_compute if rules.whole_prompt_fits else found + tokens
+            length += rules.lookahead_tokens
             if cache.blocks_for(length) - hit.blocks + hit.free_blocks > cache.free_blocks:
                 return
             self._waiting.remove_first()
             if sequence.order < 0:
                 sequence.admitted_s = self._start_s
-                sequence.cached_tokens = found
-                self.admitted_prompt_tokens += sequence.prompt_tokens
-                self.cached_prompt_tokens += found
+                if not sequence.brought_tokens:
+                    sequence.cached_tokens = found
+                    self.admitted_prompt_tokens += sequence.prompt_tokens
+                    self.cached_prompt_tokens += found
             sequence.order = self._admitted
             self._admitted += 1
             cache.adopt(sequence, hit)
+            if sequence.brought_tokens:
+                cache.take(cache.blocks_for(found))
+                sequence.brought_tokens = 0
             sequence.computed = found
             self._add_part(sequence, tokens, self._more_blocks(sequence, found + tokens))
             budget -= tokens
+
+    # What decoding sequences gain and hold: one token a step here, `drafts` has more.
+
+    @property
+    def _decode_tokens(self) -> int:
+        """Tokens of all decoding sequences in one step."""
+        return self.tokens_each * len(self._decoding)
+
+    def _length_before(self, sequence: Sequence, step: int) -> int:
+        """Tokens of a decoding sequence in the cache when `step` begins."""
+        return sequence.length_at_step_0 + step
+
+    def _held(self, sequence: Sequence, step: int, *, ahead: bool = False) -> tuple[int, int]:
+        """Tokens and blocks that one has in the cache when `step` begins.
+
+        Args:
+            sequence: It decodes, or its prompt is cut.
+            step: The step.
+            ahead: Whether it has the next token's block by then.
+        """
+        if sequence is self._cut:
+            length = sequence.computed
+        else:
+            length = self._length_before(sequence, step) + ahead
+        return length, self.cache.blocks_for(length)
+
+    def _growth_blocks(self, first_step: int, steps: int) -> int:
+        """Blocks that decoding sequences take in `steps` steps."""
+        return self.cache.growth_blocks(first_step, steps)
+
+    def _growth_tokens(self, _first_step: int, steps: int) -> int:
+        """Tokens that decoding sequences gain in `steps` steps."""
+        return steps * len(self._decoding)
+
+    def _steps_that_fit(self, first_step: int, wanted_steps: int) -> int:
+        """The most of `wanted_steps` steps whose growth the free blocks can hold."""
+        return self.cache.steps_that_fit(first_step, wanted_steps)
+
+    def _decode_durations_s(self, context_tokens: int, steps: int) -> FloatArray:
+        """Of the next steps, all of which only decode; shape (steps,)."""
+        return self._law.decode_run_s(len(self._decoding), context_tokens, steps)
 
     @property
     def _in_step(self) -> int:
@@ -522,7 +637,8 @@ class Batcher:
         # Composed ahead, the token of the step before is not known yet.
         told = step if self._rules.async_scheduling else step + 1
         for sequence in self._answering.values():
-            self.cache.remember(sequence, (sequence.length_at_step_0 + told) // size)
+            length = self._length_before(sequence, step) + told - step
+            self.cache.remember(sequence, length // size)
         for sequence in self._leaving:
             self.cache.remember(sequence, self._told_tokens(sequence) // size)
 
@@ -547,7 +663,7 @@ class Batcher:
         completed = sum(seq.computed + part == seq.to_compute for seq, part in self._parts)
         decoding = len(self._decoding)
         return self._law.seconds(
-            tokens, pairs, completed, decoding, self._context_tokens + decoding
+            tokens, pairs, completed, decoding, self._context_tokens + self._decode_tokens
         )
 
     def _decode_run(self, now_s: float, *, single: bool) -> list[float]:
@@ -555,11 +671,11 @@ class Batcher:
         step, decoding = len(self.ends_s), len(self._decoding)
         steps = 1
         if not single:  # the first step's blocks are taken
-            steps += self.cache.steps_that_fit(step + 1, self._next_finish() - step)
-        context_tokens = self._context_tokens + decoding
+            steps += self._steps_that_fit(step + 1, self._next_finish() - step)
+        context_tokens = self._context_tokens + self._decode_tokens
         if steps == 1:
             return [now_s + self._law.seconds(0, 0.0, 0, decoding, context_tokens)]
-        durations_s = self._law.decode_run_s(decoding, context_tokens, steps)
+        durations_s = self._decode_durations_s(context_tokens, steps)
         ends_s: list[float] = (now_s + durations_s.cumsum()).tolist()
         return ends_s
 
@@ -580,7 +696,8 @@ class Batcher:
                 self._cut = sequence
             elif sequence.generated + 1 == sequence.output_tokens:
                 sequence.stretches.append((step, step + 1))
-                self._end(sequence, sequence.computed)
+                blocks = self.cache.blocks_for(sequence.computed + self._rules.lookahead_tokens)
+                self._end(sequence, sequence.computed, blocks)
                 ended.append(sequence)
             else:
                 self._join_batch(sequence, step, sequence.computed - (step + 1))
@@ -589,14 +706,20 @@ class Batcher:
 
     def _join_batch(self, sequence: Sequence, step: int, length_at_step_0: int) -> None:
         """Let it decode; the first token of this stretch comes at the end of `step`."""
+        finish_step = step + sequence.output_tokens - sequence.generated - 1
+        self._enter_batch(sequence, step, finish_step, length_at_step_0)
+        self.cache.start_growing(length_at_step_0)
+
+    def _enter_batch(
+        self, sequence: Sequence, step: int, finish_step: int, length_at_step_0: int
+    ) -> None:
         sequence.first_step = step
-        sequence.finish_step = step + sequence.output_tokens - sequence.generated - 1
+        sequence.finish_step = finish_step
         sequence.length_at_step_0 = length_at_step_0
         self._decoding[sequence.index] = sequence
         if len(sequence.keys) * self._rules.block_tokens > sequence.to_compute:
             self._answering[sequence.index] = sequence
         self._context_tokens += sequence.computed
-        self.cache.start_growing(sequence.length_at_step_0)
         heapq.heappush(self._finishes, (sequence.finish_step, sequence.order, sequence))
 
     def _decodes_done(self, next_step: int) -> list[Sequence]:
@@ -604,8 +727,9 @@ class Batcher:
         while self._finishes and self._finishes[0][0] < next_step:
             step, _, sequence = heapq.heappop(self._finishes)
             if sequence.index in self._decoding and sequence.finish_step == step:
+                length, blocks = self._held(sequence, next_step)
                 self._leave_batch(sequence, next_step)
-                self._end(sequence, sequence.length_at_step_0 + next_step)
+                self._end(sequence, length, blocks)
                 ended.append(sequence)
         return ended
 
@@ -627,22 +751,22 @@ class Batcher:
             told = self._told_tokens(sequence)
             self.cache.give_back(sequence, sequence.computed, wanted=False, told_tokens=told)
             return
+        step = len(self.ends_s)
+        length, blocks = self._held(sequence, step, ahead=ahead)
+        told = length
         if sequence is self._cut:
             self._cut = None
-            length = told = sequence.computed
         else:
-            step = len(self.ends_s)
-            length = told = sequence.length_at_step_0 + step + ahead
             if self._rules.async_scheduling:
                 told = max(length - 1, sequence.to_compute)
             self._leave_batch(sequence, step)
-        self.cache.give_back(sequence, length, wanted=True, told_tokens=told)
+        self.cache.give_back(sequence, length, wanted=True, told_tokens=told, blocks=blocks)
         sequence.to_compute = sequence.prompt_tokens + sequence.generated
         sequence.computed = 0
         self._waiting.put_back(sequence)
 
 
-class _InOrder(deque[Sequence]):
+class InOrder(deque[Sequence]):
     """First come, first served; who lost its cache is first again."""
 
     def first(self) -> Sequence:
@@ -683,4 +807,4 @@ class _ByPriority:
         heapq.heapify(self._heap)
 
 
-_Waiting = _InOrder | _ByPriority
+_Waiting = InOrder | _ByPriority

@@ -121,7 +121,13 @@ class PagedCache:
             self._evict(blocks)
 
     def give_back(
-        self, holder: Holder, tokens: int, *, wanted: bool, told_tokens: int | None = None
+        self,
+        holder: Holder,
+        tokens: int,
+        *,
+        wanted: bool,
+        told_tokens: int | None = None,
+        blocks: int | None = None,
     ) -> None:
         """Free all blocks of a sequence that has `tokens` tokens in the cache.
 
@@ -130,8 +136,9 @@ class PagedCache:
             tokens: Its length in the cache.
             wanted: Whether it will come back and look for them.
             told_tokens: Of these, those that the scheduler knows by now; `None` for all.
+            blocks: That it holds, room for drafts included; `None` where there is none.
         """
-        blocks = self.blocks_for(tokens)
+        blocks = self.blocks_for(tokens) if blocks is None else blocks
         self.free_blocks += blocks
         if self._prefix_caching:
             full = (tokens if told_tokens is None else told_tokens) // self.block_tokens

@@ -10,25 +10,30 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from servetune.errors import PlanError
+from servetune.errors import PlanError, UnknownName
 from servetune.hardware.device import Node
 from servetune.metrics.record import Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.closed_loop import clump_share
 from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.likeness import place_of
 from servetune.perf.roofline.step import StepLaw, step_law
-from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.batcher import Answer, Batcher, Policy, Rules, Sequence
 from servetune.perf.sim.gauge import Gauge
 from servetune.perf.sim.kernel import Agenda
-from servetune.perf.sim.router import Router
-from servetune.plan import Memory, Plan, check_fits, check_parallel, resolved
+from servetune.perf.sim.prefill import PrefillBatcher
+from servetune.perf.sim.router import Router, Routing
+from servetune.perf.sim.schedulers import batcher_of, variant_of
+from servetune.perf.sim.transfer import Transfer, transfer_of
+from servetune.perf.sim.variants import Sglang, Tgi
+from servetune.plan import Memory, Plan, Setting, check_fits, check_parallel, resolved
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
 
-__all__ = ["Simulation", "rules_of", "run_requests", "simulate"]
+__all__ = ["Handover", "Simulation", "routing_of", "rules_of", "run_requests", "simulate"]
 
 #: An open-loop run counts as saturated when this share of its requests had not begun to be
 #: served when the last one became due.
@@ -51,6 +56,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
         admitted_s: When each record's prompt was first taken up; `None` where the run was
             stopped before.
         kv_use: Share of all KV blocks in use, as `Gauge.points`.
+        each_token: Whether records have the time of every token that came on its own.
     """
 
     records: tuple[Record, ...]
@@ -63,6 +69,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     saturated: bool
     admitted_s: tuple[float | None, ...] = ()
     kv_use: tuple[tuple[float, float], ...] = ()
+    each_token: bool = True
 
 
 def simulate(
@@ -75,6 +82,8 @@ def simulate(
     calibration: Calibration | None = None,
     stop_s: float | None = None,
     each_token: bool = True,
+    routing: Routing | None = None,
+    transfer: Transfer | None = None,
 ) -> Simulation:
     """Run a workload on a plan in virtual time.
 
@@ -92,18 +101,22 @@ def simulate(
         stop_s: When the run is stopped, whatever is under way; `None` for the workload's
             own duration, or to let it end.
         each_token: Whether records have the time of every token; see `run_requests`.
+        routing: Among data-parallel ranks; `None` for what the plan's engine does.
+        transfer: How prompts' caches travel to those that decode, where the plan has
+            `prefill_replicas`; `None` for what the node's link does.
 
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
     """
-    if plan.draft_tokens is not None:
-        raise PlanError(
-            "drafted tokens are not simulated", hint="servetune estimate prices them by formula"
-        )
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = rules_of(filled, divided)
+    rules = rules_of(filled, divided, seed=workload.seed)
+    handover = None
+    if filled.prefill_replicas is not None:
+        if transfer is None:
+            transfer = transfer_of(filled, node, divided, network=_by_network(filled))
+        handover = Handover(filled.prefill_replicas, transfer)
     requests = workload.requests()
     for request in requests:
         _check_context(request, filled)
@@ -127,6 +140,8 @@ def simulate(
         ranks=filled.data_parallel,
         stop_s=workload.duration_s if stop_s is None else stop_s,
         each_token=each_token,
+        routing=routing or routing_of(filled),
+        handover=handover,
     )
 
 
@@ -181,6 +196,8 @@ def run_requests(
     ranks: int = 1,
     stop_s: float | None = None,
     each_token: bool = True,
+    routing: Routing = "waiting_first",
+    handover: Handover | None = None,
 ) -> Simulation:
     """Serve requests with `replicas` times `ranks` batchers under one law of step times.
 
@@ -203,12 +220,19 @@ def run_requests(
             two pieces, its first token and the rest: latencies, TPOT and throughputs stay
             exact, gaps between tokens become each request's mean gap, and a million
             requests need a third of the memory.
+        routing: Among data-parallel ranks.
+        handover: Where the `replicas` only decode what others have computed; `ranks` are those
+            of each of them too.
 
     Raises:
         PlanError: A request could never be served, or due times run backwards.
     """
     _check_possible(requests, rules)
-    groups = [[Batcher(rules, law) for _ in range(ranks)] for _ in range(replicas)]
+    takers: list[PrefillBatcher] = []
+    if handover is not None:
+        alone = msgspec.structs.replace(rules, draft_tokens=0, lookahead_tokens=0)
+        takers = [PrefillBatcher(alone, law) for _ in range(ranks * handover.replicas)]
+    groups = [[batcher_of(rules, law) for _ in range(ranks)] for _ in range(replicas)]
     run = _Run(
         requests,
         groups,
@@ -217,15 +241,18 @@ def run_requests(
         way_in_s=(request_s, prompt_token_s),
         waits=closed_loop_waits or ClosedLoopWaits(),
         each_token=each_token,
+        routing=routing,
+        takers=takers,
+        transfer=handover.transfer if handover else None,
     )
     run.play(math.inf if stop_s is None else stop_s)
-    batchers = [batcher for group in groups for batcher in group]
+    batchers = [*takers, *(batcher for group in groups for batcher in group)]
     records = tuple(record for record in run.records if record is not None)
     admitted_tokens = sum(batcher.admitted_prompt_tokens for batcher in batchers)
     cached_tokens = sum(batcher.cached_prompt_tokens for batcher in batchers)
     return Simulation(
         records=records,
-        steps=sum(len(batcher.ends_s) for batcher in batchers),
+        steps=sum(batcher.steps for batcher in batchers),
         busy_s=sum(batcher.busy_s for batcher in batchers) / len(batchers),
         duration_s=max((record.end_s for record in records), default=0.0),
         kv_peak_fraction=max(b.cache.peak_blocks / b.cache.capacity_blocks for b in batchers),
@@ -234,16 +261,40 @@ def run_requests(
         saturated=run.saturated,
         admitted_s=tuple(run.admitted_s[record.index] for record in records),
         kv_use=run.kv_use.points(),
+        each_token=each_token,
     )
 
 
-def rules_of(plan: Plan, divided: Memory) -> Rules:
-    """What bounds a step of a resolved Plan whose memory divides like that."""
+def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
+    """What bounds a step of a resolved Plan whose memory divides like that.
+
+    Args:
+        plan: Resolved.
+        divided: Its memory.
+        seed: Of the luck of drafts.
+
+    Raises:
+        PlanError: Two of its settings are not played together.
+    """
     assert plan.max_num_seqs is not None
     assert plan.max_num_batched_tokens is not None
     assert plan.block_tokens is not None
     # vLLM's words for what has no neutral name, as the user spelt them.
     further = {name.lstrip("-").replace("-", "_"): value for name, value in plan.extra}
+    policy: Policy = "priority" if further.get("scheduling_policy") == "priority" else "fcfs"
+    if plan.draft_tokens and (policy == "priority" or further.get("async_scheduling") is True):
+        raise PlanError(
+            "drafted tokens are simulated first come, first served, and with steps composed "
+            "one after another",
+            hint="leave scheduling_policy and async_scheduling out, or the drafts",
+        )
+    variant = variant_of(plan)
+    if variant is not None and (plan.draft_tokens or plan.prefill_replicas):
+        raise PlanError(
+            f"drafts and servers for prompts alone are simulated with vLLM's scheduler, "
+            f"not with {plan.engine}'s",
+            hint="take engine vllm, or leave draft_tokens and prefill_replicas out",
+        )
     block_bytes = plan.block_tokens * divided.kv_bytes_per_token
     state_blocks = math.ceil(divided.state_bytes_per_sequence / block_bytes)
     return Rules(
@@ -255,9 +306,48 @@ def rules_of(plan: Plan, divided: Memory) -> Rules:
         state_blocks=state_blocks,
         # A block of tokens does not bring back the state after them.
         prefix_caching=bool(plan.prefix_caching) and not state_blocks,
-        policy="priority" if further.get("scheduling_policy") == "priority" else "fcfs",
+        policy=policy,
         async_scheduling=further.get("async_scheduling") is True,
+        draft_tokens=plan.draft_tokens or 0,
+        draft_acceptance_fraction=acceptance_of(plan) if plan.draft_tokens else 0.0,
+        lookahead_tokens=drafts_on_device(plan),
+        seed=seed,
+        variant=variant,
     )
+
+
+def routing_of(plan: Plan) -> Routing:
+    """How a plan's engine chooses among its data-parallel ranks.
+
+    That is what its setting `load_balance_method` says, by SGLang's names or by `ROUTINGS`;
+    without it SGLang takes turns and vLLM looks at who waits.
+
+    Raises:
+        UnknownName: There is no such method, or it is not played.
+    """
+    usual: Routing = "round_robin" if plan.engine == "sglang" else "waiting_first"
+    methods: dict[Setting, Routing] = {
+        None: usual,
+        "auto": usual,
+        "total_requests": "shortest_queue",
+        "waiting_first": "waiting_first",
+        "cache_pressure": "cache_pressure",
+        "round_robin": "round_robin",
+        "shortest_queue": "shortest_queue",
+    }
+    said = dict(plan.extra).get("load_balance_method")
+    if said not in methods:
+        names = [str(name) for name in methods if name]
+        raise UnknownName("load_balance_method", str(said), names)
+    return methods[said]
+
+
+def _by_network(plan: Plan) -> bool:
+    """Whether caches travel between machines, by the setting `kv_link`."""
+    said = dict(plan.extra).get("kv_link", "node")
+    if said not in ("node", "network"):
+        raise UnknownName("kv_link", str(said), ("node", "network"))
+    return said == "network"
 
 
 def _check_context(request: Request, plan: Plan) -> None:
@@ -272,6 +362,11 @@ def _check_context(request: Request, plan: Plan) -> None:
 def _check_possible(requests: tuple[Request, ...], rules: Rules) -> None:
     """What would wait for ever is refused before the run starts."""
     cache_tokens = max(0, rules.capacity_blocks - rules.state_blocks) * rules.block_tokens
+    drafted = rules.draft_tokens + rules.lookahead_tokens
+    if rules.variant is not None:  # whole answers, the last token included, are kept room for
+        drafted = 2 if isinstance(rules.variant, Sglang) else 1
+        if isinstance(rules.variant, Tgi) and rules.variant.max_batch_total_tokens:
+            cache_tokens = min(cache_tokens, rules.variant.max_batch_total_tokens)
     latest_s = 0.0
     for request in requests:
         if request.due_s < latest_s:
@@ -280,7 +375,9 @@ def _check_possible(requests: tuple[Request, ...], rules: Rules) -> None:
                 hint="sort the requests by due time",
             )
         latest_s = request.due_s
-        if request.input_tokens + request.output_tokens - 1 > cache_tokens:  # the last is not kept
+        # The last token is not kept, but drafts after it need their room.
+        kept = request.input_tokens + request.output_tokens - 1 + drafted
+        if kept > cache_tokens:
             raise PlanError(
                 f"{_shown(request)}, more than the whole KV cache of {cache_tokens}",
                 hint="more tensor_parallel, a narrower kv_cache_dtype or shorter requests",
@@ -304,21 +401,40 @@ def known_pieces(request: Request) -> tuple[Piece, ...]:
     return (*request.prefix, (request.answer_id, request.output_tokens))
 
 
-class _Journey:
-    """What the user saw of one request, and where it is served."""
+class Handover(msgspec.Struct, frozen=True):
+    """Engines that compute prompts for those that decode.
 
-    __slots__ = ("batcher", "due_s", "sent_s", "sequence")
+    Attributes:
+        replicas: How many of them.
+        transfer: Of the cache, from any of them.
+    """
+
+    replicas: int
+    transfer: Transfer
+
+
+class _Journey:
+    """What the user saw of one request, and where it is served.
+
+    Attributes:
+        taken: Its prompt, where another engine than the one that decodes computes it.
+        taker: That engine.
+    """
+
+    __slots__ = ("batcher", "due_s", "sent_s", "sequence", "taken", "taker")
 
     def __init__(self, due_s: float) -> None:
         self.due_s = due_s
         self.sent_s: float | None = None
         self.batcher: Batcher | None = None
         self.sequence: Sequence | None = None
+        self.taken: Sequence | None = None
+        self.taker: PrefillBatcher | None = None
 
 
 #: At equal times arrivals come before the batches that could take them.
 _ARRIVAL, _STEP = 0, 1
-_Kind = Literal["due", "arrive"]
+_Kind = Literal["due", "arrive", "arrived_cache"]
 _Event = tuple[_Kind, int] | tuple[Batcher, float]
 
 
@@ -342,6 +458,9 @@ class _Run:
         way_in_s: tuple[float, float],
         waits: ClosedLoopWaits,
         each_token: bool,
+        routing: Routing,
+        takers: list[PrefillBatcher],
+        transfer: Transfer | None,
     ) -> None:
         self.records: list[Record | None] = [None] * len(requests)
         self.admitted_s: list[float | None] = [None] * len(requests)
@@ -349,7 +468,11 @@ class _Run:
         self.saturated = False
         self._requests = requests
         self._groups = groups
-        self._router = Router(groups)
+        self._router = Router(groups, routing)
+        self._takers = Router([takers]) if takers else None
+        self._transfer = transfer
+        self._sender_free_s: dict[int, float] = {}  # by id of its engine
+        self._batchers = [*takers, *(batcher for group in groups for batcher in group)]
         self._closed_loop = closed_loop
         self._limit = max_concurrency or len(requests)
         self._request_s, self._prompt_token_s = way_in_s
@@ -375,15 +498,18 @@ class _Run:
                 self._due(event[1], now_s)
             elif event[0] == "arrive":
                 self._arrive(event[1], now_s)
+            elif event[0] == "arrived_cache":
+                self._arrived_cache(event[1], now_s)
             else:
                 self._step_ended(event[0], event[1], now_s)
 
     def _stop(self, stop_s: float) -> None:
         if self._due_count < len(self._requests):
             self._judge_backlog()
-        for group in self._groups:
-            for batcher in group:
-                self._answered(batcher.stop(stop_s), batcher)
+        for batcher in self._batchers:
+            ended = batcher.stop(stop_s)
+            if not isinstance(batcher, PrefillBatcher):
+                self._answered(ended, batcher)
         for index, journey in self._journeys.items():
             if journey.sent_s is not None or not self._closed_loop:
                 self._record(index, journey, end_s=stop_s)
@@ -392,37 +518,26 @@ class _Run:
         for sequence in sequences:
             self._in_flight -= 1
             journey = self._journeys.pop(sequence.index)
-            last_step = sequence.stretches[-1][1] - 1
-            self._record(sequence.index, journey, end_s=batcher.ends_s[last_step], whole=True)
+            self._record(sequence.index, journey, end_s=batcher.ended_s(sequence), whole=True)
+            batcher.forget(sequence)
 
     def _record(self, index: int, journey: _Journey, *, end_s: float, whole: bool = False) -> None:
         """Keep what one request did, its token times read from the steps it took part in."""
-        stretches: list[tuple[int, int]] = []
-        ends_s: list[float] = []
+        answer = Answer(0, ())
         if journey.batcher is not None and journey.sequence is not None:
-            stretches = journey.batcher.stretches_of(journey.sequence)
-            ends_s = journey.batcher.ends_s
-        if journey.sequence is not None:
-            self.admitted_s[index] = journey.sequence.admitted_s
-        tokens = sum(stop - first for first, stop in stretches)
-        times_s: tuple[float, ...]
-        chunk_tokens: tuple[int, ...] = ()
-        if self._each_token:
-            times_s = tuple(end_s for first, stop in stretches for end_s in ends_s[first:stop])
-        elif tokens < 2:
-            times_s = tuple(ends_s[first] for first, _ in stretches)
-        else:
-            times_s = (ends_s[stretches[0][0]], ends_s[stretches[-1][1] - 1])
-            chunk_tokens = (1, tokens - 1)
+            answer = journey.batcher.answer_of(journey.sequence, each_token=self._each_token)
+        first = journey.taken or journey.sequence
+        if first is not None:
+            self.admitted_s[index] = first.admitted_s
         self.records[index] = Record(
             index=index,
             input_tokens=self._requests[index].input_tokens,
-            output_tokens=tokens,
+            output_tokens=answer.tokens,
             due_s=journey.due_s,
             sent_s=end_s if journey.sent_s is None else journey.sent_s,
             end_s=end_s,
-            chunk_times_s=times_s,
-            chunk_tokens=chunk_tokens,
+            chunk_times_s=answer.times_s,
+            chunk_tokens=answer.chunk_tokens,
             outcome="ok" if whole else "cancelled",
             detail="" if whole else "the run was stopped before it was answered",
         )
@@ -442,7 +557,7 @@ class _Run:
         """Of what has become due, did more wait than a server that keeps up leaves waiting?"""
         if self._closed_loop:
             return
-        waiting = sum(batcher.waiting for group in self._groups for batcher in group)
+        waiting = sum(batcher.waiting for batcher in self._batchers)
         backlog = waiting + len(self._unsent)
         self.saturated = backlog > 1 + _BACKLOG_FRACTION * self._due_count
 
@@ -468,23 +583,60 @@ class _Run:
 
     def _arrive(self, index: int, now_s: float) -> None:
         request, journey = self._requests[index], self._journeys[index]
+        if self._takers is not None:
+            taker = self._takers.choose()
+            assert isinstance(taker, PrefillBatcher)
+            journey.taker = taker
+            journey.taken = Sequence(
+                index, request.input_tokens, 1, pieces=request.prefix, priority=request.priority
+            )
+            self._enqueue(taker, journey.taken, now_s)
+            return
+        self._decode(request, journey, now_s)
+
+    def _hand_over(self, sequences: list[Sequence], sender: PrefillBatcher, now_s: float) -> None:
+        """Send the caches of computed prompts, one after another."""
+        assert self._transfer is not None
+        for sequence in sequences:
+            begun_s = max(now_s, self._sender_free_s.get(id(sender), 0.0))
+            arrives_s = begun_s + self._transfer.seconds(sequence.prompt_tokens)
+            self._sender_free_s[id(sender)] = arrives_s
+            self._agenda.enter(arrives_s, _ARRIVAL, ("arrived_cache", sequence.index))
+
+    def _arrived_cache(self, index: int, now_s: float) -> None:
+        journey = self._journeys[index]
+        taker, taken = journey.taker, journey.taken
+        assert taker is not None
+        assert taken is not None
+        taker.release(taken)
+        if taker.planned_end_s is None:  # it may have waited for these blocks
+            self._wake(taker, now_s)
+        self._decode(self._requests[index], journey, now_s, brought_tokens=taken.prompt_tokens - 1)
+
+    def _decode(
+        self, request: Request, journey: _Journey, now_s: float, *, brought_tokens: int = 0
+    ) -> None:
         batcher = self._router.choose()
         journey.batcher = batcher
         journey.sequence = Sequence(
-            index,
+            request.index,
             request.input_tokens,
             request.output_tokens,
             pieces=known_pieces(request),
             priority=request.priority,
+            brought_tokens=brought_tokens,
         )
-        batcher.enqueue(journey.sequence)
+        self._enqueue(batcher, journey.sequence, now_s)
+
+    def _enqueue(self, batcher: Batcher, sequence: Sequence, now_s: float) -> None:
+        batcher.enqueue(sequence)
         if batcher.planned_end_s is None:
             self._wake(batcher, now_s)
         elif batcher.interrupt(now_s):
             self._expect(batcher)
 
     def _used_fraction(self) -> float:
-        caches = [batcher.cache for group in self._groups for batcher in group]
+        caches = [batcher.cache for batcher in self._batchers]
         free = sum(cache.free_blocks for cache in caches)
         return 1 - free / sum(cache.capacity_blocks for cache in caches)
 
@@ -502,7 +654,11 @@ class _Run:
         if planned_s is not None:
             if planned_s != end_s:  # the stretch was cut; this is its former end
                 return
-            self._answered(batcher.commit(), batcher)
+            ended = batcher.commit()
+            if isinstance(batcher, PrefillBatcher):
+                self._hand_over(ended, batcher, now_s)
+            else:
+                self._answered(ended, batcher)
             self.kv_use.note(now_s, self._used_fraction())
             self._send(now_s)
             self._wake(batcher, now_s)

@@ -1,0 +1,426 @@
+"""Schedulers that compute prompts in steps of their own: SGLang's and TGI's.
+
+While prompts are computed nobody decodes, so steps that decode are counted apart from those
+that do not, and the stretches between prompts are planned as vLLM's are. A sequence joins as if
+its first token had come with the decoding step before; when it really came is kept beside.
+
+SGLang 0.5 (`scheduler.py`, `schedule_policy.py`, `schedule_batch.py` of `srt/managers`, read
+2026-11) takes prompts before anything else, as long as
+
+    tokens to compute + tokens of the answer < room - r * tokens that running answers may yet get
+
+where r falls from 0.7 to a seventh of it in 600 decoding steps and rises when the guess was too
+low. Then those with the fewest tokens, and of these with the longest prompts, are put back to
+the end of the queue. When a prompt found no room, none is looked at until somebody ends.
+
+TGI 1.x (`router/src/infer.rs`, `queue.rs`, read 2026-11) keeps room for the whole answer, so
+nobody is put back, and lets prompts wait until there are enough of them or long enough.
+
+Left out: SGLang's overlap of scheduling with the device, its priorities, and that prompts of
+one step which begin alike wait for the first of them; TGI's padding.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from servetune.perf.roofline.step import StepLaw
+from servetune.perf.sim.batcher import Answer, Batcher, InOrder, Rules, Sequence
+from servetune.perf.sim.kvcache import Hit
+from servetune.perf.sim.variants import Sglang, Tgi
+
+__all__ = ["ApartBatcher", "SglangBatcher", "TgiBatcher"]
+
+# SGLang's environs.py, 0.5.
+_INITIAL_RATIO, _LEAST_SHARE, _DECAY_STEPS = 0.7, 0.14, 600
+_RETRACT_STEPS, _MOST_NEW_TOKENS = 20, 4096
+#: Above so many that wait, prefixes are not looked for.
+_MOST_SORTED = 128
+_NO_LIMIT = 1 << 62
+
+
+class ApartBatcher(Batcher):
+    """Prompts first, in steps without decoding, as `_take_prompts` chooses them."""
+
+    def __init__(self, rules: Rules, law: StepLaw) -> None:
+        super().__init__(rules, law)
+        assert isinstance(self._waiting, InOrder)
+        self._queue: InOrder = self._waiting
+        self._max_seqs = rules.max_num_seqs
+        self._prompts_only = False  # of the planned step
+        self._prompt_steps = 0
+        self._firsts_s: dict[int, list[float]] = {}  # per stretch, by index
+
+    @property
+    def steps(self) -> int:
+        """Forward passes so far."""
+        return len(self.ends_s) + self._prompt_steps
+
+    def plan(self, now_s: float) -> float | None:
+        """Take prompts, else decode; the end of it, or `None` when idle."""
+        self._start_s = now_s
+        while True:
+            self._parts = []
+            self._take_prompts()
+            self._prompts_only = bool(self._parts) and not self._mixes
+            preempted_before = self.preemptions
+            if self._decoding and not self._prompts_only:
+                self._make_room()
+            if self._prompts_only:
+                self._planned_ends_s = [now_s + self._prompts_s()]
+            elif self._parts:
+                self._planned_ends_s = [now_s + self._mixed_step_s()]
+            elif self._decoding:
+                self._planned_ends_s = self._decode_run(now_s, single=False)
+            elif self.preemptions > preempted_before:
+                continue
+            else:
+                self._planned_ends_s = []
+            return self.planned_end_s
+
+    def commit(self) -> list[Sequence]:
+        """Let the planned steps have happened; the sequences that ended, in order."""
+        if not self._prompts_only:
+            return super().commit()
+        (end_s,) = self._planned_ends_s
+        self.busy_s += end_s - self._start_s
+        self._planned_ends_s = []
+        self._prompt_steps += 1
+        self._note_firsts(end_s)
+        self._prompts_only = False
+        return self._prefills_done(len(self.ends_s) - 1)
+
+    def answer_of(self, sequence: Sequence, *, each_token: bool = True) -> Answer:
+        """What it got in all committed steps."""
+        stretches, ends_s = self._stretches_of(sequence), self.ends_s
+        firsts_s = self._firsts_s.get(sequence.index, [])
+        tokens = sum(stop - first for first, stop in stretches)
+        if not tokens:
+            return Answer(0, ())
+        if each_token or tokens < 2:
+            times_s: list[float] = []
+            for first_s, (first, stop) in zip(firsts_s, stretches, strict=True):
+                times_s += (first_s, *ends_s[first + 1 : stop])
+            return Answer(tokens, tuple(times_s))
+        first, stop = stretches[-1]
+        last_s = ends_s[stop - 1] if stop - first > 1 else firsts_s[-1]
+        return Answer(tokens, (firsts_s[0], last_s), (1, tokens - 1))
+
+    def ended_s(self, sequence: Sequence) -> float:
+        """When one that has all its tokens got the last of them."""
+        first, stop = sequence.stretches[-1]
+        return self.ends_s[stop - 1] if stop - first > 1 else self._firsts_s[sequence.index][-1]
+
+    def forget(self, sequence: Sequence) -> None:
+        """Its answer has been read."""
+        self._firsts_s.pop(sequence.index, None)
+
+    @property
+    def _mixes(self) -> bool:
+        """Whether those that decode take part in a step with prompts."""
+        return False
+
+    @abstractmethod
+    def _take_prompts(self) -> None:
+        """Fill `_parts` with what the next step computes, if anything."""
+
+    @abstractmethod
+    def _make_room(self) -> None:
+        """Take the blocks of the next decoding step."""
+
+    def _prefills_done(self, step: int) -> list[Sequence]:
+        return super()._prefills_done(step) if self._parts else []
+
+    def _note_firsts(self, end_s: float) -> None:
+        """Keep when those whose prompts are through got their token."""
+        for sequence, tokens in self._parts:
+            if sequence.computed + tokens == sequence.to_compute:
+                self._firsts_s.setdefault(sequence.index, []).append(end_s)
+
+    def _prompts_s(self) -> float:
+        tokens = sum(part for _, part in self._parts)
+        pairs = sum(part * seq.computed + part * (part + 1) / 2 for seq, part in self._parts)
+        ended = sum(seq.computed + part == seq.to_compute for seq, part in self._parts)
+        return self._law.seconds(tokens, pairs, ended, 0, 0)
+
+    def _admit(self, sequence: Sequence, hit: Hit) -> None:
+        """Let the first that waits hold what was found of it."""
+        self._queue.remove_first()
+        found = hit.blocks * self._rules.block_tokens
+        if sequence.order < 0:
+            sequence.admitted_s = self._start_s
+            sequence.cached_tokens = found
+            self.admitted_prompt_tokens += sequence.prompt_tokens
+            self.cached_prompt_tokens += found
+        sequence.order = self._admitted
+        self._admitted += 1
+        self.cache.adopt(sequence, hit)
+        sequence.computed = found
+
+
+class _Left:
+    """What a step has left for prompts, in tokens.
+
+    Attributes:
+        room: In the cache, beyond what is kept for answers.
+        chunk: Of `chunked_prefill_size`.
+        prompts: Of `max_prefill_tokens`.
+    """
+
+    __slots__ = ("chunk", "prompts", "room")
+
+    def __init__(self, room: float, chunk: int, prompts: int) -> None:
+        self.room = room
+        self.chunk = chunk
+        self.prompts = prompts
+
+    def charge(self, tokens: int, later_tokens: int) -> None:
+        """Take a part of a prompt, and what its answer may get."""
+        self.room -= tokens + later_tokens
+        self.chunk -= tokens
+        self.prompts -= tokens
+
+
+class SglangBatcher(ApartBatcher):
+    """SGLang's scheduler; see the module."""
+
+    def __init__(self, rules: Rules, law: StepLaw) -> None:
+        super().__init__(rules, law)
+        assert isinstance(rules.variant, Sglang)
+        self._variant = rules.variant
+        self._first_ratio = min(1.0, _INITIAL_RATIO * rules.variant.conservativeness)
+        self._least_ratio = _LEAST_SHARE * self._first_ratio
+        self._ratio = self._first_ratio
+        self._full = False  # nobody is admitted until somebody ends
+
+    def plan(self, now_s: float) -> float | None:
+        """As every `ApartBatcher`; idle, it forgets what it guessed of answers."""
+        end_s = super().plan(now_s)
+        if end_s is None:
+            self._ratio = self._first_ratio
+        self._queue_stands = self._full
+        return end_s
+
+    def commit(self) -> list[Sequence]:
+        """Let the planned steps have happened; the guess falls with each that decoded."""
+        if not self._prompts_only:
+            decay = (self._first_ratio - self._least_ratio) / _DECAY_STEPS
+            self._ratio = max(self._least_ratio, self._ratio - decay * self.planned_steps)
+            if self._parts:
+                self._note_firsts(self._planned_ends_s[-1])
+        ended = super().commit()
+        self._full = self._full and not ended
+        return ended
+
+    def _take_prompts(self) -> None:
+        if self._cut is None and (self._full or not self._waiting):
+            return
+        left = self._left_of_step()
+        if self._cut is not None and not self._continue(self._cut, left):
+            return
+        self._sort_waiting()
+        while self._waiting and self._take_first(left):
+            pass
+
+    def _left_of_step(self) -> _Left:
+        rules, variant = self._rules, self._variant
+        mixed_tokens = len(self._decoding) if variant.mixed_chunk else 0
+        chunk_tokens = rules.max_num_batched_tokens if rules.chunked_prefill else _NO_LIMIT
+        free_tokens = self.cache.free_blocks * rules.block_tokens
+        return _Left(
+            room=free_tokens - self._promised_tokens() - mixed_tokens,
+            chunk=chunk_tokens - mixed_tokens,
+            prompts=variant.max_prefill_tokens - mixed_tokens,
+        )
+
+    def _continue(self, cut: Sequence, left: _Left) -> bool:
+        """Compute more of a prompt that was cut; whether the step has tokens for others."""
+        wanted = cut.to_compute - cut.computed
+        tokens = min(wanted, left.chunk, self.cache.free_blocks * self._rules.block_tokens)
+        if tokens <= 0:
+            return False
+        self._add_part(cut, tokens, self._more_blocks(cut, cut.computed + tokens))
+        whole = tokens == wanted
+        left.charge(self._paged(tokens), self._later_tokens(cut) if whole else 0)
+        return whole
+
+    def _take_first(self, left: _Left) -> bool:
+        """Admit who waits first; whether another may be looked at."""
+        rules, cache, size = self._rules, self.cache, self._rules.block_tokens
+        if len(self._decoding) + len(self._parts) >= rules.max_num_seqs or left.room <= 0:
+            self._full = True
+            return False
+        if left.prompts <= 0 or left.chunk <= 0:
+            return False
+        sequence = self._queue.first()
+        hit = cache.find(sequence, (sequence.to_compute - 1) // size)
+        wanted = sequence.to_compute - hit.blocks * size
+        later = self._later_tokens(sequence)
+        # What is found and free may be needed for itself: it is no room for others.
+        room = left.room - hit.free_blocks * size
+        blocks = cache.blocks_for(sequence.to_compute) - hit.blocks + hit.free_blocks
+        if wanted + later >= room or blocks > cache.free_blocks:  # blocks: a state needs some too
+            self._full = True
+            return False
+        if self._paged(wanted) >= left.prompts and self._parts:
+            return False
+        whole = self._paged(wanted) <= left.chunk
+        tokens = wanted if whole else left.chunk // size * size
+        if tokens <= 0:
+            return False
+        self._admit(sequence, hit)
+        self._add_part(sequence, tokens, self._more_blocks(sequence, sequence.computed + tokens))
+        left.room = room
+        left.charge(self._paged(tokens), later if whole else 0)
+        return whole
+
+    @property
+    def _mixes(self) -> bool:
+        return self._variant.mixed_chunk and bool(self._decoding)
+
+    def _make_room(self) -> None:
+        """Put back whom the next step has no room for, and take its blocks."""
+        step, size = len(self.ends_s), self._rules.block_tokens
+        if self._growth_blocks(step, 1) > self.cache.free_blocks:
+            # Fewest tokens first, of these the longest prompt, until twenty steps fit.
+            order = sorted(
+                self._decoding.values(),
+                key=lambda each: (self._got(each), -each.prompt_tokens),
+                reverse=True,
+            )
+            while order and (
+                self._growth_blocks(step, 1) > self.cache.free_blocks
+                or (len(order) > 1 and self.cache.free_blocks * size < len(order) * _RETRACT_STEPS)
+            ):
+                self._preempt(order.pop())
+            got = sum(self._got(each) for each in order)
+            asked = sum(each.output_tokens for each in order)
+            self._ratio = min(1.0, (got + _RETRACT_STEPS * len(order)) / (asked + 1))
+            self._full = False
+        self.cache.take(self._growth_blocks(step, 1))
+
+    def _preempt(self, sequence: Sequence, *, ahead: bool = False) -> None:
+        super()._preempt(sequence, ahead=ahead)
+        self._queue.remove_first()  # it is not the first to be served again, but the last
+        self._queue.append(sequence)
+
+    def _got(self, sequence: Sequence) -> int:
+        return sequence.generated + len(self.ends_s) - sequence.first_step
+
+    def _promised_tokens(self) -> float:
+        """What is kept free for the answers of those that decode."""
+        return self._ratio * sum(
+            min(each.output_tokens - self._got(each), _MOST_NEW_TOKENS)
+            for each in self._decoding.values()
+        )
+
+    @staticmethod
+    def _later_tokens(sequence: Sequence) -> int:
+        return min(sequence.output_tokens - sequence.generated, _MOST_NEW_TOKENS)
+
+    def _paged(self, tokens: int) -> int:
+        size = self._rules.block_tokens
+        return -(-tokens // size) * size
+
+    def _sort_waiting(self) -> None:
+        """The longest known beginning first, where that is asked for."""
+        if not self._variant.longest_prefix_first or not 1 < len(self._queue) <= _MOST_SORTED:
+            return
+        size = self._rules.block_tokens
+        found = [self.cache.find(each, (each.to_compute - 1) // size) for each in self._queue]
+        order = sorted(range(len(found)), key=lambda place: -found[place].blocks)
+        waiting = list(self._queue)
+        self._queue.clear()
+        self._queue.extend(waiting[place] for place in order)
+
+    def _add_part(self, sequence: Sequence, tokens: int, blocks: int) -> None:
+        self.cache.take(blocks)
+        self._parts.append((sequence, tokens))
+
+    def _prefills_done(self, step: int) -> list[Sequence]:
+        parts = self._parts
+        ended = super()._prefills_done(step)
+        for sequence, _ in parts:  # unlike vLLM's, prompts are found from here on
+            if sequence.keys and sequence not in ended:
+                self.cache.remember(sequence, sequence.computed // self._rules.block_tokens)
+        return ended
+
+
+class TgiBatcher(ApartBatcher):
+    """TGI's router; see the module."""
+
+    def __init__(self, rules: Rules, law: StepLaw) -> None:
+        super().__init__(rules, law)
+        assert isinstance(rules.variant, Tgi)
+        self._variant = rules.variant
+        self._waited_steps = 1
+        self._asked = False  # for prompts, since the last step that decoded
+        self._promised = 0  # prompts and whole answers of all that run
+
+    def commit(self) -> list[Sequence]:
+        """Let the planned steps have happened."""
+        if self._prompts_only:
+            self._waited_steps = 1
+        else:
+            self._waited_steps += self.planned_steps
+            self._asked = False
+        return super().commit()
+
+    def _take_prompts(self) -> None:
+        """One batch between two steps that decode, if it is large or late enough."""
+        rules, variant = self._rules, self._variant
+        if self._asked:
+            return
+        running = len(self._decoding)
+        least = 0
+        if running and self._waited_steps < variant.max_waiting_tokens:
+            least = int(running * variant.waiting_served_ratio)
+        self._asked = running > 0
+        most_tokens = rules.capacity_blocks * rules.block_tokens
+        if variant.max_batch_total_tokens is not None:
+            most_tokens = min(most_tokens, variant.max_batch_total_tokens)
+        chosen: list[Sequence] = []
+        prompts = answers = blocks = 0
+        for sequence in self._queue:
+            prompts += sequence.prompt_tokens
+            answers += sequence.output_tokens
+            blocks += self._whole_blocks(sequence)
+            if (
+                prompts > rules.max_num_batched_tokens
+                or prompts + answers > most_tokens - self._promised
+                or blocks > self.cache.free_blocks
+                or running + len(chosen) >= rules.max_num_seqs
+            ):
+                break
+            chosen.append(sequence)
+        if len(chosen) < max(1, least):
+            return
+        for sequence in chosen:
+            self._admit(sequence, Hit([], 0))
+            self._promised += sequence.prompt_tokens + sequence.output_tokens
+            self.cache.take(self._whole_blocks(sequence))
+            self._parts.append((sequence, sequence.to_compute))
+
+    def _whole_blocks(self, sequence: Sequence) -> int:
+        return self.cache.blocks_for(sequence.prompt_tokens + sequence.output_tokens - 1)
+
+    def _make_room(self) -> None:
+        """Every answer has its room from the beginning."""
+
+    def _end(self, sequence: Sequence, length: int, blocks: int) -> None:
+        self._promised -= sequence.prompt_tokens + sequence.output_tokens
+        super()._end(sequence, length, self._whole_blocks(sequence))
+
+    def _held(self, sequence: Sequence, step: int, *, ahead: bool = False) -> tuple[int, int]:
+        length, _ = super()._held(sequence, step, ahead=ahead)
+        return length, self._whole_blocks(sequence)
+
+    def _growth_blocks(self, first_step: int, steps: int) -> int:
+        return 0
+
+    def _steps_that_fit(self, first_step: int, wanted_steps: int) -> int:
+        """All of them, but prompts that wait are looked at when they have waited long enough."""
+        late = self._variant.max_waiting_tokens - self._waited_steps
+        if self._waiting and late > 0:
+            return min(wanted_steps, late - 1)
+        return wanted_steps

@@ -1,0 +1,60 @@
+"""Which scheduler plays which rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from servetune.errors import PlanError
+from servetune.perf.roofline.step import StepLaw
+from servetune.perf.sim.apart import SglangBatcher, TgiBatcher
+from servetune.perf.sim.batcher import Batcher, Rules
+from servetune.perf.sim.drafts import DraftingBatcher
+from servetune.perf.sim.variants import Sglang, Tgi, Variant
+from servetune.plan import Plan, Setting
+
+__all__ = ["batcher_of", "variant_of"]
+
+
+def batcher_of(rules: Rules, law: StepLaw) -> Batcher:
+    """A scheduler under these rules, with nothing to do."""
+    if isinstance(rules.variant, Sglang):
+        return SglangBatcher(rules, law)
+    if isinstance(rules.variant, Tgi):
+        return TgiBatcher(rules, law)
+    return DraftingBatcher(rules, law) if rules.draft_tokens else Batcher(rules, law)
+
+
+def variant_of(plan: Plan) -> Variant | None:
+    """What a plan's engine and its own settings say of its scheduler; `None` for vLLM's.
+
+    Raises:
+        PlanError: A setting is none that is played, or not of its kind.
+    """
+    said = {name.replace("-", "_"): value for name, value in plan.extra}
+    if plan.engine == "sglang":
+        policy = said.get("schedule_policy", "fcfs")
+        if policy not in ("fcfs", "lpm"):
+            raise PlanError(
+                f"schedule_policy {policy} of SGLang is not simulated", hint="take fcfs or lpm"
+            )
+        return Sglang(
+            max_prefill_tokens=int(_number(said, "max_prefill_tokens", 16_384)),
+            conservativeness=_number(said, "schedule_conservativeness", 1.0),
+            longest_prefix_first=policy == "lpm",
+            mixed_chunk=said.get("enable_mixed_chunk") is True,
+        )
+    if plan.engine == "tgi":
+        most_tokens = _number(said, "max_batch_total_tokens", 0)
+        return Tgi(
+            waiting_served_ratio=_number(said, "waiting_served_ratio", 1.2),
+            max_waiting_tokens=int(_number(said, "max_waiting_tokens", 20)),
+            max_batch_total_tokens=int(most_tokens) or None,
+        )
+    return None
+
+
+def _number(said: Mapping[str, Setting], name: str, usual: float) -> float:
+    value = said.get(name, usual)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise PlanError(f"{name} must be a number of 0 or more, got {value!r}")
+    return value
