@@ -145,13 +145,17 @@ def simulate(
     )
 
 
+#: Its multiples are spread over the unit interval as evenly as any numbers are.
+_GOLDEN = 0.6180339887498949
+
+
 class ClosedLoopWaits(msgspec.Struct, frozen=True, kw_only=True):
     """What prompts of a closed loop wait for before the engine's queue; measured, not played.
 
     Attributes:
         warm_up_s: The first prompts of a run that begins cold: kernels compiled on first use.
         intake_s: Those behind it, for each prompt that comes at the same time.
-        clump_s: Every prompt after its user's first; see `roofline.closed_loop`.
+        clump_s: Every prompt after its user's first, on average; see `roofline.closed_loop`.
     """
 
     warm_up_s: float = 0.0
@@ -577,9 +581,13 @@ class _Run:
     def _taken_in(self, index: int, now_s: float) -> float:
         """When the server has taken the request from the socket."""
         waits, front = self._waits, index % len(self._taken_in_s)
+        if index >= self._limit:
+            # Evenly spread from nothing to twice the mean: requests that came together and
+            # are equally long would else come together for ever, which no measured run does.
+            return now_s + 2 * waits.clump_s * (index * _GOLDEN % 1.0)
         taken_s = max(now_s, self._taken_in_s[front])
         self._taken_in_s[front] = taken_s + waits.intake_s
-        return taken_s + (waits.clump_s if index >= self._limit else 0.0)
+        return taken_s
 
     def _arrive(self, index: int, now_s: float) -> None:
         request, journey = self._requests[index], self._journeys[index]
