@@ -155,7 +155,9 @@ class ClosedLoopWaits(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         warm_up_s: The first prompts of a run that begins cold: kernels compiled on first use.
         intake_s: Those behind it, for each prompt that comes at the same time.
-        clump_s: Every prompt after its user's first, on average; see `roofline.closed_loop`.
+        clump_s: Every prompt after its user's first, on average, beyond what the scheduler makes
+            it wait: prompts clump, and under an engine that computes prompts first users stay
+            in step although their answers differ; see `roofline.closed_loop`.
     """
 
     warm_up_s: float = 0.0
@@ -178,6 +180,8 @@ def _closed_loop_waits(
     users = workload.max_concurrency / (plan.replicas * plan.data_parallel)
     prompts = c.clump_prompts * max(0.0, math.sqrt(users) - 1)
     prompts *= float(clump_share(answers.std() / answers.mean()))
+    if c.prefill_first and answers.std() > 0:  # equal answers stay in step by themselves
+        prompts += math.exp(-(answers.mean() - 1) / c.together_steps) * users / 2
     pairs = prompt_tokens * (prompt_tokens + 1) / 2
     return ClosedLoopWaits(
         warm_up_s=0.0 if workload.warmup_count else c.warm_up_s,
