@@ -145,3 +145,14 @@ def test_an_estimate_for_another_engine_uses_its_defaults_and_offers_no_vllm_com
     assert found["tune_commands"] == {}
     assert "servetune tune" not in servetune(*asked, *lengths, "--engine", "tgi").stdout
     assert servetune(*asked, "--engine", "vlm").returncode == 2
+
+
+def test_a_sweep_of_a_model_that_fits_nowhere_says_what_is_missing(servetune):
+    done = servetune("estimate", "--model", "Qwen/Qwen3-32B", "--gpu", "L4", "--sweep")
+    assert done.returncode == 2
+    assert "62.54 GiB per device" in done.stderr
+
+
+def test_instances_is_another_word_for_instance(servetune):
+    done = servetune("estimate", "--model", "Qwen/Qwen3-8B", "--instances", "ml.g6.12xlarge")
+    assert done.returncode == 0

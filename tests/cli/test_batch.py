@@ -2,6 +2,9 @@ import csv
 
 import pytest
 
+from servetune.cli import batch
+from servetune.errors import PlanError
+
 HEAD = "id,engine,model,gpu,precision_weights,isl,osl,concurrency,tp,dp,moe_ep,mine"
 GOOD = "a,vllm,Qwen/Qwen3-8B,h100_sxm,bf16,1024,256,16,1,1,1,kept"
 
@@ -95,3 +98,27 @@ def test_the_shared_measurements_are_predicted_and_mostly_close(shared, servetun
     )
     assert len(errors) == len(truths)
     assert errors[len(errors) // 2] < 0.12
+
+
+def test_a_row_that_cannot_be_priced_leaves_the_others_theirs(tmp_path, monkeypatch):
+    priced = batch.price_runs
+
+    def picky(runs, calibrations=None):
+        if any(run.concurrency == 13 for run in runs):
+            raise PlanError("thirteen")
+        return priced(runs, calibrations)
+
+    monkeypatch.setattr(batch, "price_runs", picky)
+    source, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    source.write_text("\n".join([HEAD, GOOD, GOOD.replace(",16,", ",13,")]) + "\n")
+    batch.predict_rows(source, out, None)
+    with out.open(newline="") as file:
+        good, bad = csv.DictReader(file)
+    assert (good["error"], bad["error"]) == ("", "thirteen")
+    assert float(good["tpot_ms"]) > 0
+
+
+def test_an_unknown_gpu_has_the_nearest_names(predict):
+    (row,) = predict(GOOD.replace("h100_sxm", "l40s_pcie"))
+    assert "did you mean" in row["error"]
+    assert "L40S" in row["error"]

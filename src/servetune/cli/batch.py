@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from servetune.cli.output import echo
-from servetune.errors import InputError, ServetuneError, StoreError
+from servetune.errors import InputError, ServetuneError, StoreError, UnknownName
 from servetune.models import NetworkShape, load_config, load_shape, shape_from_config
 from servetune.perf import Calibration
 from servetune.perf.roofline import Run, price_runs
@@ -153,13 +153,17 @@ def _predicted(
     runs: list[tuple[int, Run]] = []
     for place, row in enumerate(rows):
         with _noted(filled[place]):
-            run = run_of(row, shape_of)
-            price_runs([run])  # what one row cannot be priced by must not stop the others
-            runs.append((place, run))
+            runs.append((place, run_of(row, shape_of)))
     corrections = [_correction(kept, run) for _, run in runs]
     if kept is not None and not any(corrections):
         echo(f"no row is of {kept.model} on {kept.device} with {kept.engine}: none is corrected")
-    priced_runs = price_runs([run for _, run in runs], corrections)
+    try:
+        priced_runs = price_runs([run for _, run in runs], corrections)
+    except Exception:  # one row cannot be priced: each alone, so that it does not stop the others
+        for (place, run), correction in zip(runs, corrections, strict=True):
+            with _noted(filled[place]):
+                filled[place].update(answer(run, price_runs([run], [correction])[0], correction))
+        return filled
     for (place, run), priced, correction in zip(runs, priced_runs, corrections, strict=True):
         with _noted(filled[place]):
             filled[place].update(answer(run, priced, correction))
@@ -191,6 +195,8 @@ def _noted(row: dict[str, Any]) -> Iterator[None]:
     """Keep what goes wrong with a row in its `error`."""
     try:
         yield
+    except UnknownName as error:
+        row["error"] = f"{error.message}; {error.hint}" if error.hint else error.message
     except ServetuneError as error:
         row["error"] = error.message
     except Exception as error:

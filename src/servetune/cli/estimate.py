@@ -363,6 +363,8 @@ def _sweep(
         quantizations=quantizations,
         calibration=correction,
     )
+    if not priced.count:
+        _refuse_all(_long_enough(plan, shape, workload), shape, node, workload)
     if as_json:
         print_json(
             {
@@ -512,6 +514,14 @@ def _refuse(split: Split) -> None:
         available_bytes=memory.usable_bytes,
         hint=hint or "name more or larger GPUs, or a quantisation with --quantization",
     )
+
+
+def _refuse_all(plan: Plan, shape: NetworkShape, node: Node, workload: Workload) -> None:
+    """Say what the widest split lacks, where no plan of a sweep could be priced."""
+    widest = laid_out(plan, possible_degrees(plan, shape, node)[-1], node)
+    split = Split(plan=widest, answer=priced(shape, node, widest, workload))
+    if not split.answer.fits:
+        _refuse(split)
 
 
 def _checked(

@@ -71,6 +71,7 @@ def devices(command: Command) -> Command:
             ),
             click.option(
                 "--instance",
+                "--instances",
                 "instance_name",
                 default=None,
                 help="Instance instead of --gpu: ml.g6.12xlarge (SageMaker), g6.12xlarge (EC2).",
