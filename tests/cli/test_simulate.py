@@ -129,6 +129,14 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
         (("--concurrency", "4", "--replicas", "2"), "devices"),
         (("--concurrency", "4", "--token-times"), "--token-times are kept with --out"),
         (("--concurrency", "4", "--slo", "error_rate<=1"), "--slo judges single requests"),
+        (
+            ("--concurrency", "4", "--server-args", "num_gpu_blocks_override=10"),
+            "more than the whole KV cache of 160",
+        ),
+        (
+            ("--concurrency", "4", "--server-args", "scheduling_policy=bogus"),
+            "unknown scheduling_policy 'bogus'",
+        ),
         (("--rate", "nan"), "nan is not a number"),
         (
             ("--concurrency", "4", "--server-args", "gpu_memory_utilization=0.42"),
@@ -147,6 +155,13 @@ def test_what_cannot_be_simulated_is_refused_before_anything_is_written(
         said,
     )
     assert not (tmp_path / "o").exists()
+
+
+def test_settings_that_change_nothing_are_named(servetune):
+    load = ("--concurrency", "2", "--requests", "4", *SHORT)
+    done = servetune(*PLAN, *load, "--server-args", "max_num_seqs=4;swap_space=3")
+    assert done.returncode == 0
+    assert "without effect on the simulation: swap_space" in done.stderr
 
 
 def measured(servetune, tmp_path, **changes):

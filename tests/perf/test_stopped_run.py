@@ -62,6 +62,12 @@ def test_a_rate_beyond_capacity_stops_in_time_and_is_called_saturated():
     assert not play("open loop", 3.0).saturated
 
 
+def test_a_crowd_that_is_on_its_way_together_is_called_saturated():
+    crowd = Workload(lengths=Fixed(400, 60), request_count=300, arrivals=Constant(1e6))
+    assert simulate(Plan(model="m"), SHAPE, NODE, crowd).saturated
+    assert simulate(Plan(model="m"), SHAPE, NODE, crowd, stop_s=1.0).saturated
+
+
 def test_prompts_are_taken_up_between_due_and_first_token():
     simulation = play("overload behind a limit")
     for record, admitted_s in zip(simulation.records, simulation.admitted_s, strict=True):

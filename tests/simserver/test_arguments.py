@@ -73,6 +73,8 @@ def test_sglangs_words_are_understood():
         ("m --max-num-seqs 1.5k5", "invalid int value"),
         ("m --gpu-memory-utilization x", "invalid float value: 'x'"),
         ("m --enforce-eager=maybe", "ignored explicit argument 'maybe'"),
+        ("m --port 65536", "argument --port: 65536 is no port"),
+        ("m --port -1", "argument --port: -1 is no port"),
         ("m --config c.yaml", "not simulated"),
     ],
 )

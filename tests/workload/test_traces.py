@@ -86,6 +86,7 @@ def test_blank_lines_a_byte_order_mark_and_letter_case_do_not_matter():
         ([AZURE[0], "soon,1,2\n"], "t line 2: TIMESTAMP 'soon' is not a date and time"),
         ([BURSTGPT[0], "nan,x,4,5,9,l\n"], "t line 2: Timestamp 'nan' is not a number"),
         ([BURSTGPT[0], "1,x,4.5,5,9,l\n"], "t line 2: Request tokens '4.5' is not a number of"),
+        ([BURSTGPT[0], "1,x,1e30,5,9,l\n"], "t line 2: Request tokens '1e30' is not a number of"),
         ([BURSTGPT[0], "1,x,-4,5,9,l\n"], "t line 2: Request tokens -4 is less than 1"),
         ([BURSTGPT[0], "1,x,4,-5,9,l\n"], "t line 2: Response tokens -5 is less than 0"),
         ([BURSTGPT[0], "1,x\n"], "t line 2 has 2 cells, the header 6"),

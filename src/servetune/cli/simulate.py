@@ -18,6 +18,7 @@ from servetune.engines import engine
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
+from servetune.perf.sim import without_effect
 from servetune.report import console, timeline_of, trial_table
 from servetune.search import Axis, Space, parse_settings
 from servetune.store import Artifacts, Journal, write_requests
@@ -308,6 +309,8 @@ def simulate(
     artifacts = Artifacts(out_dir, STEM) if out_dir else None
     if artifacts:
         _require_free(artifacts)
+    if idle := without_effect(trial.plan):
+        echo(f"note: without effect on the simulation: {', '.join(idle)}")
     record, simulation = played(trial, run)
     if token_times and record.results["server"]["itl_is_tpot"]:
         raise InputError("so many requests have no token times", hint="leave --token-times out")

@@ -239,6 +239,11 @@ def _sorted_out(engine_name: str, found: Mapping[str, Setting | tuple[str, ...]]
             ("capacity_blocks", "num_gpu_blocks_override"),
         )
     }
+    port = taken["port"]
+    if isinstance(port, int) and not 0 <= port <= 65_535:
+        raise InputError(
+            f"argument --port: {port} is no port", hint="take one from 1024 to 65535, or 0 for any"
+        )
     told = {"engine": engine_name, "names": names, "settings": settings, **taken}
     return msgspec.convert(told, ServeWords)
 

@@ -24,6 +24,9 @@ __all__ = ["FORMS", "Form", "Trace", "read_trace"]
 #: Tokens that one of Mooncake's `hash_ids` stands for (of its first request, 14 for 6,758).
 HASHED_TOKENS = 512
 
+#: No prompt or answer is longer; a larger number is a slip of the pen.
+MOST_TOKENS = 10**12
+
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that somebody's users sent.
@@ -300,7 +303,7 @@ def _count(column: str, cells: Mapping[str, Any], at: str, *, least: int) -> int
         number = float("nan") if isinstance(written, bool) else float(written)
     except (ValueError, TypeError):
         number = math.nan
-    if not math.isfinite(number) or number != int(number):
+    if not abs(number) <= MOST_TOKENS or number != int(number):
         raise InputError(
             f"{at}: {column} '{written}' is not a number of tokens", hint="mend or remove that line"
         )

@@ -33,11 +33,37 @@ from servetune.plan import Memory, Plan, Setting, check_fits, check_parallel, re
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
 
-__all__ = ["Handover", "Simulation", "routing_of", "rules_of", "run_requests", "simulate"]
+__all__ = [
+    "Handover",
+    "Simulation",
+    "routing_of",
+    "rules_of",
+    "run_requests",
+    "simulate",
+    "without_effect",
+]
 
 #: An open-loop run counts as saturated when this share of its requests had not begun to be
-#: served when the last one became due.
+#: served when the last one had come to the engine, or became due but could not be sent.
 _BACKLOG_FRACTION = 0.05
+
+#: What is read of `Plan.extra`, here and in `schedulers`.
+_READ_SETTINGS = frozenset(
+    {
+        "async_scheduling",
+        "enable_mixed_chunk",
+        "kv_link",
+        "load_balance_method",
+        "max_batch_total_tokens",
+        "max_prefill_tokens",
+        "max_waiting_tokens",
+        "num_gpu_blocks_override",
+        "schedule_conservativeness",
+        "schedule_policy",
+        "scheduling_policy",
+        "waiting_served_ratio",
+    }
+)
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,6 +315,10 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
     assert plan.block_tokens is not None
     # vLLM's words for what has no neutral name, as the user spelt them.
     further = {name.lstrip("-").replace("-", "_"): value for name, value in plan.extra}
+    if further.get("scheduling_policy") not in (None, "fcfs", "priority"):
+        raise UnknownName(
+            "scheduling_policy", str(further["scheduling_policy"]), ("fcfs", "priority")
+        )
     policy: Policy = "priority" if further.get("scheduling_policy") == "priority" else "fcfs"
     if plan.draft_tokens and (policy == "priority" or further.get("async_scheduling") is True):
         raise PlanError(
@@ -309,7 +339,8 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
         max_num_seqs=plan.max_num_seqs,
         max_num_batched_tokens=plan.max_num_batched_tokens,
         block_tokens=plan.block_tokens,
-        capacity_blocks=divided.kv_tokens_per_engine // plan.block_tokens,
+        capacity_blocks=_told_blocks(further.get("num_gpu_blocks_override"))
+        or divided.kv_tokens_per_engine // plan.block_tokens,
         chunked_prefill=bool(plan.chunked_prefill),
         state_blocks=state_blocks,
         # A block of tokens does not bring back the state after them.
@@ -348,6 +379,20 @@ def routing_of(plan: Plan) -> Routing:
         names = [str(name) for name in methods if name]
         raise UnknownName("load_balance_method", str(said), names)
     return methods[said]
+
+
+def _told_blocks(told: Setting) -> int | None:
+    """Blocks of the cache where somebody says how many, whatever the memory would hold."""
+    if told is None or (isinstance(told, int) and not isinstance(told, bool) and told > 0):
+        return told
+    raise PlanError(f"num_gpu_blocks_override must be a number of 1 or more, got {told!r}")
+
+
+def without_effect(plan: Plan) -> tuple[str, ...]:
+    """Names of a plan's further settings that no scheduler here reads."""
+    return tuple(
+        name for name, _ in plan.extra if name.lstrip("-").replace("-", "_") not in _READ_SETTINGS
+    )
 
 
 def _by_network(plan: Plan) -> bool:
@@ -474,6 +519,7 @@ class _Run:
         self.admitted_s: list[float | None] = [None] * len(requests)
         self.kv_use = Gauge()
         self.saturated = False
+        self._judged = False
         self._requests = requests
         self._groups = groups
         self._router = Router(groups, routing)
@@ -512,7 +558,7 @@ class _Run:
                 self._step_ended(event[0], event[1], now_s)
 
     def _stop(self, stop_s: float) -> None:
-        if self._due_count < len(self._requests):
+        if not self._judged:
             self._judge_backlog()
         for batcher in self._batchers:
             ended = batcher.stop(stop_s)
@@ -558,11 +604,12 @@ class _Run:
         self._journeys[index] = _Journey(self._requests[index].due_s)
         self._unsent.append(index)
         self._send(now_s)
-        if following == len(self._requests):
+        if following == len(self._requests) and self._unsent:
             self._judge_backlog()
 
     def _judge_backlog(self) -> None:
         """Of what has become due, did more wait than a server that keeps up leaves waiting?"""
+        self._judged = True
         if self._closed_loop:
             return
         waiting = sum(batcher.waiting for batcher in self._batchers)
@@ -595,6 +642,8 @@ class _Run:
 
     def _arrive(self, index: int, now_s: float) -> None:
         request, journey = self._requests[index], self._journeys[index]
+        if index + 1 == len(self._requests) and not self._judged:
+            self._judge_backlog()  # not when it is due: what comes with it is on its way, too
         if self._takers is not None:
             taker = self._takers.choose()
             assert isinstance(taker, PrefillBatcher)
