@@ -57,6 +57,7 @@ def test_what_tune_measures_over_http_is_what_the_simulator_says(servetune, tmp_
     for record in records:
         assert record.status == "ok"
         assert record.simulated
+        assert record.results["simulated_speed"] == SPEED
         measured, simulated = record.results, record.predicted
         log = (tmp_path / record.server_log).read_text()
         assert "SIMULATED" in log

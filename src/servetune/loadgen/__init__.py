@@ -10,6 +10,7 @@ from servetune.loadgen.scrape import (
     models_are_simulated,
     parse_metrics,
     parse_models,
+    parse_speed,
     server_metrics,
 )
 from servetune.loadgen.target import Api, Target
@@ -27,6 +28,7 @@ __all__ = [
     "models_are_simulated",
     "parse_metrics",
     "parse_models",
+    "parse_speed",
     "run_load",
     "run_load_blocking",
     "server_metrics",

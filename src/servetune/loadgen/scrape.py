@@ -22,6 +22,7 @@ __all__ = [
     "models_are_simulated",
     "parse_metrics",
     "parse_models",
+    "parse_speed",
     "server_metrics",
 ]
 
@@ -108,6 +109,17 @@ def models_are_simulated(text: str) -> bool:
         models = msgspec.json.decode(text, type=_Models).data
         return any(model.owned_by == "servetune-simulated" for model in models)
     return False
+
+
+class _Version(msgspec.Struct):
+    speed: float = 1.0
+
+
+def parse_speed(text: str) -> float:
+    """How many of the engine's seconds pass in one, of an answer of `/version`."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(text, type=_Version).speed
+    return 1.0
 
 
 def server_metrics(before: Samples, after: Samples, *between: Samples) -> ServerMetrics:

@@ -29,6 +29,7 @@ from servetune.loadgen import (
     fetch_blocking,
     models_are_simulated,
     parse_models,
+    parse_speed,
     run_load_blocking,
 )
 from servetune.metrics import summarize
@@ -106,7 +107,7 @@ class ServerGroup:
         self._settings = trials[0].server_args
         self._run, self._launch = run, launch
         self._engine, self._executable, self._version = engine, executable, engine_version
-        self._simulated = False
+        self._speed: float | None = None  # of a server that only plays an engine
         self._log_path = log_path
         self._ended, self._say = ended, say
         self._cmd = ""
@@ -163,9 +164,14 @@ class ServerGroup:
             with server:
                 ready_s = server.wait_ready(self._launch.ready_timeout_s)
                 self._say(f"ready after {ready_s:.1f} s; log {log_path}")
-                self._simulated = self._is_simulated(server)
-                if self._simulated:
+                self._speed = self._simulated_speed(server)
+                if self._speed is not None:
                     self._say("the server says that it is SIMULATED; so will the records")
+                    if self._speed != 1:
+                        self._say(
+                            f"it runs at {self._speed:g} times real time: latencies are that much "
+                            "too short and rates too high (results.simulated_speed)"
+                        )
                 return self._load_all(server, ready_s)
         except (EngineDied, EngineNotReady, PortBusy, EngineError) as error:
             return _failure_of(error, server)
@@ -223,12 +229,16 @@ class ServerGroup:
         names = parse_models(fetch_blocking(Target(base_url=server.url, model=""), "/v1/models"))
         return names[0] if names else trial.plan.model
 
-    def _is_simulated(self, server: ServerProcess) -> bool:
-        """Whether what answers says that it only plays an engine, whoever started it."""
+    def _simulated_speed(self, server: ServerProcess) -> float | None:
+        """How fast the clock of a server runs that says that it only plays an engine.
+
+        `None` for a real engine, whoever started it.
+        """
+        target = Target(base_url=server.url, model="")
         with contextlib.suppress(LoadError):
-            answer = fetch_blocking(Target(base_url=server.url, model=""), "/v1/models")
-            return models_are_simulated(answer)
-        return False
+            if models_are_simulated(fetch_blocking(target, "/v1/models")):
+                return parse_speed(fetch_blocking(target, "/version"))
+        return None
 
     def _record(
         self,
@@ -248,6 +258,8 @@ class ServerGroup:
         results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
         results["not_sent"] = loaded.not_due_count
         results["server_ready_s"] = ready_s
+        if self._speed is not None:
+            results["simulated_speed"] = self._speed
         failure = None
         if loaded.aborted_reason or not results["completed"]:
             # All may be refused before anyone has seen the server die.
@@ -266,7 +278,7 @@ class ServerGroup:
             record_of(
                 trial,
                 self._run,
-                simulated=self._simulated,
+                simulated=self._speed is not None,
                 cmd=self._cmd,
                 server_cmd_args=self._engine.server_cmd_args(self._settings),
                 results=results,

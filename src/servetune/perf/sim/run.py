@@ -610,7 +610,8 @@ class _Run:
     def _judge_backlog(self) -> None:
         """Of what has become due, did more wait than a server that keeps up leaves waiting?"""
         self._judged = True
-        if self._closed_loop:
+        last_due_s = self._requests[self._due_count - 1].due_s
+        if self._closed_loop or last_due_s == self._requests[0].due_s:  # one burst has no rate
             return
         waiting = sum(batcher.waiting for batcher in self._batchers)
         backlog = waiting + len(self._unsent)
