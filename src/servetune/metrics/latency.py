@@ -40,7 +40,7 @@ def itl_gaps_s(records: Iterable[Record]) -> FloatArray:
     all_gaps_s: FloatArray = np.empty(sum(map(_gap_count, longer)))
     for record in longer:
         gaps_s = np.diff(np.asarray(record.chunk_times_s))
-        if record.chunk_tokens:
+        if len(record.chunk_tokens):
             tokens = np.asarray(record.chunk_tokens[1:])
             told = tokens > 0
             gaps_s = np.repeat(gaps_s[told] / tokens[told], tokens[told])
@@ -50,7 +50,7 @@ def itl_gaps_s(records: Iterable[Record]) -> FloatArray:
 
 
 def _gap_count(record: Record) -> int:
-    if not record.chunk_tokens:
+    if not len(record.chunk_tokens):
         return len(record.chunk_times_s) - 1
     return sum(tokens for tokens in record.chunk_tokens[1:] if tokens > 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -35,6 +36,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens: As the server's usage says; the number of pieces where it is silent.
         end_s: When the answer was complete, or the failure was noticed.
         detail: For a failure, what was seen.
+        connect_s: Time spent connecting, TLS included; `None` on a connection that was kept.
+        counted_output_tokens: Our own tokenizer's count of the answer; `None` where it was
+            not counted.
+        session: Which conversation it belongs to; `None` for a request by itself.
+        turn: Its place in the conversation, from 0.
+        target: Which of several addresses was asked.
+        model: The adapter that was asked, where it was not the target's own model.
     """
 
     index: int
@@ -43,11 +51,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     due_s: float
     sent_s: float
     end_s: float
-    chunk_times_s: tuple[float, ...] = ()
-    chunk_tokens: tuple[int, ...] = ()
+    chunk_times_s: Sequence[float] = ()
+    chunk_tokens: Sequence[int] = ()
     outcome: Outcome = "ok"
     status: int | None = None
     detail: str = ""
+    connect_s: float | None = None
+    counted_output_tokens: int | None = None
+    session: int | None = None
+    turn: int = 0
+    target: int = 0
+    model: str = ""
 
     @property
     def ttft_s(self) -> float | None:

@@ -69,5 +69,5 @@ def _line(record: Record, admitted_s: float | None, *, token_times: bool) -> Req
         input_tokens=record.input_tokens,
         output_tokens=record.output_tokens,
         outcome=record.outcome,
-        token_times_s=times_s if token_times else None,
+        token_times_s=tuple(times_s) if token_times else None,
     )
