@@ -186,7 +186,8 @@ class TestFailuresAreData:
         async with running_server(Behaviour(drop_reused=True)) as server:
             result = await load(server.url, workload)
         assert set(outcomes(result)) == {"ok"}
-        assert result.instrument.retried_count == 5
+        # The first one opens the connection that the four others find closed.
+        assert result.instrument.retried_count == 4
         assert len(server.truths) == 6
 
     async def test_a_server_that_is_gone_refuses_each_request(self):
@@ -223,7 +224,7 @@ class TestChunkShapes:
     async def test_chunks_of_several_tokens_say_how_many(self):
         async with running_server(Behaviour(tokens_per_chunk=3)) as server:
             result = await load(server.url)
-        assert {record.chunk_tokens for record in result.records} == {(3, 3, 2)}
+        assert {tuple(record.chunk_tokens) for record in result.records} == {(3, 3, 2)}
 
     async def test_the_role_chunk_does_not_count_as_the_first_token(self):
         workload = msgspec.structs.replace(CLOSED, request_count=5, api="chat")
@@ -243,7 +244,7 @@ class TestChunkShapes:
             result = await load(server.url, target=target)
         assert set(outcomes(result)) == {"ok"}
         assert all(record.e2e_s >= 0.02 for record in result.records)
-        assert {record.chunk_times_s for record in result.records} == {()}
+        assert {tuple(record.chunk_times_s) for record in result.records} == {()}
         assert {record.output_tokens for record in result.records} == {8}
 
 

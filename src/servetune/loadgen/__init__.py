@@ -1,12 +1,11 @@
 """The only room that sends requests: load out, records back."""
 
-from servetune.loadgen.connection import Origin
+from servetune.loadgen.fetch import fetch, fetch_blocking
 from servetune.loadgen.instrument import Instrument
+from servetune.loadgen.origin import Origin
 from servetune.loadgen.run import LoadResult, Progress, run_load, run_load_blocking
 from servetune.loadgen.scrape import (
     ServerMetrics,
-    fetch,
-    fetch_blocking,
     models_are_simulated,
     parse_metrics,
     parse_models,

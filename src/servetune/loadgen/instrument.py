@@ -1,38 +1,44 @@
-"""The instrument's own error: how late the event loop and the departures were."""
+"""The instrument's own error: what it says of itself after each run."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-__all__ = ["LATE_S", "Departures", "Instrument", "LagMeter"]
+from servetune.loadgen.crew import Conducted
+
+__all__ = ["LATE_S", "Instrument", "instrument_of"]
 
 LATE_S = 0.010
 """A departure later than this is counted: it is an interval between two tokens."""
-
-LAG_INTERVAL_S = 0.020
 
 
 class Instrument(msgspec.Struct, frozen=True, kw_only=True):
     """What the load generator says about itself. `None` where nothing was sampled.
 
     Attributes:
-        loop_lag_max_s: Longest that the event loop came late to a timer: an upper bound
-            of the error of any single time stamp. One millisecond is the loop's own grain.
+        stamped_by: `kernel` where bytes were stamped as they arrived, whatever this process
+            was busy with; `process` where the clock was read when they were (TLS).
+        loop_lag_max_s: Longest turn of a loop: what any departure may be late by, and, where
+            the process stamps, an upper bound of the error of any single time.
         sent_late_max_s: Longest from when a request was due, and one of the users free, to
             when it was begun; waiting for a user or a connection is not in it.
         late_count: Departures later than `LATE_S`.
         held_count: Requests that were due while all users were busy, where requests have
             due times of their own; their wait is in every latency.
-        connections_opened: TCP (and TLS) connections made, warm-up included.
+        connections_opened: TCP (and TLS) connections made.
         connections_reused: Requests that left on a connection made before.
         retried_count: Requests sent twice, because the kept connection that they left on
             had just been closed by the server.
+        process_count: Processes that sent.
+        cpu_s: Processor time of these together.
+        busy_fraction: Largest share of a core that one of them used over half a second.
+        peak_memory_bytes: Largest resident sets of these, added up.
     """
 
+    stamped_by: str = "process"
     loop_lag_max_s: float | None
     loop_lag_p99_s: float | None
     sent_late_max_s: float | None
@@ -42,54 +48,45 @@ class Instrument(msgspec.Struct, frozen=True, kw_only=True):
     connections_opened: int
     connections_reused: int
     retried_count: int
-
-
-class LagMeter:
-    """Measures how late the running event loop comes to its timers."""
-
-    def __init__(self, interval_s: float = LAG_INTERVAL_S) -> None:
-        self._interval_s = interval_s
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self.lags_s: list[float] = []
-
-    def start(self) -> None:
-        self._arm()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _arm(self) -> None:
-        due_s = self._loop.time() + self._interval_s
-        self._timer = self._loop.call_at(due_s, self._sample, due_s)
-
-    def _sample(self, due_s: float) -> None:
-        self.lags_s.append(max(0.0, self._loop.time() - due_s))
-        self._arm()
-
-
-class Departures:
-    """Keeps how late requests were begun, and which had to wait for a user."""
-
-    def __init__(self) -> None:
-        self.lates_s: list[float] = []
-        self.held_count = 0
-
-    def note(self, late_s: float, *, held: bool = False) -> None:
-        self.lates_s.append(max(0.0, late_s))
-        self.held_count += held
+    process_count: int = 1
+    cpu_s: float = 0.0
+    busy_fraction: float = 0.0
+    peak_memory_bytes: int = 0
 
     @property
-    def late_count(self) -> int:
-        return sum(late_s > LATE_S for late_s in self.lates_s)
+    def error_s(self) -> float:
+        """Upper bound of the error of a latency from due, at the 99th percentile."""
+        sent_late_s = self.sent_late_p99_s or 0.0
+        if self.stamped_by == "kernel":
+            return sent_late_s
+        return sent_late_s + (self.loop_lag_p99_s or 0.0)
 
 
-def worst_s(values_s: Sequence[float]) -> float | None:
-    """The largest, if there is any."""
-    return max(values_s, default=None)
+def instrument_of(conducted: Conducted, *, stamped_by: str) -> Instrument:
+    """What a crew's account says of the instrument."""
+    lates_s = np.frombuffer(conducted.lates_s)
+    lags_s = np.frombuffer(conducted.lags_s)
+    return Instrument(
+        stamped_by=stamped_by,
+        loop_lag_max_s=_worst_s(lags_s),
+        loop_lag_p99_s=_p99_s(lags_s),
+        sent_late_max_s=_worst_s(lates_s),
+        sent_late_p99_s=_p99_s(lates_s),
+        late_count=int((lates_s > LATE_S).sum()),
+        held_count=conducted.held_count,
+        connections_opened=conducted.opened_count,
+        connections_reused=conducted.reused_count,
+        retried_count=conducted.retried_count,
+        process_count=conducted.process_count,
+        cpu_s=conducted.cpu_s,
+        busy_fraction=conducted.busy_fraction,
+        peak_memory_bytes=conducted.peak_memory_bytes,
+    )
 
 
-def p99_s(values_s: Sequence[float]) -> float | None:
-    """The 99th percentile, if there is any value."""
-    return float(np.percentile(values_s, 99)) if values_s else None
+def _worst_s(values_s: Sequence[float] | np.ndarray) -> float | None:
+    return float(np.max(values_s)) if len(values_s) else None
+
+
+def _p99_s(values_s: Sequence[float] | np.ndarray) -> float | None:
+    return float(np.percentile(values_s, 99)) if len(values_s) else None

@@ -1,43 +1,42 @@
 """A run of load: every request that becomes due has exactly one record.
 
-Two loops share everything but the question when a request is due. In a closed loop there
-are `max_concurrency` users; a request is due when its user's last answer ended, the first
-ones at the start. In an open loop each request is due at its time, whatever the server does;
-where a limit on concurrency holds it back, the wait is part of every latency.
-
-All bodies are built and the schedule is drawn before the clock starts. The garbage
-collector rests during the run: what a run allocates, it keeps.
+All bodies are built and the schedule is drawn before the clock starts. Sending is the
+business of processes of their own (`servetune.traffic`, conducted by `crew`); this one
+watches, tells, and makes records of what they saw.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import resource
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from typing import Any
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Literal
 
 import msgspec
+import numpy as np
 
-from servetune.clock import Clock, MonotonicClock
 from servetune.errors import InputError, LoadError, ServerRefused, ServetuneError
-from servetune.loadgen.connection import Pool
-from servetune.loadgen.instrument import Departures, Instrument, LagMeter, p99_s, worst_s
-from servetune.loadgen.openai_api import Answer, payload
-from servetune.loadgen.pacing import pace
-from servetune.loadgen.scrape import ServerMetrics, fetch, parse_metrics, server_metrics
+from servetune.loadgen.bodies import api_of, ask_of, head_of
+from servetune.loadgen.crew import Conducted, Crew, Orders
+from servetune.loadgen.fetch import fetch_blocking
+from servetune.loadgen.instrument import Instrument, instrument_of
+from servetune.loadgen.scrape import ServerMetrics, parse_metrics, server_metrics
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
+from servetune.traffic.asks import Ask, Columns
+from servetune.traffic.seen import Seen, Setup
 from servetune.workload.arrivals import AllAtOnce
 from servetune.workload.prompts import Prompt, unlike
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
-__all__ = ["LoadResult", "Progress", "run_load", "run_load_blocking"]
+__all__ = ["LoadResult", "Progress", "Routing", "run_load", "run_load_blocking"]
+
+Routing = Literal["round_robin", "least_outstanding"]
 
 POLL_S = 0.5
 """How often the server's life is checked and progress is told."""
@@ -50,6 +49,9 @@ WARMUP_SEED = 0x5EED
 
 Alive = Callable[[], str | None]
 """Answers at once: `None` while the server lives, else why it does not."""
+
+Judge = Callable[[Sequence[Record], float], str | None]
+"""From the records so far and the seconds since the start: why the run may end, if it may."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,133 +72,162 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         records: One for each request that became due, in the workload's order.
         not_due_count: Requests that never became due, because the run was ended before.
         started_unix_s: Wall-clock time of the start; every other time is monotonic.
+        started_monotonic_s: The same moment on the machine's monotonic clock.
         duration_s: From the start to the end of the last record.
         instrument: The load generator's own error.
         warmup_failed_count: Warm-up requests that failed; not all of them did.
         interrupted: Whether somebody stopped the run.
         aborted_reason: Why the run ended by itself before its last request.
+        ended_reason: Why it was over before its last request, as it was asked to be.
         server: The server's own account, if it was asked and gave one.
+        texts: Answers' words by index, as far as they were kept.
     """
 
     records: tuple[Record, ...]
     not_due_count: int
     started_unix_s: float
+    started_monotonic_s: float = 0.0
     duration_s: float
     instrument: Instrument
     warmup_failed_count: int = 0
     interrupted: bool = False
     aborted_reason: str | None = None
+    ended_reason: str | None = None
     server: ServerMetrics | None = None
+    texts: dict[int, str] = {}
+
+
+class Manner(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is carried out, apart from what is asked.
+
+    Attributes:
+        timeout_s: Limit of each request, from when it is begun.
+        processes: That send; `auto` starts another one when those that run are busy.
+        most_processes: Of `auto`; `None` for the cores that this process may use.
+        routing: Over several targets.
+        duration_s: After which nothing more is sent.
+        grace_s: For what is in flight then.
+        failures_limit: Failures one after another that end the run; `None` for no limit.
+        failed_fraction_limit: Share of failures among the last hundred that ends it.
+        keep_texts: How many answers come with their words, from the first request on.
+        trace_id: 32 hex digits of the `traceparent` that requests carry; empty for none.
+    """
+
+    timeout_s: float = 600.0
+    processes: int | Literal["auto"] = 1
+    most_processes: int | None = None
+    routing: Routing = "round_robin"
+    duration_s: float | None = None
+    grace_s: float = 30.0
+    failures_limit: int | None = None
+    failed_fraction_limit: float | None = None
+    keep_texts: int = 0
+    trace_id: str = ""
 
 
 async def run_load(
-    target: Target,
+    target: Target | Sequence[Target],
     workload: Workload,
     prompts: Sequence[Prompt],
     *,
-    clock: Clock | None = None,
-    timeout_s: float = 600.0,
-    on_progress: Callable[[Progress], None] | None = None,
     stop: asyncio.Event | None = None,
+    **options: object,
+) -> LoadResult:
+    """`run_load_blocking` for callers with an event loop, in a thread beside it."""
+    halt = threading.Event()
+    work = asyncio.get_running_loop().run_in_executor(
+        None,
+        lambda: run_load_blocking(target, workload, prompts, halt=halt, **options),  # type: ignore[arg-type]
+    )
+    stopping = asyncio.ensure_future(_relay(stop, halt))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        halt.set()
+        with suppress(ServetuneError):
+            await work
+        raise
+    finally:
+        stopping.cancel()
+
+
+async def _relay(stop: asyncio.Event | None, halt: threading.Event) -> None:
+    if stop is not None:
+        await stop.wait()
+        halt.set()
+
+
+def run_load_blocking(
+    target: Target | Sequence[Target],
+    workload: Workload,
+    prompts: Sequence[Prompt],
+    *,
+    requests: Sequence[Request] | None = None,
+    manner: Manner | None = None,
+    timeout_s: float | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    halt: threading.Event | None = None,
     server_alive: Alive | None = None,
     warmup_prompts: Sequence[Prompt] | None = None,
     scrape_every_s: float | None = None,
+    judge: Judge | None = None,
 ) -> LoadResult:
     """Send a workload to a server, and return one record for each request.
 
+    Called from the main thread, Ctrl-C ends the run with what was measured
+    (`LoadResult.interrupted`) instead of raising `KeyboardInterrupt`.
+
     Args:
-        target: The server.
+        target: The server, or several over which requests are spread.
         workload: What is asked, and when.
-        prompts: Words or token ids of `workload.requests()`, one each, in order.
-        clock: Stamps everything; it must be the time that the event loop waits by.
-        timeout_s: Limit of each request, from when it is begun.
+        prompts: Words or token ids of the requests, one each, in order.
+        requests: The workload's, where they were prepared already.
+        manner: How the run is carried out.
+        timeout_s: Of `manner`.
         on_progress: Called about twice a second and once at the end.
-        stop: Ends the run when set; requests in flight are recorded as cancelled.
+        halt: Ends the run when set; requests in flight are recorded as cancelled.
         server_alive: Ends the run when it says why the server is dead. Polled about twice a
             second and after each lost connection, so it must answer at once.
         warmup_prompts: Words of the warm-up requests; made from `prompts` in another order
             when not given.
         scrape_every_s: Asks for `/metrics` before, after, and this often meanwhile. A
             server without metrics leaves `LoadResult.server` empty.
+        judge: Asked about once a second whether the run may end.
 
     Raises:
         LoadError: No warm-up request could be sent or answered; no load was sent.
         ServerRefused: The server answered all of them with an error; no load was sent.
         InputError: The prompts do not suit the workload or the route.
     """
-    clock = clock or MonotonicClock()
-    requests = workload.requests()
+    manner = manner or Manner()
+    if timeout_s is not None:
+        manner = msgspec.structs.replace(manner, timeout_s=timeout_s)
+    targets = (target,) if isinstance(target, Target) else tuple(target)
+    if requests is None:
+        requests = workload.requests()
     if len(prompts) < len(requests):
         raise InputError(f"{len(requests)} requests need as many prompts, got {len(prompts)}")
-    warmups = _warmups(requests, prompts, workload.warmup_count, warmup_prompts)
-    asks = _asks(target, workload, zip(requests, prompts, strict=False))
-    warmup_asks = _asks(target, workload, warmups)
-    _allow_open_files(workload.max_concurrency or len(asks))
-
-    stop = stop or asyncio.Event()
-    pool = Pool(target.origin, clock.now_s)
-    one_by_one = msgspec.structs.replace(workload, arrivals=AllAtOnce(), max_concurrency=1)
-    warmup = _Run(pool, target, one_by_one, warmup_asks, clock, timeout_s, server_alive)
-    run = _Run(pool, target, workload, asks, clock, timeout_s, server_alive)
-    try:
-        warmup_failed_count = await _warm_up(warmup, target, stop)
-        async with _scraping(target, scrape_every_s) as scrapes:
-            with _resting_collector():
-                result = await run.drive(on_progress, stop)
-    finally:
-        pool.close()
+    watch = _Watch(on_progress, halt or threading.Event(), server_alive, judge)
+    warmups = list(_warmups(requests, prompts, workload.warmup_count, warmup_prompts))
+    asks = _asks(targets[0], workload, requests, prompts)
+    with _halt_on_interrupt(watch.halt):
+        failed_count = 0
+        if warmups and not watch.halt.is_set():
+            failed_count = _warm_up(targets, workload, warmups, manner, watch)
+        with _scraping(targets[0], scrape_every_s) as scrapes:
+            result = _Run(targets, workload, requests, prompts, manner, watch).drive(asks)
     return msgspec.structs.replace(
-        result, warmup_failed_count=warmup_failed_count, server=_account(scrapes)
+        result, warmup_failed_count=failed_count, server=_account(scrapes)
     )
 
 
-def run_load_blocking(
-    target: Target,
-    workload: Workload,
-    prompts: Sequence[Prompt],
-    *,
-    clock: Clock | None = None,
-    timeout_s: float = 600.0,
-    on_progress: Callable[[Progress], None] | None = None,
-    server_alive: Alive | None = None,
-    warmup_prompts: Sequence[Prompt] | None = None,
-    scrape_every_s: float | None = None,
-) -> LoadResult:
-    """`run_load` for callers without an event loop.
+class _Watch(msgspec.Struct):
+    """Who looks on while a run is under way."""
 
-    Called from the main thread, Ctrl-C ends the run with what was measured
-    (`LoadResult.interrupted`) instead of raising `KeyboardInterrupt`.
-    """
-
-    async def main() -> LoadResult:
-        stop = asyncio.Event()
-        with _stop_on_interrupt(stop):
-            return await run_load(
-                target,
-                workload,
-                prompts,
-                clock=clock,
-                timeout_s=timeout_s,
-                on_progress=on_progress,
-                stop=stop,
-                server_alive=server_alive,
-                warmup_prompts=warmup_prompts,
-                scrape_every_s=scrape_every_s,
-            )
-
-    return asyncio.run(main())
-
-
-class _Ask(msgspec.Struct, frozen=True):
-    """A request that is ready to leave."""
-
-    request: Request
-    payload: bytes
-    input_tokens: int
-
-    @property
-    def due_s(self) -> float:
-        return self.request.due_s
+    on_progress: Callable[[Progress], None] | None
+    halt: threading.Event
+    server_alive: Alive | None
+    judge: Judge | None
 
 
 class _Run:
@@ -204,238 +235,253 @@ class _Run:
 
     def __init__(
         self,
-        pool: Pool,
-        target: Target,
+        targets: Sequence[Target],
         workload: Workload,
-        asks: Sequence[_Ask],
-        clock: Clock,
-        timeout_s: float,
-        server_alive: Alive | None,
+        requests: Sequence[Request],
+        prompts: Sequence[Prompt],
+        manner: Manner,
+        watch: _Watch,
     ) -> None:
-        self._pool = pool
-        self._target = target
+        self._targets = targets
         self._workload = workload
-        self._asks = asks
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._server_alive = server_alive
-        self._start_s = 0.0
-        self._departures = Departures()
+        self._requests = requests
+        self._prompts = prompts
+        self._manner = manner
+        self._watch = watch
         self._records: dict[int, Record] = {}
-        self._begun: set[int] = set()
+        self._texts: dict[int, str] = {}
         self._failed_count = 0
+        self._failures_in_a_row = 0
+        self._recent_failures: list[bool] = []
         self._output_tokens = 0
-        self._over = asyncio.Event()  # nothing more is to be sent
-        self._was_stopped = False
+        self._told_s = 0.0
+        self._judged_s = 0.0
+        self._start_s = 0.0
+        self._started_unix_s = time.time()
+        self._stopped = False
+        self._interrupted = False
         self._aborted_reason: str | None = None
+        self._ended_reason: str | None = None
 
-    async def drive(
-        self, on_progress: Callable[[Progress], None] | None, stop: asyncio.Event
-    ) -> LoadResult:
-        lag = LagMeter()
-        lag.start()
-        started_unix_s = time.time()
-        self._start_s = self._clock.now_s()
-        closed = self._workload.closed_loop
-        if stop.is_set():
-            self._over.set()
-        load = asyncio.create_task(self._closed_loop() if closed else self._open_loop())
-        try:
-            await self._watch(load, stop, on_progress)
-            await load
-        finally:
-            lag.stop()
-            if not load.done():
-                load.cancel()
-                await asyncio.wait((load,))
-        unfinished = len(self._records) < len(self._asks)
-        interrupted = stop.is_set() and (unfinished or self._was_stopped)
-        if not closed and unfinished:
+    def drive(self, asks: Iterable[Ask]) -> LoadResult:
+        """Send everything, or as much as the watchers allow."""
+        if self._watch.halt.is_set():
+            self._interrupted = True
+            conducted = Conducted()
+        else:
+            crew = Crew(
+                self._orders(),
+                asks,
+                on_start=self._begin,
+                on_seen=self._see,
+                on_turn=self._look,
+            )
+            conducted = crew.run()
+        if self._stopped and not self._workload.closed_loop:
             self._record_overdue()
-        if on_progress is not None:
-            on_progress(self._progress())
+        self._tell(0)
         records = tuple(self._records[index] for index in sorted(self._records))
+        secure = any(target.origin.scheme == "https" for target in self._targets)
         return LoadResult(
             records=records,
-            not_due_count=len(self._asks) - len(records),
-            started_unix_s=started_unix_s,
+            not_due_count=len(self._requests) - len(records),
+            started_unix_s=self._started_unix_s,
+            started_monotonic_s=conducted.start_s,
             duration_s=max((record.end_s for record in records), default=0.0),
-            instrument=self._instrument(lag),
-            interrupted=interrupted,
+            instrument=instrument_of(conducted, stamped_by="process" if secure else "kernel"),
+            interrupted=self._interrupted,
             aborted_reason=self._aborted_reason,
+            ended_reason=self._ended_reason,
+            texts=self._texts,
         )
 
-    # sending
-
-    async def _closed_loop(self) -> None:
-        left = iter(self._asks)
-        users = min(self._workload.max_concurrency or len(self._asks), len(self._asks))
-
-        async def user() -> None:
-            due_s = self._start_s
-            while not self._over.is_set() and (ask := next(left, None)) is not None:
-                self._departures.note(self._clock.now_s() - due_s)
-                record = await self._ask(ask, due_s)
-                due_s = self._start_s + record.end_s
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(users):
-                group.create_task(user())
-
-    async def _open_loop(self) -> None:
-        limit = self._workload.max_concurrency
-        free = asyncio.Semaphore(limit) if limit is not None else None
-
-        async def one(ask: _Ask) -> None:
-            if not self._over.is_set():
-                await self._ask(ask, self._start_s + ask.due_s)
-            if free is not None:
-                free.release()
-
-        async with asyncio.TaskGroup() as group:
-            pacing = group.create_task(self._release(group, free, one))
-            ending = group.create_task(self._over.wait())
-            await asyncio.wait((pacing, ending), return_when=asyncio.FIRST_COMPLETED)
-            pacing.cancel()
-            ending.cancel()
-
-    async def _release(
-        self,
-        group: asyncio.TaskGroup,
-        free: asyncio.Semaphore | None,
-        one: Callable[[_Ask], Coroutine[Any, Any, None]],
-    ) -> None:
-        """Let each request go when it is due, and a user is free if their number is limited."""
-        held_until_s = self._start_s
-        async with aclosing(pace(self._asks, self._clock, self._start_s)) as paced:
-            async for ask, _ in paced:
-                if self._over.is_set():
-                    return
-                if free is not None:
-                    if free.locked():
-                        await free.acquire()
-                        held_until_s = self._clock.now_s()
-                    else:
-                        await free.acquire()
-                due_s = self._start_s + ask.due_s
-                late_s = self._clock.now_s() - max(due_s, held_until_s)
-                self._departures.note(late_s, held=held_until_s > due_s)
-                group.create_task(one(ask))
-
-    async def _ask(self, ask: _Ask, due_s: float) -> Record:
-        self._begun.add(ask.request.index)
-        answer = Answer(streamed=self._target.stream)
-        exchange = await self._pool.exchange(ask.payload, answer, timeout_s=self._timeout_s)
-        record = answer.record(
-            ask.request,
-            exchange,
-            due_s=due_s,
-            start_s=self._start_s,
-            input_tokens=ask.input_tokens,
+    def _orders(self) -> Orders:
+        manner, workload = self._manner, self._workload
+        first, most = _processes(manner)
+        return Orders(
+            setup=Setup(
+                addresses=[target.origin.address(target.cafile) for target in self._targets],
+                heads=[head_of(target, workload) for target in self._targets],
+                columns=Columns(begins=b"", due_s=b""),
+                asks_fd=-1,
+                queue_fd=-1,
+                api=api_of(self._targets[0], workload),
+                streamed=self._targets[0].stream,
+                closed=workload.closed_loop,
+                timeout_s=manner.timeout_s,
+                routing=manner.routing,
+                trace=manner.trace_id.encode(),
+                keep_text_below=manner.keep_texts,
+            ),
+            users=workload.max_concurrency,
+            processes=first,
+            most_processes=most,
         )
+
+    # what the crew says
+
+    def _begin(self, start_s: float) -> None:
+        self._start_s = start_s
+        self._started_unix_s = time.time() + (start_s - time.monotonic())
+
+    def _see(self, seen: Seen) -> None:
+        record = self._record(seen)
         self._records[record.index] = record
+        if seen.text is not None:
+            self._texts[record.index] = seen.text
         self._output_tokens += record.output_tokens
-        if record.outcome != "ok":
-            self._failed_count += 1
-            if record.outcome in {"refused", "disconnected"}:
-                self._check_server()
-        return record
+        failed = record.outcome != "ok"
+        self._failed_count += failed
+        self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
+        if self._manner.failed_fraction_limit is not None:
+            self._recent_failures = [*self._recent_failures[-99:], failed]
 
-    # ending
+    def _record(self, seen: Seen) -> Record:
+        start_s = self._start_s
+        request, prompt = self._requests[seen.index], self._prompts[seen.index]
+        times_s = array("d")
+        times_s.frombytes((np.frombuffer(seen.times_s) - start_s).tobytes())
+        prompt_tokens = seen.prompt_tokens
+        return Record(
+            index=seen.index,
+            input_tokens=prompt.token_count if prompt_tokens is None else prompt_tokens,
+            output_tokens=seen.output_tokens,
+            due_s=seen.due_s - start_s,
+            sent_s=seen.sent_s - start_s,
+            end_s=seen.end_s - start_s,
+            chunk_times_s=times_s,
+            chunk_tokens=array("i", seen.counts) if seen.counts else (),
+            outcome=seen.outcome,  # type: ignore[arg-type]
+            status=seen.status,
+            detail=seen.detail,
+            connect_s=seen.connect_s,
+            session=getattr(request, "session", None),
+            turn=getattr(request, "turn", 0),
+            target=seen.target,
+            model=getattr(prompt, "model", None) or "",
+        )
 
-    async def _watch(
-        self,
-        load: asyncio.Task[None],
-        stop: asyncio.Event,
-        on_progress: Callable[[Progress], None] | None,
-    ) -> None:
-        """Wait for the load to end, or end it."""
-        stopping = asyncio.create_task(stop.wait())
-        ending = asyncio.create_task(self._over.wait())
-        try:
-            while not load.done():
-                await asyncio.wait(
-                    (load, stopping, ending), timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                if stop.is_set() and not load.done():
-                    self._was_stopped = True
-                    self._over.set()
-                    self._pool.abandon("cancelled", STOPPED)
-                    return
-                self._check_server()
-                if self._aborted_reason is not None:
-                    await asyncio.wait((load,), timeout=GRACE_S)
-                    self._pool.abandon("disconnected", self._aborted_reason)
-                    return
-                if on_progress is not None and not load.done():
-                    on_progress(self._progress())
-        finally:
-            stopping.cancel()
-            ending.cancel()
-
-    def _check_server(self) -> None:
-        if self._server_alive is None or self._aborted_reason is not None:
+    def _look(self, crew: Crew) -> None:
+        """About twenty times a second: tell, and end the run where somebody wants it ended."""
+        if self._stopped:
             return
-        reason = self._server_alive()
-        if reason is not None and len(self._records) < len(self._asks):
-            self._aborted_reason = reason
-            self._over.set()
+        elapsed_s = time.monotonic() - self._start_s if self._start_s > 0 else 0.0
+        if self._watch.halt.is_set():
+            self._interrupted = True
+            self._end(crew, "cancelled", STOPPED)
+            return
+        told = elapsed_s - self._told_s >= POLL_S
+        if (told or crew.lost) and self._check_server(crew):
+            return
+        crew.lost = False
+        if self._break_circuit(crew) or self._time_is_up(crew, elapsed_s):
+            return
+        if told:
+            self._told_s = elapsed_s
+            self._tell(crew.in_flight_count)
+        if self._watch.judge is not None and elapsed_s - self._judged_s >= 2 * POLL_S:
+            self._judged_s = elapsed_s
+            reason = self._watch.judge(tuple(self._records.values()), elapsed_s)
+            if reason is not None:
+                self._ended_reason = reason
+                self._end(crew, "cancelled", reason, grace_s=self._manner.grace_s)
+
+    def _check_server(self, crew: Crew) -> bool:
+        alive = self._watch.server_alive
+        reason = alive() if alive is not None else None
+        if reason is None or len(self._records) == len(self._requests):
+            return False
+        self._aborted_reason = reason
+        self._end(crew, "disconnected", reason, grace_s=GRACE_S)
+        return True
+
+    def _break_circuit(self, crew: Crew) -> bool:
+        limit, share = self._manner.failures_limit, self._manner.failed_fraction_limit
+        recent = self._recent_failures
+        if limit is not None and self._failures_in_a_row >= limit:
+            reason = f"{self._failures_in_a_row} requests failed one after another"
+        elif share is not None and len(recent) == 100 and sum(recent) > share * 100:
+            reason = f"{sum(recent)} of the last 100 requests failed"
+        else:
+            return False
+        self._aborted_reason = reason
+        self._end(crew, "cancelled", reason)
+        return True
+
+    def _time_is_up(self, crew: Crew, elapsed_s: float) -> bool:
+        limit_s = self._manner.duration_s
+        if limit_s is None or elapsed_s < limit_s:
+            return False
+        self._ended_reason = f"{limit_s:g} s were over"
+        self._end(crew, "cancelled", self._ended_reason, grace_s=self._manner.grace_s)
+        return True
+
+    def _end(self, crew: Crew, outcome: str, detail: str, *, grace_s: float = 0.0) -> None:
+        self._stopped = True
+        crew.stop(outcome, detail, grace_s=grace_s)
 
     def _record_overdue(self) -> None:
         """Requests that were due when the run ended but had to wait: they failed too."""
-        now_s = self._clock.now_s() - self._start_s
+        if self._ended_reason is not None:
+            return
+        now_s = max((record.end_s for record in self._records.values()), default=0.0)
         detail = self._aborted_reason or STOPPED
-        for ask in self._asks:
-            index = ask.request.index
-            if ask.due_s <= now_s and index not in self._begun:
+        for request, prompt in zip(self._requests, self._prompts, strict=False):
+            index = request.index
+            if request.due_s <= now_s and index not in self._records:
                 self._failed_count += 1
                 self._records[index] = Record(
                     index=index,
-                    input_tokens=ask.input_tokens,
+                    input_tokens=prompt.token_count,
                     output_tokens=0,
-                    due_s=ask.due_s,
+                    due_s=request.due_s,
                     sent_s=now_s,
                     end_s=now_s,
                     outcome="cancelled",
                     detail=f"due but not sent: {detail}",
                 )
 
-    # telling
-
-    def _progress(self) -> Progress:
-        return Progress(
-            elapsed_s=self._clock.now_s() - self._start_s,
-            request_count=len(self._asks),
-            finished_count=len(self._records),
-            failed_count=self._failed_count,
-            in_flight_count=len(self._begun - self._records.keys()),
-            output_tokens=self._output_tokens,
+    def _tell(self, in_flight_count: int) -> None:
+        if self._watch.on_progress is None:
+            return
+        self._watch.on_progress(
+            Progress(
+                elapsed_s=time.monotonic() - self._start_s if self._start_s > 0 else 0.0,
+                request_count=len(self._requests),
+                finished_count=len(self._records),
+                failed_count=self._failed_count,
+                in_flight_count=in_flight_count,
+                output_tokens=self._output_tokens,
+            )
         )
 
-    def _instrument(self, lag: LagMeter) -> Instrument:
-        return Instrument(
-            loop_lag_max_s=worst_s(lag.lags_s),
-            loop_lag_p99_s=p99_s(lag.lags_s),
-            sent_late_max_s=worst_s(self._departures.lates_s),
-            sent_late_p99_s=p99_s(self._departures.lates_s),
-            late_count=self._departures.late_count,
-            held_count=self._departures.held_count,
-            connections_opened=self._pool.opened_count,
-            connections_reused=self._pool.reused_count,
-            retried_count=self._pool.retried_count,
-        )
+
+def _processes(manner: Manner) -> tuple[int, int]:
+    """To start with, and at most."""
+    if manner.processes != "auto":
+        return manner.processes, manner.processes
+    if manner.most_processes is not None:
+        return 1, manner.most_processes
+    import os
+
+    return 1, max(1, len(os.sched_getaffinity(0)))
 
 
 # before the clock starts
 
 
 def _asks(
-    target: Target, workload: Workload, pairs: Iterator[tuple[Request, Prompt]]
-) -> tuple[_Ask, ...]:
-    return tuple(
-        _Ask(request, payload(target, workload, request, prompt), prompt.token_count)
-        for request, prompt in pairs
-    )
+    target: Target, workload: Workload, requests: Sequence[Request], prompts: Sequence[Prompt]
+) -> list[Ask]:
+    asks = [
+        ask_of(target, workload, request, prompt)
+        for request, prompt in zip(requests, prompts, strict=False)
+    ]
+    for index, request in enumerate(requests):
+        follows = getattr(request, "follows", None)
+        if follows is not None:
+            asks[follows] = msgspec.structs.replace(asks[follows], next=index)
+    return asks
 
 
 def _warmups(
@@ -448,15 +494,36 @@ def _warmups(
     for i in range(count):
         likeness = i % len(requests)
         prompt = given[i % len(given)] if given else unlike(prompts[likeness], WARMUP_SEED + i)
-        yield msgspec.structs.replace(requests[likeness], index=i), prompt
+        request = requests[likeness]
+        yield (
+            Request(
+                index=i,
+                due_s=0.0,
+                input_tokens=request.input_tokens,
+                output_tokens=request.output_tokens,
+            ),
+            prompt,
+        )
 
 
-async def _warm_up(run: _Run, target: Target, stop: asyncio.Event) -> int:
+def _warm_up(
+    targets: Sequence[Target],
+    workload: Workload,
+    warmups: Sequence[tuple[Request, Prompt]],
+    manner: Manner,
+    watch: _Watch,
+) -> int:
     """Send the warm-up requests one after another; how many failed, unless all did."""
-    records = (await run.drive(None, stop)).records
+    one_by_one = msgspec.structs.replace(workload, arrivals=AllAtOnce(), max_concurrency=1)
+    requests = [request for request, _ in warmups]
+    prompts = [prompt for _, prompt in warmups]
+    plainly = Manner(timeout_s=manner.timeout_s)
+    quietly = _Watch(None, watch.halt, watch.server_alive, None)
+    run = _Run(targets, one_by_one, requests, prompts, plainly, quietly)
+    records = run.drive(_asks(targets[0], one_by_one, requests, prompts)).records
     failures = [record for record in records if record.outcome != "ok"]
-    if failures and len(failures) == len(records) and not stop.is_set():
-        raise _refusal(target, failures[0])
+    if failures and len(failures) == len(records) and not watch.halt.is_set():
+        raise _refusal(targets[0], failures[0])
     return len(failures)
 
 
@@ -489,74 +556,48 @@ def _way_on(target: Target, status: int, words: str) -> str:
     return ""
 
 
-def _allow_open_files(connection_count: int) -> None:
-    """Raise this process's soft limit of open files if the connections would not fit."""
-    wanted = connection_count + 256
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
-
-
 # around the run
 
 
 @contextmanager
-def _resting_collector() -> Iterator[None]:
-    """No garbage collection inside: a pause would be read as the server's."""
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if was_enabled:
-            gc.enable()
-
-
-@contextmanager
-def _stop_on_interrupt(stop: asyncio.Event) -> Iterator[None]:
-    """Turn Ctrl-C into `stop`, where this thread may."""
+def _halt_on_interrupt(halt: threading.Event) -> Iterator[None]:
+    """Turn Ctrl-C into `halt`, where this thread may."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    loop = asyncio.get_running_loop()
-    before = signal.getsignal(signal.SIGINT)
-    loop.add_signal_handler(signal.SIGINT, stop.set)
+    before = signal.signal(signal.SIGINT, lambda *_: halt.set())
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before)
 
 
-@asynccontextmanager
-async def _scraping(target: Target, every_s: float | None) -> AsyncIterator[list[str]]:
+@contextmanager
+def _scraping(target: Target, every_s: float | None) -> Iterator[list[str]]:
     """Texts of `/metrics` before, during and after; fewer than two if there are none."""
     texts: list[str] = []
-    if every_s is None or not await _scrape(target, texts):
+    if every_s is None or not _scrape(target, texts):
         yield texts
         return
+    over = threading.Event()
 
-    async def repeat() -> None:
-        while True:
-            await asyncio.sleep(every_s)
-            await _scrape(target, texts)
+    def repeat() -> None:
+        while not over.wait(every_s):
+            _scrape(target, texts)
 
-    task = asyncio.create_task(repeat())
+    thread = threading.Thread(target=repeat, name="servetune-scrape", daemon=True)
+    thread.start()
     try:
         yield texts
     finally:
-        task.cancel()
-    await _scrape(target, texts)
+        over.set()
+        thread.join()
+    _scrape(target, texts)
 
 
-async def _scrape(target: Target, texts: list[str]) -> bool:
+def _scrape(target: Target, texts: list[str]) -> bool:
     with suppress(LoadError):  # a server without metrics can be measured all the same
-        texts.append(await fetch(target, "/metrics"))
+        texts.append(fetch_blocking(target, "/metrics"))
         return True
     return False
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
-import time
 from collections.abc import Mapping
 
 import msgspec
 
-from servetune.errors import LoadError, ServerRefused
-from servetune.loadgen.connection import Pool
-from servetune.loadgen.target import Target
+from servetune.errors import LoadError
 
 __all__ = [
     "Samples",
     "ServerMetrics",
-    "fetch",
-    "fetch_blocking",
     "models_are_simulated",
     "parse_metrics",
     "parse_models",
@@ -171,48 +165,3 @@ def _fullest(scrapes: tuple[Samples, ...]) -> float | None:
     names = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     seen = [value for samples in scrapes for name in names for value in _of_name(samples, name)]
     return max(seen, default=None)
-
-
-class _Text:
-    """Keeps a whole response. Implements `connection.Reader`."""
-
-    def __init__(self) -> None:
-        self.content = bytearray()
-
-    def head(self, status: int, content_type: str) -> None:
-        """Nothing here depends on it."""
-
-    def body(self, data: bytes, at_s: float) -> None:
-        self.content += data
-
-
-async def fetch(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
-    """Body of one GET on a connection of its own, such as `/metrics` or `/v1/models`.
-
-    Raises:
-        LoadError: No whole answer came.
-        ServerRefused: It came with an error status.
-    """
-    pool = Pool(target.origin, time.monotonic)
-    text = _Text()
-    try:
-        exchange = await pool.exchange(
-            target.head("GET", path) + b"\r\n", text, timeout_s=timeout_s
-        )
-    finally:
-        pool.close()
-    content = text.content.decode("utf-8", "replace")
-    if exchange.outcome != "ok" or exchange.status is None:
-        raise LoadError(f"GET {target.origin}{path} failed: {exchange.detail}")
-    if not 200 <= exchange.status < 300:
-        raise ServerRefused(
-            f"GET {target.origin}{path} was answered with status {exchange.status}",
-            status=exchange.status,
-            body=content[:300],
-        )
-    return content
-
-
-def fetch_blocking(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
-    """`fetch` for callers without an event loop."""
-    return asyncio.run(fetch(target, path, timeout_s=timeout_s))

@@ -9,11 +9,11 @@ import msgspec
 
 from servetune import __version__
 from servetune.errors import InputError
-from servetune.loadgen.connection import Origin
+from servetune.loadgen.origin import Origin
 
 __all__ = ["Api", "Target"]
 
-Api = Literal["completions", "chat"]
+Api = Literal["completions", "chat", "responses", "embeddings", "tgi", "sglang"]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         base_url: Such as `http://127.0.0.1:8000`, with or without `/v1`.
         model: Name that the server knows the model by.
-        api: Route of the OpenAI API; `None` takes the workload's.
+        api: Route and dialect: OpenAI's, or an engine's own; `None` takes the workload's.
         api_key_env: Environment variable that holds the key. The key itself is read when
             a request is built, and kept in no value that prints or is stored.
         stream: Whether answers come token by token. Without it there is no time to first
@@ -30,6 +30,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         send_min_tokens: Whether `min_tokens` goes along, for servers that know it but not
             `ignore_eos`.
         temperature: Of sampling; greedy, because it repeats.
+        cafile: Certificates to trust instead of the system's.
         extra_body: Members put over each request's JSON body, as JSON text. A member of
             `null` takes one out, such as `{"stream_options": null}`.
     """
@@ -41,6 +42,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = True
     send_min_tokens: bool = False
     temperature: float = 0.0
+    cafile: str | None = None
     extra_body: str = ""
 
     @property
@@ -52,12 +54,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         lines = [
             f"{method} {self.origin.prefix}{path} HTTP/1.1",
             f"Host: {self.origin.host_header}",
-            f"User-Agent: servetune/{__version__}",
-            f"Accept: {accept}",
+            *(f"{name}: {value}" for name, value in self.headers(accept=accept).items()),
         ]
-        if self.api_key_env:
-            lines.append(f"Authorization: Bearer {_key(self.api_key_env)}")
         return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+
+    def headers(self, *, accept: str = "*/*") -> dict[str, str]:
+        """What every request to this server carries, the key included."""
+        headers = {"User-Agent": f"servetune/{__version__}", "Accept": accept}
+        if self.api_key_env:
+            headers["Authorization"] = f"Bearer {_key(self.api_key_env)}"
+        return headers
 
 
 def _key(variable: str) -> str:

@@ -6,28 +6,28 @@ the data, and comments and ids mean nothing to a measurement.
 
 from __future__ import annotations
 
-__all__ = ["DONE", "EventSplitter"]
+from bisect import bisect_left
+from itertools import accumulate
+
+__all__ = ["DONE", "Events"]
 
 DONE = b"[DONE]"
 """Data of the event with which OpenAI-like servers end a stream."""
 
 _BOM = b"\xef\xbb\xbf"
+_PREFIXES = (b"data: ", b"data:")
 
 
-class EventSplitter:
-    r"""Cuts a byte stream into the data of its events, as soon as each is complete.
+class Events:
+    r"""Cuts a byte stream into the data of its events.
 
     Lines may end in LF, CRLF or CR. A CR at the end of a read ends its line at once: an LF
     that follows in the next read is dropped, so that no event waits for another packet.
 
     Example:
-        >>> splitter = EventSplitter()
-        >>> splitter.feed(b"data: one\n\ndata: t")
-        [b'one']
-        >>> splitter.feed(b"wo")
-        []
-        >>> splitter.close()
-        [b'two']
+        >>> events = Events()
+        >>> events.take([b"data: one\n\ndata: t", b"wo\n\n"], [0.1, 0.2])
+        ([b'one', b'two'], [0.1, 0.2])
     """
 
     __slots__ = ("_after_cr", "_left", "_started")
@@ -36,6 +36,25 @@ class EventSplitter:
         self._left = b""
         self._after_cr = False
         self._started = False
+
+    def take(self, pieces: list[bytes], times_s: list[float]) -> tuple[list[bytes], list[float]]:
+        """Data of the events that these pieces complete, and when the end of each came."""
+        if not self._left and not self._after_cr:
+            whole = b"".join(pieces)
+            for prefix in _PREFIXES:
+                if whole.startswith(prefix) and whole.endswith(b"\n\n"):
+                    found = _all_alike(whole, prefix, pieces, times_s)
+                    if found is not None:
+                        self._started = True
+                        return found
+                    break
+        events: list[bytes] = []
+        came_s: list[float] = []
+        for piece, at_s in zip(pieces, times_s, strict=True):
+            complete = self.feed(piece)
+            events += complete
+            came_s += [at_s] * len(complete)
+        return events, came_s
 
     def feed(self, data: bytes) -> list[bytes]:
         """Data of the events that these bytes complete, in order."""
@@ -66,6 +85,23 @@ class EventSplitter:
             self._after_cr = False
         self._after_cr = data.endswith(b"\r") or (self._after_cr and not data)
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _all_alike(
+    whole: bytes, prefix: bytes, pieces: list[bytes], times_s: list[float]
+) -> tuple[list[bytes], list[float]] | None:
+    """The events of bytes that hold nothing but one line of data each; `None` for others."""
+    events = whole[len(prefix) : -2].split(b"\n\n" + prefix)
+    if whole.count(b"\n") != 2 * len(events) or b"\r" in whole:
+        return None
+    if prefix == b"data:" and b"\n\ndata: " in whole:  # a space more than the first one had
+        return None
+    around = len(prefix) + 2
+    lengths = [len(event) + around for event in events]
+    if lengths == list(map(len, pieces)):
+        return events, times_s
+    piece_ends = list(accumulate(map(len, pieces)))
+    return events, [times_s[bisect_left(piece_ends, end)] for end in accumulate(lengths)]
 
 
 def _data_of_each(events: list[bytes]) -> list[bytes]:

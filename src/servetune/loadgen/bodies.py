@@ -1,0 +1,202 @@
+"""What is sent: one body for each route and request, ready before the clock starts."""
+
+# ruff: noqa: ARG001 - every route's body is made from the same four things
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from servetune.errors import InputError
+from servetune.loadgen.target import Api, Target
+from servetune.traffic.asks import Ask
+from servetune.workload.prompts import Prompt
+from servetune.workload.request import Request
+from servetune.workload.workload import Workload
+
+__all__ = ["ROUTES", "Route", "api_of", "ask_of", "head_of"]
+
+Members = dict[str, Any]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One way of asking.
+
+    Attributes:
+        path: Behind the origin.
+        whole_path: For an answer in one piece, where that is another route.
+        members: The body, from what is asked.
+    """
+
+    path: str
+    members: Callable[[Target, Workload, Request, Prompt], Members]
+    whole_path: str = ""
+
+
+def _completions(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Members:
+    return {
+        "model": target.model,
+        "prompt": _text(prompt) if prompt.token_ids is None else _ids(prompt),
+        **_openai_sampling(target, workload, request),
+    }
+
+
+def _chat(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Members:
+    return {
+        "messages": _messages(prompt),
+        "model": target.model,
+        **_openai_sampling(target, workload, request),
+    }
+
+
+def _responses(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Members:
+    members: Members = {
+        "model": target.model,
+        "input": _text(prompt) if prompt.text is not None else _messages(prompt),
+        "max_output_tokens": request.output_tokens,
+        "temperature": target.temperature,
+        "stream": target.stream,
+    }
+    if workload.ignore_eos:
+        members["ignore_eos"] = True
+    return members
+
+
+def _embeddings(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Members:
+    return {
+        "model": target.model,
+        "input": _text(prompt) if prompt.token_ids is None else _ids(prompt),
+    }
+
+
+def _tgi(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Members:
+    # TGI takes no temperature of 0; without sampling it is greedy.
+    sampling: Members = {"do_sample": False}
+    if target.temperature > 0:
+        sampling = {"do_sample": True, "temperature": target.temperature}
+    return {
+        "inputs": _text(prompt),
+        "parameters": {"max_new_tokens": request.output_tokens, "details": True, **sampling},
+    }
+
+
+def _sglang(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Members:
+    asked = {"text": _text(prompt)} if prompt.token_ids is None else {"input_ids": _ids(prompt)}
+    return {
+        **asked,
+        "sampling_params": {
+            "max_new_tokens": request.output_tokens,
+            "temperature": target.temperature,
+            "ignore_eos": workload.ignore_eos,
+        },
+        "stream": target.stream,
+    }
+
+
+ROUTES: Mapping[Api, Route] = {
+    "completions": Route("/v1/completions", _completions),
+    "chat": Route("/v1/chat/completions", _chat),
+    "responses": Route("/v1/responses", _responses),
+    "embeddings": Route("/v1/embeddings", _embeddings),
+    "tgi": Route("/generate_stream", _tgi, whole_path="/generate"),
+    "sglang": Route("/generate", _sglang),
+}
+
+
+def api_of(target: Target, workload: Workload) -> Api:
+    """The route that is asked: the target's, else the workload's."""
+    api = target.api or workload.api
+    for known in ROUTES:
+        if api == known:
+            return known
+    raise InputError(f"unknown API '{api}'", hint=f"known are {', '.join(ROUTES)}")
+
+
+def head_of(target: Target, workload: Workload) -> bytes:
+    """Request line and headers of every request to a target, but for the body's length."""
+    route = ROUTES[api_of(target, workload)]
+    path = route.path if target.stream or not route.whole_path else route.whole_path
+    accept = "text/event-stream" if target.stream else "application/json"
+    return target.head("POST", path, accept=accept) + b"Content-Type: application/json\r\n"
+
+
+def ask_of(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Ask:
+    """One request as it is laid out for the processes that send."""
+    members = ROUTES[api_of(target, workload)].members(target, workload, request, prompt)
+    further = (getattr(prompt, "members", ""), workload.extra_body, target.extra_body)
+    for text in further:
+        members.update(_extra_members(text))
+    model = getattr(prompt, "model", None)
+    if model:
+        members["model"] = model
+    wanted = {name: value for name, value in members.items() if value is not None}
+    messages = wanted.pop("messages", None)
+    body = msgspec.json.encode(wanted)
+    messages_at = (0, 0)
+    if messages is not None:  # first, so that a conversation can be put before them
+        inside = msgspec.json.encode(messages)[1:-1]
+        begin = len(b'{"messages":[')
+        messages_at = (begin, begin + len(inside))
+        body = b'{"messages":[' + inside + b"]," + body[1:]
+    return Ask(
+        body=body,
+        due_s=request.due_s,
+        think_s=getattr(request, "think_s", 0.0),
+        messages_at=messages_at,
+        first=getattr(request, "follows", None) is None,
+    )
+
+
+def _openai_sampling(target: Target, workload: Workload, request: Request) -> Members:
+    members: Members = {
+        "max_tokens": request.output_tokens,
+        "temperature": target.temperature,
+        "stream": target.stream,
+    }
+    if target.stream:
+        members["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+    if workload.ignore_eos:
+        members["ignore_eos"] = True
+    if target.send_min_tokens:
+        members["min_tokens"] = request.output_tokens
+    return members
+
+
+def _ids(prompt: Prompt) -> list[int]:
+    assert prompt.token_ids is not None
+    return [int(token) for token in prompt.token_ids]
+
+
+def _text(prompt: Prompt) -> str:
+    if prompt.text is None:
+        raise InputError(
+            "this route takes words, and the prompts are something else",
+            hint="use the completions or chat route, or prompts made by text_prompts",
+        )
+    return prompt.text
+
+
+def _messages(prompt: Prompt) -> Any:
+    messages = getattr(prompt, "messages", None)
+    if messages is not None:
+        return list(messages)
+    if prompt.text is None:
+        raise InputError(
+            "the chat route takes words, and the prompts are token ids",
+            hint="use the completions route, or prompts made by text_prompts",
+        )
+    return [{"role": "user", "content": prompt.text}]
+
+
+def _extra_members(text: str) -> Members:
+    if not text.strip():
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise InputError(
+            f"extra_body is not a JSON object: {error}",
+            hint='write it like {"top_k": 1}',
+        ) from error

@@ -1,0 +1,395 @@
+"""The processes that send, seen from the one that plans: started, fed, heard, stopped.
+
+Requests go through one pipe that all processes read, so that whoever is free takes the next.
+A process more takes over users of the others without a gap, and what is asked lies in memory
+that all of them share.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO
+
+import msgspec
+
+from servetune.errors import LoadError
+from servetune.traffic.asks import Ask, write_asks
+from servetune.traffic.seen import (
+    Beat,
+    Frames,
+    Over,
+    Seen,
+    Setup,
+    Start,
+    Stop,
+    Users,
+    frame,
+)
+
+__all__ = ["Conducted", "Crew", "Orders"]
+
+READ_BYTES = 1 << 20
+WAIT_S = 0.05
+READY_S = 20.0
+"""For a process to come up; it takes a twentieth of a second on a quiet machine."""
+
+LEAD_S = 0.003
+"""Between the order to start and the start: time for the order to get through."""
+
+BUSY_FRACTION = 0.7
+BUSY_BEATS = 10
+"""Half a second of this much CPU, and another process is started if there may be one."""
+
+_decode = msgspec.msgpack.Decoder(Beat | Over).decode
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """What the processes of a run have in common: `Setup` but for the shared files.
+
+    Attributes:
+        users: Requests in flight at most, all processes together; `None` for no limit.
+        processes: To start with.
+        most_processes: That may be added when the others are busy.
+    """
+
+    setup: Setup
+    users: int | None
+    processes: int = 1
+    most_processes: int = 1
+
+
+class Conducted(msgspec.Struct, kw_only=True):
+    """What a crew did, for `instrument`.
+
+    Attributes:
+        start_s: On the monotonic clock.
+        seen_count: Requests that ended.
+        lates_s: How late departures were.
+        lags_s: How long turns of the loops took.
+        cpu_s: Of all processes together.
+        busy_fraction: Largest share of a core that one of them used over half a second.
+        peak_memory_bytes: Of all of them together.
+    """
+
+    start_s: float = 0.0
+    seen_count: int = 0
+    begun_count: int = 0
+    held_count: int = 0
+    lates_s: array[float] = msgspec.field(default_factory=lambda: array("d"))
+    lags_s: array[float] = msgspec.field(default_factory=lambda: array("d"))
+    skipped: list[int] = msgspec.field(default_factory=list)
+    cpu_s: float = 0.0
+    busy_fraction: float = 0.0
+    opened_count: int = 0
+    reused_count: int = 0
+    retried_count: int = 0
+    process_count: int = 0
+    peak_memory_bytes: int = 0
+
+
+class _Member:
+    """One process, and what it last said."""
+
+    def __init__(self, fds: tuple[int, ...], setup: Setup) -> None:
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the member
+        # -P: a file of the user's called select.py is not the one that is meant.
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "servetune.traffic"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            pass_fds=fds,
+        )
+        self.frames = Frames()
+        self.ready = False
+        self.over: Over | None = None
+        self.last: Beat | None = None
+        self.users = setup.users or 0
+        self.busy: list[float] = []
+        self.tell(setup)
+
+    def tell(self, order: msgspec.Struct) -> None:
+        """Send an order; a process that has gone does not hear it."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(frame(order))
+            self.process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            return
+
+    def last_words(self) -> str:
+        """What it printed before it broke."""
+        self.errors.seek(0)
+        lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else f"exit status {self.process.poll()}"
+
+    def end(self) -> None:
+        """Have it gone."""
+        if self.process.poll() is None and self.over is None:
+            self.process.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue
+        self.process.wait()
+        self.errors.close()
+
+
+class Crew:
+    """Conducts one run: as many processes as it needs over one list of requests."""
+
+    def __init__(
+        self,
+        orders: Orders,
+        asks: Iterable[Ask],
+        *,
+        on_start: Callable[[float], None],
+        on_seen: Callable[[Seen], None],
+        on_turn: Callable[[Crew], None],
+    ) -> None:
+        """Start the processes.
+
+        Args:
+            orders: For all of them.
+            asks: What is asked, in order.
+            on_start: Is told the time of the start on the monotonic clock.
+            on_seen: Is told of every request that ended.
+            on_turn: Runs about twenty times a second.
+        """
+        self._orders = orders
+        self._on_start = on_start
+        self._on_seen = on_seen
+        self._on_turn = on_turn
+        self._selector = selectors.DefaultSelector()
+        self._members: list[_Member] = []
+        self._stopped = False
+        self._adding = False
+        self._owed_users: list[float] = []
+        self.conducted = Conducted()
+        self.lost = False
+        self._asks_fd, self._columns, firsts = write_asks(asks)
+        self._queue_fd, self._feed_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._to_feed = memoryview(array("I", firsts).tobytes())
+        if self._to_feed.nbytes:
+            self._selector.register(self._feed_fd, selectors.EVENT_WRITE, None)
+        else:
+            self._close_feed()
+        for i in range(orders.processes):
+            users = orders.users
+            self._add(None if users is None else _shares(users, orders.processes)[i])
+
+    # what callers use
+
+    @property
+    def in_flight_count(self) -> int:
+        return sum(m.last.in_flight_count for m in self._members if m.last and not m.over)
+
+    def run(self) -> Conducted:
+        """Until all is done or stopped.
+
+        Raises:
+            LoadError: One of the processes broke.
+        """
+        try:
+            self._wait_ready(self._members)
+            if not self._stopped:
+                self._start(self._members)
+            while any(member.over is None for member in self._members):
+                self._turn()
+            return self._sum_up()
+        finally:
+            self.close()
+
+    def stop(self, outcome: str, detail: str, *, grace_s: float = 0.0) -> None:
+        """Send nothing more, and end what is in flight after a while."""
+        self._stopped = True
+        self._close_feed()
+        for member in self._members:
+            member.tell(Stop(outcome=outcome, detail=detail, grace_s=grace_s))
+
+    def close(self) -> None:
+        """Have everything gone that was started."""
+        for member in self._members:
+            member.end()
+        self._close_feed()
+        self._selector.close()
+        for fd in (self._asks_fd, self._queue_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._asks_fd = self._queue_fd = -1
+
+    # processes
+
+    def _add(self, users: int | None) -> _Member:
+        setup = msgspec.structs.replace(
+            self._orders.setup,
+            asks_fd=self._asks_fd,
+            queue_fd=self._queue_fd,
+            columns=self._columns,
+            users=users,
+        )
+        member = _Member((self._asks_fd, self._queue_fd), setup)
+        assert member.process.stdout is not None
+        self._selector.register(member.process.stdout, selectors.EVENT_READ, member)
+        self._members.append(member)
+        return member
+
+    def _wait_ready(self, members: Sequence[_Member]) -> None:
+        deadline_s = time.monotonic() + READY_S
+        while not all(member.ready for member in members):
+            if time.monotonic() > deadline_s:
+                raise LoadError("the load generator's processes did not start in time")
+            self._turn()
+
+    def _start(self, members: Sequence[_Member]) -> None:
+        self.conducted.start_s = time.monotonic() + LEAD_S
+        self._on_start(self.conducted.start_s)
+        for member in members:
+            member.tell(Start(start_s=self.conducted.start_s))
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(WAIT_S):
+            if key.data is None:
+                self._feed()
+            else:
+                self._hear(key.data)
+        self._on_turn(self)
+        self._balance()
+        self._release_idle()
+
+    def _feed(self) -> None:
+        try:
+            written = os.write(self._feed_fd, self._to_feed[:READ_BYTES])
+        except BlockingIOError:
+            return
+        self._to_feed = self._to_feed[written:]
+        if not self._to_feed.nbytes:
+            self._close_feed()
+
+    def _close_feed(self) -> None:
+        if self._feed_fd < 0:
+            return
+        if self._feed_fd in self._selector.get_map():
+            self._selector.unregister(self._feed_fd)
+        os.close(self._feed_fd)
+        self._feed_fd = -1
+
+    def _hear(self, member: _Member) -> None:
+        assert member.process.stdout is not None
+        data = os.read(member.process.stdout.fileno(), READ_BYTES)
+        if not data:
+            self._selector.unregister(member.process.stdout)
+            if member.over is None:
+                member.process.wait()
+                raise LoadError(f"the load generator broke: {member.last_words()}")
+            return
+        for packed in member.frames.feed(data):
+            told = _decode(packed)
+            if isinstance(told, Over):
+                member.over = told
+            else:
+                self._note(member, told)
+
+    def _note(self, member: _Member, beat: Beat) -> None:
+        conducted = self.conducted
+        before, member.last = member.last, beat
+        member.ready = True
+        if before is not None and beat.at_s > before.at_s:
+            member.busy.append((beat.cpu_s - before.cpu_s) / (beat.at_s - before.at_s))
+            recent = member.busy[-BUSY_BEATS:]
+            if len(recent) == BUSY_BEATS:
+                busy = sum(recent) / BUSY_BEATS
+                conducted.busy_fraction = max(conducted.busy_fraction, busy)
+        self.lost = self.lost or beat.lost
+        conducted.lates_s.frombytes(beat.late_s)
+        conducted.lags_s.frombytes(beat.lag_s)
+        conducted.skipped += beat.skipped
+        conducted.seen_count += len(beat.seen)
+        self._owed_users += beat.let_go_s
+        for seen in beat.seen:
+            self._on_seen(seen)
+
+    # more of them
+
+    def _balance(self) -> None:
+        """Another process where those that run are busy, with its share of the users."""
+        if self._owed_users:
+            self._hand_over()
+        orders = self._orders
+        if self._stopped or self._adding or len(self._members) >= orders.most_processes:
+            return
+        running = [member for member in self._members if member.over is None]
+        if not running or not all(_is_busy(member) for member in running):
+            return
+        if orders.setup.closed and orders.users is None:
+            return  # everything has left already
+        self._adding = True
+        newcomer = self._add(None if orders.users is None else 0)
+        self._wait_ready([newcomer])
+        newcomer.tell(Start(start_s=self.conducted.start_s))
+        if orders.users is not None:
+            self._ask_for_users(orders.users)
+        for member in self._members:
+            member.busy.clear()
+        self._adding = False
+
+    def _ask_for_users(self, users: int) -> None:
+        """Have each of the others let go of what it has over its share."""
+        *others, _ = self._members
+        for member, share in zip(others, _shares(users, len(self._members)), strict=False):
+            if member.users > share and member.over is None:
+                member.tell(Users(let_go=member.users - share))
+                member.users = share
+
+    def _hand_over(self) -> None:
+        newcomer = self._members[-1]
+        newcomer.tell(Users(due_s=self._owed_users))
+        newcomer.users += len(self._owed_users)
+        self._owed_users = []
+
+    def _release_idle(self) -> None:
+        """A process that waits for users has nothing to wait for once the others are done."""
+        waiting = [m for m in self._members if m.over is None]
+        if (
+            waiting
+            and self._feed_fd < 0
+            and all(m.last is not None and m.last.idle for m in waiting)
+            and len(waiting) < len(self._members)
+            and not self._owed_users
+        ):
+            for member in waiting:
+                member.tell(Stop(grace_s=WAIT_S))
+
+    def _sum_up(self) -> Conducted:
+        conducted = self.conducted
+        conducted.process_count = len(self._members)
+        for member in self._members:
+            if member.last is not None:
+                conducted.cpu_s += member.last.cpu_s
+                conducted.held_count += member.last.held_count
+                conducted.begun_count += member.last.begun_count
+            if member.over is not None:
+                conducted.opened_count += member.over.opened_count
+                conducted.reused_count += member.over.reused_count
+                conducted.retried_count += member.over.retried_count
+                conducted.peak_memory_bytes += member.over.peak_memory_bytes
+        return conducted
+
+
+def _is_busy(member: _Member) -> bool:
+    recent = member.busy[-BUSY_BEATS:]
+    return len(recent) == BUSY_BEATS and min(recent) > BUSY_FRACTION
+
+
+def _shares(total: int, parts: int) -> list[int]:
+    """A total in whole parts that differ by one at most."""
+    return [total // parts + (i < total % parts) for i in range(parts)]

@@ -1,0 +1,142 @@
+"""The process that sends: `python -m servetune.traffic`, started by `loadgen.crew`.
+
+Orders come in on standard input, what was seen goes out on standard output. When the input
+ends its owner is gone, and so is this process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+
+import msgspec
+
+from servetune.traffic.asks import Asks
+from servetune.traffic.player import Player
+from servetune.traffic.reactor import REST_S, Reactor
+from servetune.traffic.seen import Frames, Order, Over, Setup, Start, Stop, Users, frame
+from servetune.traffic.wire import monotonic
+
+BEAT_S = 0.05
+PIPE_BYTES = 1 << 20
+
+
+class Process:
+    """Orders in, player and reactor between, beats out."""
+
+    def __init__(self, setup: Setup, frames: Frames) -> None:
+        _allow_open_files()
+        rest_s = REST_S if setup.rest_s is None else setup.rest_s
+        self._reactor = Reactor(setup.addresses, rest_s=rest_s)
+        self._asks = Asks(setup.asks_fd, setup.columns)
+        self._player = Player(setup, self._reactor, self._asks)
+        self._frames = frames
+        self._unsent = bytearray()
+        self._decode = msgspec.msgpack.Decoder(Order).decode
+
+    def run(self, orders: list[Order]) -> None:
+        """Play until there is nothing left, and say so."""
+        os.set_blocking(0, False)
+        os.set_blocking(1, False)
+        self._reactor.watch(0, self._listen)
+        for order in orders:
+            self._obey(order)
+        self._beat()  # which says that this process is ready
+        # What a run allocates it keeps; a collection would be read as the server's pause.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        self._reactor.run()
+        self._tell_last()
+
+    def _listen(self) -> None:
+        data = os.read(0, PIPE_BYTES)
+        if not data:
+            os._exit(1)  # nobody is left to tell
+        for packed in self._frames.feed(data):
+            self._obey(self._decode(packed))
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Start):
+            self._player.start(order.start_s)
+        elif isinstance(order, Stop):
+            self._player.stop(order.outcome, order.detail, order.grace_s)
+        elif isinstance(order, Users):
+            self._player.let_go(order.let_go)
+            self._player.take_on(order.due_s)
+
+    def _beat(self) -> None:
+        self._reactor.at(monotonic() + BEAT_S, self._beat)
+        self._unsent += frame(self._player.beat(time.process_time()))
+        self._flush()
+
+    def _flush(self) -> None:
+        """As much as the pipe takes: a slow reader must not hold up the load."""
+        try:
+            while self._unsent:
+                del self._unsent[: os.write(1, self._unsent[:PIPE_BYTES])]
+        except BlockingIOError:
+            return
+
+    def _tell_last(self) -> None:
+        reactor = self._reactor
+        self._unsent += frame(self._player.beat(time.process_time()))
+        self._unsent += frame(
+            Over(
+                opened_count=reactor.opened_count,
+                reused_count=reactor.reused_count,
+                retried_count=reactor.retried_count,
+                peak_memory_bytes=_peak_memory_bytes(),
+            )
+        )
+        os.set_blocking(1, True)
+        self._flush()
+
+
+def main() -> int:
+    """Wait for the set-up, then play."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's to answer
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    _widen(1)
+    frames = Frames()
+    decode = msgspec.msgpack.Decoder(Order).decode
+    while data := os.read(0, PIPE_BYTES):
+        orders = [decode(packed) for packed in frames.feed(data)]
+        if orders:
+            setup, *others = orders
+            if not isinstance(setup, Setup):
+                raise TypeError(f"the first order is {type(setup).__name__}")
+            Process(setup, frames).run(others)
+            return 0
+    return 1
+
+
+def _widen(fd: int) -> None:
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:  # over this user's limit: it works as it is
+        return
+
+
+def _peak_memory_bytes() -> int:
+    """Largest resident set since this program began; rusage would count its parent's."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as lines:  # noqa: PTH123
+        for line in lines:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _allow_open_files() -> None:
+    """As many connections as this user may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

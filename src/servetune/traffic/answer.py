@@ -1,0 +1,601 @@
+"""What an answer says: pieces of content with their times and tokens, and how it ended.
+
+What counts as what, for every dialect:
+
+- A *piece* is an event that carries content: text, reasoning or part of a tool call. An
+  empty event, such as the one that only names the role, is none, so the time to first
+  token is the time to the first piece.
+- A server that sends its usage along with every event (vLLM and SGLang do on request) says
+  how many tokens a piece has. Tokens whose text was held back, as half a UTF-8 character is,
+  belong to the next piece, and what is left at the end (an unprinted last token) to the
+  last one.
+- Where usage comes only at the end, tokens are spread evenly over the pieces.
+- Where it never comes, every piece is taken for one token.
+- A stream needs its end: `[DONE]`, a finish reason, or a last usage. Without one it is
+  truncated, though tokens came.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from servetune.traffic.sse import DONE, Events
+
+__all__ = ["ANSWERS", "Answer", "excerpt", "spread"]
+
+EXCERPT_CHARACTERS = 300
+KEPT_BYTES = 64 * 1024
+"""Of an error's body; a whole answer that is not streamed is kept whole."""
+
+
+class Answer:
+    """One response, taken in as it arrives. A dialect says what an event means.
+
+    Attributes:
+        times_s: When content came, piece by piece.
+        counts: Tokens of each piece.
+        prompt_tokens: As the server counts them, template and all; `None` if it does not.
+        total_tokens: Output tokens as the server counts them.
+        texts: The words of the pieces, where they are kept.
+    """
+
+    __slots__ = (
+        "_accounted_tokens",
+        "_done_s",
+        "_ends",
+        "_even",
+        "_events",
+        "_failure",
+        "_keeps_text",
+        "_kept",
+        "_status",
+        "_streamed",
+        "counts",
+        "prompt_tokens",
+        "texts",
+        "times_s",
+        "total_tokens",
+    )  # fmt: skip
+
+    def __init__(self, *, streamed: bool = True, keep_text: bool = False) -> None:
+        self._streamed = streamed
+        self._keeps_text = keep_text
+        self._events = Events()
+        self._kept: bytearray | None = None  # the body, where it is no stream
+        self._status: int | None = None
+        self._failure: tuple[str, int | None, str] | None = None
+        self._done_s: float | None = None
+        self._ends = False
+        self._even = False
+        self._accounted_tokens = 0
+        self.times_s: list[float] = []
+        self.counts: list[int] = []
+        self.prompt_tokens: int | None = None
+        self.total_tokens: int | None = None
+        self.texts: list[str] = []
+
+    # as it comes
+
+    def head(self, status: int, content_type: str) -> None:
+        """The status line and headers are complete."""
+        self._status = status
+        if not 200 <= status < 300 or not self._streamed:
+            self._kept = bytearray()
+        elif content_type not in {"text/event-stream", ""}:
+            self._kept = bytearray()
+            self._fail("malformed", f"asked for a stream, was sent {content_type}")
+
+    def take(self, pieces: list[bytes], times_s: list[float]) -> None:
+        """Some of the body came; never raises over what a server sent."""
+        if self._kept is None:
+            self._read_all(*self._events.take(pieces, times_s))
+        elif not self._streamed or len(self._kept) < KEPT_BYTES:
+            self._kept += b"".join(pieces)
+
+    def _read_all(self, events: list[bytes], times_s: list[float]) -> None:
+        read = self._read
+        for event, at_s in zip(events, times_s, strict=True):
+            if event == DONE:
+                self._done_s = at_s
+            elif event and self._failure is None:
+                try:
+                    read(event, at_s)
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    self._fail("malformed", f"not a chunk: {error} in {excerpt(event)}")
+
+    def _read(self, event: bytes, at_s: float) -> None:
+        """Take in an event of this dialect; what cannot be decoded is raised."""
+        raise NotImplementedError
+
+    def _read_whole(self, body: bytes) -> None:
+        """Take in an answer that came in one piece, as asked."""
+        raise NotImplementedError
+
+    def _note_tokens(self, prompt: int | None, output: int | None) -> None:
+        if prompt is not None:
+            self.prompt_tokens = prompt
+        if output is not None:
+            self.total_tokens = output
+
+    def _add_piece(self, at_s: float, so_far_tokens: int | None) -> None:
+        """A piece came; `so_far_tokens` is the server's count with it, if it says."""
+        if so_far_tokens is None:
+            self._even = True
+            new_tokens = 1
+        else:
+            new_tokens = so_far_tokens - self._accounted_tokens
+            if new_tokens < 1:
+                if self.times_s:
+                    return  # more text of a token that has been counted
+                new_tokens = 1
+        self.times_s.append(at_s)
+        self.counts.append(new_tokens)
+        self._accounted_tokens += new_tokens
+
+    def _fail(self, outcome: str, detail: str, status: int | None = None) -> None:
+        if self._failure is None:
+            self._failure = (outcome, status, detail)
+
+    def _fail_in_stream(self, words: str, code: int | None) -> None:
+        self._fail("http_status", f"error in the stream: {words}", code)
+
+    # when it is over
+
+    def settle(
+        self, outcome: str, status: int | None, detail: str, end_s: float
+    ) -> tuple[str, int | None, str]:
+        """Outcome, status and what was seen, from what came and how the exchange ended."""
+        if status is not None and not 200 <= status < 300:
+            return "http_status", status, excerpt(_plain_words(bytes(self._kept or b"")))
+        if self._done_s is None and outcome != "ok":
+            return outcome, status, detail
+        if self._kept is None:
+            left = self._events.close()
+            self._read_all(left, [end_s] * len(left))
+        elif self._failure is None:
+            self._settle_whole()
+        if self._failure is not None:
+            outcome, code, detail = self._failure
+            return outcome, code or status, detail
+        if not self._ends and self._done_s is None:
+            return "truncated", status, f"the stream ended unmarked after {self._seen()}"
+        return self._settle_content(status)
+
+    def _settle_content(self, status: int | None) -> tuple[str, int | None, str]:
+        if not self.times_s and not self.total_tokens:
+            return "empty", status, "the answer has no token"
+        silent = self._kept is None and not self.times_s
+        return "ok", status, "none of the tokens carried text" if silent else ""
+
+    def _settle_whole(self) -> None:
+        try:
+            self._read_whole(bytes(self._kept or b""))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._fail("malformed", f"not an answer: {error}")
+
+    def end_s(self, outcome: str, end_s: float) -> float:
+        """When the answer was complete: the message's end, or `[DONE]` where that was lost."""
+        return end_s if outcome == "ok" or self._done_s is None else self._done_s
+
+    def tokens(self) -> tuple[list[float], list[int], int]:
+        """Times and tokens of the pieces, and the number of output tokens.
+
+        The tokens of the pieces add up to the number of output tokens, unless no piece
+        came at all. Every piece has one token at least.
+        """
+        times_s, counts, total = self.times_s, self.counts, self.total_tokens
+        if not times_s or not total:
+            return times_s, counts, len(times_s) or (total or 0)
+        if self._even or total < self._accounted_tokens:
+            counts = spread(total, len(times_s))
+            times_s = [at_s for at_s, count in zip(times_s, counts, strict=True) if count]
+            return times_s, [count for count in counts if count], total
+        return times_s, [*counts[:-1], counts[-1] + total - self._accounted_tokens], total
+
+    def packed(self) -> tuple[bytes, bytes, int]:
+        """`tokens`, packed: doubles, ints (none where every piece has one token), and the sum."""
+        times_s, counts, output_tokens = self.tokens()
+        if not self._streamed:
+            return b"", b"", output_tokens
+        several = b"" if max(counts, default=1) == 1 else array("i", counts).tobytes()
+        return array("d", times_s).tobytes(), several, output_tokens
+
+    def _seen(self) -> str:
+        count = len(self.times_s)
+        return f"{count} piece{'' if count == 1 else 's'} of content"
+
+
+def spread(tokens: int, pieces: int) -> list[int]:
+    """Tokens per piece when only their sum is known: as even as whole numbers allow.
+
+    With fewer tokens than pieces the first piece has one, and some have none.
+
+    Example:
+        >>> spread(7, 3), spread(2, 4)
+        ([2, 2, 3], [1, 0, 1, 0])
+    """
+    if tokens >= pieces:
+        bounds = [i * tokens // pieces for i in range(pieces + 1)]
+    else:
+        bounds = [-(-i * tokens // pieces) for i in range(pieces + 1)]
+    return [after - before for before, after in itertools.pairwise(bounds)]
+
+
+# OpenAI's completions and chat routes
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Content(msgspec.Struct):
+    """A chat delta, or the message of a whole answer."""
+
+    content: str | list[msgspec.Raw] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+    function_call: dict[str, msgspec.Raw] | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Content | None = None
+    message: _Content | None = None
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    object: str | None = None
+    message: Any = None
+    code: Any = None
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+class OpenAiAnswer(Answer):
+    """Completions and chat completions, streamed or whole."""
+
+    __slots__ = ()
+
+    def _read(self, event: bytes, at_s: float) -> None:
+        chunk = _decode_chunk(event)
+        if chunk.error is not None or chunk.object == "error":
+            self._fail_in_stream(*_error_words(chunk))
+            return
+        so_far = None
+        usage = chunk.usage
+        if usage is not None:
+            so_far = usage.completion_tokens
+            self._note_tokens(usage.prompt_tokens, so_far)
+        choices = chunk.choices
+        if not choices:
+            self._ends = self._ends or usage is not None
+            return
+        has_content = False
+        for choice in choices:
+            if choice.finish_reason is not None:
+                self._ends = True
+            if _has_content(choice):
+                has_content = True
+        if has_content:
+            self._add_piece(at_s, so_far)
+            if self._keeps_text:
+                self.texts.append(_words(choices[0]))
+
+    def _read_whole(self, body: bytes) -> None:
+        chunk = _decode_chunk(body)
+        if chunk.error is not None or chunk.object == "error":
+            self._fail_in_stream(*_error_words(chunk))
+            return
+        self._ends = True
+        if chunk.usage is not None:
+            self._note_tokens(chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
+        choices = chunk.choices or []
+        if any(map(_has_content, choices)):
+            self._add_piece(0.0, None)
+            if self._keeps_text:
+                self.texts.append(_words(choices[0]))
+
+
+def _has_content(choice: _Choice) -> bool:
+    if choice.text:
+        return True
+    said = choice.delta or choice.message
+    return said is not None and bool(
+        said.content
+        or said.reasoning_content
+        or said.reasoning
+        or said.tool_calls
+        or said.function_call
+        or said.refusal
+    )
+
+
+def _words(choice: _Choice) -> str:
+    """What the next turn of a conversation carries on: text, not reasoning."""
+    if choice.text:
+        return choice.text
+    said = choice.delta or choice.message
+    return said.content if said is not None and isinstance(said.content, str) else ""
+
+
+def _error_words(chunk: _Chunk) -> tuple[str, int | None]:
+    """What an error says, and its status where it names one."""
+    error = chunk.error if chunk.error is not None else {"message": chunk.message}
+    if not isinstance(error, dict):
+        return excerpt(str(error)), None
+    words = error.get("message") or error
+    code = error.get("code", chunk.code)
+    status = code if isinstance(code, int) and 400 <= code <= 599 else None
+    return excerpt(str(words)), status
+
+
+# OpenAI's responses route
+
+
+class _ResponseUsage(msgspec.Struct, gc=False):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _Response(msgspec.Struct):
+    usage: _ResponseUsage | None = None
+    error: Any = None
+    status: str | None = None
+    output: list[msgspec.Raw] | None = None
+    output_text: str | None = None
+
+
+class _ResponseEvent(msgspec.Struct):
+    type: str = ""
+    delta: Any = None
+    response: _Response | None = None
+    message: Any = None
+    code: Any = None
+    error: Any = None
+
+
+_decode_response_event = msgspec.json.Decoder(_ResponseEvent).decode
+_decode_response = msgspec.json.Decoder(_Response).decode
+_RESPONSE_ENDS = {"response.completed", "response.incomplete"}
+
+
+class ResponsesAnswer(Answer):
+    """The responses route: every kind of delta is content, `response.completed` the end."""
+
+    __slots__ = ()
+
+    def _read(self, event: bytes, at_s: float) -> None:
+        said = _decode_response_event(event)
+        if said.type.endswith(".delta"):
+            if said.delta:
+                self._add_piece(at_s, None)
+                if self._keeps_text and said.type == "response.output_text.delta":
+                    self.texts.append(str(said.delta))
+        elif said.type in _RESPONSE_ENDS:
+            self._ends = True
+            if said.response is not None:
+                self._note_usage(said.response.usage)
+        elif said.type in {"error", "response.failed"} or said.error is not None:
+            error = said.error or (said.response and said.response.error) or said.message
+            self._fail_in_stream(*_error_words(_Chunk(error=error or said.type)))
+
+    def _note_usage(self, usage: _ResponseUsage | None) -> None:
+        if usage is not None:
+            self._note_tokens(usage.input_tokens, usage.output_tokens)
+
+    def _read_whole(self, body: bytes) -> None:
+        said = _decode_response(body)
+        if said.error is not None:
+            self._fail_in_stream(*_error_words(_Chunk(error=said.error)))
+            return
+        self._ends = True
+        self._note_usage(said.usage)
+        if said.output or said.output_text:
+            self._add_piece(0.0, None)
+
+
+# TGI's generate and generate_stream
+
+
+class _TgiToken(msgspec.Struct, gc=False):
+    text: str = ""
+    special: bool = False
+
+
+class _TgiDetails(msgspec.Struct):
+    generated_tokens: int | None = None
+    prefill: list[msgspec.Raw] | None = None
+    input_length: int | None = None
+
+
+class _TgiEvent(msgspec.Struct):
+    token: _TgiToken | None = None
+    generated_text: str | None = None
+    details: _TgiDetails | None = None
+    error: Any = None
+
+
+_decode_tgi = msgspec.json.Decoder(_TgiEvent).decode
+_decode_tgi_whole = msgspec.json.Decoder(_TgiEvent | list[_TgiEvent]).decode
+
+
+class TgiAnswer(Answer):
+    """TGI's own routes: one event per token; the last one has the whole text."""
+
+    __slots__ = ()
+
+    def _read(self, event: bytes, at_s: float) -> None:
+        said = _decode_tgi(event)
+        if said.error is not None:
+            self._fail_in_stream(excerpt(str(said.error)), None)
+            return
+        if said.token is not None:
+            self._add_piece(at_s, None)
+            if self._keeps_text and not said.token.special:
+                self.texts.append(said.token.text)
+        if said.generated_text is not None:
+            self._ends = True
+            self._note_details(said.details)
+
+    def _note_details(self, details: _TgiDetails | None) -> None:
+        if details is None:
+            return
+        prompt = details.input_length
+        if prompt is None and details.prefill:
+            prompt = len(details.prefill)
+        self._note_tokens(prompt, details.generated_tokens)
+
+    def _read_whole(self, body: bytes) -> None:
+        said = _decode_tgi_whole(body)
+        if isinstance(said, list):
+            said = said[0] if said else _TgiEvent()
+        if said.error is not None:
+            self._fail_in_stream(excerpt(str(said.error)), None)
+            return
+        self._ends = True
+        self._note_details(said.details)
+        if said.generated_text:
+            self._add_piece(0.0, None)
+            if self._keeps_text:
+                self.texts.append(said.generated_text)
+
+
+# SGLang's generate
+
+
+class _SglangMeta(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    finish_reason: Any = None
+
+
+class _SglangEvent(msgspec.Struct):
+    text: str | None = None
+    output_ids: list[int] | None = None
+    meta_info: _SglangMeta | None = None
+    error: Any = None
+
+
+_decode_sglang = msgspec.json.Decoder(_SglangEvent).decode
+_decode_sglang_whole = msgspec.json.Decoder(_SglangEvent | list[_SglangEvent]).decode
+
+
+class SglangAnswer(Answer):
+    """SGLang's own route: every event has all the text so far, and the count of its tokens."""
+
+    __slots__ = ()
+
+    def _read(self, event: bytes, at_s: float) -> None:
+        said = _decode_sglang(event)
+        if said.error is not None:
+            self._fail_in_stream(*_error_words(_Chunk(error=said.error)))
+            return
+        meta = said.meta_info or _SglangMeta()
+        self._note_tokens(meta.prompt_tokens, meta.completion_tokens)
+        if meta.finish_reason is not None:
+            self._ends = True
+        if said.text or said.output_ids:
+            self._add_piece(at_s, meta.completion_tokens)
+            if self._keeps_text and said.text:
+                self.texts[:] = [said.text]
+
+    def _read_whole(self, body: bytes) -> None:
+        said = _decode_sglang_whole(body)
+        if isinstance(said, list):
+            said = said[0] if said else _SglangEvent()
+        if said.error is not None:
+            self._fail_in_stream(*_error_words(_Chunk(error=said.error)))
+            return
+        self._ends = True
+        meta = said.meta_info or _SglangMeta()
+        self._note_tokens(meta.prompt_tokens, meta.completion_tokens)
+        if said.text or said.output_ids:
+            self._add_piece(0.0, None)
+            if self._keeps_text and said.text:
+                self.texts.append(said.text)
+
+
+# embeddings
+
+
+class _Embeddings(msgspec.Struct):
+    data: list[msgspec.Raw] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    object: str | None = None
+    message: Any = None
+    code: Any = None
+
+
+_decode_embeddings = msgspec.json.Decoder(_Embeddings).decode
+
+
+class EmbeddingsAnswer(Answer):
+    """Vectors instead of tokens: an answer without output tokens is whole."""
+
+    __slots__ = ("_vector_count",)
+
+    def __init__(self, *, streamed: bool = False, keep_text: bool = False) -> None:
+        super().__init__(streamed=False)
+        self._vector_count = 0
+
+    def _read_whole(self, body: bytes) -> None:
+        said = _decode_embeddings(body)
+        if said.error is not None or said.object == "error":
+            error = _Chunk(error=said.error, message=said.message, code=said.code)
+            self._fail_in_stream(*_error_words(error))
+            return
+        self._ends = True
+        self._vector_count = len(said.data or ())
+        if said.usage is not None:
+            self._note_tokens(said.usage.prompt_tokens, 0)
+
+    def _settle_content(self, status: int | None) -> tuple[str, int | None, str]:
+        if not self._vector_count:
+            return "empty", status, "the answer has no vector"
+        return "ok", status, ""
+
+
+ANSWERS: Mapping[str, Callable[..., Answer]] = {
+    "completions": OpenAiAnswer,
+    "chat": OpenAiAnswer,
+    "responses": ResponsesAnswer,
+    "tgi": TgiAnswer,
+    "sglang": SglangAnswer,
+    "embeddings": EmbeddingsAnswer,
+}
+"""By API, as `loadgen.bodies.ROUTES` names them."""
+
+
+# words
+
+
+def _plain_words(body: bytes) -> bytes | str:
+    """The message inside an error's JSON, or the body as it is."""
+    try:
+        chunk = _decode_chunk(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return body
+    if chunk.error is None and chunk.message is None:
+        return body
+    return _error_words(chunk)[0]
+
+
+def excerpt(words: bytes | str) -> str:
+    """One line of these words, cut to what a record keeps."""
+    text = words if isinstance(words, str) else words.decode("utf-8", "replace")
+    line = " ".join(text.split())
+    return line if len(line) <= EXCERPT_CHARACTERS else line[: EXCERPT_CHARACTERS - 1] + "…"

@@ -1,0 +1,259 @@
+"""HTTP/1.1 responses (RFC 9112): the head, and three ways in which a body can be framed.
+
+Bodies are read in bulk. A connection keeps what it received as pairs (bytes, time) and hands
+over many at once, which costs a fraction of taking each apart as it comes; no time is lost by
+it, because the times are the kernel's or were taken when the bytes were read.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from itertools import accumulate
+from typing import Protocol
+
+__all__ = ["Body", "Chunked", "Head", "Malformed", "Sized", "UntilClosed", "body_of", "read_head"]
+
+LARGEST_HEAD_BYTES = 65_536
+
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |$)")
+_SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
+
+
+class Malformed(Exception):
+    """What came is not HTTP/1.1."""
+
+
+class Head:
+    """Status line and headers of a response.
+
+    Attributes:
+        content_type: In lower case, without parameters.
+        keep_alive: Whether the server means to keep the connection.
+        length: Of the body in bytes, where it is said.
+        body_at: Where the body begins in the bytes that the head was read from.
+    """
+
+    __slots__ = ("body_at", "chunked", "content_type", "keep_alive", "length", "status")
+
+    def __init__(self, status: int, body_at: int, *, keep_alive: bool) -> None:
+        self.status = status
+        self.body_at = body_at
+        self.keep_alive = keep_alive
+        self.content_type = ""
+        self.chunked = False
+        self.length: int | None = None
+
+    @property
+    def interim(self) -> bool:
+        """Whether the answer proper is still to come (100 Continue and its like)."""
+        return 100 <= self.status < 200
+
+
+def read_head(data: bytes) -> Head | None:
+    r"""The head at the beginning of these bytes; `None` while it is not complete.
+
+    Raises:
+        Malformed: It is no head of an HTTP/1 response.
+
+    Example:
+        >>> head = read_head(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+        >>> head.status, head.length, head.body_at
+        (200, 2, 38)
+    """
+    end = data.find(b"\r\n\r\n")
+    if end < 0:
+        if not b"HTTP/1.".startswith(data[:7]) or len(data) > LARGEST_HEAD_BYTES:
+            raise Malformed(_first_line(data))
+        return None
+    lines = data[:end].split(b"\r\n")
+    status = _STATUS.match(lines[0])
+    if status is None:
+        raise Malformed(_first_line(data))
+    head = Head(int(status[1]), end + 4, keep_alive=lines[0].startswith(b"HTTP/1.1"))
+    for line in lines[1:]:
+        name, colon, value = line.partition(b":")
+        if not colon or not name or name != name.strip():
+            raise Malformed(f"no header: {line[:80]!r}")
+        _note(head, name.lower(), value.strip())
+    if head.status in {204, 304}:
+        head.chunked, head.length = False, 0
+    return head
+
+
+def _note(head: Head, name: bytes, value: bytes) -> None:
+    if name == b"content-type":
+        head.content_type = value.decode("latin-1").partition(";")[0].strip().lower()
+    elif name == b"transfer-encoding":
+        head.chunked = value.lower().endswith(b"chunked")
+    elif name == b"content-length":
+        if not value.isdigit() or head.length not in {None, int(value)}:
+            raise Malformed(f"no length: {value[:80]!r}")
+        head.length = int(value)
+    elif name == b"connection":
+        words = {word.strip() for word in value.lower().split(b",")}
+        head.keep_alive = (head.keep_alive or b"keep-alive" in words) and b"close" not in words
+
+
+def _first_line(data: bytes) -> str:
+    return f"it begins with {data[:60]!r}"
+
+
+class Body(Protocol):
+    """Takes the framing off a body.
+
+    Attributes:
+        ended_s: When its last byte came; `None` while there is more to come.
+        overrun: Whether bytes came behind its end.
+    """
+
+    ended_s: float | None
+    overrun: bool
+
+    def feed(self, parts: list[bytes], times_s: list[float]) -> tuple[list[bytes], list[float]]:
+        """Pieces of content in these bytes, and when the last byte of each came.
+
+        Raises:
+            Malformed: The framing is broken.
+        """
+
+    def close(self, at_s: float) -> bool:
+        """The connection ended; whether the body is whole."""
+
+
+def body_of(head: Head) -> Body:
+    """The framing that a head announces."""
+    if head.chunked:
+        return Chunked()
+    return UntilClosed() if head.length is None else Sized(head.length)
+
+
+class Sized:
+    """A body whose length was said."""
+
+    def __init__(self, length: int) -> None:
+        self.left = length
+        self.ended_s: float | None = None
+        self.overrun = False
+
+    def feed(self, parts: list[bytes], times_s: list[float]) -> tuple[list[bytes], list[float]]:
+        """See `Body`."""
+        for i, part in enumerate(parts):
+            if len(part) >= self.left:
+                self.overrun = len(part) > self.left or i + 1 < len(parts)
+                self.ended_s = times_s[i]
+                parts = [*parts[:i], part[: self.left]]
+                self.left = 0
+                return parts, times_s[: i + 1]
+            self.left -= len(part)
+        return parts, times_s
+
+    def close(self, at_s: float) -> bool:
+        """See `Body`."""
+        return self.left == 0
+
+
+class UntilClosed:
+    """A body that the end of the connection ends (HTTP/1.0 manners)."""
+
+    def __init__(self) -> None:
+        self.ended_s: float | None = None
+        self.overrun = False
+
+    def feed(self, parts: list[bytes], times_s: list[float]) -> tuple[list[bytes], list[float]]:
+        """See `Body`."""
+        return parts, times_s
+
+    def close(self, at_s: float) -> bool:
+        """See `Body`."""
+        self.ended_s = at_s
+        return True
+
+
+class Chunked:
+    """A body in chunks, each of which says its length.
+
+    Nearly always no chunk has a CRLF inside, so that cutting the bytes at every CRLF gives
+    lengths and chunks in turn. Whether it did is checked for every single chunk; if not, the
+    chunks are read one by one.
+    """
+
+    def __init__(self) -> None:
+        self.ended_s: float | None = None
+        self.overrun = False
+        self._left = b""  # of a chunk that is not complete
+
+    def feed(self, parts: list[bytes], times_s: list[float]) -> tuple[list[bytes], list[float]]:
+        """See `Body`."""
+        if self._left:
+            parts, times_s = [self._left, *parts], [times_s[0], *times_s]
+        raw = b"".join(parts)
+        pieces = raw.split(b"\r\n")
+        count = (len(pieces) - 1) // 2
+        sizes, chunks = pieces[0 : 2 * count : 2], pieces[1 : 2 * count : 2]
+        try:
+            lengths = [int(size, 16) for size in sizes]
+        except ValueError:
+            return self._feed_slowly(raw, parts, times_s)
+        if lengths != list(map(len, chunks)):
+            return self._feed_slowly(raw, parts, times_s)
+        ends = list(accumulate(map(_whole_length, sizes, chunks)))
+        self._left = raw[ends[-1] :] if ends else raw
+        arrived_s = _arrivals(ends, parts, times_s)
+        if 0 in lengths:
+            last = lengths.index(0)
+            self.ended_s = arrived_s[last]
+            self.overrun = last + 1 < count or bool(self._left)
+            return chunks[:last], arrived_s[:last]
+        return chunks, arrived_s
+
+    def close(self, at_s: float) -> bool:
+        """See `Body`."""
+        return self.ended_s is not None
+
+    def _feed_slowly(
+        self, raw: bytes, parts: list[bytes], times_s: list[float]
+    ) -> tuple[list[bytes], list[float]]:
+        chunks: list[bytes] = []
+        ends: list[int] = []
+        at = 0
+        while (line_end := raw.find(b"\r\n", at)) >= 0:
+            size = _SIZE.match(raw, at)
+            if size is None or raw[size.end() : size.end() + 1] not in {b"\r", b";", b" ", b"\t"}:
+                raise Malformed(f"no length of a chunk: {raw[at:line_end][:80]!r}")
+            length = int(size[0], 16)
+            begin = line_end + 2
+            if length == 0:
+                end = _end_of_trailers(raw, begin)
+                if end is not None:
+                    self.ended_s = _arrivals([end], parts, times_s)[0]
+                    self.overrun = end < len(raw)
+                    at = len(raw)
+                break
+            if begin + length + 2 > len(raw):
+                break
+            if raw[begin + length : begin + length + 2] != b"\r\n":
+                raise Malformed("a chunk is longer than it says")
+            chunks.append(raw[begin : begin + length])
+            at = begin + length + 2
+            ends.append(at)
+        self._left = raw[at:]
+        return chunks, _arrivals(ends, parts, times_s)
+
+
+def _whole_length(size: bytes, chunk: bytes) -> int:
+    return len(size) + len(chunk) + 4
+
+
+def _arrivals(ends: list[int], parts: list[bytes], times_s: list[float]) -> list[float]:
+    """When the byte before each of these offsets came."""
+    part_ends = list(accumulate(map(len, parts)))
+    return [times_s[bisect_left(part_ends, end)] for end in ends]
+
+
+def _end_of_trailers(raw: bytes, begin: int) -> int | None:
+    """Where the empty line behind the last chunk and its trailers ends, if it has come."""
+    if raw.startswith(b"\r\n", begin):
+        return begin + 2
+    end = raw.find(b"\r\n\r\n", begin)
+    return None if end < 0 else end + 4

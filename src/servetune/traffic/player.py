@@ -1,0 +1,380 @@
+"""When requests leave: closed loops, open loops, and conversations that carry on.
+
+In a closed loop there are users, each with one request at a time; a request is due when its
+user's last answer ended. In an open loop each request is due at its time, whatever the server
+does; where a limit holds it back, the wait is part of every latency. The next turn of a
+conversation is due when its user has thought about the answer before.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from servetune.traffic.answer import ANSWERS
+from servetune.traffic.asks import Asks
+from servetune.traffic.reactor import Reactor
+from servetune.traffic.seen import Beat, Seen, Setup
+from servetune.traffic.wire import Call, monotonic
+
+__all__ = ["Player"]
+
+_INDEX = struct.Struct("<I")
+_STARVED_S = 0.0005
+"""How soon an empty queue is looked at again, when its end has not come."""
+
+Clock = Callable[[], float]
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str
+
+
+class Player:
+    """Plays the requests of one process.
+
+    Attributes:
+        over: Whether nothing is left to be done.
+    """
+
+    def __init__(self, setup: Setup, reactor: Reactor, asks: Asks) -> None:
+        self._setup = setup
+        self._reactor = reactor
+        self._asks = asks
+        self._answer = ANSWERS[setup.api]
+        self._start_s = 0.0
+        self._users = setup.users
+        # Open loop: requests that may still leave.
+        self._free = 1 << 62 if setup.users is None else setup.users
+        self._active_users = 0
+        self._to_let_go = 0
+        self._queue_ended = False
+        self._pulled: tuple[float, int] | None = None  # open loop: next to leave
+        self._waiting: deque[tuple[float, int]] = deque()
+        self._thinking_count = 0
+        self._stopping = False
+        self._next_target = 0
+        self._histories: dict[int, bytes] = {}  # by the request that carries it on
+        self._held_until_s = 0.0
+        self._begun_count = 0
+        self._open_count = 0  # begun and not seen to the end
+        self._starved = False
+        self._skipped: list[int] = []
+        self._seen: list[Seen] = []
+        self._lates_s = array("d")
+        self._let_go_s: list[float] = []
+        self._lost = False
+        self._held_count = 0
+        self.over = False
+
+    # orders
+
+    def start(self, start_s: float) -> None:
+        """Begin; the first users are due at the start."""
+        self._start_s = self._held_until_s = start_s
+        if self._setup.closed:
+            if self._users is None:
+                self._reactor.at(start_s, self._all_at_once)
+            else:
+                self.take_on([start_s] * self._users)
+        else:
+            self._reactor.at(start_s, self._pull)
+
+    def take_on(self, dues_s: list[float]) -> None:
+        """More users, each due when its last answer ended."""
+        if not self._setup.closed:
+            for _ in dues_s:
+                self._slot_free()
+            return
+        self._active_users += len(dues_s)
+        for due_s in dues_s:
+            self._reactor.at(due_s, self._user_free, due_s)
+
+    def let_go(self, count: int) -> None:
+        """That many users leave when their answers have ended."""
+        self._to_let_go += count
+        while not self._setup.closed and self._to_let_go and self._free > 0:
+            self._free -= 1
+            self._to_let_go -= 1
+            self._let_go_s.append(monotonic())
+
+    def stop(self, outcome: str, detail: str, grace_s: float) -> None:
+        """Send nothing more, and end what is in flight after a while."""
+        self._stopping = True
+        self._waiting.clear()
+        self._pulled = None
+        if self._setup.closed:
+            self._active_users -= self._thinking_count
+        self._thinking_count = 0
+        if grace_s > 0:
+            self._reactor.at(monotonic() + grace_s, self._reactor.abandon, outcome, detail)
+        else:
+            self._reactor.abandon(outcome, detail)
+        self._check_over()
+
+    def beat(self, cpu_s: float) -> Beat:
+        """What happened since the last one."""
+        reactor = self._reactor
+        beat = Beat(
+            seen=self._seen,
+            begun_count=self._begun_count,
+            in_flight_count=reactor.in_flight_count,
+            skipped=self._skipped,
+            idle=self._is_idle(),
+            lost=self._lost,
+            held_count=self._held_count,
+            cpu_s=cpu_s,
+            at_s=monotonic(),
+            late_s=self._lates_s.tobytes(),
+            lag_s=array("d", reactor.lags_s).tobytes(),
+            let_go_s=self._let_go_s,
+        )
+        self._seen, self._skipped, self._let_go_s, self._lost = [], [], [], False
+        self._lates_s = array("d")
+        reactor.lags_s.clear()
+        return beat
+
+    # closed loop
+
+    def _all_at_once(self) -> None:
+        """No limit: everything that there is leaves at once, each for a user of its own."""
+        while not self._stopping:
+            index = self._take()
+            if index is None:
+                break
+            self._active_users += 1
+            self._send(index, self._start_s)
+        if not self._queue_ended and not self._stopping:
+            self._reactor.at(monotonic() + _STARVED_S, self._all_at_once)
+        self._check_over()
+
+    def _user_free(self, due_s: float) -> None:
+        """A user has nothing to do since `due_s`."""
+        if self._to_let_go and not self._stopping:
+            self._to_let_go -= 1
+            self._active_users -= 1
+            self._let_go_s.append(due_s)
+            self._check_over()
+            return
+        index = None if self._stopping else self._take()
+        if index is not None:
+            think_s = self._asks.think_s(index) if due_s > self._start_s else 0.0
+            if think_s > 0:
+                self._think(index, due_s + think_s)
+            else:
+                self._send(index, due_s)
+        elif self._queue_ended or self._stopping:
+            self._active_users -= 1
+            self._check_over()
+        else:
+            self._reactor.at(monotonic() + _STARVED_S, self._user_free, due_s)
+
+    # open loop
+
+    def _pull(self) -> None:
+        """Look at the next request, and wait until it is due and may leave."""
+        while not self._stopping and self._pulled is None and not self._waiting:
+            index = self._take()
+            if index is None:
+                if not self._queue_ended and not self._starved:
+                    self._starved = True
+                    self._reactor.at(monotonic() + _STARVED_S, self._pull_again)
+                break
+            due_s = self._start_s + self._asks.due_s[index]
+            if due_s > monotonic():
+                self._pulled = (due_s, index)
+                self._reactor.at(due_s, self._pulled_due)
+                return
+            self._arrive(due_s, index)
+        self._check_over()
+
+    def _pull_again(self) -> None:
+        self._starved = False
+        self._pull()
+
+    def _pulled_due(self) -> None:
+        if self._pulled is not None and not self._stopping:
+            due_s, index = self._pulled
+            self._pulled = None
+            self._arrive(due_s, index)
+        self._pull()
+
+    def _arrive(self, due_s: float, index: int) -> None:
+        if self._free > 0:
+            self._free -= 1
+            self._send(index, due_s)
+        else:
+            self._waiting.append((due_s, index))
+
+    def _slot_free(self) -> None:
+        if self._to_let_go:
+            self._to_let_go -= 1
+            self._let_go_s.append(monotonic())
+            self._check_over()
+            return
+        self._free += 1
+        if self._waiting and not self._stopping:
+            due_s, index = self._waiting.popleft()
+            self._free -= 1
+            self._held_until_s = monotonic()
+            self._send(index, due_s)
+        self._pull()
+
+    # conversations
+
+    def _think(self, index: int, due_s: float) -> None:
+        self._thinking_count += 1
+        self._reactor.at(due_s, self._thought, index, due_s)
+
+    def _thought(self, index: int, due_s: float) -> None:
+        if self._stopping:
+            return
+        self._thinking_count -= 1
+        if self._setup.closed:
+            self._send(index, due_s)
+        else:
+            self._arrive(due_s, index)
+
+    def _carry_on(self, call: Call, following: int) -> None:
+        """Put the conversation so far before the next request's new messages."""
+        begin, end = self._asks.messages_at(call.index)
+        before = self._histories.pop(call.index, b"")
+        said = self._asks.body(call.index)[begin:end]
+        answer = msgspec.json.encode(_Message("assistant", "".join(call.answer.texts)))
+        self._histories[following] = b",".join(part for part in (before, said, answer) if part)
+
+    # sending
+
+    def _take(self) -> int | None:
+        """The next index of the queue that all processes share."""
+        if self._queue_ended:
+            return None
+        try:
+            packed = os.read(self._setup.queue_fd, 4)
+        except BlockingIOError:
+            return None
+        if not packed:
+            self._queue_ended = True
+            return None
+        return int(_INDEX.unpack(packed)[0])
+
+    def _send(self, index: int, due_s: float) -> None:
+        setup = self._setup
+        target = self._choose()
+        following = self._asks.next(index)
+        answer = self._answer(
+            streamed=setup.streamed, keep_text=following >= 0 or index < setup.keep_text_below
+        )
+        payload = self._payload(index, target)
+        call = Call(
+            index,
+            payload,
+            answer,
+            self._done,
+            target=target,
+            due_s=due_s,
+            limit_s=setup.timeout_s,
+        )
+        self._held_count += self._held_until_s > due_s
+        self._lates_s.append(max(0.0, monotonic() - max(due_s, self._held_until_s)))
+        self._begun_count += 1
+        self._open_count += 1
+        self._reactor.exchange(call)
+
+    def _choose(self) -> int:
+        count = len(self._setup.addresses)
+        if count == 1:
+            return 0
+        first = self._next_target
+        self._next_target = (first + 1) % count
+        if self._setup.routing == "round_robin":
+            return first
+        order = [(first + i) % count for i in range(count)]
+        return min(order, key=self._reactor.in_flight_to)
+
+    def _payload(self, index: int, target: int) -> bytes:
+        body = self._asks.body(index)
+        history = self._histories.get(index)
+        if history is not None:
+            begin, _ = self._asks.messages_at(index)
+            body = body[:begin] + history + b"," + body[begin:]
+        trace = self._setup.trace
+        header = b"traceparent: 00-%b-%016x-01\r\n" % (trace, index + 1) if trace else b""
+        return b"%b%bContent-Length: %d\r\n\r\n%b" % (
+            self._setup.heads[target],
+            header,
+            len(body),
+            body,
+        )
+
+    # answers
+
+    def _done(self, call: Call) -> None:
+        answer = call.answer
+        outcome, status, detail = answer.settle(call.outcome, call.status, call.detail, call.end_s)
+        end_s = answer.end_s(call.outcome, call.end_s)
+        times_s, counts, output_tokens = answer.packed()
+        kept = call.index < self._setup.keep_text_below
+        assert call.sent_s is not None
+        self._seen.append(
+            Seen(
+                call.index,
+                call.due_s,
+                call.sent_s,
+                end_s,
+                times_s,
+                counts,
+                answer.prompt_tokens,
+                output_tokens,
+                outcome,
+                status,
+                detail,
+                call.connect_s,
+                call.target,
+                "".join(answer.texts) if kept else None,
+            )
+        )
+        self._open_count -= 1
+        if outcome in {"refused", "disconnected"}:
+            self._lost = True
+        following = self._asks.next(call.index)
+        if outcome != "ok":
+            self._skip(following)
+            following = -1
+        if following >= 0 and not self._stopping:
+            self._carry_on(call, following)
+            if not self._setup.closed:
+                self._slot_free()
+            self._think(following, end_s + self._asks.think_s(following))
+        elif self._setup.closed and self._users is None:
+            self._active_users -= 1
+            self._check_over()
+        elif self._setup.closed:
+            self._user_free(end_s)
+        else:
+            self._slot_free()
+
+    def _skip(self, following: int) -> None:
+        """A conversation that broke off: none of its further turns will be due."""
+        while following >= 0:
+            self._skipped.append(following)
+            self._histories.pop(following, None)
+            following = self._asks.next(following)
+
+    def _is_idle(self) -> bool:
+        if self._open_count or self._thinking_count:
+            return False
+        if self._setup.closed:
+            return self._active_users <= 0
+        return self._pulled is None and not self._waiting
+
+    def _check_over(self) -> None:
+        if (self._queue_ended or self._stopping) and self._is_idle():
+            self.over = True
+            self._reactor.stop()

@@ -1,0 +1,534 @@
+"""One keep-alive connection: a state at a time, each a method that runs when its socket is ready.
+
+Bytes are stamped by the kernel where it can (Linux's SO_TIMESTAMPNS on TCP gives the time at
+which the last of the bytes that were read arrived), so that neither a busy process nor one
+that rests for a moment shifts a time. TLS hides the kernel's stamps; there the clock is read
+when the bytes are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from servetune.traffic.http import Body, Chunked, Head, Malformed, Sized, body_of, read_head
+
+if TYPE_CHECKING:
+    import ssl
+
+    from servetune.traffic.answer import Answer
+
+__all__ = ["Address", "Call", "Hub", "Wire"]
+
+RECEIVE_BYTES = 65_536
+DIGEST_READS = 64
+"""Reads that are kept before they are taken apart: enough to make it cheap, too few to be felt."""
+
+_SO_TIMESTAMPNS = 35
+"""asm-generic/socket.h, SO_TIMESTAMPNS_OLD; Python has no name for it."""
+
+_STAMP = struct.Struct("qq")
+_IN = select.EPOLLIN
+_OUT = select.EPOLLOUT
+_IN_OUT = _IN | _OUT
+
+monotonic = time.monotonic
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """A server: where it is, and how its certificate is judged.
+
+    Attributes:
+        cafile: Certificates to trust instead of the system's.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    cafile: str | None = None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual_port = 443 if self.scheme == "https" else 80
+        return f"{self.scheme}://{host}" + ("" if self.port == usual_port else f":{self.port}")
+
+
+class Call:
+    """One request on its way; the single mutable thing that everyone here shares.
+
+    Attributes:
+        index: Which request of the run it is.
+        due_s: When it should have left.
+        limit_s: Time-out, from now on.
+        sent_s: When its first byte left; when connecting began if none did.
+        end_s: When the answer was complete, or the failure was noticed.
+        connect_s: Spent connecting, `None` on a kept connection.
+        outcome: "ok" when a whole HTTP message came, with any status.
+    """
+
+    __slots__ = (
+        "answer",
+        "connect_s",
+        "deadline_s",
+        "detail",
+        "done",
+        "due_s",
+        "end_s",
+        "heard",
+        "index",
+        "limit_s",
+        "on_done",
+        "outcome",
+        "payload",
+        "retried",
+        "reused",
+        "sent_s",
+        "status",
+        "target",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        payload: bytes,
+        answer: Answer,
+        on_done: Callable[[Call], None],
+        *,
+        target: int = 0,
+        due_s: float = 0.0,
+        limit_s: float = float("inf"),
+    ) -> None:
+        self.index = index
+        self.payload = payload
+        self.answer = answer
+        self.on_done = on_done
+        self.target = target
+        self.due_s = due_s
+        self.limit_s = limit_s
+        self.deadline_s = monotonic() + limit_s
+        self.wire: Wire | None = None
+        self.sent_s: float | None = None
+        self.end_s = 0.0
+        self.connect_s: float | None = None
+        self.outcome = "ok"
+        self.detail = ""
+        self.status: int | None = None
+        self.done = False
+        self.heard = False
+        self.reused = False
+        self.retried = False
+
+
+class Hub(Protocol):
+    """What a wire needs of the loop that it lives in.
+
+    Attributes:
+        offset_s: What to add to a wall-clock time to have it on the monotonic clock.
+        opened_count: Connections made.
+    """
+
+    offset_s: float
+    opened_count: int
+
+    def register(self, wire: Wire, mask: int) -> None: ...
+    def modify(self, wire: Wire, mask: int) -> None: ...
+    def forget(self, wire: Wire) -> None: ...
+    def idle(self, wire: Wire) -> None: ...
+    def again(self, call: Call) -> None: ...
+    def ended(self, call: Call, outcome: str, at_s: float, detail: str = "") -> None: ...
+
+
+class Wire:
+    """A connection to one address, connecting, busy with one call, or idle."""
+
+    __slots__ = (
+        "_addresses",
+        "_body",
+        "_call",
+        "_connecting_s",
+        "_eager",
+        "_head",
+        "_head_bytes",
+        "_hub",
+        "_keep_alive",
+        "_out",
+        "_parts",
+        "_receive",
+        "_recvmsg",
+        "_sock",
+        "_times_s",
+        "_tls",
+        "address",
+        "fd",
+        "ready",
+        "target",
+    )
+
+    def __init__(
+        self,
+        hub: Hub,
+        target: int,
+        address: Address,
+        resolved: list[tuple[int, tuple[object, ...]]],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._hub = hub
+        self.target = target
+        self.address = address
+        self._addresses = list(resolved)
+        self._tls = tls
+        self._call: Call | None = None
+        self._sock: socket.socket | None = None
+        self._connecting_s = 0.0
+        self._out: memoryview | None = None
+        self._head_bytes = b""
+        self._head: Head | None = None
+        self._body: Body | None = None
+        self._eager = False
+        self._keep_alive = False
+        self._parts: list[bytes] = []
+        self._times_s: list[float] = []
+        self.fd = -1
+        self.ready: Callable[[int], None] = self._on_connected
+        self._receive = self._receive_plain if tls is None else self._receive_tls
+
+    # connecting
+
+    def connect(self, call: Call) -> None:
+        """Open the connection for a call."""
+        self._call = call
+        call.wire = self
+        self._connecting_s = monotonic()
+        self._connect_next("no address")
+
+    def _connect_next(self, why: str) -> None:
+        while self._addresses:
+            family, address = self._addresses.pop(0)
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None:
+                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            code = sock.connect_ex(address)
+            if code in {0, errno.EINPROGRESS}:
+                self._sock, self.fd = sock, sock.fileno()
+                self.ready = self._on_connected
+                self._hub.register(self, _OUT)
+                return
+            sock.close()
+            why = os.strerror(code)
+        self._refuse(why)
+
+    def _refuse(self, why: str) -> None:
+        call = self._call
+        self._close()
+        if call is None:
+            return
+        words = f"cannot connect to {self.address}: {why}"
+        if call.sent_s is None:
+            call.sent_s = self._connecting_s
+        if call.retried:  # it had left once: the server died on it rather than refused it
+            self._hub.ended(call, "disconnected", monotonic(), f"connection lost, then {words}")
+        else:
+            self._hub.ended(call, "refused", monotonic(), words)
+
+    def _on_connected(self, mask: int) -> None:
+        assert self._sock is not None
+        code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._hub.forget(self)
+            self._sock.close()
+            self._sock, self.fd = None, -1
+            self._connect_next(os.strerror(code))
+            return
+        if self._tls is None:
+            self._opened()
+            return
+        plain, self._sock = self._sock, None
+        self._hub.forget(self)
+        self._sock = self._tls.wrap_socket(
+            plain, server_hostname=self.address.host, do_handshake_on_connect=False
+        )
+        self.ready = self._on_handshake
+        self._hub.register(self, _OUT)
+        self._on_handshake(mask)
+
+    def _on_handshake(self, mask: int) -> None:
+        import ssl
+
+        assert isinstance(self._sock, ssl.SSLSocket)
+        try:
+            self._sock.do_handshake()
+        except ssl.SSLWantReadError:
+            self._hub.modify(self, _IN)
+        except ssl.SSLWantWriteError:
+            self._hub.modify(self, _OUT)
+        except OSError as error:
+            self._refuse(_words(error))
+        else:
+            self._opened()
+
+    def _opened(self) -> None:
+        assert self._sock is not None
+        self._addresses = []
+        self._recvmsg = self._sock.recvmsg
+        self._hub.opened_count += 1
+        call = self._call
+        if call is None:  # settled while connecting
+            self._close()
+            return
+        call.connect_s = monotonic() - self._connecting_s
+        self.start(call)
+
+    # sending
+
+    def start(self, call: Call) -> None:
+        """Send a call's request on the open connection."""
+        self._call = call
+        call.wire = self
+        self._head = self._body = None
+        self._head_bytes = b""
+        self._parts, self._times_s = [], []
+        self._out = memoryview(call.payload)
+        if call.sent_s is None:  # a retry keeps the first departure: its cost is not hidden
+            call.sent_s = monotonic()
+        self.ready = self._on_sending
+        self._send()
+
+    def _send(self) -> None:
+        assert self._sock is not None
+        assert self._out is not None
+        try:
+            sent = self._sock.send(self._out)
+        except OSError as error:
+            if not _would_block(error):  # what the server said before it hung up is still there
+                self._out = None
+                self.ready = self._on_head
+                self._hub.modify(self, _IN)
+                return
+            sent = 0
+        if sent == len(self._out):
+            self._out = None
+            self.ready = self._on_head
+            self._hub.modify(self, _IN)
+        else:
+            self._out = self._out[sent:]
+            self._hub.modify(self, _IN_OUT)
+
+    def _on_sending(self, mask: int) -> None:
+        if mask & _OUT:
+            self._send()
+        elif mask:  # an answer, or an end, before all was sent
+            self._out = None
+            self.ready = self._on_head
+            self._hub.modify(self, _IN)
+
+    # receiving
+
+    def _receive_plain(self) -> bool:
+        """Keep what came; whether there was anything, and not the end of the connection."""
+        try:
+            data, notes, _, _ = self._recvmsg(RECEIVE_BYTES, 32)
+        except OSError as error:
+            if not _would_block(error):
+                self._lost(error)
+            return False
+        if not data:
+            self._lost(None)
+            return False
+        at_s = monotonic()
+        if notes:
+            seconds, nanoseconds = _STAMP.unpack(notes[0][2])
+            stamp_s = seconds + nanoseconds * 1e-9 + self._hub.offset_s
+            if at_s - 60.0 < stamp_s < at_s:  # unless the wall clock was stepped in between
+                at_s = stamp_s
+        self._parts.append(data)
+        self._times_s.append(at_s)
+        return True
+
+    def _receive_tls(self) -> bool:
+        assert self._sock is not None
+        came = False
+        while True:
+            try:
+                data = self._sock.recv(RECEIVE_BYTES)
+            except OSError as error:
+                if not _would_block(error):
+                    if came:
+                        self._digest_if_begun()
+                    self._lost(error)
+                    return False
+                return came
+            if not data:
+                if came:
+                    self._digest_if_begun()
+                self._lost(None)
+                return False
+            came = True
+            self._parts.append(data)
+            self._times_s.append(monotonic())
+
+    def _digest_if_begun(self) -> None:
+        if self._call is not None and self._head is None:
+            self._read_head()
+        elif self._call is not None and self._parts:
+            self._digest()
+
+    def _on_head(self, mask: int) -> None:
+        if self._receive():
+            self._read_head()
+
+    def _read_head(self) -> None:
+        call = self._call
+        assert call is not None
+        call.heard = True
+        data = self._head_bytes + b"".join(self._parts)
+        at_s = self._times_s[-1]
+        self._parts, self._times_s = [], []
+        try:
+            head = read_head(data)
+            while head is not None and head.interim:
+                data = data[head.body_at :]
+                head = read_head(data) if data else None
+        except Malformed as error:
+            self._fail("malformed", at_s, f"not HTTP: {error}")
+            return
+        if head is None:
+            self._head_bytes = data
+            return
+        call.status = head.status
+        call.answer.head(head.status, head.content_type)
+        self._head = head
+        self._body = body_of(head)
+        self._eager = not isinstance(self._body, Chunked)
+        self._keep_alive = head.keep_alive
+        self.ready = self._on_body
+        rest = data[head.body_at :]
+        if rest or (isinstance(self._body, Sized) and not head.length):
+            self._parts.append(rest)
+            self._times_s.append(at_s)
+            self._digest()
+
+    def _on_body(self, mask: int) -> None:
+        if not self._receive():
+            return
+        parts = self._parts
+        last = parts[-1]
+        # The end of a body in chunks is an empty line, in whatever pieces it may come.
+        if self._eager or last.endswith(b"\r\n\r\n") or len(last) < 5 or len(parts) >= DIGEST_READS:
+            self._digest()
+
+    def _digest(self) -> None:
+        call, body = self._call, self._body
+        assert call is not None
+        assert body is not None
+        parts, times_s = self._parts, self._times_s
+        self._parts, self._times_s = [], []
+        try:
+            pieces, came_s = body.feed(parts, times_s)
+        except Malformed as error:
+            self._fail("malformed", times_s[-1], f"not HTTP: {error}")
+            return
+        if pieces:
+            call.answer.take(pieces, came_s)
+        if body.ended_s is not None:
+            self._finish(body)
+
+    def _finish(self, body: Body) -> None:
+        call = self._call
+        assert call is not None
+        assert body.ended_s is not None
+        self._call = None
+        call.wire = None
+        if self._keep_alive and not body.overrun and self._out is None:
+            self.ready = self._on_idle
+            self._hub.idle(self)
+        else:
+            self._close()
+        self._hub.ended(call, "ok", body.ended_s)
+
+    def _on_idle(self, mask: int) -> None:
+        """Nobody asked: the server hung up, or talks out of turn."""
+        if self._tls is None or not self._only_housekeeping():
+            self._close()
+
+    def _only_housekeeping(self) -> bool:
+        """Whether there is nothing to read but TLS's own messages, such as session tickets."""
+        assert self._sock is not None
+        try:
+            self._sock.recv(1)
+        except OSError as error:
+            return _would_block(error)
+        return False
+
+    # ending
+
+    def _fail(self, outcome: str, at_s: float, detail: str) -> None:
+        call = self._call
+        self._close()
+        if call is not None:
+            self._hub.ended(call, outcome, at_s, detail)
+
+    def _lost(self, error: OSError | None) -> None:
+        call = self._call
+        if call is not None and self._parts and self._body is not None:
+            self._digest()
+            call = self._call
+        self._close()
+        if call is None:
+            return
+        now_s = monotonic()
+        if error is None and self._body is not None and self._body.close(now_s):
+            self._hub.ended(call, "ok", now_s)  # HTTP/1.0 manners: the close is the end
+            return
+        if call.reused and not call.heard and not call.retried:
+            # A server may close an idle connection just as the next request leaves on it,
+            # and nobody's fault that is (RFC 9112, 9.3.1).
+            call.retried = True
+            call.reused = False
+            self._hub.again(call)
+            return
+        where = "while answering" if call.heard else "before any answer"
+        reason = f": {_words(error)}" if error is not None else ""
+        self._hub.ended(call, "disconnected", now_s, f"connection lost {where}{reason}")
+
+    def give_up(self) -> None:
+        """Keep what has come for the call, and close the connection without a word to it."""
+        if self._call is not None and self._parts and self._body is not None:
+            self._digest()
+        self._call = None
+        self._close()
+
+    def _close(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.wire = None
+        if self._sock is not None:
+            self._hub.forget(self)
+            self._sock.close()
+            self._sock = None
+            self.fd = -1
+
+
+def _would_block(error: OSError) -> bool:
+    if isinstance(error, BlockingIOError):
+        return True
+    return type(error).__name__ in {"SSLWantReadError", "SSLWantWriteError"}
+
+
+def _words(error: OSError) -> str:
+    """What went wrong, without the number."""
+    if isinstance(error, socket.gaierror) and error.strerror:
+        return error.strerror
+    if type(error).__module__ != "ssl" and error.errno:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
