@@ -36,6 +36,7 @@ from servetune.errors import InputError, UnknownName
 __all__ = [
     "Always",
     "Empirical",
+    "Floats",
     "IntArray",
     "Law",
     "LogNormal",

@@ -16,7 +16,16 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.workload.request import Request
 
-__all__ = ["Prompt", "Tokenizer", "load_tokenizer", "text_prompts", "token_prompts", "unlike"]
+__all__ = [
+    "FEWEST_WORDS",
+    "WORDS",
+    "Prompt",
+    "Tokenizer",
+    "load_tokenizer",
+    "text_prompts",
+    "token_prompts",
+    "unlike",
+]
 
 TOKENS_PER_WORD = 1.3
 """English prose under byte-pair vocabularies of 32,000 to 150,000 entries: 1.2 to 1.4."""
