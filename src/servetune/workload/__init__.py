@@ -2,7 +2,16 @@
 
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson, Scheduled
 from servetune.workload.client_args import CLIENT_ARGS, workload_from_client_args
-from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Observed, Quantiles, UniformRange
+from servetune.workload.laws import Law, parse_law
+from servetune.workload.lengths import (
+    SHAREGPT,
+    Fixed,
+    Independent,
+    Lengths,
+    Observed,
+    Quantiles,
+    UniformRange,
+)
 from servetune.workload.request import Request
 from servetune.workload.traces import Trace, read_trace
 from servetune.workload.workload import Workload
@@ -14,6 +23,8 @@ __all__ = [
     "Arrivals",
     "Constant",
     "Fixed",
+    "Independent",
+    "Law",
     "Lengths",
     "Observed",
     "Poisson",
@@ -23,6 +34,7 @@ __all__ = [
     "Trace",
     "UniformRange",
     "Workload",
+    "parse_law",
     "read_trace",
     "workload_from_client_args",
 ]

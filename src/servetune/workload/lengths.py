@@ -6,10 +6,9 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError
+from servetune.workload.laws import IntArray, Law
 
-__all__ = ["SHAREGPT", "Fixed", "Lengths", "Observed", "Quantiles", "UniformRange"]
-
-IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
+__all__ = ["SHAREGPT", "Fixed", "Independent", "Lengths", "Observed", "Quantiles", "UniformRange"]
 
 
 class Fixed(msgspec.Struct, frozen=True, tag_field="kind", tag="fixed"):
@@ -99,7 +98,18 @@ class Observed(msgspec.Struct, frozen=True, tag_field="kind", tag="observed"):
         return chosen[:, 0], chosen[:, 1]
 
 
-Lengths = Fixed | UniformRange | Quantiles | Observed
+class Independent(msgspec.Struct, frozen=True, tag_field="kind", tag="independent"):
+    """A law for prompts and one for answers, drawn apart from each other."""
+
+    input_law: Law
+    output_law: Law
+
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+        """Input and output token counts, each of shape (count,)."""
+        return self.input_law.draw(count, rng), self.output_law.draw(count, rng)
+
+
+Lengths = Fixed | UniformRange | Quantiles | Observed | Independent
 
 SHAREGPT = Quantiles(
     name="sharegpt",

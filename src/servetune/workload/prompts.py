@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -16,7 +16,16 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.workload.request import Request
 
-__all__ = ["Prompt", "Tokenizer", "load_tokenizer", "text_prompts", "token_prompts", "unlike"]
+__all__ = [
+    "FEWEST_WORDS",
+    "WORDS",
+    "Prompt",
+    "Tokenizer",
+    "load_tokenizer",
+    "text_prompts",
+    "token_prompts",
+    "unlike",
+]
 
 TOKENS_PER_WORD = 1.3
 """English prose under byte-pair vocabularies of 32,000 to 150,000 entries: 1.2 to 1.4."""
@@ -44,24 +53,39 @@ WORDS = tuple(_WORDS_TEXT.split())
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """What is put to the model: words or token ids.
+    """What is put to the model: words, token ids or chat messages, exactly one of them.
 
     Attributes:
         text: The words, or `None`.
-        token_ids: The ids, or `None`. With ids a server has nothing left to count.
-        token_count: Length in tokens.
+        token_ids: The ids, or `None`. With ids a server has nothing left to count. A tuple, or
+            an array of 32-bit numbers where prompts are many or long; see `ids_json`.
+        messages: Chat messages, their images included, or `None`. Of a turn that follows an
+            answer only the new ones: the run puts the history and the answer before them.
+        token_count: Length in tokens; of a turn that follows, with the history before it and
+            the answer that was asked for.
         exact: Whether `token_count` is counted rather than estimated. A chat template adds
-            its own tokens to either.
+            its own tokens to either, unless whoever made the prompt allowed for them.
+        members: Further members of this request's body as JSON text, such as tools or a
+            response format.
+        model: Adapter to ask instead of the target's model.
     """
 
     token_count: int
     text: str | None = None
-    token_ids: tuple[int, ...] | None = None
+    token_ids: Sequence[int] | None = None
+    messages: tuple[dict[str, Any], ...] | None = None
     exact: bool
+    members: str = ""
+    model: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.text is None) == (self.token_ids is None):
-            raise InputError("a prompt is either words or token ids")
+        said = (self.text, self.token_ids, self.messages)
+        if sum(each is not None for each in said) != 1:
+            raise InputError("a prompt is words, token ids or messages, and only one of them")
+
+    def ids_json(self) -> bytes:
+        """The token ids as a JSON list, whatever holds them."""
+        return msgspec.json.encode(list(self.token_ids or ()))
 
 
 class Encoding(Protocol):

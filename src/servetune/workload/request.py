@@ -33,6 +33,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         prefix: What the prompt begins with; empty where it shares nothing.
         answer_id: Content id of the answer where a later prompt contains it.
         priority: Smaller is served first by an engine that schedules by priority.
+        session: Number of the conversation that it belongs to, where it belongs to one.
+        turn: Its place in that conversation, from 0.
+        follows: Index of the request whose answer this one continues. It is due `think_s`
+            after that answer ended, and `due_s` is only the earliest that this can be.
+        think_s: What the user of a conversation takes before asking again.
     """
 
     index: int
@@ -43,8 +48,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     prefix: tuple[Piece, ...] = ()
     answer_id: int | None = None
     priority: int = 0
+    session: int | None = None
+    turn: int = 0
+    follows: int | None = None
+    think_s: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.follows is not None and not 0 <= self.follows < self.index:
+            raise InputError(
+                f"request {self.index} follows request {self.follows}, which is not before it"
+            )
         if self.prefix:
             for content_id, tokens in self.prefix:
                 if content_id < 0 or tokens < 1:

@@ -1,0 +1,179 @@
+"""A model's own way of counting: its tokenizer and its chat template, from the files beside it.
+
+The tokenizer needs the package tokenizers, the template jinja2 (extra `tokenizers`); both are
+imported when a file is read, not before. A template is somebody else's program, so it runs in
+jinja's sandbox, with the names that Hugging Face gives it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from servetune.errors import InputError
+from servetune.workload.prompts import Tokenizer, load_tokenizer
+
+__all__ = ["ChatTemplate", "ModelTokenizer", "load_chat_template", "load_model_tokenizer"]
+
+Message = Mapping[str, Any]
+
+#: Texts that are encoded at a time: enough for every core, few enough to keep little in memory.
+_BATCH = 256
+
+
+class ChatTemplate:
+    """A chat template: messages to the text that the model reads."""
+
+    def __init__(self, source: str, specials: Mapping[str, str] | None = None) -> None:
+        """Compile a template.
+
+        Args:
+            source: In jinja's language.
+            specials: Names such as `bos_token` to what they stand for.
+
+        Raises:
+            InputError: jinja2 is not here, or the template cannot be compiled.
+        """
+        try:
+            import jinja2
+            import jinja2.ext
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+        except ImportError as error:
+            raise InputError(
+                "a chat template needs the package jinja2",
+                hint="pip install 'servetune[tokenizers]', or let the overhead be measured",
+            ) from error
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = _today
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise InputError(f"cannot read the chat template: {error}") from error
+        self._specials = dict(specials or {})
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> str:
+        """What the model reads before it answers.
+
+        Raises:
+            InputError: The template refuses the messages, as some do with a system message.
+        """
+        import jinja2
+
+        try:
+            return str(
+                self._template.render(
+                    messages=list(messages),
+                    tools=list(tools) if tools else None,
+                    add_generation_prompt=True,
+                    **self._specials,
+                )
+            )
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
+            raise InputError(f"the chat template refuses these messages: {error}") from error
+
+
+class ModelTokenizer(msgspec.Struct, frozen=True):
+    """A model's tokenizer, and its chat template where there is one."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None = None
+
+    def counts(self, texts: Sequence[str], *, specials: bool = True) -> list[int]:
+        """Tokens of each text.
+
+        Args:
+            texts: Any number.
+            specials: Whether those are counted that the tokenizer puts around a text itself.
+                The completions route has them; a rendered chat has its own.
+        """
+        encode = _batch_encoder(self.tokenizer, specials)
+        found: list[int] = []
+        for start in range(0, len(texts), _BATCH):
+            found += encode(texts[start : start + _BATCH])
+        return found
+
+    def chat_count(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> int:
+        """Tokens that a server makes of these messages; the template must be there."""
+        assert self.template is not None
+        return self.counts([self.template.render(messages, tools)], specials=False)[0]
+
+
+def load_model_tokenizer(path: str | Path) -> ModelTokenizer:
+    """The tokenizer in a folder or file, with the chat template that lies beside it.
+
+    Without jinja2 the template is passed over: its tokens are then known only from a server.
+
+    Raises:
+        InputError: There is no tokenizer, or it cannot be read.
+    """
+    file = Path(path)
+    file = file / "tokenizer.json" if file.is_dir() else file
+    if not file.is_file():
+        raise InputError(f"no tokenizer.json at {path}", hint="give the folder of a model")
+    return ModelTokenizer(load_tokenizer(str(file)), load_chat_template(file.parent))
+
+
+def load_chat_template(folder: str | Path) -> ChatTemplate | None:
+    """The chat template in a model's folder; `None` where it has none, or jinja2 is not here.
+
+    Raises:
+        InputError: It has one that cannot be read.
+    """
+    import importlib.util
+
+    if importlib.util.find_spec("jinja2") is None:
+        return None
+    config_path, own = Path(folder) / "tokenizer_config.json", Path(folder) / "chat_template.jinja"
+    config: dict[str, Any] = {}
+    try:
+        if config_path.is_file():
+            config = msgspec.json.decode(config_path.read_bytes(), type=dict[str, Any])
+        source = own.read_text(encoding="utf-8") if own.is_file() else config.get("chat_template")
+    except (msgspec.MsgspecError, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the chat template in {folder}: {error}") from error
+    if isinstance(source, list):  # several by name
+        named = {each.get("name"): each.get("template") for each in source}
+        source = named.get("default") or next(iter(named.values()), None)
+    return ChatTemplate(source, dict(_specials(config))) if isinstance(source, str) else None
+
+
+def _specials(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        written = config.get(name)
+        content = written.get("content") if isinstance(written, dict) else written
+        if isinstance(content, str):
+            yield name, content
+
+
+def _batch_encoder(tokenizer: Any, specials: bool) -> Callable[[Sequence[str]], list[int]]:
+    """The quickest way that this tokenizer has of counting many texts."""
+    for name in ("encode_batch_fast", "encode_batch"):  # the first keeps no offsets
+        encode = getattr(tokenizer, name, None)
+        if encode is not None:
+            return lambda texts: [
+                len(each) for each in encode(list(texts), add_special_tokens=specials)
+            ]
+    return lambda texts: [len(tokenizer.encode(text).ids) for text in texts]
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+def _raise(message: str) -> None:
+    import jinja2
+
+    raise jinja2.TemplateError(message)
+
+
+def _today(form: str) -> str:
+    return dt.datetime.now(dt.UTC).strftime(form)

@@ -1,0 +1,474 @@
+"""Requests of a traffic before they have words: lengths, what they share, who follows whom.
+
+Everything a simulator needs is here, and nothing needs a tokenizer. Content that several
+prompts have is named by an id; `prepare` puts words to the ids.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from servetune.errors import InputError
+from servetune.workload.laws import Floats, IntArray
+from servetune.workload.request import Piece, Request
+from servetune.workload.reuse import hit_fraction
+from servetune.workload.traffic import Adapter, Documents, Part, Prefix, Traffic
+
+__all__ = ["Cost", "Draft", "Item", "Turn", "apportion", "outline"]
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens that a part's prompts have besides their content.
+
+    Attributes:
+        tool_tokens: Of tool schemas, which come first and are the same in all.
+        first_tokens: What the chat template puts around a first prompt, or the tokenizer
+            around a text.
+        turn_tokens: What the template puts around a later turn and the answer before it.
+    """
+
+    tool_tokens: int = 0
+    first_tokens: int = 0
+    turn_tokens: int = 0
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of a data set's conversation: content tokens, and its answer's."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a data set: its turns, and the tokens of its system message."""
+
+    turns: tuple[Turn, ...]
+    system_tokens: int = 0
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, and what its words shall be made of.
+
+    Attributes:
+        part: Number of its part in the traffic.
+        shared: Pieces that stand first: of a chat, the system message.
+        placed: Pieces at the beginning of the user's words, such as documents.
+        own_tokens: Words of its own behind them, which no other prompt has.
+        item: Number of its row, where the part has a data set.
+        model: Adapter that it asks.
+    """
+
+    request: Request
+    part: int
+    shared: tuple[Piece, ...] = ()
+    placed: tuple[Piece, ...] = ()
+    own_tokens: int = 0
+    item: int | None = None
+    model: str | None = None
+
+
+def outline(
+    traffic: Traffic,
+    *,
+    seed: int,
+    costs: Sequence[Cost] | None = None,
+    items: Mapping[int, Sequence[Item]] | None = None,
+) -> tuple[Draft, ...]:
+    """All requests of a traffic, in the order in which they are asked.
+
+    Turns of one conversation stand together; a later one is asked when the answer before it
+    is there, so that others come in between.
+
+    Args:
+        traffic: What is asked.
+        seed: The same seed gives the same requests.
+        costs: Of each part; nothing where not known.
+        items: Rows of the data sets, by number of the part, in the order to ask them.
+
+    Raises:
+        InputError: A wanted hit fraction cannot be had.
+    """
+    drawing = _Drawing(np.random.default_rng((seed, 11)))
+    costs = costs or [Cost()] * len(traffic.parts)
+    count = traffic.request_count
+    mean_turns = [_mean_turns(part, (items or {}).get(i)) for i, part in enumerate(traffic.parts)]
+    weights = [part.weight / turns for part, turns in zip(traffic.parts, mean_turns, strict=True)]
+    share = sum(weights)
+    mean = sum(w * turns for w, turns in zip(weights, mean_turns, strict=True)) / share
+    conversations = math.ceil(count / mean - 1e-9)
+    while True:
+        order = apportion(weights, conversations, drawing.rng)
+        made = [
+            _conversations(drawing, part, i, costs[i], order.count(i), (items or {}).get(i))
+            for i, part in enumerate(traffic.parts)
+        ]
+        total = sum(len(one) for each in made for one in each)
+        if total >= count:
+            break
+        conversations += max(1, math.ceil((count - total) / mean))
+    each_part = [iter(each) for each in made]
+    flat = itertools.chain.from_iterable(next(each_part[i]) for i in order)
+    drafts = list(itertools.islice(flat, count))
+    return tuple(_numbered(drafts, traffic.adapters, drawing.rng))
+
+
+def apportion(weights: Sequence[float], count: int, rng: np.random.Generator) -> list[int]:
+    """Numbers of the weights in random order, each as often as its share says, to within one."""
+    exact = np.array(weights) / sum(weights) * count
+    whole = np.floor(exact + 1e-9).astype(int)
+    for i in np.argsort(-(exact - whole), kind="stable")[: count - int(whole.sum())]:
+        whole[i] += 1
+    return [int(i) for i in rng.permutation(np.repeat(np.arange(len(whole)), whole))]
+
+
+class _Drawing:
+    """Chance, and the next content id."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self._ids = itertools.count()
+
+    def new_id(self) -> int:
+        return next(self._ids)
+
+
+def _mean_turns(part: Part, items: Sequence[Item] | None) -> float:
+    if part.sessions is not None:
+        return float(part.sessions.turns.draw(1000, np.random.default_rng(0)).mean())
+    if items and part.dataset is not None and part.dataset.conversations:
+        return sum(len(item.turns) for item in items) / len(items)
+    return 1.0
+
+
+_Conversation = list[Draft]
+
+
+def _conversations(
+    drawing: _Drawing,
+    part: Part,
+    number: int,
+    cost: Cost,
+    count: int,
+    items: Sequence[Item] | None,
+) -> list[_Conversation]:
+    """`count` conversations of one part; most of them have a single turn."""
+    if not count:
+        return []
+    if part.dataset is not None:
+        return [_from_item(drawing, part, number, cost, items or (), i) for i in range(count)]
+    if part.sessions is not None:
+        return _sessions(drawing, part, number, cost, count)
+    assert part.input_tokens is not None
+    assert part.output_tokens is not None
+    if part.distinct is not None and part.distinct < count:
+        return _repeated(drawing, part, number, cost, count)
+    inputs = part.input_tokens.draw(count, drawing.rng)
+    outputs = part.output_tokens.draw(count, drawing.rng).tolist()
+    head = _head(drawing, cost)
+    shared = _shared(drawing, part, inputs, head, cost)
+    placed = _documents(drawing, part.documents, count)
+    return [
+        [_single(number, part, cost, head, inputs[i], outputs[i], shared[i], placed[i])]
+        for i in range(count)
+    ]
+
+
+def _single(
+    number: int,
+    part: Part,
+    cost: Cost,
+    head: tuple[Piece, ...],
+    wanted_tokens: int,
+    output_tokens: int,
+    shared: tuple[Piece, ...],
+    placed: tuple[Piece, ...],
+) -> Draft:
+    """A request on its own; its prompt is longer than wanted where what it must have is."""
+    fixed = (
+        cost.tool_tokens + cost.first_tokens + _tokens(shared) + _tokens(placed) + _pictures(part)
+    )
+    own = max(1, int(wanted_tokens) - fixed)
+    return Draft(
+        request=Request(
+            index=0,
+            due_s=0.0,
+            input_tokens=fixed + own,
+            output_tokens=output_tokens,
+            prefix=(*head, *shared, *placed),
+        ),
+        part=number,
+        shared=shared,
+        placed=placed,
+        own_tokens=own,
+    )
+
+
+def _repeated(
+    drawing: _Drawing, part: Part, number: int, cost: Cost, count: int
+) -> list[_Conversation]:
+    """The same few prompts again and again, evenly often and in random order."""
+    assert part.distinct is not None
+    assert part.input_tokens is not None
+    assert part.output_tokens is not None
+    inputs = part.input_tokens.draw(part.distinct, drawing.rng).tolist()
+    outputs = part.output_tokens.draw(count, drawing.rng).tolist()
+    head, documents = _head(drawing, cost), _documents(drawing, part.documents, part.distinct)
+    pictures = _pictures(part)
+    kinds = []
+    for wanted, placed in zip(inputs, documents, strict=True):
+        fixed = cost.tool_tokens + cost.first_tokens + pictures + _tokens(placed)
+        kinds.append((fixed, (*placed, (drawing.new_id(), max(1, wanted - fixed)))))
+    made = []
+    for i, which in enumerate(apportion([1.0] * part.distinct, count, drawing.rng)):
+        fixed, placed = kinds[which]
+        rest = cost.first_tokens + pictures
+        *before, (content_id, tokens) = placed
+        request = Request(
+            index=0,
+            due_s=0.0,
+            input_tokens=fixed + tokens,
+            output_tokens=outputs[i],
+            prefix=(*head, *before, (content_id, tokens + rest)),
+        )
+        made.append([Draft(request=request, part=number, placed=placed)])
+    return made
+
+
+def _sessions(
+    drawing: _Drawing, part: Part, number: int, cost: Cost, count: int
+) -> list[_Conversation]:
+    assert part.sessions is not None
+    assert part.input_tokens is not None
+    assert part.output_tokens is not None
+    turns = part.sessions.turns.draw(count, drawing.rng).tolist()
+    later = iter(part.sessions.turn_tokens.draw(sum(turns) - count, drawing.rng).tolist())
+    inputs = part.input_tokens.draw(count, drawing.rng)
+    outputs = iter(part.output_tokens.draw(sum(turns), drawing.rng).tolist())
+    head = _head(drawing, cost)
+    shared = _shared(drawing, part, inputs, head, cost)
+    placed = _documents(drawing, part.documents, count)
+    made = []
+    for i, turn_count in enumerate(turns):
+        first = _single(number, part, cost, head, inputs[i], next(outputs), shared[i], placed[i])
+        added = [max(1, next(later) - cost.turn_tokens) for _ in range(turn_count - 1)]
+        following = [(own, next(outputs)) for own in added]
+        made.append(_conversation(drawing, first, following, cost, part.sessions.think_s))
+    return made
+
+
+def _conversation(
+    drawing: _Drawing,
+    first: Draft,
+    following: Sequence[tuple[int, int]],
+    cost: Cost,
+    think_s: float,
+) -> _Conversation:
+    """A first draft and its later turns, each (own words, answer), with the history in each."""
+    if not following:
+        return [first]
+    request = first.request
+    rest = request.input_tokens - request.prefix_tokens
+    prefix = (*request.prefix, (drawing.new_id(), rest)) if rest else request.prefix
+    answer_id = drawing.new_id()
+    request = msgspec.structs.replace(request, prefix=prefix, answer_id=answer_id)
+    made = [msgspec.structs.replace(first, request=request)]
+    for turn, (own, output_tokens) in enumerate(following, start=1):
+        before = request
+        assert before.answer_id is not None
+        new = own + cost.turn_tokens
+        request = Request(
+            index=0,
+            due_s=0.0,
+            input_tokens=before.input_tokens + before.output_tokens + new,
+            output_tokens=output_tokens,
+            prefix=(
+                *before.prefix,
+                (before.answer_id, before.output_tokens),
+                (drawing.new_id(), new),
+            ),
+            answer_id=drawing.new_id(),
+            turn=turn,
+            think_s=think_s,
+        )
+        made.append(Draft(request=request, part=first.part, own_tokens=own, item=first.item))
+    return made
+
+
+def _from_item(
+    drawing: _Drawing, part: Part, number: int, cost: Cost, items: Sequence[Item], i: int
+) -> _Conversation:
+    """A row of a data set; all rows again when there are fewer than requests."""
+    assert part.dataset is not None
+    item_number = i % len(items)
+    item = items[item_number]
+    first, *later = item.turns
+    fixed = cost.tool_tokens + cost.first_tokens + item.system_tokens + _pictures(part)
+    draft = Draft(
+        request=Request(
+            index=0,
+            due_s=0.0,
+            input_tokens=max(1, fixed + first.input_tokens),
+            output_tokens=first.output_tokens,
+        ),
+        part=number,
+        own_tokens=first.input_tokens,
+        item=item_number,
+    )
+    if not part.dataset.conversations:
+        return [draft]
+    following = [(turn.input_tokens, turn.output_tokens) for turn in later]
+    return _conversation(drawing, draft, following, cost, 0.0)
+
+
+def _numbered(
+    drafts: Sequence[Draft], adapters: Sequence[Adapter], rng: np.random.Generator
+) -> Iterator[Draft]:
+    """The drafts with their places, their sessions' numbers and the adapters they ask."""
+    asking = _adapters(adapters, sum(draft.request.turn == 0 for draft in drafts), rng)
+    sessions, model = itertools.count(), None
+    session: int | None = None
+    for index, draft in enumerate(drafts):
+        request = draft.request
+        if request.turn == 0:
+            model = next(asking)
+            session = next(sessions) if request.answer_id is not None else None
+        request = msgspec.structs.replace(
+            request,
+            index=index,
+            session=session,
+            follows=index - 1 if request.turn else None,
+        )
+        yield msgspec.structs.replace(draft, request=request, model=model)
+
+
+def _adapters(
+    adapters: Sequence[Adapter], count: int, rng: np.random.Generator
+) -> Iterator[str | None]:
+    if not adapters:
+        return itertools.repeat(None)
+    order = apportion([each.weight for each in adapters], count, rng)
+    return (adapters[i].name for i in order)
+
+
+def _head(drawing: _Drawing, cost: Cost) -> tuple[Piece, ...]:
+    return ((drawing.new_id(), cost.tool_tokens),) if cost.tool_tokens else ()
+
+
+def _tokens(pieces: Sequence[Piece]) -> int:
+    return sum(tokens for _, tokens in pieces)
+
+
+def _pictures(part: Part) -> int:
+    return part.images.each * part.images.tokens if part.images else 0
+
+
+def _chances(kinds: int, skew: float) -> Floats:
+    weights: Floats = 1 / np.arange(1.0, kinds + 1) ** skew
+    chances: Floats = weights / weights.sum()
+    return chances
+
+
+def _documents(
+    drawing: _Drawing, documents: Documents | None, count: int
+) -> list[tuple[Piece, ...]]:
+    """The passages of each prompt, in the order in which they were found."""
+    if documents is None:
+        return [()] * count
+    lengths = documents.tokens.draw(documents.pool, drawing.rng).tolist()
+    ids = [drawing.new_id() for _ in lengths]
+    logs = np.log(_chances(documents.pool, documents.skew))
+    # The largest of these sums are a weighted choice without repetition (Gumbel's trick).
+    keys = logs + drawing.rng.gumbel(size=(count, documents.pool))
+    chosen = np.argsort(-keys, axis=1)[:, : documents.each]
+    return [tuple((ids[k], lengths[k]) for k in row) for row in chosen.tolist()]
+
+
+def _shared(
+    drawing: _Drawing,
+    part: Part,
+    inputs: IntArray,
+    head: tuple[Piece, ...],
+    cost: Cost,
+) -> list[tuple[Piece, ...]]:
+    """What each prompt begins with in common with others."""
+    prefix, count = part.prefix, len(inputs)
+    if prefix is None:
+        return [()] * count
+    if prefix.levels:
+        return _tree(drawing, prefix, count)
+    return _to_fraction(drawing, part, prefix, inputs, head, cost)
+
+
+def _tree(drawing: _Drawing, prefix: Prefix, count: int) -> list[tuple[Piece, ...]]:
+    ways = [
+        drawing.rng.choice(level.branches, count, p=_chances(level.branches, prefix.skew)).tolist()
+        for level in prefix.levels
+    ]
+    ids: dict[tuple[int, ...], int] = {}
+    made = []
+    for way in zip(*ways, strict=True):
+        pieces = []
+        for depth, level in enumerate(prefix.levels, start=1):
+            if way[:depth] not in ids:
+                ids[way[:depth]] = drawing.new_id()
+            pieces.append((ids[way[:depth]], level.tokens))
+        made.append(tuple(pieces))
+    return made
+
+
+def _to_fraction(
+    drawing: _Drawing,
+    part: Part,
+    prefix: Prefix,
+    inputs: IntArray,
+    head: tuple[Piece, ...],
+    cost: Cost,
+) -> list[tuple[Piece, ...]]:
+    """A prefix of each prompt, the same part of all, so long that the hit fraction is met."""
+    wanted = prefix.hit_fraction
+    assert wanted is not None
+    groups = [drawing.new_id() for _ in range(prefix.groups)]
+    chances = _chances(prefix.groups, prefix.skew).tolist()
+    which = apportion(chances, len(inputs), drawing.rng)
+    fixed = cost.tool_tokens + cost.first_tokens + _pictures(part)
+
+    def shared(fraction: float) -> list[tuple[Piece, ...]]:
+        lengths = np.minimum(np.rint(fraction * inputs), inputs - fixed - 1).astype(int).tolist()
+        return [
+            ((groups[group], length),) if length > 0 else ()
+            for group, length in zip(which, lengths, strict=True)
+        ]
+
+    def found(fraction: float) -> float:
+        return hit_fraction(
+            Request(index=0, due_s=0.0, input_tokens=tokens, output_tokens=1, prefix=(*head, *own))
+            for tokens, own in zip(inputs.tolist(), shared(fraction), strict=True)
+        )
+
+    return shared(_meeting(found, wanted, part.name, prefix.groups, len(inputs)))
+
+
+def _meeting(
+    found: Callable[[float], float], wanted: float, name: str, groups: int, count: int
+) -> float:
+    """Where a rising function of a share has the wanted value, by halving."""
+    most, least = found(1.0), found(0.0)
+    if not least <= wanted <= most:
+        raise InputError(
+            f"part {name} can have a hit fraction from {least:.3f} to {most:.3f} "
+            f"with {count:,} prompts in {groups:,} groups, not {wanted:g}",
+            hint="fewer groups or more requests allow more; fewer tools allow less",
+        )
+    low, high = 0.0, 1.0
+    for _ in range(16):
+        middle = (low + high) / 2
+        if found(middle) < wanted:
+            low = middle
+        else:
+            high = middle
+    return high

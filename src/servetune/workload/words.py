@@ -1,0 +1,146 @@
+"""Text of an exact number of tokens, made of words that are one token each.
+
+Encoding ten thousand prompts of a thousand tokens takes seconds, so lengths are met by
+construction first. Words are taken from the vocabulary: small letters, one token with the
+space before them, and none of the vocabulary's tokens may reach over the end of one word into
+the next. Then a text of n of these words, one space between two, has n tokens, whatever the
+words, and only its first one (which has no space before it) needs a word that is one token
+there, too. That is checked by encoding: all of a small run, a sample of a large one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from servetune.errors import InputError
+from servetune.workload.laws import IntArray
+from servetune.workload.model_tokenizer import ModelTokenizer
+from servetune.workload.prompts import FEWEST_WORDS, WORDS
+
+__all__ = ["Stock", "content_row", "distinct_rows", "ids_stock", "stock_of", "unchecked_stock"]
+
+MOST_WORDS = 4096
+"""Enough that prompts are unlike; more would only take longer to look at."""
+
+#: What byte-level and SentencePiece vocabularies write for the space before a word.
+_MARKS = ("Ġ", "▁")
+
+
+class Stock(msgspec.Struct, frozen=True, kw_only=True):
+    """What prompts are made of.
+
+    Attributes:
+        words: One token each inside a text. Empty for token ids, see `ids`.
+        starters: How many of them, from the first on, may also begin a text.
+        text_specials: Tokens that the tokenizer puts around a text by itself.
+        additive: Whether any text of n of these words is known to have n tokens; otherwise
+            every text has to be encoded and mended.
+        counted: Whether a tokenizer said so; without one a word is an estimate.
+        ids: Lowest token id and number of ids, where prompts are ids.
+    """
+
+    words: tuple[str, ...] = ()
+    starters: int = 0
+    text_specials: int = 0
+    additive: bool = False
+    counted: bool = False
+    ids: tuple[int, int] | None = None
+
+    @property
+    def kinds(self) -> int:
+        return self.ids[1] if self.ids else len(self.words)
+
+    @property
+    def first_kinds(self) -> int:
+        return self.ids[1] if self.ids else self.starters
+
+
+def stock_of(tokenizer: ModelTokenizer) -> Stock:
+    """Words of one token each, from a tokenizer's own vocabulary.
+
+    A tokenizer with hardly any (letters, bytes) gets common English words, and every text
+    has to be mended.
+    """
+    specials = tokenizer.counts([""])[0]
+    mark, found, apart = _candidates(tokenizer.tokenizer)
+    pool = found or list(WORDS)
+    the = tokenizer.counts(["the the"])[0]
+    inside = tokenizer.counts([f"the the {word}" for word in pool])
+    pool = [word for word, count in zip(pool, inside, strict=True) if count == the + 1]
+    if len(pool) < FEWEST_WORDS:
+        return Stock(words=WORDS, starters=len(WORDS), text_specials=specials, counted=True)
+    alone = tokenizer.counts(pool)
+    starters = [w for w, count in zip(pool, alone, strict=True) if count == specials + 1]
+    others = [w for w, count in zip(pool, alone, strict=True) if count != specials + 1]
+    words = (*(starters or pool), *(others if starters else ()))
+    whole = tokenizer.counts([" ".join(words)])[0] == specials + len(words)
+    return Stock(
+        words=words,
+        starters=len(starters) or len(words),
+        text_specials=specials,
+        additive=bool(mark) and apart and whole and bool(starters),
+        counted=True,
+    )
+
+
+def unchecked_stock() -> Stock:
+    """Common words, where no tokenizer says how many tokens they are."""
+    return Stock(words=WORDS, starters=len(WORDS))
+
+
+def ids_stock(vocab_size: int) -> Stock:
+    """Token ids, clear of both ends of the vocabulary; see `prompts.token_prompts`."""
+    low = min(1000, vocab_size // 8)
+    kinds = vocab_size - vocab_size // 50 - low
+    if kinds < 2:
+        raise InputError(f"a vocabulary of {vocab_size} tokens is too small for random prompts")
+    return Stock(ids=(low, kinds), additive=True, counted=True)
+
+
+def content_row(stock: Stock, content_id: int, tokens: int, seed: int) -> IntArray:
+    """The first tokens of a content that several prompts have; equal for equal ids."""
+    rng = np.random.default_rng((seed, 1, content_id))
+    row = rng.integers(0, stock.kinds, tokens)
+    # The first comes from a stream of its own: a shorter piece is the beginning of a longer one.
+    row[:1] = np.random.default_rng((seed, 2, content_id)).integers(0, stock.first_kinds, 1)[
+        : len(row)
+    ]
+    return row
+
+
+def distinct_rows(stock: Stock, lengths: Sequence[int], seed: int) -> Iterator[IntArray]:
+    """Random rows of these lengths, distinct as long as rows of their length can be.
+
+    Row i starts with the i-th entry of a permutation; where there are more rows than entries,
+    each round through the permutation has a second entry of its own.
+    """
+    rng = np.random.default_rng((seed, 0))
+    firsts, seconds = rng.permutation(stock.first_kinds), rng.permutation(stock.kinds)
+    several = len(lengths) > len(firsts)
+    for i, length in enumerate(lengths):
+        row = rng.integers(0, stock.kinds, length)
+        round_, place = divmod(i, len(firsts))
+        row[:1] = firsts[place]
+        if several:
+            row[1:2] = seconds[round_ % len(seconds)]
+        yield row
+
+
+def _candidates(tokenizer: Any) -> tuple[str, list[str], bool]:
+    """The mark of a space, words that follow it, and whether no token goes from one to the next."""
+    if not hasattr(tokenizer, "get_vocab"):
+        return "", [], False
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    for mark in _MARKS:
+        usual = re.compile(f"{mark}[a-z]{{3,10}}").fullmatch
+        words = sorted(token[1:] for token in vocabulary if usual(token))
+        if len(words) >= FEWEST_WORDS:
+            across = re.search(f"[a-z]{mark}", "\n".join(vocabulary)) is not None
+            step = -(-len(words) // MOST_WORDS)
+            return mark, words[::step], not across
+    return "", [], False
