@@ -1,6 +1,18 @@
 """What is asked of a server, and when."""
 
-from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson, Scheduled
+from servetune.workload.arrival_grammar import arrivals_of, format_arrivals, parse_arrivals
+from servetune.workload.arrivals import (
+    AllAtOnce,
+    Arrivals,
+    Constant,
+    Gamma,
+    MarkovBursts,
+    Piecewise,
+    Poisson,
+    Ramp,
+    Scheduled,
+    Sine,
+)
 from servetune.workload.client_args import CLIENT_ARGS, workload_from_client_args
 from servetune.workload.laws import Law, parse_law
 from servetune.workload.lengths import (
@@ -23,17 +35,25 @@ __all__ = [
     "Arrivals",
     "Constant",
     "Fixed",
+    "Gamma",
     "Independent",
     "Law",
     "Lengths",
+    "MarkovBursts",
     "Observed",
+    "Piecewise",
     "Poisson",
     "Quantiles",
+    "Ramp",
     "Request",
     "Scheduled",
+    "Sine",
     "Trace",
     "UniformRange",
     "Workload",
+    "arrivals_of",
+    "format_arrivals",
+    "parse_arrivals",
     "parse_law",
     "read_trace",
     "workload_from_client_args",
