@@ -125,10 +125,10 @@ def head_of(target: Target, workload: Workload) -> bytes:
 def ask_of(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Ask:
     """One request as it is laid out for the processes that send."""
     members = ROUTES[api_of(target, workload)].members(target, workload, request, prompt)
-    further = (getattr(prompt, "members", ""), workload.extra_body, target.extra_body)
+    further = (prompt.members, workload.extra_body, target.extra_body)
     for text in further:
         members.update(_extra_members(text))
-    model = getattr(prompt, "model", None)
+    model = prompt.model
     if model:
         members["model"] = model
     wanted = {name: value for name, value in members.items() if value is not None}
@@ -143,9 +143,9 @@ def ask_of(target: Target, workload: Workload, request: Request, prompt: Prompt)
     return Ask(
         body=body,
         due_s=request.due_s,
-        think_s=getattr(request, "think_s", 0.0),
+        think_s=request.think_s,
         messages_at=messages_at,
-        first=getattr(request, "follows", None) is None,
+        first=request.follows is None,
     )
 
 
@@ -179,9 +179,8 @@ def _text(prompt: Prompt) -> str:
 
 
 def _messages(prompt: Prompt) -> Any:
-    messages = getattr(prompt, "messages", None)
-    if messages is not None:
-        return list(messages)
+    if prompt.messages is not None:
+        return list(prompt.messages)
     if prompt.text is None:
         raise InputError(
             "the chat route takes words, and the prompts are token ids",

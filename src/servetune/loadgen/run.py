@@ -355,10 +355,10 @@ class _Run:
             status=seen.status,
             detail=seen.detail,
             connect_s=seen.connect_s,
-            session=getattr(request, "session", None),
-            turn=getattr(request, "turn", 0),
+            session=request.session,
+            turn=request.turn,
             target=seen.target,
-            model=getattr(prompt, "model", None) or "",
+            model=prompt.model or "",
         )
 
     def _look(self, crew: Crew) -> None:
@@ -478,9 +478,8 @@ def _asks(
         for request, prompt in zip(requests, prompts, strict=False)
     ]
     for index, request in enumerate(requests):
-        follows = getattr(request, "follows", None)
-        if follows is not None:
-            asks[follows] = msgspec.structs.replace(asks[follows], next=index)
+        if request.follows is not None:
+            asks[request.follows] = msgspec.structs.replace(asks[request.follows], next=index)
     return asks
 
 

@@ -45,10 +45,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of a data set: its turns, and the tokens of its system message."""
+    """One row of a data set; the first turn has the system message, where there is one."""
 
     turns: tuple[Turn, ...]
-    system_tokens: int = 0
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,7 +294,14 @@ def _conversation(
             turn=turn,
             think_s=think_s,
         )
-        made.append(Draft(request=request, part=first.part, own_tokens=own, item=first.item))
+        made.append(
+            Draft(
+                request=request,
+                part=first.part,
+                own_tokens=0 if first.item is not None else own,
+                item=first.item,
+            )
+        )
     return made
 
 
@@ -307,7 +313,7 @@ def _from_item(
     item_number = i % len(items)
     item = items[item_number]
     first, *later = item.turns
-    fixed = cost.tool_tokens + cost.first_tokens + item.system_tokens + _pictures(part)
+    fixed = cost.tool_tokens + cost.first_tokens + _pictures(part)
     draft = Draft(
         request=Request(
             index=0,
@@ -316,7 +322,6 @@ def _from_item(
             output_tokens=first.output_tokens,
         ),
         part=number,
-        own_tokens=first.input_tokens,
         item=item_number,
     )
     if not part.dataset.conversations:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import msgspec
 import numpy as np
@@ -36,6 +37,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             later. `None` for a run that ends with its last answer.
         prefixes: What each prompt begins with, by request, as `Request.prefix`; empty where
             prompts share nothing.
+        asked: Requests that were prepared; they are asked instead of any that `lengths` would
+            draw, and `arrivals` says when each conversation begins. Empty otherwise.
         extra_body: Further members of each request's JSON body, as JSON text.
     """
 
@@ -53,6 +56,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     extra_body: str = ""
     duration_s: float | None = None
     prefixes: tuple[tuple[Piece, ...], ...] = ()
+    asked: tuple[Request, ...] = ()
 
     def __post_init__(self) -> None:
         if self.request_count < 1:
@@ -74,6 +78,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def longest_tokens(self) -> int:
         """Prompt and answer of the longest request together."""
+        if self.asked:
+            return max(each.input_tokens + each.output_tokens for each in self.asked)
         inputs, outputs = self.lengths.draw(self.request_count, np.random.default_rng(self.seed))
         return int((inputs + outputs).max())
 
@@ -84,6 +90,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             InputError: None is due before the run ends, or arrivals end before all are.
         """
         rng = np.random.default_rng(self.seed)
+        if self.asked:
+            return self._due(self._asked_at(rng))
         inputs, outputs = self.lengths.draw(self.request_count, rng)
         due_s = list(itertools.islice(self.arrivals.offsets_s(rng), self.request_count))
         if len(due_s) < self.request_count and self.duration_s is None:
@@ -91,7 +99,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"arrivals end after {len(due_s):,} of {self.request_count:,} requests",
                 hint="ask for fewer, or give a duration to send what comes within it",
             )
-        asked = tuple(
+        drawn = (
             Request(
                 index=i,
                 due_s=due,
@@ -102,11 +110,25 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             for i, (due, tokens_in, tokens_out) in enumerate(
                 zip(due_s, inputs, outputs, strict=False)
             )
-            if self.duration_s is None or due <= self.duration_s
         )
+        return self._due(drawn)
+
+    def _asked_at(self, rng: np.random.Generator) -> Iterator[Request]:
+        """What was prepared, with the times that the arrivals give to conversations."""
+        offsets_s, due_s = self.arrivals.offsets_s(rng), 0.0
+        for request in self.asked:
+            if request.follows is None:
+                due_s = next(offsets_s, math.inf)
+            yield msgspec.structs.replace(request, due_s=due_s)
+
+    def _due(self, requests: Iterator[Request]) -> tuple[Request, ...]:
+        """Those of them that are due before the run ends."""
+        last_s = math.inf if self.duration_s is None else self.duration_s
+        asked = tuple(each for each in requests if each.due_s <= last_s and each.due_s < math.inf)
         if not asked:
             raise InputError(
-                f"no request is due within {self.duration_s:g} s",
+                "no request is due"
+                + (f" within {self.duration_s:g} s" if self.duration_s is not None else ""),
                 hint="a longer duration or a higher rate",
             )
         return asked

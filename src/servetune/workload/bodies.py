@@ -1,0 +1,82 @@
+"""Further members of a request's body: tool schemas, and the form that an answer must have."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from servetune.errors import InputError, UnknownName
+from servetune.workload.traffic import Part
+
+__all__ = ["format_names", "members_of", "tool_names", "tools_of"]
+
+
+def tool_names() -> tuple[str, ...]:
+    """Built-in tools, in the order in which a number of them is taken."""
+    return tuple(_tools())
+
+
+def format_names() -> tuple[str, ...]:
+    """Built-in JSON schemas for structured answers."""
+    return tuple(_read("formats.json"))
+
+
+def tools_of(part: Part) -> tuple[dict[str, Any], ...]:
+    """The schemas that a part's requests carry, as OpenAI's `tools`.
+
+    Raises:
+        UnknownName: A tool has no schema here.
+        InputError: More are asked than there are.
+    """
+    known = _tools()
+    if isinstance(part.tools, int):
+        if not 0 <= part.tools <= len(known):
+            raise InputError(
+                f"part {part.name} asks for {part.tools} tools, there are {len(known)}",
+                hint="by name: " + ", ".join(known),
+            )
+        return tuple(known.values())[: part.tools]
+    for name in part.tools:
+        if name not in known:
+            raise UnknownName("tool", name, known)
+    return tuple(known[name] for name in part.tools)
+
+
+def members_of(part: Part) -> str:
+    """What a part's requests say besides their prompt, as JSON text; empty for nothing."""
+    members: dict[str, Any] = {}
+    tools = tools_of(part)
+    if tools:
+        members["tools"], members["tool_choice"] = tools, part.tool_choice
+    if part.response_format is not None:
+        members["response_format"] = _format(part.response_format)
+    return msgspec.json.encode(members).decode() if members else ""
+
+
+def _format(wanted: str | Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(wanted, str):
+        return _named("answer", wanted)
+    if wanted == "json_object":
+        return {"type": "json_object"}
+    known = _read("formats.json")
+    if wanted not in known:
+        raise UnknownName("response format", wanted, ["json_object", *known])
+    return _named(wanted, known[wanted])
+
+
+def _named(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema}}
+
+
+def _tools() -> dict[str, dict[str, Any]]:
+    return {tool["function"]["name"]: tool for tool in _read("tools.json")}
+
+
+@functools.lru_cache(maxsize=4)
+def _read(name: str) -> Any:
+    file = importlib.resources.files("servetune.workload") / "data" / name
+    return msgspec.json.decode(file.read_bytes())

@@ -1,0 +1,125 @@
+"""Words for drafts: the content that their pieces name, and words that no other prompt has."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from servetune.workload.images import data_url
+from servetune.workload.laws import IntArray
+from servetune.workload.outline import Draft
+from servetune.workload.prompts import TOKENS_PER_WORD
+from servetune.workload.request import Piece
+from servetune.workload.traffic import Images
+from servetune.workload.words import Stock, content_row, distinct_rows
+
+__all__ = ["Said", "compose", "compose_ids", "mended", "pictures"]
+
+#: Rounds of mending after which a text that still has another length keeps it.
+_ROUNDS = 8
+
+
+class Said(msgspec.Struct, frozen=True):
+    """The words of one draft: those in front, and the user's own."""
+
+    shared: str
+    user: str
+
+
+def compose(drafts: Sequence[Draft], stock: Stock, seed: int) -> Iterator[Said]:
+    """The words of each draft, in order; see `words` for their exact number of tokens."""
+    words = np.array(stock.words, dtype=object)
+    known: dict[Piece, str] = {}
+
+    def text(row: IntArray) -> str:
+        return " ".join(words[row].tolist())
+
+    def of(piece: Piece) -> str:
+        if piece not in known:
+            content_id, tokens = piece
+            known[piece] = text(content_row(stock, content_id, _words(stock, tokens), seed))
+        return known[piece]
+
+    rows = distinct_rows(stock, [_words(stock, draft.own_tokens) for draft in drafts], seed)
+    for draft, row in zip(drafts, rows, strict=True):
+        own = (text(row),) if len(row) else ()
+        yield Said(
+            shared=" ".join(of(piece) for piece in draft.shared),
+            user=" ".join((*(of(piece) for piece in draft.placed), *own)),
+        )
+
+
+def compose_ids(drafts: Sequence[Draft], stock: Stock, seed: int) -> Iterator[array[int]]:
+    """The token ids of each draft: four bytes each, whatever the length."""
+    assert stock.ids is not None
+    low, _ = stock.ids
+    known: dict[Piece, IntArray] = {}
+
+    def of(piece: Piece) -> IntArray:
+        if piece not in known:
+            known[piece] = content_row(stock, *piece, seed)
+        return known[piece]
+
+    rows = distinct_rows(stock, [draft.own_tokens for draft in drafts], seed)
+    for draft, row in zip(drafts, rows, strict=True):
+        pieces = [of(piece) for piece in (*draft.shared, *draft.placed)]
+        yield array("I", (np.concatenate([*pieces, row]) + low).astype(np.uint32).tobytes())
+
+
+def mended(
+    texts: Mapping[int, str],
+    wanted: Mapping[int, int],
+    words: Sequence[str],
+    counts: Callable[[Mapping[int, str]], dict[int, int]],
+    found: dict[int, int],
+) -> dict[int, str]:
+    """Texts made longer or shorter at their ends until each has the wanted number of tokens.
+
+    Args:
+        texts: To be mended, by their places.
+        wanted: Tokens of each.
+        words: What is put to the end of a text that is too short.
+        counts: Of tokens, for many texts.
+        found: The texts' own counts; what they have in the end is written to it, another
+            number than wanted where no words fit.
+    """
+    made = dict(texts)
+    for round_ in range(_ROUNDS):
+        tried = {
+            i: _nearer(text, found[i], wanted[i], words, i + round_)
+            for i, text in made.items()
+            if found[i] != wanted[i]
+        }
+        if not tried:
+            break
+        for i, count in counts(tried).items():
+            if abs(count - wanted[i]) < abs(found[i] - wanted[i]):
+                made[i], found[i] = tried[i], count
+    return made
+
+
+def pictures(images: Images, seed: int, index: int) -> list[dict[str, object]]:
+    """A prompt's pictures as parts of a chat message, unlike those of every other prompt."""
+    rng = np.random.default_rng((seed, 3, index))
+    return [
+        {"type": "image_url", "image_url": {"url": data_url(images.width, images.height, rng)}}
+        for _ in range(images.each)
+    ]
+
+
+def _words(stock: Stock, tokens: int) -> int:
+    """How many words make so many tokens: as many, or a guess where nobody counts."""
+    return tokens if stock.counted or tokens == 0 else max(1, round(tokens / TOKENS_PER_WORD))
+
+
+def _nearer(text: str, has: int, wanted: int, words: Sequence[str], turn: int) -> str:
+    """The text with words taken from or put to its end, by the tokens that a word has in it."""
+    own = text.split(" ")
+    a_word = max(1.0, has / len(own))
+    step = max(1, round(abs(has - wanted) / a_word))
+    if has > wanted:
+        return " ".join(own[: max(1, len(own) - step)])
+    return " ".join((*own, *(words[(turn * 7 + k) % len(words)] for k in range(step))))
