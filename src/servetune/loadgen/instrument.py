@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from servetune.loadgen.crew import Conducted
+from servetune.units import MS_PER_S, format_seconds
 
-__all__ = ["LATE_S", "Instrument", "instrument_of"]
+__all__ = ["LATE_S", "Instrument", "Verdict", "instrument_of", "verdict_of"]
 
 LATE_S = 0.010
 """A departure later than this is counted: it is an interval between two tokens."""
@@ -60,6 +62,51 @@ class Instrument(msgspec.Struct, frozen=True, kw_only=True):
         if self.stamped_by == "kernel":
             return sent_late_s
         return sent_late_s + (self.loop_lag_p99_s or 0.0)
+
+
+BUSY_FRACTION = 0.9
+TRUSTED_FRACTION = 0.1
+"""An error below this share of the smallest latency that is reported does not matter."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the instrument or the server was measured.
+
+    Attributes:
+        trusted: Whether the figures are the server's.
+        words: The verdict in a sentence.
+    """
+
+    trusted: bool
+    words: str
+
+
+def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
+    """The instrument's error against the smallest latency that a run reports."""
+    names = ("median_ttft_ms", "median_tpot_ms", "median_e2e_latency_ms")
+    known = [float(results[name]) for name in names if results.get(name)]
+    if not known:
+        return Verdict(trusted=True, words="no latency was reported")
+    smallest_s = min(known) / MS_PER_S
+    error_s = instrument.error_s
+    fraction = error_s / smallest_s
+    said = (
+        f"instrument error {format_seconds(error_s)} (p99), {fraction:.1%} of the smallest "
+        f"median latency; times are the {instrument.stamped_by}'s"
+    )
+    if instrument.busy_fraction > BUSY_FRACTION:
+        busy = f"{instrument.busy_fraction:.0%} of a core"
+        return Verdict(
+            trusted=False,
+            words=f"THE CLIENT WAS THE LIMIT: it was busy for {busy}; give it more with "
+            f"--processes, or a core of its own ({said})",
+        )
+    if fraction > TRUSTED_FRACTION:
+        return Verdict(
+            trusted=False,
+            words=f"THE CLIENT WAS LATE: {said}; requests left late, see sent_late",
+        )
+    return Verdict(trusted=True, words=said)
 
 
 def instrument_of(conducted: Conducted, *, stamped_by: str) -> Instrument:

@@ -1,0 +1,179 @@
+"""`servetune bench`: send load to servers that run already, and say what they did."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from servetune.cli import options
+from servetune.cli.main import INTERRUPTED
+from servetune.cli.output import echo, print_json
+from servetune.errors import InputError, StoreError
+
+__all__ = ["bench"]
+
+APIS = ("completions", "chat", "responses", "embeddings", "tgi", "sglang")
+#: Of a run without any word about it, as users of SageMaker's benchmark know it.
+DEFAULT_INPUT_TOKENS = "550"
+DEFAULT_OUTPUT_TOKENS = "150"
+DEFAULT_CONCURRENCY = 10
+DEFAULT_REQUESTS = 100
+#: Answers whose words are counted again by the model's own tokenizer.
+CHECKED_ANSWERS = 200
+
+
+def _group(*choices: Any) -> Any:
+    def decorate(command: Any) -> Any:
+        for choice in reversed(choices):
+            command = choice(command)
+        return command
+
+    return decorate
+
+
+_TARGET = _group(
+    click.argument("urls", nargs=-1, required=True, metavar="URL.."),
+    click.option("--model", default=None, help="[default: the first that the server names]"),
+    click.option("--api", type=click.Choice(APIS), default=None, help="[default: completions]"),
+    click.option(
+        "--api-key-env",
+        default=None,
+        metavar="NAME",
+        help="Environment variable that holds the API key.",
+    ),
+    click.option("--cafile", type=click.Path(path_type=Path), default=None, metavar="FILE"),
+    click.option(
+        "--routing",
+        type=click.Choice(("round_robin", "least_outstanding")),
+        default="round_robin",
+        show_default=True,
+        help="Over several URLs.",
+    ),
+    click.option("--no-stream", is_flag=True, help="Whole answers: no time to first token."),
+    click.option("--temperature", type=options.NOT_NEGATIVE, default=0.0, show_default=True),
+    click.option(
+        "--stop-at-eos",
+        is_flag=True,
+        help="Let answers end where the model ends them, shorter than asked.",
+    ),
+    click.option("--min-tokens", is_flag=True, help="Send min_tokens as well as ignore_eos."),
+    click.option("--extra-body", default="", metavar="JSON", help="Members over each body."),
+)
+
+_WORDS = _group(
+    click.option("--workload", default=None, metavar="NAME|FILE", help="A named workload."),
+    click.option(
+        "--input-tokens",
+        default=None,
+        metavar="LAW",
+        help=f"1024, or normal:mean=1024,std=200. [default: {DEFAULT_INPUT_TOKENS}]",
+    ),
+    click.option(
+        "--output-tokens",
+        default=None,
+        metavar="LAW",
+        help=f"Likewise. [default: {DEFAULT_OUTPUT_TOKENS}]",
+    ),
+    click.option("--dataset", default=None, metavar="FILE", help="JSON, JSONL, CSV, Parquet, hf:NAME."),
+    click.option("--prompt-column", default=None, metavar="NAME"),
+    click.option("--output-column", default=None, metavar="NAME"),
+    click.option("--turns", default=None, metavar="LAW", help="Conversations of so many turns."),
+    click.option("--turn-tokens", default=None, metavar="LAW", help="That each further turn adds."),
+    click.option("--think-time", "think_s", type=options.NOT_NEGATIVE, default=None, metavar="S"),
+    click.option("--shared-prefix", type=click.IntRange(min=1), default=None, metavar="TOKENS"),
+    click.option("--prefixes", type=click.IntRange(min=1), default=1, help="How many of them."),
+    click.option("--lora", multiple=True, metavar="NAME[=WEIGHT]", help="Adapters to spread over."),
+    click.option("--tokenizer", default=None, metavar="FOLDER", help="[default: the model's]"),
+    click.option("--trace", type=click.Path(path_type=Path), default=None, metavar="FILE"),
+    click.option("--time-scale", type=options.POSITIVE, default=None, metavar="FACTOR"),
+    click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True),
+)
+
+_WHEN = _group(
+    click.option("--concurrency", "-c", type=click.IntRange(min=1), default=None),
+    click.option("--rate", type=options.POSITIVE, default=None, metavar="PER_S"),
+    click.option("--arrivals", default=None, metavar="LAW", help="See docs/guides/arrivals.md."),
+    click.option(
+        "--num-prompts", "--requests", "-n", "request_count", type=click.IntRange(min=1), default=None
+    ),
+    click.option("--duration", "duration_s", type=options.POSITIVE, default=None, metavar="S"),
+    click.option("--grace", "grace_s", type=options.NOT_NEGATIVE, default=30.0, metavar="S"),
+    click.option("--until", default=None, metavar="ttft:p99±5%", help="Stop when known so well."),
+    click.option("--warmup", type=click.IntRange(min=0), default=1, show_default=True),
+    click.option("--timeout", "timeout_s", type=options.POSITIVE, default=600.0, metavar="S"),
+    click.option("--max-failures", type=click.IntRange(min=1), default=None, metavar="IN_A_ROW"),
+    click.option("--max-error-rate", type=options.NOT_NEGATIVE, default=None, metavar="FRACTION"),
+    click.option("--keep-saturated", is_flag=True, help="Go on though the queue grows."),
+    click.option("--processes", default="auto", show_default=True, metavar="N|auto"),
+)
+
+_TELL = _group(
+    options.constraints,
+    click.option("--slo", metavar="LIMITS", default="", help="Limits on single requests."),
+    click.option(
+        "--compat",
+        type=click.Choice(("vllm", "aiperf", "guidellm")),
+        default=None,
+        help="Also the figures as that tool defines and names them.",
+    ),
+    click.option("--strict-length", is_flag=True, help="An answer of another length is a failure."),
+    click.option("--scrape-every", "scrape_s", type=options.NOT_NEGATIVE, default=1.0, metavar="S"),
+    click.option("--dcgm", "dcgm_url", default=None, metavar="URL"),
+    click.option("--trace-headers", is_flag=True, help="Send a W3C traceparent with each request."),
+    click.option("--otel", "otel_endpoint", default=None, metavar="URL", help="Export spans."),
+    click.option(
+        "--out",
+        "out_dir",
+        type=click.Path(path_type=Path),
+        default=None,
+        metavar="DIR",
+        help="Journal, summary, dashboard, and every request with its token times.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="The record as data, on stdout."),
+    click.option("--quiet", is_flag=True, help="No progress."),
+    click.option("--dry-run", is_flag=True, help="Prepare, show one request, send nothing."),
+)
+
+
+@click.command()
+@_TARGET
+@_WORDS
+@_WHEN
+@_TELL
+@click.pass_context
+def bench(context: click.Context, **said: Any) -> int:
+    """Send load to servers that run already, timed to the token, and say what they did.
+
+    \b
+    servetune bench http://localhost:8000 -c 32 -n 1000 --input-tokens 1024 --output-tokens 256
+    servetune bench http://localhost:8000 --rate 4 --duration 300 --workload rag_document_qa
+    servetune bench URL1 URL2 --routing least_outstanding --until "ttft:p99±5%"
+    """  # noqa: D301 - click reads the backspace as "keep these lines"
+    from servetune.cli.bench_inputs import asked_of, dry_run_text
+    from servetune.cli.bench_outputs import Live, require_free, write_outputs
+    from servetune.report import bench_table, console
+    from servetune.trials import bench as run_bench
+
+        require_free(said["out_dir"])
+    asked = asked_of(said)
+    if said["dry_run"]:
+        print(dry_run_text(asked))
+        return 0
+    with Live(enabled=not said["quiet"] and not said["as_json"], total=len(asked.prompts)) as live:
+        benched = run_bench(asked, on_progress=live.show)
+    record = benched.record
+    if said["as_json"]:
+        print_json(record)
+    else:
+        console().print(bench_table(record, asked.constraints))
+    if said["out_dir"] is not None:
+        write_outputs(said["out_dir"], asked, benched)
+    if benched.result.interrupted:
+        return INTERRUPTED
+    if record.status != "ok" or benched.result.aborted_reason:
+        return 3
+    return 0

@@ -1,0 +1,367 @@
+"""From the options of `servetune bench` to a run that is ready to begin."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from servetune.errors import InputError, LoadError
+from servetune.loadgen import Manner, Target, fetch_blocking, parse_models, request_text
+from servetune.metrics import LATENCIES, Constraint, Until, parse_constraints
+from servetune.trials import Bench, trace_of, traced_prompts
+from servetune.workload import (
+    AllAtOnce,
+    Arrivals,
+    Constant,
+    Observed,
+    Poisson,
+    Scheduled,
+    Workload,
+    parse_arrivals,
+)
+from servetune.workload.model_tokenizer import ModelTokenizer, load_model_tokenizer
+from servetune.workload.prepare import About, prepare
+from servetune.workload.presets import preset, preset_names
+from servetune.workload.traffic import Traffic, read_traffic, traffic_from
+
+__all__ = ["asked_of", "dry_run_text"]
+
+DEFAULT_INPUT_TOKENS = "550"
+DEFAULT_OUTPUT_TOKENS = "150"
+DEFAULT_CONCURRENCY = 10
+DEFAULT_REQUESTS = 100
+CHECKED_ANSWERS = 200
+"""Answers whose words are counted again by the model's own tokenizer."""
+
+SMALLEST_VOCAB = 2048
+"""Token ids below this are in every vocabulary that serves a language model."""
+
+MOST_REQUESTS = 5_000_000
+
+_MODEL_ROUTES = {"tgi": "/info", "sglang": "/get_model_info"}
+
+
+def asked_of(said: Mapping[str, Any]) -> Bench:
+    """What `servetune bench` is to do.
+
+    Raises:
+        InputError: The options contradict one another, or a file cannot be read.
+        LoadError: The server that should say its model cannot be reached.
+    """
+    traffic = None if said["trace"] else _traffic(said)
+    api = said["api"] or (traffic.api if traffic else "completions")
+    stream = not said["no_stream"] and api != "embeddings" and (traffic is None or traffic.stream)
+    targets = _targets(said, api, stream)
+    tokenizer = _tokenizer(said["tokenizer"], targets[0].model)
+    limits = parse_constraints(said["constraints"] or "")
+    workload, prompts, about = (
+        _replayed(said, api) if traffic is None else _prepared(said, traffic, api, tokenizer)
+    )
+    if said["api"] is None:
+        targets = tuple(msgspec.structs.replace(each, api=workload.api) for each in targets)
+    manner = Manner(
+        timeout_s=said["timeout_s"],
+        processes=_processes(said["processes"]),
+        routing=said["routing"],
+        duration_s=said["duration_s"],
+        grace_s=said["grace_s"],
+        failures_limit=said["max_failures"],
+        failed_fraction_limit=_fraction(said["max_error_rate"]),
+        keep_texts=CHECKED_ANSWERS if tokenizer is not None and api != "embeddings" else 0,
+        trace_id=secrets.token_hex(16) if said["trace_headers"] or said["otel_endpoint"] else "",
+    )
+    return Bench(
+        targets=targets,
+        workload=workload,
+        prompts=prompts,
+        manner=manner,
+        client_args=_client_args(said, workload),
+        about=about,
+        constraints=limits,
+        request_limits=_request_limits(said["slo"], limits),
+        until=Until.parse(said["until"]) if said["until"] else None,
+        stop_when_saturated=not said["keep_saturated"],
+        scrape_every_s=said["scrape_s"] or None,
+        dcgm_url=said["dcgm_url"],
+        tokenizer=tokenizer,
+        wrong_length_fails=said["strict_length"],
+    )
+
+
+def dry_run_text(asked: Bench) -> str:
+    """The first request as it would leave, and what would follow; keys are not shown."""
+    requests = asked.workload.requests()
+    last_s = max(request.due_s for request in requests)
+    when = "" if asked.workload.closed_loop else f", the last one due after {last_s:.3g} s"
+    return (
+        f"{request_text(asked.targets[0], asked.workload, requests[0], asked.prompts[0])}\n\n"
+        f"{len(requests):,} requests{when}; nothing was sent"
+    )
+
+
+# servers
+
+
+def _targets(said: Mapping[str, Any], api: str, stream: bool) -> tuple[Target, ...]:
+    cafile = said["cafile"]
+    if cafile is not None and not cafile.is_file():
+        raise InputError(f"no certificates at {cafile}")
+    shared = {
+        "api": api,
+        "api_key_env": said["api_key_env"],
+        "stream": stream,
+        "send_min_tokens": said["min_tokens"],
+        "temperature": said["temperature"],
+        "cafile": str(cafile) if cafile else None,
+        "extra_body": said["extra_body"],
+    }
+    unnamed = [Target(base_url=url, model=said["model"] or "", **shared) for url in said["urls"]]
+    for target in unnamed:
+        target.origin  # noqa: B018 - an address that is none is refused here
+    if said["model"]:
+        return tuple(unnamed)
+    return tuple(msgspec.structs.replace(each, model=_model_of(each, api)) for each in unnamed)
+
+
+def _model_of(target: Target, api: str) -> str:
+    """The name that a server knows its model by."""
+    try:
+        if api in _MODEL_ROUTES:
+            with contextlib.suppress(msgspec.MsgspecError, LoadError):
+                info = msgspec.json.decode(fetch_blocking(target, _MODEL_ROUTES[api]), type=dict)
+                return str(info.get("model_id") or info.get("model_path") or "")
+        names = parse_models(fetch_blocking(target, "/v1/models"))
+    except LoadError as error:
+        raise LoadError(
+            error.message, hint="is the server running? if it lists no models, say --model"
+        ) from None
+    if not names:
+        raise InputError(f"{target.origin} names no model", hint="say it with --model")
+    return names[0]
+
+
+def _tokenizer(named: str | None, model: str) -> ModelTokenizer | None:
+    """The one that was named, else the model folder's; `None` where there is none."""
+    import importlib.util
+
+    if named is not None:
+        return load_model_tokenizer(named)
+    if importlib.util.find_spec("tokenizers") is None:
+        return None
+    folder = Path(model)
+    return load_model_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
+
+
+# what is asked
+
+
+def _traffic(said: Mapping[str, Any]) -> Traffic:
+    own = {
+        "input_tokens": said["input_tokens"],
+        "output_tokens": said["output_tokens"],
+        "dataset": said["dataset"],
+        "turns": said["turns"],
+        "shared_prefix": said["shared_prefix"],
+    }
+    if said["workload"]:
+        given = [f"--{name.replace('_', '-')}" for name, value in own.items() if value is not None]
+        if given:
+            raise InputError(
+                f"--workload {said['workload']} says what is asked, and so does {given[0]}",
+                hint="leave one of them out; a workload of your own is a TOML file",
+            )
+        traffic = _named(said["workload"])
+    else:
+        traffic = traffic_from({"name": "bench", "part": [_part(said)]}, where="the options")
+    if said["lora"]:
+        traffic = msgspec.structs.replace(traffic, adapters=_adapters(said["lora"]))
+    count = _request_count(said, traffic)
+    api = said["api"] or ("chat" if traffic.needs_chat else traffic.api)
+    return msgspec.structs.replace(traffic, request_count=count, api=api)
+
+
+def _named(name: str) -> Traffic:
+    if name in preset_names():
+        return preset(name)
+    if name.endswith(".toml") or Path(name).is_file():
+        return read_traffic(name)
+    return preset(name)  # which names those that there are
+
+
+def _part(said: Mapping[str, Any]) -> dict[str, Any]:
+    part: dict[str, Any] = {}
+    if said["dataset"]:
+        columns = {name: said[name] for name in ("prompt_column", "output_column") if said[name]}
+        part["dataset"] = {"path": said["dataset"], **columns}
+        if said["input_tokens"]:
+            raise InputError(
+                "a data set has its own prompts, --input-tokens cannot change them",
+                hint="leave it out; --output-tokens may stay",
+            )
+        if said["output_tokens"]:
+            part["output_tokens"] = said["output_tokens"]
+        return part
+    part["input_tokens"] = said["input_tokens"] or DEFAULT_INPUT_TOKENS
+    part["output_tokens"] = said["output_tokens"] or DEFAULT_OUTPUT_TOKENS
+    if said["api"] == "embeddings":
+        part["output_tokens"] = "1"
+    if said["shared_prefix"]:
+        level = {"tokens": said["shared_prefix"], "branches": said["prefixes"]}
+        part["prefix"] = {"levels": [level]}
+    if said["turns"]:
+        part["sessions"] = {
+            "turns": said["turns"],
+            "turn_tokens": said["turn_tokens"] or "64",
+            "think_s": said["think_s"] or 0.0,
+        }
+    elif said["turn_tokens"]:
+        raise InputError("--turn-tokens needs conversations", hint="say --turns, such as 4")
+    return part
+
+
+def _adapters(named: tuple[str, ...]) -> Any:
+    from servetune.workload.traffic import Adapter
+
+    adapters = []
+    for text in named:
+        name, _, weight = text.partition("=")
+        try:
+            adapters.append(Adapter(name=name, weight=float(weight or 1)))
+        except ValueError:
+            raise InputError(
+                f"cannot read the adapter '{text}'", hint="write NAME or NAME=2"
+            ) from None
+    return tuple(adapters)
+
+
+def _request_count(said: Mapping[str, Any], traffic: Traffic) -> int:
+    """As said, else what the duration has room for, else enough to say something."""
+    if said["request_count"] is not None:
+        return int(said["request_count"])
+    if said["duration_s"] is None:
+        if said["until"]:
+            return 100_000
+        return DEFAULT_REQUESTS if not said["workload"] else traffic.request_count
+    arrivals = _arrivals(said)
+    rate_per_s = arrivals.mean_rate_per_s(said["duration_s"])
+    if rate_per_s is None:  # a closed loop: more than any server answers in that time
+        users = said["concurrency"] or traffic.concurrency or DEFAULT_CONCURRENCY
+        return min(MOST_REQUESTS, max(1000, int(users * said["duration_s"] * 5)))
+    return min(MOST_REQUESTS, max(1, int(rate_per_s * said["duration_s"] * 1.5) + 10))
+
+
+def _arrivals(said: Mapping[str, Any]) -> Arrivals:
+    rate, law = said["rate"], said["arrivals"]
+    if law is None:
+        return AllAtOnce() if rate is None else Poisson(rate)
+    if "=" in law:
+        return parse_arrivals(law, defaults={} if rate is None else {"rate_per_s": rate})
+    if rate is None:
+        raise InputError(f"{law} arrivals need a rate", hint="say --rate, requests per second")
+    return Constant(rate) if law == "constant" else parse_arrivals(f"kind={law},rate_per_s={rate}")
+
+
+def _prepared(
+    said: Mapping[str, Any], traffic: Traffic, api: str, tokenizer: ModelTokenizer | None
+) -> tuple[Workload, Any, dict[str, Any]]:
+    arrivals = _arrivals(said)
+    ids = api in {"completions", "sglang", "embeddings"} and tokenizer is None
+    ids = ids and not any(part.dataset for part in traffic.parts)
+    prepared = prepare(
+        traffic,
+        tokenizer=tokenizer,
+        seed=said["seed"],
+        api=api,
+        vocab_size=SMALLEST_VOCAB if ids else None,
+    )
+    concurrency = said["concurrency"]
+    if concurrency is None and isinstance(arrivals, AllAtOnce):
+        concurrency = traffic.concurrency or DEFAULT_CONCURRENCY
+    workload = prepared.workload(
+        arrivals=arrivals,
+        max_concurrency=concurrency,
+        warmup_count=said["warmup"],
+        ignore_eos=not said["stop_at_eos"],
+        duration_s=said["duration_s"] if not isinstance(arrivals, AllAtOnce) else None,
+    )
+    return workload, prepared.prompts, _about(prepared.about)
+
+
+def _about(about: About) -> dict[str, Any]:
+    return dict(msgspec.to_builtins(about))
+
+
+def _replayed(
+    said: Mapping[str, Any], api: str
+) -> tuple[Workload, Any, dict[str, Any]]:
+    """A trace: when requests came, how long they were, and what they shared."""
+    for name in ("workload", "dataset", "input_tokens", "output_tokens", "rate", "arrivals"):
+        if said[name] is not None:
+            raise InputError(
+                f"a trace says itself what is asked and when, --{name.replace('_', '-')} cannot",
+                hint="leave it out; --time-scale 0.5 replays the trace twice as fast",
+            )
+    if api not in {"completions", "sglang"}:
+        raise InputError(f"a trace has token counts, which {api} does not take")
+    trace = trace_of(said["trace"], said["time_scale"] or 1.0, said["request_count"])
+    workload = Workload(
+        lengths=Observed(name=trace.name, pairs=trace.pairs),
+        arrivals=Scheduled(trace.offsets_s),
+        request_count=len(trace.pairs),
+        max_concurrency=said["concurrency"],
+        warmup_count=said["warmup"],
+        seed=said["seed"],
+        ignore_eos=not said["stop_at_eos"],
+        dataset="trace",
+        dataset_path=str(said["trace"]),
+        api=api,
+        duration_s=said["duration_s"],
+        prefixes=trace.prefixes(),
+    )
+    prompts = traced_prompts(workload.requests(), SMALLEST_VOCAB, said["seed"])
+    return workload, prompts, {"exact": True, "template": "none"}
+
+
+# manner
+
+
+def _processes(text: str) -> Any:
+    if text == "auto":
+        return "auto"
+    if not text.isdigit() or not 1 <= int(text) <= 256:
+        raise InputError(f"--processes {text} is no number of processes", hint="1 to 256, or auto")
+    return int(text)
+
+
+def _fraction(value: float | None) -> float | None:
+    if value is not None and value > 1:
+        raise InputError(f"an error rate of {value:g} is none", hint="from 0 to 1, such as 0.05")
+    return value
+
+
+def _request_limits(slo: str, limits: tuple[Constraint, ...]) -> tuple[Constraint, ...]:
+    chosen = parse_constraints(slo) if slo else limits
+    return tuple(limit for limit in chosen if limit.metric in LATENCIES)
+
+
+def _client_args(said: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
+    """What the user said that makes one load differ from another."""
+    names = (
+        "workload", "input_tokens", "output_tokens", "dataset", "turns", "shared_prefix", "lora",
+        "rate", "arrivals", "duration_s", "until", "seed", "api", "routing", "no_stream",
+    )  # fmt: skip
+    args: dict[str, Any] = {
+        "max_concurrency": workload.max_concurrency,
+        "num_prompts": len(workload.requests()),
+        "dataset_name": workload.dataset,
+    }
+    args |= {name: said[name] for name in names if said[name] not in (None, (), False)}
+    if said["trace"]:
+        args["dataset_path"] = os.fspath(said["trace"])
+    return args

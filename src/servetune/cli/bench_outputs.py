@@ -1,0 +1,129 @@
+"""What `servetune bench` shows while it runs, and what it leaves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from servetune.cli.outcome import write_artifacts
+from servetune.cli.output import echo
+from servetune.errors import StoreError
+from servetune.loadgen import Progress
+from servetune.report import timeline_of
+from servetune.store import (
+    Artifacts,
+    Journal,
+    has_parquet,
+    write_requests,
+    write_requests_csv,
+    write_requests_parquet,
+    write_text,
+)
+from servetune.trials import Bench, Benched
+from servetune.units import format_seconds
+
+__all__ = ["Live", "require_free", "write_outputs"]
+
+STEM = "bench"
+
+
+def require_free(folder: Path) -> None:
+    """Refuse to begin where another run's results are.
+
+    Raises:
+        StoreError: The folder holds a run already, or is none.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is not a folder", hint="choose another --out")
+    artifacts = Artifacts(folder, STEM)
+    for path in (artifacts.journal, artifacts.summary, artifacts.requests):
+        if path.exists():
+            raise StoreError(f"{path} is there already", hint="choose another --out")
+
+
+def write_outputs(folder: Path, asked: Bench, benched: Benched) -> None:
+    """Journal, summary, dashboard, and every request in as many forms as can be written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    artifacts = Artifacts(folder, STEM)
+    with Journal(artifacts.journal) as journal:
+        journal.append(benched.record)
+    records = benched.result.records
+    written = [artifacts.journal]
+    if records:
+        sent_s = [record.sent_s for record in records]
+        write_requests(artifacts.requests, records, sent_s, token_times=True)
+        csv = folder / f"{STEM}.requests.csv"
+        write_requests_csv(csv, records)
+        written += [artifacts.requests, csv]
+        if has_parquet():
+            parquet = folder / f"{STEM}.requests.parquet"
+            write_requests_parquet(parquet, records)
+            written.append(parquet)
+        else:
+            echo("note: no Parquet without pyarrow: pip install 'servetune[parquet]'")
+        timeline = timeline_of(records, sent_s, _kv_use(benched))
+        write_artifacts(artifacts, [benched.record], asked.constraints, timeline=timeline)
+        written += [artifacts.summary, artifacts.dashboard]
+    if benched.side is not None and benched.side.series:
+        series = folder / f"{STEM}.server.json"
+        write_text(series, msgspec.json.encode(benched.side).decode())
+        written.append(series)
+    for path in written:
+        echo(f"wrote {path}")
+
+
+def _kv_use(benched: Benched) -> list[tuple[float, float]]:
+    if benched.side is None:
+        return []
+    for series in benched.side.series:
+        values = series.values.get("kv_usage_fraction")
+        if values is not None:
+            pairs = zip(series.at_s, values, strict=True)
+            return [(at_s, value) for at_s, value in pairs if value is not None]
+    return []
+
+
+class Live:
+    """A line about the run on the terminal, twice a second; nothing where there is none."""
+
+    def __init__(self, *, enabled: bool, total: int) -> None:
+        self._shown = enabled and sys.stderr.isatty()
+        self._total = total
+        self._display: Any = None
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            from rich.console import Console
+            from rich.live import Live as Display
+
+            self._display = Display(console=Console(stderr=True), transient=True, auto_refresh=False)
+            self._display.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._display is not None:
+            self._display.stop()
+
+    def show(self, progress: Progress) -> None:
+        """What is done, what failed, what is on its way, how fast."""
+        if self._display is None:
+            return
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, show_header=False)
+        rate = progress.output_tokens / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
+        table.add_row("elapsed", format_seconds(progress.elapsed_s))
+        table.add_row("answered", f"{progress.finished_count:,} of {progress.request_count:,}")
+        table.add_row("in flight", f"{progress.in_flight_count:,}")
+        table.add_row("failed", f"{progress.failed_count:,}")
+        table.add_row("output tokens/s", f"{rate:,.0f}")
+        self._display.update(table, refresh=True)

@@ -1,0 +1,278 @@
+"""One run of load on servers that are there already: from what is asked to its record."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from servetune.errors import LoadError
+from servetune.loadgen import (
+    LoadResult,
+    Manner,
+    Progress,
+    Sampler,
+    ServerSide,
+    Target,
+    fetch_blocking,
+    models_are_simulated,
+    parse_speed,
+    run_load_blocking,
+    verdict_of,
+)
+from servetune.metrics import Constraint, Record, Until, saturation, summarize
+from servetune.store import SCHEMA, Failure, TrialConfig, TrialRecord, now_utc, provenance
+from servetune.store import trial_key
+from servetune.trials.simulated import percentiles_of
+from servetune.workload import Workload
+from servetune.workload.model_tokenizer import ModelTokenizer
+from servetune.workload.prompts import Prompt
+
+__all__ = ["Bench", "Benched", "bench"]
+
+FIRST_VERDICT_S = 5.0
+"""Before that no open loop is called saturated while it runs."""
+
+
+class Bench(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of load, ready to begin.
+
+    Attributes:
+        targets: Servers that share the requests.
+        workload: What is asked, and when.
+        prompts: Words of its requests, in order.
+        manner: How it is carried out.
+        client_args: What the user said, for the record.
+        about: What was prepared, for the record.
+        constraints: Judged in the report; they end nothing.
+        request_limits: Of single requests, for goodput.
+        until: Ends the run once a metric is known well enough.
+        stop_when_saturated: Whether an open loop that the server cannot follow is ended.
+        scrape_every_s: Of the server's metrics and the machine; `None` for not at all.
+        dcgm_url: A DCGM exporter's metrics.
+        tokenizer: Counts answers again, so far as their words were kept.
+        wrong_length_fails: Whether an answer of another length than asked is a failure.
+    """
+
+    targets: tuple[Target, ...]
+    workload: Workload
+    prompts: Sequence[Prompt]
+    manner: Manner
+    client_args: dict[str, Any]
+    about: dict[str, Any] = {}
+    constraints: tuple[Constraint, ...] = ()
+    request_limits: tuple[Constraint, ...] = ()
+    until: Until | None = None
+    stop_when_saturated: bool = True
+    scrape_every_s: float | None = 1.0
+    dcgm_url: str | None = None
+    tokenizer: ModelTokenizer | None = None
+    wrong_length_fails: bool = False
+
+
+class Benched(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it.
+
+    Attributes:
+        record: The journal's line.
+        result: Every request, and the instrument.
+        side: The server's side, with times from the start of the run.
+    """
+
+    record: TrialRecord
+    result: LoadResult
+    side: ServerSide | None
+
+
+def bench(
+    asked: Bench,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    halt: threading.Event | None = None,
+) -> Benched:
+    """Send the load, whole or until something ends it, and make its record.
+
+    Raises:
+        LoadError: No request could be sent.
+        ServerRefused: The server refused the first one.
+        InputError: The prompts do not suit the route.
+    """
+    started_at = now_utc()
+    speed = _simulated_speed(asked.targets[0])
+    with contextlib.ExitStack() as stack:
+        sampler = None
+        if asked.scrape_every_s is not None:
+            sampler = Sampler(
+                asked.targets, every_s=asked.scrape_every_s, dcgm_url=asked.dcgm_url
+            )
+            stack.enter_context(sampler)
+        result = run_load_blocking(
+            asked.targets,
+            asked.workload,
+            asked.prompts,
+            manner=asked.manner,
+            on_progress=on_progress,
+            halt=halt,
+            judge=_judge(asked),
+        )
+        side = sampler.stop() if sampler is not None else None
+    result = _counted(result, asked.tokenizer)
+    if side is not None:
+        begun_s = result.started_monotonic_s
+        side = side.within(begun_s, begun_s + result.duration_s).since(begun_s)
+    results = _results(asked, result, side)
+    if speed is not None:
+        results["simulated_speed"] = speed
+    record = TrialRecord(
+        servetune_schema=SCHEMA,
+        key=trial_key(
+            model=asked.targets[0].model,
+            engine="external",
+            server_args={"url": ",".join(str(target.origin) for target in asked.targets)},
+            client_args=asked.client_args,
+        ),
+        status="ok" if results["completed"] else "failed",
+        simulated=speed is not None,
+        config=TrialConfig(client_args=asked.client_args),
+        results=results,
+        constraints=[limit.to_json() for limit in asked.constraints],
+        metadata=_metadata(asked),
+        failure=None if results["completed"] else _failure(result, results),
+        provenance=provenance(
+            started_at=started_at, seed=asked.workload.seed, engine_version=None
+        ),
+    )
+    return Benched(record=record, result=result, side=side)
+
+
+def _judge(asked: Bench) -> Callable[[Sequence[Record], float], str | None] | None:
+    """Why the run may end before its last request."""
+    open_loop = not asked.workload.closed_loop
+    if asked.until is None and not (open_loop and asked.stop_when_saturated):
+        return None
+    requests = asked.workload.requests()
+    due_s = np.array([request.due_s for request in requests])
+    offered = asked.workload.arrivals.mean_rate_per_s(float(due_s[-1])) if open_loop else None
+    until = asked.until
+
+    def judge(records: Sequence[Record], elapsed_s: float) -> str | None:
+        if until is not None and until.met(records).met:
+            return f"{until.label} was reached"
+        if open_loop and asked.stop_when_saturated and elapsed_s >= FIRST_VERDICT_S:
+            ended = np.zeros(len(due_s), dtype=bool)
+            ended[[record.index for record in records]] = True
+            waiting_s = due_s[~ended & (due_s <= elapsed_s)]
+            verdict = saturation(records, offered, now_s=elapsed_s, waiting_due_s=waiting_s)
+            if verdict.saturated:
+                return f"saturated: {verdict.words}"
+        return None
+
+    return judge
+
+
+def _counted(result: LoadResult, tokenizer: ModelTokenizer | None) -> LoadResult:
+    """With our own count of the answers whose words were kept."""
+    if tokenizer is None or not result.texts:
+        return result
+    indices = list(result.texts)
+    counts = dict(
+        zip(indices, tokenizer.counts(list(result.texts.values()), specials=False), strict=True)
+    )
+    records = tuple(
+        msgspec.structs.replace(record, counted_output_tokens=counts[record.index])
+        if record.index in counts and record.outcome == "ok"
+        else record
+        for record in result.records
+    )
+    return msgspec.structs.replace(result, records=records)
+
+
+def _results(asked: Bench, result: LoadResult, side: ServerSide | None) -> dict[str, Any]:
+    workload = asked.workload
+    wanted = {}
+    if workload.ignore_eos and workload.api != "embeddings":
+        wanted = {request.index: request.output_tokens for request in workload.requests()}
+    results = {
+        "backend": workload.api,
+        "dataset_name": workload.dataset,
+        "request_rate": asked.client_args.get("request_rate"),
+        "max_concurrency": workload.max_concurrency,
+        **summarize(
+            result.records,
+            duration_s=result.duration_s,
+            per_request_limits=asked.request_limits,
+            further_percentiles=percentiles_of(asked.constraints),
+            asked_output_tokens=wanted,
+            wrong_length_fails=asked.wrong_length_fails,
+        ),
+    }
+    retokenized = [r.counted_output_tokens for r in result.records if r.outcome == "ok"]
+    whole = retokenized and None not in retokenized
+    results["total_output_tokens_retokenized"] = (
+        sum(count for count in retokenized if count is not None) if whole else None
+    )
+    results["not_sent"] = result.not_due_count
+    results["interrupted"] = result.interrupted
+    results["ended_reason"] = result.ended_reason
+    results["aborted_reason"] = result.aborted_reason
+    results["saturation"] = _saturation(asked, result)
+    results["instrument"] = {
+        **msgspec.to_builtins(result.instrument),
+        "error_s": result.instrument.error_s,
+        "verdict": verdict_of(result.instrument, results).words,
+    }
+    results["server"] = msgspec.to_builtins(side.totals) if side is not None else None
+    results["prepared"] = asked.about
+    results["cost_per_million_tokens"] = None
+    return results
+
+
+def _saturation(asked: Bench, result: LoadResult) -> dict[str, Any] | None:
+    """The verdict on an open loop; a closed one has as many in it as it was given."""
+    if asked.workload.closed_loop or not result.records:
+        return None
+    last_s = max(record.due_s for record in result.records)
+    offered = asked.workload.arrivals.mean_rate_per_s(last_s) if last_s > 0 else None
+    verdict = saturation(result.records, offered)
+    return {"saturated": verdict.saturated, "words": verdict.words}
+
+
+def _metadata(asked: Bench) -> dict[str, Any]:
+    about = asked.about
+    return {
+        "gpu_type": "unknown",
+        "gpu_count": None,
+        "model_tag": asked.targets[0].model,
+        "framework": "external",
+        "urls": [str(target.origin) for target in asked.targets],
+        "slo": [limit.label for limit in asked.request_limits],
+        "input_tokens": about.get("input_tokens_mean", -1),
+        "output_tokens": about.get("output_tokens_mean", -1),
+        "seed": asked.workload.seed,
+    }
+
+
+def _failure(result: LoadResult, results: dict[str, Any]) -> Failure:
+    if result.aborted_reason:
+        return Failure(kind="load", reason=result.aborted_reason)
+    if result.interrupted:
+        return Failure(kind="load", reason="the run was stopped before any answer was whole")
+    if not results["failures"]:
+        return Failure(kind="load", reason="no request was answered")
+    sample = results["failures"][0]
+    return Failure(
+        kind="load",
+        reason=f"no request was answered: {sample['outcome']}, {sample['sample']}",
+    )
+
+
+def _simulated_speed(target: Target) -> float | None:
+    """How fast the clock of a server runs that says that it only plays an engine."""
+    with contextlib.suppress(LoadError):
+        if models_are_simulated(fetch_blocking(target, "/v1/models")):
+            return parse_speed(fetch_blocking(target, "/version"))
+    return None
