@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from servetune.errors import InputError
-from servetune.loadgen.connection import Origin, Pool
+from servetune.loadgen.origin import Origin, Pool
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 

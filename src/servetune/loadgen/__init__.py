@@ -1,34 +1,51 @@
-"""The only room that sends requests: load out, records back."""
+"""Load out, records back: what is sent is prepared here, and what came is made records of."""
 
+from servetune.loadgen.bodies import request_text
 from servetune.loadgen.fetch import fetch, fetch_blocking
-from servetune.loadgen.instrument import Instrument
+from servetune.loadgen.instrument import Instrument, Verdict, verdict_of
 from servetune.loadgen.origin import Origin
-from servetune.loadgen.run import LoadResult, Progress, run_load, run_load_blocking
+from servetune.loadgen.run import (
+    LoadResult,
+    Manner,
+    Progress,
+    Routing,
+    run_load,
+    run_load_blocking,
+)
+from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.scrape import (
-    ServerMetrics,
     models_are_simulated,
     parse_metrics,
     parse_models,
     parse_speed,
     server_metrics,
 )
+from servetune.loadgen.server_side import Series, ServerMetrics, ServerSide
 from servetune.loadgen.target import Api, Target
 
 __all__ = [
     "Api",
     "Instrument",
     "LoadResult",
+    "Manner",
     "Origin",
     "Progress",
+    "Routing",
+    "Sampler",
+    "Series",
     "ServerMetrics",
+    "ServerSide",
     "Target",
+    "Verdict",
     "fetch",
     "fetch_blocking",
     "models_are_simulated",
     "parse_metrics",
     "parse_models",
     "parse_speed",
+    "request_text",
     "run_load",
     "run_load_blocking",
     "server_metrics",
+    "verdict_of",
 ]

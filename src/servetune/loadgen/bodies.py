@@ -16,9 +16,11 @@ from servetune.workload.prompts import Prompt
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
-__all__ = ["ROUTES", "Route", "api_of", "ask_of", "head_of"]
+__all__ = ["ROUTES", "Route", "api_of", "ask_of", "head_of", "request_text"]
 
 Members = dict[str, Any]
+
+SHOWN_CHARACTERS = 1000
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -147,6 +149,19 @@ def ask_of(target: Target, workload: Workload, request: Request, prompt: Prompt)
         messages_at=messages_at,
         first=request.follows is None,
     )
+
+
+def request_text(target: Target, workload: Workload, request: Request, prompt: Prompt) -> str:
+    """A request as it would leave, for people: without its key, and cut to a screen."""
+    keyless = msgspec.structs.replace(target, api_key_env=None)
+    head = head_of(keyless, workload).decode("latin-1").replace("\r\n", "\n")
+    if target.api_key_env:
+        head += f"Authorization: Bearer ${target.api_key_env}\n"
+    body = ask_of(target, workload, request, prompt).body.decode("utf-8", "replace")
+    if len(body) > SHOWN_CHARACTERS:
+        half = SHOWN_CHARACTERS // 2
+        body = f"{body[:half]} … {body[-half:]}"
+    return f"{head}\n{body}"
 
 
 def _openai_sampling(target: Target, workload: Workload, request: Request) -> Members:

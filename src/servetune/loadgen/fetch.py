@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import http.client
 import ssl
+import time
 
 from servetune.errors import LoadError, ServerRefused
 from servetune.loadgen.target import Target
 
 __all__ = ["fetch", "fetch_blocking"]
+
+
+async def fetch(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
+    """`fetch_blocking` for callers with an event loop, which goes on meanwhile."""
+    return await asyncio.to_thread(fetch_blocking, target, path, timeout_s=timeout_s)
 
 
 def fetch_blocking(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
@@ -19,32 +25,46 @@ def fetch_blocking(target: Target, path: str, *, timeout_s: float = 10.0) -> str
         LoadError: No whole answer came.
         ServerRefused: It came with an error status.
     """
-    origin = target.origin
-    if origin.scheme == "https":
-        context = ssl.create_default_context(cafile=target.cafile)
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            origin.host, origin.port, timeout=timeout_s, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection(origin.host, origin.port, timeout=timeout_s)
+    where, deadline_s = f"{target.origin}{path}", time.monotonic() + timeout_s
+    connection = _connect(target, timeout_s)
     try:
-        connection.request("GET", f"{origin.prefix}{path}", headers=target.headers())
-        response = connection.getresponse()
-        content = response.read().decode("utf-8", "replace")
+        connection.request("GET", f"{target.origin.prefix}{path}", headers=target.headers())
+        answer = connection.getresponse()
+        content = bytearray()
+        while piece := answer.read1(1 << 16):
+            content += piece
+            if time.monotonic() > deadline_s:
+                raise TimeoutError
+    except TimeoutError:
+        raise LoadError(f"GET {where} failed: no whole answer within {timeout_s:g} s") from None
     except (OSError, http.client.HTTPException) as error:
-        words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise LoadError(f"GET {origin}{path} failed: {words}") from error
+        words = str(error) or type(error).__name__
+        raise LoadError(f"GET {where} failed: connection lost: {words}") from error
     finally:
         connection.close()
-    if not 200 <= response.status < 300:
+    text = content.decode("utf-8", "replace")
+    if not 200 <= answer.status < 300:
         raise ServerRefused(
-            f"GET {origin}{path} was answered with status {response.status}",
-            status=response.status,
-            body=content[:300],
+            f"GET {where} was answered with status {answer.status}",
+            status=answer.status,
+            body=text[:300],
         )
-    return content
+    return text
 
 
-async def fetch(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
-    """`fetch_blocking` for callers with an event loop."""
-    return await asyncio.to_thread(fetch_blocking, target, path, timeout_s=timeout_s)
+def _connect(target: Target, timeout_s: float) -> http.client.HTTPConnection:
+    origin = target.origin
+    connection = http.client.HTTPConnection(origin.host, origin.port, timeout=timeout_s)
+    if origin.scheme == "https":
+        connection = http.client.HTTPSConnection(
+            origin.host,
+            origin.port,
+            timeout=timeout_s,
+            context=ssl.create_default_context(cafile=target.cafile),
+        )
+    try:
+        connection.connect()
+    except (OSError, UnicodeError) as error:
+        words = getattr(error, "strerror", None) or str(error)
+        raise LoadError(f"GET {origin} failed: cannot connect to {origin}: {words}") from error
+    return connection

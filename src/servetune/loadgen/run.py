@@ -24,7 +24,8 @@ from servetune.loadgen.bodies import api_of, ask_of, head_of
 from servetune.loadgen.crew import Conducted, Crew, Orders
 from servetune.loadgen.fetch import fetch_blocking
 from servetune.loadgen.instrument import Instrument, instrument_of
-from servetune.loadgen.scrape import ServerMetrics, parse_metrics, server_metrics
+from servetune.loadgen.scrape import parse_metrics, server_metrics
+from servetune.loadgen.server_side import ServerMetrics
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
 from servetune.traffic.asks import Ask, Columns
@@ -34,7 +35,7 @@ from servetune.workload.prompts import Prompt, unlike
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
-__all__ = ["LoadResult", "Progress", "Routing", "run_load", "run_load_blocking"]
+__all__ = ["LoadResult", "Manner", "Progress", "Routing", "run_load", "run_load_blocking"]
 
 Routing = Literal["round_robin", "least_outstanding"]
 
