@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError
-from servetune.workload.laws import Floats, IntArray
+from servetune.workload.laws import Floats, IntArray, Law
 from servetune.workload.request import Piece, Request
 from servetune.workload.reuse import hit_fraction
 from servetune.workload.traffic import Adapter, Documents, Part, Prefix, Traffic
@@ -60,6 +60,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         own_tokens: Words of its own behind them, which no other prompt has.
         item: Number of its row, where the part has a data set.
         model: Adapter that it asks.
+        lengthened: Whether its prompt is longer than its law drew, because what it must hold is.
     """
 
     request: Request
@@ -69,6 +70,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     own_tokens: int = 0
     item: int | None = None
     model: str | None = None
+    lengthened: bool = False
 
 
 def outline(
@@ -204,6 +206,7 @@ def _single(
         shared=shared,
         placed=placed,
         own_tokens=own,
+        lengthened=fixed + own > wanted_tokens,
     )
 
 
@@ -244,20 +247,32 @@ def _sessions(
     assert part.sessions is not None
     assert part.input_tokens is not None
     assert part.output_tokens is not None
-    turns = part.sessions.turns.draw(count, drawing.rng).tolist()
-    later = iter(part.sessions.turn_tokens.draw(sum(turns) - count, drawing.rng).tolist())
+    turns = part.sessions.turns.draw(count, drawing.rng)
+    # Each place in a conversation has draws of its own: what is said early is carried by every
+    # later prompt, so totals stay true to the laws only if every place does.
+    added = _by_turn(drawing, part.sessions.turn_tokens, turns)
+    answers = _by_turn(drawing, part.output_tokens, turns)
     inputs = part.input_tokens.draw(count, drawing.rng)
-    outputs = iter(part.output_tokens.draw(sum(turns), drawing.rng).tolist())
     head = _head(drawing, cost)
     shared = _shared(drawing, part, inputs, head, cost)
     placed = _documents(drawing, part.documents, count)
     made = []
-    for i, turn_count in enumerate(turns):
-        first = _single(number, part, cost, head, inputs[i], next(outputs), shared[i], placed[i])
-        added = [max(1, next(later) - cost.turn_tokens) for _ in range(turn_count - 1)]
-        following = [(own, next(outputs)) for own in added]
+    for i in range(count):
+        first = _single(number, part, cost, head, inputs[i], answers[i][0], shared[i], placed[i])
+        own = [max(1, tokens - cost.turn_tokens) for tokens in added[i][1:]]
+        following = list(zip(own, answers[i][1:], strict=True))
         made.append(_conversation(drawing, first, following, cost, part.sessions.think_s))
     return made
+
+
+def _by_turn(drawing: _Drawing, law: Law, turns: IntArray) -> list[list[int]]:
+    """A count for each turn of each conversation, drawn turn by turn."""
+    counts: list[list[int]] = [[] for _ in turns]
+    for turn in range(int(turns.max(initial=0))):
+        longer = np.flatnonzero(turns > turn)
+        for place, tokens in zip(longer, law.draw(len(longer), drawing.rng).tolist(), strict=True):
+            counts[place].append(tokens)
+    return counts
 
 
 def _conversation(

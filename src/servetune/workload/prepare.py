@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError
+from servetune.workload.about import About, about_of, notes_of
 from servetune.workload.arrivals import AllAtOnce, Arrivals
 from servetune.workload.bodies import members_of, tools_of
 from servetune.workload.compose import Said, compose, compose_ids, mended, pictures
@@ -23,12 +24,11 @@ from servetune.workload.model_tokenizer import Message, ModelTokenizer
 from servetune.workload.outline import Cost, Draft, outline
 from servetune.workload.prompts import Prompt
 from servetune.workload.request import Request
-from servetune.workload.reuse import hit_fraction
 from servetune.workload.traffic import Part, Traffic
 from servetune.workload.words import Stock, ids_stock, stock_of, unchecked_stock
 from servetune.workload.workload import Workload
 
-__all__ = ["About", "Prepared", "prepare"]
+__all__ = ["Prepared", "prepare"]
 
 #: Tokens that are counted by encoding where lengths are right by construction: a sample of a
 #: large run, and all of one that is no larger. A tenth of a second; a prompt of a million
@@ -40,41 +40,6 @@ CHAT_APIS = ("chat", "responses")
 
 CHARACTERS_PER_TOKEN = 4.0
 """Of tool schemas and English, where no tokenizer is here."""
-
-
-class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made.
-
-    Attributes:
-        requests: How many, follow-up turns among them.
-        sessions: Conversations of several turns.
-        input_tokens_mean: Of the prompts, each with its history.
-        output_tokens_mean: Of the answers that are asked for.
-        exact: Whether every first prompt's length is the tokenizer's count. The history of a
-            later turn holds an answer, which only the run knows to the token.
-        checked: Prompts that were encoded whole to make sure; the others are right by
-            construction.
-        off_length: Prompts that could not have the length that their law drew.
-        template: Where the template's tokens come from: `rendered`, `given`, `unknown`, or
-            `none` where the route has no template.
-        template_tokens: That it adds to a first prompt of the first part.
-        hit_fraction: Of all prompt tokens, what a perfect prefix cache would find.
-        notes: What a reader should know besides.
-    """
-
-    requests: int
-    sessions: int
-    input_tokens_mean: float
-    output_tokens_mean: float
-    input_tokens_total: int
-    output_tokens_total: int
-    exact: bool
-    checked: int
-    off_length: int
-    template: str
-    template_tokens: int
-    hit_fraction: float
-    notes: tuple[str, ...] = ()
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,14 +161,13 @@ class _Maker:
         else:
             prompts, checked = self._prompts(drafts, check_all)
         requests = tuple(draft.request for draft in drafts)
-        self._note_repeats()
         return Prepared(
             traffic=spec,
             api=api,
             seed=self._seed,
             requests=requests,
             prompts=tuple(prompts),
-            about=self._about(requests, prompts, checked),
+            about=self._about(drafts, prompts, checked),
         )
 
     # what there is to begin with
@@ -323,7 +287,6 @@ class _Maker:
             chosen = first  # something is not as it should be: look at all
             found = self._counts(drafts, made, chosen)
         self._mend(drafts, made, found, wanted)
-        self._note_later_turns(drafts)
         return made, found
 
     def _mend(
@@ -425,44 +388,21 @@ class _Maker:
 
     # what to say of it
 
-    def _note_later_turns(self, drafts: Sequence[Draft]) -> None:
-        if any(draft.request.turn for draft in drafts):
-            self._notes.append("later turns hold answers, whose tokens only the run knows")
-
-    def _note_repeats(self) -> None:
-        for i, dialogues in self._dialogues.items():
-            if len(dialogues) < self._spec.request_count:
-                name = self._spec.parts[i].name
-                self._notes.append(
-                    f"part {name}: its data set has {len(dialogues):,} usable rows, "
-                    "which come again when they are used up"
-                )
-
-    def _about(self, requests: Sequence[Request], prompts: Sequence[Prompt], checked: int) -> About:
-        inputs = sum(each.input_tokens for each in requests)
-        outputs = sum(each.output_tokens for each in requests)
-        first = [p for p, r in zip(prompts, requests, strict=True) if r.turn == 0]
-        off = sum(p.token_count != r.input_tokens for p, r in zip(prompts, requests, strict=True))
+    def _about(self, drafts: Sequence[Draft], prompts: Sequence[Prompt], checked: int) -> About:
         if self._template is not None:
             template = "rendered"
         elif not self._chat:
             template = "none"
         else:
             template = "unknown" if self._given_tokens is None else "given"
-        return About(
-            requests=len(requests),
-            sessions=len({each.session for each in requests} - {None}),
-            input_tokens_mean=inputs / len(requests),
-            output_tokens_mean=outputs / len(requests),
-            input_tokens_total=inputs,
-            output_tokens_total=outputs,
-            exact=all(each.exact for each in first),
+        usable = {self._spec.parts[i].name: len(each) for i, each in self._dialogues.items()}
+        return about_of(
+            drafts,
+            prompts,
             checked=checked,
-            off_length=off,
             template=template,
             template_tokens=self._costs[0].first_tokens if self._chat else 0,
-            hit_fraction=hit_fraction(requests),
-            notes=tuple(dict.fromkeys(self._notes)),
+            notes=(*self._notes, *notes_of(drafts, usable)),
         )
 
 

@@ -168,15 +168,40 @@ def text_prompts(
 
 
 def unlike(prompt: Prompt, seed: int) -> Prompt:
-    """The same tokens or words in another order: as long, and unknown to a prefix cache."""
+    """The same tokens or words in another order: as long, and unknown to a prefix cache.
+
+    Pictures stay as they are.
+    """
     rng = random.Random(seed)  # noqa: S311 - an order, not a secret
     if prompt.token_ids is not None:
         ids = list(prompt.token_ids)
         rng.shuffle(ids)
         return msgspec.structs.replace(prompt, token_ids=tuple(ids))
-    words = (prompt.text or "").split(" ")
+    if prompt.messages is not None:
+        messages = tuple(_unlike_message(message, rng) for message in prompt.messages)
+        return msgspec.structs.replace(prompt, messages=messages)
+    return msgspec.structs.replace(prompt, text=_shuffled(prompt.text or "", rng))
+
+
+def _unlike_message(message: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**message, "content": _shuffled(content, rng)}
+    if not isinstance(content, list):
+        return message
+    parts = [
+        {**part, "text": _shuffled(part["text"], rng)}
+        if isinstance(part.get("text"), str)
+        else part
+        for part in content
+    ]
+    return {**message, "content": parts}
+
+
+def _shuffled(text: str, rng: random.Random) -> str:
+    words = text.split(" ")
     rng.shuffle(words)
-    return msgspec.structs.replace(prompt, text=" ".join(words))
+    return " ".join(words)
 
 
 def _distinct_rows(
