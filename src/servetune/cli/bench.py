@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ import click
 
 from servetune.cli import options
 from servetune.cli.main import INTERRUPTED
-from servetune.cli.output import echo, print_json
-from servetune.errors import InputError, StoreError
+from servetune.cli.output import print_json
 
 __all__ = ["bench"]
 
@@ -20,14 +18,16 @@ APIS = ("completions", "chat", "responses", "embeddings", "tgi", "sglang")
 #: Of a run without any word about it, as users of SageMaker's benchmark know it.
 DEFAULT_INPUT_TOKENS = "550"
 DEFAULT_OUTPUT_TOKENS = "150"
-DEFAULT_CONCURRENCY = 10
 DEFAULT_REQUESTS = 100
-#: Answers whose words are counted again by the model's own tokenizer.
-CHECKED_ANSWERS = 200
 
 
-def _group(*choices: Any) -> Any:
-    def decorate(command: Any) -> Any:
+Command = Callable[..., Any]
+
+
+def _group(*choices: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator."""
+
+    def decorate(command: Command) -> Command:
         for choice in reversed(choices):
             command = choice(command)
         return command
@@ -78,7 +78,7 @@ _WORDS = _group(
         metavar="LAW",
         help=f"Likewise. [default: {DEFAULT_OUTPUT_TOKENS}]",
     ),
-    click.option("--dataset", default=None, metavar="FILE", help="JSON, JSONL, CSV, Parquet, hf:NAME."),
+    click.option("--dataset", default=None, metavar="FILE", help="JSON(L), CSV, Parquet, hf:NAME."),
     click.option("--prompt-column", default=None, metavar="NAME"),
     click.option("--output-column", default=None, metavar="NAME"),
     click.option("--turns", default=None, metavar="LAW", help="Conversations of so many turns."),
@@ -98,7 +98,14 @@ _WHEN = _group(
     click.option("--rate", type=options.POSITIVE, default=None, metavar="PER_S"),
     click.option("--arrivals", default=None, metavar="LAW", help="See docs/guides/arrivals.md."),
     click.option(
-        "--num-prompts", "--requests", "-n", "request_count", type=click.IntRange(min=1), default=None
+        "--num-prompts",
+        "--requests",
+        "-n",
+        "request_count",
+        type=click.IntRange(min=1),
+        default=None,
+        metavar="COUNT",
+        help=f"[default: {DEFAULT_REQUESTS}]",
     ),
     click.option("--duration", "duration_s", type=options.POSITIVE, default=None, metavar="S"),
     click.option("--grace", "grace_s", type=options.NOT_NEGATIVE, default=30.0, metavar="S"),
@@ -144,8 +151,7 @@ _TELL = _group(
 @_WORDS
 @_WHEN
 @_TELL
-@click.pass_context
-def bench(context: click.Context, **said: Any) -> int:
+def bench(**said: Any) -> int:
     """Send load to servers that run already, timed to the token, and say what they did.
 
     \b
@@ -158,6 +164,7 @@ def bench(context: click.Context, **said: Any) -> int:
     from servetune.report import bench_table, console
     from servetune.trials import bench as run_bench
 
+    if said["out_dir"] is not None:
         require_free(said["out_dir"])
     asked = asked_of(said)
     if said["dry_run"]:

@@ -25,10 +25,11 @@ from servetune.workload import (
     Workload,
     parse_arrivals,
 )
+from servetune.workload.about import About
 from servetune.workload.model_tokenizer import ModelTokenizer, load_model_tokenizer
-from servetune.workload.prepare import About, prepare
-from servetune.workload.presets import preset, preset_names
-from servetune.workload.traffic import Traffic, read_traffic, traffic_from
+from servetune.workload.prepare import prepare
+from servetune.workload.presets import preset
+from servetune.workload.traffic import Traffic, traffic_from
 
 __all__ = ["asked_of", "dry_run_text"]
 
@@ -176,7 +177,7 @@ def _traffic(said: Mapping[str, Any]) -> Traffic:
                 f"--workload {said['workload']} says what is asked, and so does {given[0]}",
                 hint="leave one of them out; a workload of your own is a TOML file",
             )
-        traffic = _named(said["workload"])
+        traffic = preset(said["workload"])
     else:
         traffic = traffic_from({"name": "bench", "part": [_part(said)]}, where="the options")
     if said["lora"]:
@@ -184,14 +185,6 @@ def _traffic(said: Mapping[str, Any]) -> Traffic:
     count = _request_count(said, traffic)
     api = said["api"] or ("chat" if traffic.needs_chat else traffic.api)
     return msgspec.structs.replace(traffic, request_count=count, api=api)
-
-
-def _named(name: str) -> Traffic:
-    if name in preset_names():
-        return preset(name)
-    if name.endswith(".toml") or Path(name).is_file():
-        return read_traffic(name)
-    return preset(name)  # which names those that there are
 
 
 def _part(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,9 +290,7 @@ def _about(about: About) -> dict[str, Any]:
     return dict(msgspec.to_builtins(about))
 
 
-def _replayed(
-    said: Mapping[str, Any], api: str
-) -> tuple[Workload, Any, dict[str, Any]]:
+def _replayed(said: Mapping[str, Any], api: str) -> tuple[Workload, Any, dict[str, Any]]:
     """A trace: when requests came, how long they were, and what they shared."""
     for name in ("workload", "dataset", "input_tokens", "output_tokens", "rate", "arrivals"):
         if said[name] is not None:

@@ -82,7 +82,7 @@ def _kv_use(benched: Benched) -> list[tuple[float, float]]:
     for series in benched.side.series:
         values = series.values.get("kv_usage_fraction")
         if values is not None:
-            pairs = zip(series.at_s, values, strict=True)
+            pairs = zip(series.times_s, values, strict=True)
             return [(at_s, value) for at_s, value in pairs if value is not None]
     return []
 
@@ -100,7 +100,9 @@ class Live:
             from rich.console import Console
             from rich.live import Live as Display
 
-            self._display = Display(console=Console(stderr=True), transient=True, auto_refresh=False)
+            self._display = Display(
+                console=Console(stderr=True), transient=True, auto_refresh=False
+            )
             self._display.start()
         return self
 

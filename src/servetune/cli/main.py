@@ -26,6 +26,10 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "servetune.cli.simulate:simulate",
             "Serve a load in virtual time, request by request.",
         ),
+        "bench": (
+            "servetune.cli.bench:bench",
+            "Load servers that run already, timed to the token.",
+        ),
         "tune": (
             "servetune.cli.tune:tune",
             "Try configurations, real or simulated; find the best.",

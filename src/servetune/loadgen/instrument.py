@@ -56,12 +56,14 @@ class Instrument(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int = 0
 
     @property
-    def error_s(self) -> float:
-        """Upper bound of the error of a latency from due, at the 99th percentile."""
-        sent_late_s = self.sent_late_p99_s or 0.0
-        if self.stamped_by == "kernel":
-            return sent_late_s
-        return sent_late_s + (self.loop_lag_p99_s or 0.0)
+    def stamp_error_s(self) -> float:
+        """Upper bound of the error of a token's time, at the 99th percentile."""
+        return 0.0 if self.stamped_by == "kernel" else self.loop_lag_p99_s or 0.0
+
+    @property
+    def departure_error_s(self) -> float:
+        """What a late departure adds to a latency from due, at the 99th percentile."""
+        return self.sent_late_p99_s or 0.0
 
 
 BUSY_FRACTION = 0.9
@@ -82,31 +84,43 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
-    """The instrument's error against the smallest latency that a run reports."""
-    names = ("median_ttft_ms", "median_tpot_ms", "median_e2e_latency_ms")
-    known = [float(results[name]) for name in names if results.get(name)]
-    if not known:
+    """The instrument's error against the smallest latencies that a run reports.
+
+    Late departures count against the time to first token, which they are part of; errors of
+    single stamps against the gaps between tokens as well.
+    """
+    first_s = _smallest_s(results, "ttft", "e2e_latency")
+    gap_s = _smallest_s(results, "itl", "tpot", "ttft", "e2e_latency")
+    if first_s is None or gap_s is None:
         return Verdict(trusted=True, words="no latency was reported")
-    smallest_s = min(known) / MS_PER_S
-    error_s = instrument.error_s
-    fraction = error_s / smallest_s
+    late_s, stamp_s = instrument.departure_error_s, instrument.stamp_error_s
+    late_fraction, stamp_fraction = late_s / first_s, stamp_s / gap_s
     said = (
-        f"instrument error {format_seconds(error_s)} (p99), {fraction:.1%} of the smallest "
-        f"median latency; times are the {instrument.stamped_by}'s"
+        f"times are the {instrument.stamped_by}'s"
+        + (f", {format_seconds(stamp_s)} late (p99)" if stamp_s else "")
+        + f"; requests left {format_seconds(late_s)} late (p99), {late_fraction:.1%} of the "
+        "median time to first token"
     )
     if instrument.busy_fraction > BUSY_FRACTION:
-        busy = f"{instrument.busy_fraction:.0%} of a core"
         return Verdict(
             trusted=False,
-            words=f"THE CLIENT WAS THE LIMIT: it was busy for {busy}; give it more with "
-            f"--processes, or a core of its own ({said})",
+            words=f"THE CLIENT WAS THE LIMIT: it was busy for {instrument.busy_fraction:.0%} of "
+            f"a core; give it more with --processes, or a core of its own ({said})",
         )
-    if fraction > TRUSTED_FRACTION:
+    if max(late_fraction, stamp_fraction) > TRUSTED_FRACTION:
         return Verdict(
-            trusted=False,
-            words=f"THE CLIENT WAS LATE: {said}; requests left late, see sent_late",
+            trusted=False, words=f"THE CLIENT WAS LATE: {said}; give it a core of its own"
         )
-    return Verdict(trusted=True, words=said)
+    return Verdict(trusted=True, words=f"instrument: {said}")
+
+
+def _smallest_s(results: Mapping[str, Any], *metrics: str) -> float | None:
+    """Of the first metrics that have a median."""
+    for metric in metrics:
+        value = results.get(f"median_{metric}_ms")
+        if value:
+            return float(value) / MS_PER_S
+    return None
 
 
 def instrument_of(conducted: Conducted, *, stamped_by: str) -> Instrument:

@@ -1,5 +1,6 @@
 """What a run found, for people and for scripts: summary, tables and dashboard."""
 
+from servetune.report.bench import bench_table
 from servetune.report.comparison import (
     Gap,
     Pair,
@@ -61,6 +62,7 @@ __all__ = [
     "StepBar",
     "StepSlice",
     "Varying",
+    "bench_table",
     "candidates_of",
     "comparison_table",
     "console",

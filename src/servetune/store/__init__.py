@@ -3,7 +3,12 @@
 from servetune.store.artifacts import Artifacts, read_json, require_regular, write_text
 from servetune.store.journal import Journal, latest, read_journal
 from servetune.store.provenance import now_utc, provenance
-from servetune.store.requests import write_requests
+from servetune.store.requests import (
+    has_parquet,
+    write_requests,
+    write_requests_csv,
+    write_requests_parquet,
+)
 from servetune.store.schema import (
     SCHEMA,
     Failure,
@@ -20,6 +25,7 @@ __all__ = [
     "Journal",
     "TrialConfig",
     "TrialRecord",
+    "has_parquet",
     "latest",
     "now_utc",
     "provenance",
@@ -29,5 +35,7 @@ __all__ = [
     "require_regular",
     "trial_key",
     "write_requests",
+    "write_requests_csv",
+    "write_requests_parquet",
     "write_text",
 ]

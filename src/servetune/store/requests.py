@@ -1,16 +1,30 @@
-"""What each request of a trial did: one JSON line per request, beside the journal."""
+"""What each request of a trial did, beside the journal: JSON lines, CSV, Parquet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import importlib.util
+import io
+import itertools
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 
+from servetune.errors import StoreError
 from servetune.metrics import Record
 from servetune.store.artifacts import write_pieces
 
-__all__ = ["RequestLine", "write_requests"]
+__all__ = [
+    "RequestLine",
+    "has_parquet",
+    "write_requests",
+    "write_requests_csv",
+    "write_requests_parquet",
+]
 
 
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,3 +85,99 @@ def _line(record: Record, admitted_s: float | None, *, token_times: bool) -> Req
         outcome=record.outcome,
         token_times_s=tuple(times_s) if token_times else None,
     )
+
+
+def write_requests_csv(path: Path, records: Sequence[Record]) -> None:
+    """One line per request, for a spreadsheet; token times are in the other forms.
+
+    Raises:
+        StoreError: It could not be written.
+    """
+    write_pieces(path, _csv_lines(records))
+
+
+def _csv_lines(records: Sequence[Record]) -> Iterator[str]:
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="\n")
+    for row in itertools.chain([_COLUMNS], map(_row, records)):
+        writer.writerow(row)
+        yield line.getvalue()
+        line.seek(0)
+        line.truncate()
+
+
+_COLUMNS = (
+    "index", "due_s", "sent_s", "first_token_s", "end_s", "ttft_s", "tpot_s", "e2e_s",
+    "wait_before_send_s", "connect_s", "input_tokens", "output_tokens", "outcome", "status",
+    "detail", "session", "turn", "target", "model",
+)  # fmt: skip
+
+
+def _row(record: Record) -> list[Any]:
+    times_s = record.chunk_times_s
+    return [
+        record.index,
+        record.due_s,
+        record.sent_s,
+        times_s[0] if len(times_s) else None,
+        record.end_s,
+        record.ttft_s,
+        record.tpot_s,
+        record.e2e_s,
+        record.sent_s - record.due_s,
+        record.connect_s,
+        record.input_tokens,
+        record.output_tokens,
+        record.outcome,
+        record.status,
+        record.detail,
+        record.session,
+        record.turn,
+        record.target,
+        record.model,
+    ]
+
+
+def has_parquet() -> bool:
+    """Whether Parquet can be written here."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
+    """One row per request with the columns of the CSV, the time of every piece of content
+    (`chunk_times_s`) and its tokens (`chunk_tokens`, empty for one each).
+
+    Raises:
+        StoreError: pyarrow is not here, or it could not be written.
+    """
+    if not has_parquet():
+        raise StoreError("Parquet needs pyarrow", hint="pip install 'servetune[parquet]'")
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = list(zip(*map(_row, records), strict=True)) or [()] * len(_COLUMNS)
+    types = {"status": pa.int32(), "session": pa.int64(), "connect_s": pa.float64()}
+    arrays = {
+        name: pa.array(values, type=types.get(name))
+        for name, values in zip(_COLUMNS, columns, strict=True)
+    }
+    arrays["chunk_times_s"] = _lists([record.chunk_times_s for record in records], pa.float64())
+    arrays["chunk_tokens"] = _lists([record.chunk_tokens for record in records], pa.int32())
+    whole = pa.table(arrays)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        parquet.write_table(whole, beside, compression="zstd")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _lists(values: Sequence[Sequence[float]], kind: Any) -> Any:
+    """A column of lists, without a Python object for each of their numbers."""
+    import pyarrow as pa
+
+    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    flat = np.concatenate([np.asarray(each, dtype=np.float64) for each in values])
+    numbers = pa.array(flat).cast(kind)
+    return pa.ListArray.from_arrays(pa.array(ends), numbers)

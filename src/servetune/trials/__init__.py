@@ -1,21 +1,27 @@
 """One point of a search from start to record: simulated or measured."""
 
+from servetune.trials.benched import Bench, Benched, bench
 from servetune.trials.measured import Launch, user_command
 from servetune.trials.played import played, played_again
-from servetune.trials.prompting import observed_of
+from servetune.trials.prompting import observed_of, trace_of, traced_prompts
 from servetune.trials.sweep import commands_of, require_one_that_fits, run_trials
 from servetune.trials.trial import Run, Trial, trials_of, with_fields
 
 __all__ = [
+    "Bench",
+    "Benched",
     "Launch",
     "Run",
     "Trial",
+    "bench",
     "commands_of",
     "observed_of",
     "played",
     "played_again",
     "require_one_that_fits",
     "run_trials",
+    "trace_of",
+    "traced_prompts",
     "trials_of",
     "user_command",
     "with_fields",

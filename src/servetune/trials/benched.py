@@ -25,8 +25,15 @@ from servetune.loadgen import (
     verdict_of,
 )
 from servetune.metrics import Constraint, Record, Until, saturation, summarize
-from servetune.store import SCHEMA, Failure, TrialConfig, TrialRecord, now_utc, provenance
-from servetune.store import trial_key
+from servetune.store import (
+    SCHEMA,
+    Failure,
+    TrialConfig,
+    TrialRecord,
+    now_utc,
+    provenance,
+    trial_key,
+)
 from servetune.trials.simulated import percentiles_of
 from servetune.workload import Workload
 from servetune.workload.model_tokenizer import ModelTokenizer
@@ -106,9 +113,7 @@ def bench(
     with contextlib.ExitStack() as stack:
         sampler = None
         if asked.scrape_every_s is not None:
-            sampler = Sampler(
-                asked.targets, every_s=asked.scrape_every_s, dcgm_url=asked.dcgm_url
-            )
+            sampler = Sampler(asked.targets, every_s=asked.scrape_every_s, dcgm_url=asked.dcgm_url)
             stack.enter_context(sampler)
         result = run_load_blocking(
             asked.targets,
@@ -142,9 +147,7 @@ def bench(
         constraints=[limit.to_json() for limit in asked.constraints],
         metadata=_metadata(asked),
         failure=None if results["completed"] else _failure(result, results),
-        provenance=provenance(
-            started_at=started_at, seed=asked.workload.seed, engine_version=None
-        ),
+        provenance=provenance(started_at=started_at, seed=asked.workload.seed, engine_version=None),
     )
     return Benched(record=record, result=result, side=side)
 
@@ -222,7 +225,8 @@ def _results(asked: Bench, result: LoadResult, side: ServerSide | None) -> dict[
     results["saturation"] = _saturation(asked, result)
     results["instrument"] = {
         **msgspec.to_builtins(result.instrument),
-        "error_s": result.instrument.error_s,
+        "stamp_error_s": result.instrument.stamp_error_s,
+        "departure_error_s": result.instrument.departure_error_s,
         "verdict": verdict_of(result.instrument, results).words,
     }
     results["server"] = msgspec.to_builtins(side.totals) if side is not None else None

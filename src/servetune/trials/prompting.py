@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from servetune.errors import InputError
 from servetune.trials.trial import Run, Trial
@@ -19,9 +20,10 @@ from servetune.workload.prompts import (
     text_prompts,
     token_prompts,
 )
+from servetune.workload.request import Request
 from servetune.workload.sharegpt import Conversation, load_sharegpt, observed, sample
 
-__all__ = ["observed_of", "prompts_for"]
+__all__ = ["observed_of", "prompts_for", "trace_of", "traced_prompts"]
 
 #: Random ids below this are in every vocabulary that serves a language model.
 _SMALLEST_VOCAB = 2048
@@ -58,6 +60,33 @@ def prompts_for(trial: Trial, run: Run, *, seed: int) -> list[Prompt]:
         return text_prompts(requests, seed, _tokenizer(trial.client_args, run.model))
     vocab = run.shape.vocab if run.shape else _SMALLEST_VOCAB
     return token_prompts(requests, vocab, seed)
+
+
+def trace_of(path: str | Path, time_scale: float, most: int | None) -> Trace:
+    """The requests of a trace file, or the first of them.
+
+    Raises:
+        InputError: It cannot be read; the message names the line.
+    """
+    return _trace(str(path), time_scale, most)
+
+
+def traced_prompts(requests: Sequence[Request], vocab_size: int, seed: int) -> list[Prompt]:
+    """Random token ids, alike as far as the requests' prefixes are: equal pieces, equal ids."""
+    prompts = token_prompts(requests, vocab_size, seed)
+    low, high = min(1000, vocab_size // 8), vocab_size - vocab_size // 50
+
+    @functools.lru_cache(maxsize=4096)
+    def piece(content_id: int, tokens: int) -> tuple[int, ...]:
+        rng = np.random.default_rng((seed, content_id))
+        return tuple(rng.integers(low, high, tokens).tolist())
+
+    alike = []
+    for request, prompt in zip(requests, prompts, strict=True):
+        shared: tuple[int, ...] = sum((piece(*each) for each in request.prefix), ())
+        own = tuple(prompt.token_ids or ())[len(shared) :]
+        alike.append(msgspec.structs.replace(prompt, token_ids=shared + own))
+    return alike
 
 
 @functools.lru_cache(maxsize=2)
