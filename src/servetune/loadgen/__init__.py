@@ -4,6 +4,7 @@ from servetune.loadgen.bodies import request_text
 from servetune.loadgen.fetch import fetch, fetch_blocking
 from servetune.loadgen.instrument import Instrument, Verdict, verdict_of
 from servetune.loadgen.origin import Origin
+from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel, traceparent
 from servetune.loadgen.run import (
     LoadResult,
     Manner,
@@ -37,15 +38,19 @@ __all__ = [
     "ServerSide",
     "Target",
     "Verdict",
+    "export_spans",
     "fetch",
     "fetch_blocking",
     "models_are_simulated",
+    "otlp_endpoint",
     "parse_metrics",
     "parse_models",
     "parse_speed",
     "request_text",
+    "require_otel",
     "run_load",
     "run_load_blocking",
     "server_metrics",
+    "traceparent",
     "verdict_of",
 ]
