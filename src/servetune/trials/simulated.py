@@ -92,8 +92,12 @@ def simulation_of(trial: Trial, run: Run) -> tuple[dict[str, Any], Simulation]:
     assert run.shape is not None
     assert run.node is not None
     calibration = run.calibration.calibration if run.calibration else None
-    open_ended = trial.workload.duration_s is not None and "num_prompts" not in trial.client_args
     workload = trial.workload
+    open_ended = (
+        workload.duration_s is not None
+        and "num_prompts" not in trial.client_args
+        and not workload.asked  # what was prepared is all there is
+    )
     _require_bearable(workload.request_count)
     workload = _filled(workload) if open_ended else workload
     while True:

@@ -19,7 +19,7 @@ from servetune.workload.words import Stock, content_row, distinct_rows
 __all__ = ["Said", "compose", "compose_ids", "mended", "pictures"]
 
 #: Rounds of mending after which a text that still has another length keeps it.
-_ROUNDS = 8
+_ROUNDS = 24
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ def mended(
     made = dict(texts)
     for round_ in range(_ROUNDS):
         tried = {
-            i: _nearer(text, found[i], wanted[i], words, i + round_)
+            i: _nearer(text, found[i], wanted[i], words, round_)
             for i, text in made.items()
             if found[i] != wanted[i]
         }
@@ -116,10 +116,17 @@ def _words(stock: Stock, tokens: int) -> int:
 
 
 def _nearer(text: str, has: int, wanted: int, words: Sequence[str], turn: int) -> str:
-    """The text with words taken from or put to its end, by the tokens that a word has in it."""
-    own = text.split(" ")
+    """The text with its end changed: by words while it is far off, by letters when it is near."""
+    own, missing = text.split(" "), wanted - has
     a_word = max(1.0, has / len(own))
-    step = max(1, round(abs(has - wanted) / a_word))
-    if has > wanted:
+    other = words[turn * 7 % len(words)]
+    if abs(missing) <= 8 * a_word and turn % 4:
+        if turn % 4 == 1:
+            return text + "e" * missing if missing > 0 else text[:missing] or text[:1]
+        if turn % 4 == 2:
+            return " ".join((*own[:-1], other))
+        return " ".join((*own, other[: 1 + turn // 4])) if missing > 0 else text[:-1] or text
+    step = max(1, round(abs(missing) / a_word))
+    if missing < 0:
         return " ".join(own[: max(1, len(own) - step)])
     return " ".join((*own, *(words[(turn * 7 + k) % len(words)] for k in range(step))))

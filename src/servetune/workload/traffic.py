@@ -289,14 +289,13 @@ def traffic_from(said: Mapping[str, Any], *, where: str = "the traffic") -> Traf
     members = dict(said)
     if "part" in members:
         members["parts"] = members.pop("part")
+    members = _with_laws(members, where)
     try:
-        return msgspec.convert(_with_laws(members, where), Traffic)
+        return msgspec.convert(members, Traffic)
     except msgspec.ValidationError as error:
-        # A noun that refuses its values is wrapped; its own words say more.
-        cause = error.__cause__
-        if isinstance(cause, InputError):
-            raise InputError(f"{where}: {cause}", hint=cause.hint) from None
         raise InputError(f"{where}: {error}", hint="see docs/guides/workloads.md") from None
+    except InputError as error:  # a noun that refuses its values does not know where they stand
+        raise InputError(f"{where}: {error}", hint=error.hint) from None
 
 
 def read_traffic(path: str | Path) -> Traffic:

@@ -539,10 +539,17 @@ class _Run:
         self._unsent: deque[int] = deque()
         self._in_flight = 0
         self._due_count = 0
+        self._sent_count = 0
+        # A later turn of a conversation is due by the answer before it, all others by the clock.
+        self._by_clock = [i for i, each in enumerate(requests) if each.follows is None]
+        self._coming = iter(self._by_clock)
+        self._next_turn = {
+            each.follows: i for i, each in enumerate(requests) if each.follows is not None
+        }
 
     def play(self, stop_s: float) -> None:
         """Let everything happen until all is answered, or until `stop_s`."""
-        self._agenda.enter(self._requests[0].due_s, _ARRIVAL, ("due", 0))
+        self._await_next()
         while self._agenda:
             now_s, event = self._agenda.next()
             if now_s > stop_s:
@@ -594,23 +601,50 @@ class _Run:
             chunk_tokens=answer.chunk_tokens,
             outcome="ok" if whole else "cancelled",
             detail="" if whole else "the run was stopped before it was answered",
+            session=self._requests[index].session,
+            turn=self._requests[index].turn,
         )
 
-    def _due(self, index: int, now_s: float) -> None:
-        following = index + 1
-        if following < len(self._requests):
+    def _await_next(self) -> None:
+        """Let the clock's next request become due when it is."""
+        following = next(self._coming, None)
+        if following is not None:
             self._agenda.enter(self._requests[following].due_s, _ARRIVAL, ("due", following))
-        self._due_count = following
+
+    def _due(self, index: int, now_s: float) -> None:
+        self._due_count += 1
+        if self._requests[index].follows is not None:
+            self._journeys[index] = _Journey(now_s)
+            if self._closed_loop:  # its user has waited for it, and asks before anybody new
+                self._in_flight -= 1
+                self._unsent.appendleft(index)
+            else:
+                self._unsent.append(index)
+            self._send(now_s)
+            return
+        self._await_next()
         self._journeys[index] = _Journey(self._requests[index].due_s)
         self._unsent.append(index)
         self._send(now_s)
-        if following == len(self._requests) and self._unsent:
+        if index == self._by_clock[-1] and self._unsent:
             self._judge_backlog()
+
+    def _go_on(self, ended: list[Sequence], now_s: float) -> None:
+        """Let the next turns of answered requests become due, after their users' thinking."""
+        for sequence in ended:
+            following = self._next_turn.get(sequence.index)
+            if following is None:
+                continue
+            if self._closed_loop:  # the user who thinks starts nothing else
+                self._in_flight += 1
+            due_s = now_s + self._requests[following].think_s
+            self._agenda.enter(due_s, _ARRIVAL, ("due", following))
 
     def _judge_backlog(self) -> None:
         """Of what has become due, did more wait than a server that keeps up leaves waiting?"""
         self._judged = True
-        last_due_s = self._requests[self._due_count - 1].due_s
+        last = max((i for i in self._by_clock if self.records[i] or i in self._journeys), default=0)
+        last_due_s = self._requests[last].due_s
         if self._closed_loop or last_due_s == self._requests[0].due_s:  # one burst has no rate
             return
         waiting = sum(batcher.waiting for batcher in self._batchers)
@@ -626,24 +660,25 @@ class _Run:
                 journey.due_s = now_s
             self._in_flight += 1
             tokens = self._requests[index].input_tokens
-            taken_s = self._taken_in(index, now_s)
+            taken_s = self._taken_in(self._sent_count, now_s)
+            self._sent_count += 1
             arrives_s = taken_s + self._request_s + self._prompt_token_s * tokens
             self._agenda.enter(arrives_s, _ARRIVAL, ("arrive", index))
 
-    def _taken_in(self, index: int, now_s: float) -> float:
-        """When the server has taken the request from the socket."""
-        waits, front = self._waits, index % len(self._taken_in_s)
-        if index >= self._limit:
+    def _taken_in(self, order: int, now_s: float) -> float:
+        """When the server has taken the request from the socket that was sent as this one."""
+        waits, front = self._waits, order % len(self._taken_in_s)
+        if order >= self._limit:
             # Evenly spread from nothing to twice the mean: requests that came together and
             # are equally long would else come together for ever, which no measured run does.
-            return now_s + 2 * waits.clump_s * (index * _GOLDEN % 1.0)
+            return now_s + 2 * waits.clump_s * (order * _GOLDEN % 1.0)
         taken_s = max(now_s, self._taken_in_s[front])
         self._taken_in_s[front] = taken_s + waits.intake_s
         return taken_s
 
     def _arrive(self, index: int, now_s: float) -> None:
         request, journey = self._requests[index], self._journeys[index]
-        if index + 1 == len(self._requests) and not self._judged:
+        if index == self._by_clock[-1] and not self._judged:
             self._judge_backlog()  # not when it is due: what comes with it is on its way, too
         if self._takers is not None:
             taker = self._takers.choose()
@@ -721,6 +756,7 @@ class _Run:
                 self._hand_over(ended, batcher, now_s)
             else:
                 self._answered(ended, batcher)
+                self._go_on(ended, now_s)
             self.kv_use.note(now_s, self._used_fraction())
             self._send(now_s)
             self._wake(batcher, now_s)
