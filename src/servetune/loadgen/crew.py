@@ -106,12 +106,14 @@ class _Member:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             pass_fds=fds,
+            process_group=0,  # a terminal's Ctrl-C is for this process alone, from the start
         )
         self.frames = Frames()
         self.ready = False
         self.over: Over | None = None
         self.last: Beat | None = None
         self.users = setup.users or 0
+        self.owed_users = 0
         self.busy: list[float] = []
         self.tell(setup)
 
@@ -183,9 +185,12 @@ class Crew:
             self._selector.register(self._feed_fd, selectors.EVENT_WRITE, None)
         else:
             self._close_feed()
-        for i in range(orders.processes):
-            users = orders.users
-            self._add(None if users is None else _shares(users, orders.processes)[i])
+        users = orders.users
+        # A process without a user would have nothing to do.
+        self._most = orders.most_processes if users is None else min(orders.most_processes, users)
+        count = orders.processes if users is None else min(orders.processes, users)
+        for i in range(count):
+            self._add(None if users is None else _shares(users, count)[i])
 
     # what callers use
 
@@ -201,8 +206,9 @@ class Crew:
         """
         try:
             self._wait_ready(self._members)
-            if not self._stopped:
-                self._start(self._members)
+            if self._stopped:  # before the start: nothing is in flight that could be waited for
+                return self._sum_up()
+            self._start(self._members)
             while any(member.over is None for member in self._members):
                 self._turn()
             return self._sum_up()
@@ -245,7 +251,7 @@ class Crew:
 
     def _wait_ready(self, members: Sequence[_Member]) -> None:
         deadline_s = time.monotonic() + READY_S
-        while not all(member.ready for member in members):
+        while not all(member.ready for member in members) and not self._stopped:
             if time.monotonic() > deadline_s:
                 raise LoadError("the load generator's processes did not start in time")
             self._turn()
@@ -264,7 +270,6 @@ class Crew:
                 self._hear(key.data)
         self._on_turn(self)
         self._balance()
-        self._release_idle()
 
     def _feed(self) -> None:
         try:
@@ -296,6 +301,9 @@ class Crew:
             told = _decode(packed)
             if isinstance(told, Over):
                 member.over = told
+                # It was over before it heard that it should let users go: they are free.
+                self._owed_users += [time.monotonic()] * member.owed_users
+                member.owed_users = 0
             else:
                 self._note(member, told)
 
@@ -315,6 +323,7 @@ class Crew:
         conducted.skipped += beat.skipped
         conducted.seen_count += len(beat.seen)
         self._owed_users += beat.let_go_s
+        member.owed_users -= len(beat.let_go_s)
         for seen in beat.seen:
             self._on_seen(seen)
 
@@ -322,10 +331,10 @@ class Crew:
 
     def _balance(self) -> None:
         """Another process where those that run are busy, with its share of the users."""
-        if self._owed_users:
+        if self._owed_users and not self._adding:
             self._hand_over()
         orders = self._orders
-        if self._stopped or self._adding or len(self._members) >= orders.most_processes:
+        if self._stopped or self._adding or len(self._members) >= self._most:
             return
         running = [member for member in self._members if member.over is None]
         if not running or not all(_is_busy(member) for member in running):
@@ -347,6 +356,7 @@ class Crew:
         *others, _ = self._members
         for member, share in zip(others, _shares(users, len(self._members)), strict=False):
             if member.users > share and member.over is None:
+                member.owed_users += member.users - share
                 member.tell(Users(let_go=member.users - share))
                 member.users = share
 
@@ -355,19 +365,6 @@ class Crew:
         newcomer.tell(Users(due_s=self._owed_users))
         newcomer.users += len(self._owed_users)
         self._owed_users = []
-
-    def _release_idle(self) -> None:
-        """A process that waits for users has nothing to wait for once the others are done."""
-        waiting = [m for m in self._members if m.over is None]
-        if (
-            waiting
-            and self._feed_fd < 0
-            and all(m.last is not None and m.last.idle for m in waiting)
-            and len(waiting) < len(self._members)
-            and not self._owed_users
-        ):
-            for member in waiting:
-                member.tell(Stop(grace_s=WAIT_S))
 
     def _sum_up(self) -> Conducted:
         conducted = self.conducted

@@ -6,6 +6,7 @@ ends its owner is gone, and so is this process.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import os
@@ -33,6 +34,7 @@ class Process:
         _allow_open_files()
         rest_s = REST_S if setup.rest_s is None else setup.rest_s
         self._reactor = Reactor(setup.addresses, rest_s=rest_s)
+        self._reactor.prepare()
         self._asks = Asks(setup.asks_fd, setup.columns)
         self._player = Player(setup, self._reactor, self._asks)
         self._frames = frames
@@ -135,7 +137,8 @@ def _peak_memory_bytes() -> int:
 def _allow_open_files() -> None:
     """As many connections as this user may have."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

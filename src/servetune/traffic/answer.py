@@ -17,6 +17,7 @@ What counts as what, for every dialect:
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from array import array
 from collections.abc import Callable, Mapping
@@ -31,6 +32,10 @@ __all__ = ["ANSWERS", "Answer", "excerpt", "spread"]
 EXCERPT_CHARACTERS = 300
 KEPT_BYTES = 64 * 1024
 """Of an error's body; a whole answer that is not streamed is kept whole."""
+
+MOST_TOKENS = (1 << 31) - 1
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Answer:
@@ -79,6 +84,10 @@ class Answer:
         self.total_tokens: int | None = None
         self.texts: list[str] = []
 
+    @property
+    def _is_good(self) -> bool:
+        return self._status is not None and 200 <= self._status < 300
+
     # as it comes
 
     def head(self, status: int, content_type: str) -> None:
@@ -94,7 +103,7 @@ class Answer:
         """Some of the body came; never raises over what a server sent."""
         if self._kept is None:
             self._read_all(*self._events.take(pieces, times_s))
-        elif not self._streamed or len(self._kept) < KEPT_BYTES:
+        elif len(self._kept) < KEPT_BYTES or (self._failure is None and self._is_good):
             self._kept += b"".join(pieces)
 
     def _read_all(self, events: list[bytes], times_s: list[float]) -> None:
@@ -105,7 +114,7 @@ class Answer:
             elif event and self._failure is None:
                 try:
                     read(event, at_s)
-                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                except _UNREADABLE as error:
                     self._fail("malformed", f"not a chunk: {error} in {excerpt(event)}")
 
     def _read(self, event: bytes, at_s: float) -> None:
@@ -150,6 +159,20 @@ class Answer:
         self, outcome: str, status: int | None, detail: str, end_s: float
     ) -> tuple[str, int | None, str]:
         """Outcome, status and what was seen, from what came and how the exchange ended."""
+        settled = self._settle(outcome, status, detail, end_s)
+        said = (self.prompt_tokens or 0, self.total_tokens or 0)
+        if min(said) >= 0 and max(*said, self._accounted_tokens) <= MOST_TOKENS:
+            return settled
+        # Counts that no answer can have are not counts.
+        self.prompt_tokens = self.total_tokens = None
+        self.counts = [1] * len(self.times_s)
+        if settled[0] != "ok":
+            return settled
+        return "malformed", status, f"the server counts {said[0]} and {said[1]} tokens"
+
+    def _settle(
+        self, outcome: str, status: int | None, detail: str, end_s: float
+    ) -> tuple[str, int | None, str]:
         if status is not None and not 200 <= status < 300:
             return "http_status", status, excerpt(_plain_words(bytes(self._kept or b"")))
         if self._done_s is None and outcome != "ok":
@@ -175,7 +198,7 @@ class Answer:
     def _settle_whole(self) -> None:
         try:
             self._read_whole(bytes(self._kept or b""))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             self._fail("malformed", f"not an answer: {error}")
 
     def end_s(self, outcome: str, end_s: float) -> float:
@@ -405,6 +428,27 @@ class ResponsesAnswer(Answer):
         self._note_usage(said.usage)
         if said.output or said.output_text:
             self._add_piece(0.0, None)
+            if self._keeps_text:
+                self.texts += [said.output_text] if said.output_text else _said(said.output or [])
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+
+
+class _Message(msgspec.Struct):
+    content: list[_Part]
+
+
+def _said(items: list[msgspec.Raw]) -> list[str]:
+    """The words of a whole answer: its messages, not its reasoning or calls of tools."""
+    words: list[str] = []
+    for item in items:
+        with contextlib.suppress(*_UNREADABLE):
+            message = msgspec.json.decode(item, type=_Message)
+            words += [one.text for one in message.content if one.type == "output_text" and one.text]
+    return words
 
 
 # TGI's generate and generate_stream
@@ -494,7 +538,10 @@ _decode_sglang_whole = msgspec.json.Decoder(_SglangEvent | list[_SglangEvent]).d
 
 
 class SglangAnswer(Answer):
-    """SGLang's own route: every event has all the text so far, and the count of its tokens."""
+    """SGLang's own route: every event has all the text so far, and the count of its tokens.
+
+    A server that was started with `--incremental-streaming-output` sends the new text alone.
+    """
 
     __slots__ = ()
 
@@ -507,10 +554,19 @@ class SglangAnswer(Answer):
         self._note_tokens(meta.prompt_tokens, meta.completion_tokens)
         if meta.finish_reason is not None:
             self._ends = True
+            self._note_abort(meta.finish_reason)
         if said.text or said.output_ids:
             self._add_piece(at_s, meta.completion_tokens)
             if self._keeps_text and said.text:
-                self.texts[:] = [said.text]
+                before = "".join(self.texts)
+                grown = said.text.startswith(before)
+                self.texts[:] = [said.text if grown else before + said.text]
+
+    def _note_abort(self, reason: Any) -> None:
+        if isinstance(reason, dict) and reason.get("type") == "abort":
+            code = reason.get("status_code")
+            status = code if isinstance(code, int) and 400 <= code <= 599 else None
+            self._fail_in_stream(excerpt(str(reason.get("message") or "aborted")), status)
 
     def _read_whole(self, body: bytes) -> None:
         said = _decode_sglang_whole(body)
@@ -522,6 +578,7 @@ class SglangAnswer(Answer):
         self._ends = True
         meta = said.meta_info or _SglangMeta()
         self._note_tokens(meta.prompt_tokens, meta.completion_tokens)
+        self._note_abort(meta.finish_reason)
         if said.text or said.output_ids:
             self._add_piece(0.0, None)
             if self._keeps_text and said.text:
@@ -587,7 +644,7 @@ def _plain_words(body: bytes) -> bytes | str:
     """The message inside an error's JSON, or the body as it is."""
     try:
         chunk = _decode_chunk(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except _UNREADABLE:
         return body
     if chunk.error is None and chunk.message is None:
         return body

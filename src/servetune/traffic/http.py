@@ -17,11 +17,21 @@ __all__ = ["Body", "Chunked", "Head", "Malformed", "Sized", "UntilClosed", "body
 LARGEST_HEAD_BYTES = 65_536
 
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |$)")
-_SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
+_SIZE = re.compile(rb"[0-9A-Fa-f]+")
+_HEX_DIGITS = b"0123456789ABCDEFabcdef"
+_WORTH_COUNTING_BYTES = 4096
 
 
 class Malformed(Exception):
-    """What came is not HTTP/1.1."""
+    """What came is not HTTP/1.1.
+
+    Attributes:
+        before: Pieces of content that came before it, and their times.
+    """
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+        self.before: tuple[list[bytes], list[float]] = ([], [])
 
 
 class Head:
@@ -63,8 +73,10 @@ def read_head(data: bytes) -> Head | None:
     """
     end = data.find(b"\r\n\r\n")
     if end < 0:
-        if not b"HTTP/1.".startswith(data[:7]) or len(data) > LARGEST_HEAD_BYTES:
+        if not b"HTTP/1.".startswith(data[:7]):
             raise Malformed(_first_line(data))
+        if len(data) > LARGEST_HEAD_BYTES:
+            raise Malformed(f"a head without end: {_first_line(data)}")
         return None
     lines = data[:end].split(b"\r\n")
     status = _STATUS.match(lines[0])
@@ -182,19 +194,38 @@ class Chunked:
         self.ended_s: float | None = None
         self.overrun = False
         self._left = b""  # of a chunk that is not complete
+        self._more: list[bytes] = []  # behind it, and still not enough
+        self._lacking = 0
 
     def feed(self, parts: list[bytes], times_s: list[float]) -> tuple[list[bytes], list[float]]:
         """See `Body`."""
+        if self._lacking:  # a huge chunk is put together once, not at every read
+            self._lacking -= sum(map(len, parts))
+            if self._lacking > 0:
+                self._more += parts
+                return [], []
+            self._left += b"".join(self._more)
+            self._more.clear()
         if self._left:
             parts, times_s = [self._left, *parts], [times_s[0], *times_s]
-        raw = b"".join(parts)
+        pieces, came_s = self._cut(b"".join(parts), parts, times_s)
+        if len(self._left) > _WORTH_COUNTING_BYTES and self.ended_s is None:
+            try:
+                self._lacking = _lacking(self._left)
+            except Malformed as error:
+                error.before = pieces, came_s
+                raise
+        return pieces, came_s
+
+    def _cut(
+        self, raw: bytes, parts: list[bytes], times_s: list[float]
+    ) -> tuple[list[bytes], list[float]]:
         pieces = raw.split(b"\r\n")
         count = (len(pieces) - 1) // 2
         sizes, chunks = pieces[0 : 2 * count : 2], pieces[1 : 2 * count : 2]
-        try:
-            lengths = [int(size, 16) for size in sizes]
-        except ValueError:
+        if not all(sizes) or b"".join(sizes).translate(None, _HEX_DIGITS):
             return self._feed_slowly(raw, parts, times_s)
+        lengths = [int(size, 16) for size in sizes]
         if lengths != list(map(len, chunks)):
             return self._feed_slowly(raw, parts, times_s)
         ends = list(accumulate(map(_whole_length, sizes, chunks)))
@@ -220,7 +251,9 @@ class Chunked:
         while (line_end := raw.find(b"\r\n", at)) >= 0:
             size = _SIZE.match(raw, at)
             if size is None or raw[size.end() : size.end() + 1] not in {b"\r", b";", b" ", b"\t"}:
-                raise Malformed(f"no length of a chunk: {raw[at:line_end][:80]!r}")
+                error = Malformed(_no_length(raw[at:line_end]))
+                error.before = chunks, _arrivals(ends, parts, times_s)
+                raise error
             length = int(size[0], 16)
             begin = line_end + 2
             if length == 0:
@@ -233,12 +266,33 @@ class Chunked:
             if begin + length + 2 > len(raw):
                 break
             if raw[begin + length : begin + length + 2] != b"\r\n":
-                raise Malformed("a chunk is longer than it says")
+                error = Malformed("a chunk is longer than it says")
+                error.before = chunks, _arrivals(ends, parts, times_s)
+                raise error
             chunks.append(raw[begin : begin + length])
             at = begin + length + 2
             ends.append(at)
         self._left = raw[at:]
         return chunks, _arrivals(ends, parts, times_s)
+
+
+def _lacking(left: bytes) -> int:
+    """Bytes without which the chunk that begins here cannot be complete.
+
+    Raises:
+        Malformed: No chunk begins here, or its trailers have no end.
+    """
+    size, line_end = _SIZE.match(left), left.find(b"\r\n", 0, _WORTH_COUNTING_BYTES)
+    if size is None or line_end < 0:
+        raise Malformed(_no_length(left))
+    length = int(size[0], 16)
+    if length == 0 and len(left) > LARGEST_HEAD_BYTES:
+        raise Malformed("trailers without end")
+    return max(0, line_end + 2 + length + 2 - len(left))
+
+
+def _no_length(line: bytes) -> str:
+    return f"no length of a chunk: {line[:80]!r}"
 
 
 def _whole_length(size: bytes, chunk: bytes) -> int:

@@ -9,6 +9,7 @@ conversation is due when its user has thought about the answer before.
 from __future__ import annotations
 
 import os
+import select
 import struct
 from array import array
 from collections import deque
@@ -27,6 +28,9 @@ __all__ = ["Player"]
 _INDEX = struct.Struct("<I")
 _STARVED_S = 0.0005
 """How soon an empty queue is looked at again, when its end has not come."""
+
+SENT_A_TURN = 32
+"""Requests that leave in one go: what has come is read in between, however many are due."""
 
 Clock = Callable[[], float]
 
@@ -49,12 +53,15 @@ class Player:
         self._asks = asks
         self._answer = ANSWERS[setup.api]
         self._start_s = 0.0
+        self._started = False
         self._users = setup.users
         # Open loop: requests that may still leave.
         self._free = 1 << 62 if setup.users is None else setup.users
         self._active_users = 0
         self._to_let_go = 0
         self._queue_ended = False
+        self._queue = select.poll()
+        self._queue.register(setup.queue_fd, select.POLLIN)
         self._pulled: tuple[float, int] | None = None  # open loop: next to leave
         self._waiting: deque[tuple[float, int]] = deque()
         self._thinking_count = 0
@@ -78,6 +85,7 @@ class Player:
     def start(self, start_s: float) -> None:
         """Begin; the first users are due at the start."""
         self._start_s = self._held_until_s = start_s
+        self._started = True
         if self._setup.closed:
             if self._users is None:
                 self._reactor.at(start_s, self._all_at_once)
@@ -120,6 +128,7 @@ class Player:
 
     def beat(self, cpu_s: float) -> Beat:
         """What happened since the last one."""
+        self._look_for_end()
         reactor = self._reactor
         beat = Beat(
             seen=self._seen,
@@ -144,12 +153,15 @@ class Player:
 
     def _all_at_once(self) -> None:
         """No limit: everything that there is leaves at once, each for a user of its own."""
-        while not self._stopping:
-            index = self._take()
+        for _ in range(SENT_A_TURN):
+            index = None if self._stopping else self._take()
             if index is None:
                 break
             self._active_users += 1
             self._send(index, self._start_s)
+        else:
+            self._reactor.at(monotonic(), self._all_at_once)
+            return
         if not self._queue_ended and not self._stopping:
             self._reactor.at(monotonic() + _STARVED_S, self._all_at_once)
         self._check_over()
@@ -178,8 +190,13 @@ class Player:
     # open loop
 
     def _pull(self) -> None:
-        """Look at the next request, and wait until it is due and may leave."""
-        while not self._stopping and self._pulled is None and not self._waiting:
+        """Look at the next request, and wait until it is due.
+
+        While none may leave none is taken: another process may be free to send it.
+        """
+        for _ in range(SENT_A_TURN):
+            if self._stopping or self._pulled is not None or self._waiting or self._free <= 0:
+                break
             index = self._take()
             if index is None:
                 if not self._queue_ended and not self._starved:
@@ -192,6 +209,8 @@ class Player:
                 self._reactor.at(due_s, self._pulled_due)
                 return
             self._arrive(due_s, index)
+        else:
+            self._reactor.at(monotonic(), self._pull)
         self._check_over()
 
     def _pull_again(self) -> None:
@@ -218,11 +237,12 @@ class Player:
             self._let_go_s.append(monotonic())
             self._check_over()
             return
+        if self._free == 0:
+            self._held_until_s = monotonic()
         self._free += 1
         if self._waiting and not self._stopping:
             due_s, index = self._waiting.popleft()
             self._free -= 1
-            self._held_until_s = monotonic()
             self._send(index, due_s)
         self._pull()
 
@@ -241,10 +261,9 @@ class Player:
         else:
             self._arrive(due_s, index)
 
-    def _carry_on(self, call: Call, following: int) -> None:
+    def _carry_on(self, call: Call, following: int, before: bytes) -> None:
         """Put the conversation so far before the next request's new messages."""
         begin, end = self._asks.messages_at(call.index)
-        before = self._histories.pop(call.index, b"")
         said = self._asks.body(call.index)[begin:end]
         answer = msgspec.json.encode(_Message("assistant", "".join(call.answer.texts)))
         self._histories[following] = b",".join(part for part in (before, said, answer) if part)
@@ -341,6 +360,7 @@ class Player:
             )
         )
         self._open_count -= 1
+        history = self._histories.pop(call.index, b"")
         if outcome in {"refused", "disconnected"}:
             self._lost = True
         following = self._asks.next(call.index)
@@ -348,7 +368,7 @@ class Player:
             self._skip(following)
             following = -1
         if following >= 0 and not self._stopping:
-            self._carry_on(call, following)
+            self._carry_on(call, following, history)
             if not self._setup.closed:
                 self._slot_free()
             self._think(following, end_s + self._asks.think_s(following))
@@ -364,7 +384,6 @@ class Player:
         """A conversation that broke off: none of its further turns will be due."""
         while following >= 0:
             self._skipped.append(following)
-            self._histories.pop(following, None)
             following = self._asks.next(following)
 
     def _is_idle(self) -> bool:
@@ -373,6 +392,15 @@ class Player:
         if self._setup.closed:
             return self._active_users <= 0
         return self._pulled is None and not self._waiting
+
+    def _look_for_end(self) -> None:
+        """A process without users takes nothing from the queue, and so misses its end."""
+        if self._queue_ended or not self._started or not self._is_idle():
+            return
+        ready = self._queue.poll(0)
+        if ready and ready[0][1] & select.POLLHUP and not ready[0][1] & select.POLLIN:
+            self._queue_ended = True
+            self._check_over()
 
     def _check_over(self) -> None:
         if (self._queue_ended or self._stopping) and self._is_idle():

@@ -30,10 +30,11 @@ class Events:
         ([b'one', b'two'], [0.1, 0.2])
     """
 
-    __slots__ = ("_after_cr", "_left", "_started")
+    __slots__ = ("_after_cr", "_left", "_more", "_started")
 
     def __init__(self) -> None:
         self._left = b""
+        self._more: list[bytes] = []  # behind it: an event without end is put together once
         self._after_cr = False
         self._started = False
 
@@ -61,7 +62,14 @@ class Events:
         if self._after_cr or b"\r" in data:
             data = self._with_line_feeds(data)
         if self._left:
-            data = self._left + data
+            more = self._more
+            before = more[-1] if more else self._left
+            if b"\n\n" not in data and not (data.startswith(b"\n") and before.endswith(b"\n")):
+                if data:
+                    more.append(data)
+                return []
+            data = b"".join((self._left, *more, data))
+            more.clear()
         *events, self._left = data.split(b"\n\n")
         if not events:
             return events
@@ -76,7 +84,9 @@ class Events:
         The standard drops such an event; servers that forget the blank line exist, and the
         bytes were received.
         """
-        left, self._left = self._left, b""
+        left = b"".join((self._left, *self._more))
+        self._left = b""
+        self._more.clear()
         return _data_of_each([left if self._started else left.removeprefix(_BOM)])
 
     def _with_line_feeds(self, data: bytes) -> bytes:

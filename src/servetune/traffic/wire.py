@@ -199,7 +199,9 @@ class Wire:
         self._times_s: list[float] = []
         self.fd = -1
         self.ready: Callable[[int], None] = self._on_connected
-        self._receive = self._receive_plain if tls is None else self._receive_tls
+        self._receive: Callable[[], bool] = (
+            self._receive_plain if tls is None else self._receive_tls
+        )
 
     # connecting
 
@@ -213,7 +215,11 @@ class Wire:
     def _connect_next(self, why: str) -> None:
         while self._addresses:
             family, address = self._addresses.pop(0)
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:  # no more files, or a family that this machine lacks
+                why = _words(error)
+                continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is None:
@@ -255,9 +261,14 @@ class Wire:
             return
         plain, self._sock = self._sock, None
         self._hub.forget(self)
-        self._sock = self._tls.wrap_socket(
-            plain, server_hostname=self.address.host, do_handshake_on_connect=False
-        )
+        try:
+            self._sock = self._tls.wrap_socket(
+                plain, server_hostname=self.address.host, do_handshake_on_connect=False
+            )
+        except OSError as error:  # lost before its first word
+            plain.close()
+            self._refuse(_words(error))
+            return
         self.ready = self._on_handshake
         self._hub.register(self, _OUT)
         self._on_handshake(mask)
@@ -311,26 +322,30 @@ class Wire:
             sent = self._sock.send(self._out)
         except OSError as error:
             if not _would_block(error):  # what the server said before it hung up is still there
-                self._out = None
-                self.ready = self._on_head
-                self._hub.modify(self, _IN)
+                self._only_receive()
                 return
             sent = 0
         if sent == len(self._out):
-            self._out = None
-            self.ready = self._on_head
-            self._hub.modify(self, _IN)
+            self._only_receive()
         else:
             self._out = self._out[sent:]
             self._hub.modify(self, _IN_OUT)
 
+    def _only_receive(self) -> None:
+        self._out = None
+        self.ready = self._on_head if self._head is None else self._on_body
+        self._hub.modify(self, _IN)
+
     def _on_sending(self, mask: int) -> None:
         if mask & _OUT:
             self._send()
-        elif mask:  # an answer, or an end, before all was sent
-            self._out = None
-            self.ready = self._on_head
-            self._hub.modify(self, _IN)
+        if self._out is not None and mask & ~_OUT:
+            # An answer before all was sent, TLS's own messages, or the end: a server may
+            # answer early and still mean to read the rest.
+            if self._head is None:
+                self._on_head(mask)
+            else:
+                self._on_body(mask)
 
     # receiving
 
@@ -411,7 +426,8 @@ class Wire:
         self._body = body_of(head)
         self._eager = not isinstance(self._body, Chunked)
         self._keep_alive = head.keep_alive
-        self.ready = self._on_body
+        if self._out is None:
+            self.ready = self._on_body
         rest = data[head.body_at :]
         if rest or (isinstance(self._body, Sized) and not head.length):
             self._parts.append(rest)
@@ -424,7 +440,7 @@ class Wire:
         parts = self._parts
         last = parts[-1]
         # The end of a body in chunks is an empty line, in whatever pieces it may come.
-        if self._eager or last.endswith(b"\r\n\r\n") or len(last) < 5 or len(parts) >= DIGEST_READS:
+        if self._eager or b"\r\n\r\n" in last or len(last) < 5 or len(parts) >= DIGEST_READS:
             self._digest()
 
     def _digest(self) -> None:
@@ -436,6 +452,7 @@ class Wire:
         try:
             pieces, came_s = body.feed(parts, times_s)
         except Malformed as error:
+            call.answer.take(*error.before)
             self._fail("malformed", times_s[-1], f"not HTTP: {error}")
             return
         if pieces:
@@ -503,6 +520,8 @@ class Wire:
 
     def give_up(self) -> None:
         """Keep what has come for the call, and close the connection without a word to it."""
+        if self._call is not None and self._call.sent_s is None:
+            self._call.sent_s = self._connecting_s
         if self._call is not None and self._parts and self._body is not None:
             self._digest()
         self._call = None
@@ -512,11 +531,22 @@ class Wire:
         call, self._call = self._call, None
         if call is not None:
             call.wire = None
+        # Methods of its own are what keeps a wire alive that nobody knows any more, and the
+        # process that sends collects no garbage.
+        self.ready, self._receive = _nothing, _nothing_came
         if self._sock is not None:
             self._hub.forget(self)
             self._sock.close()
             self._sock = None
             self.fd = -1
+
+
+def _nothing(mask: int) -> None:
+    """What a closed connection does with an event."""
+
+
+def _nothing_came() -> bool:
+    return False
 
 
 def _would_block(error: OSError) -> bool:
