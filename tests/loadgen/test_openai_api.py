@@ -2,10 +2,10 @@ import json
 
 import msgspec
 import pytest
-
-from servetune.errors import InputError
 from servetune.loadgen.connection import Exchange
 from servetune.loadgen.openai_api import Answer, payload, spread
+
+from servetune.errors import InputError
 from servetune.loadgen.target import Target
 from servetune.workload.lengths import Fixed
 from servetune.workload.prompts import Prompt

@@ -2,7 +2,6 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from servetune.loadgen.sse import DONE, EventSplitter
 
 STREAM = (

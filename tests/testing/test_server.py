@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 from servetune.errors import LoadError, ServerRefused
-from servetune.loadgen.run import run_load
 from servetune.loadgen.fetch import fetch
+from servetune.loadgen.run import run_load
 from servetune.loadgen.scrape import parse_metrics
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server

@@ -160,7 +160,7 @@ def bench(**said: Any) -> int:
     servetune bench URL1 URL2 --routing least_outstanding --until "ttft:p99±5%"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     from servetune.cli.bench_inputs import asked_of, dry_run_text
-    from servetune.cli.bench_outputs import Live, require_free, write_outputs
+    from servetune.cli.bench_outputs import Live, export, require_free, write_outputs
     from servetune.report import bench_table, console
     from servetune.trials import bench as run_bench
 
@@ -179,6 +179,8 @@ def bench(**said: Any) -> int:
         console().print(bench_table(record, asked.constraints))
     if said["out_dir"] is not None:
         write_outputs(said["out_dir"], asked, benched)
+    if said["otel_endpoint"]:
+        export(said["otel_endpoint"], asked, benched)
     if benched.result.interrupted:
         return INTERRUPTED
     if record.status != "ok" or benched.result.aborted_reason:

@@ -12,7 +12,15 @@ from typing import Any
 import msgspec
 
 from servetune.errors import InputError, LoadError
-from servetune.loadgen import Manner, Target, fetch_blocking, parse_models, request_text
+from servetune.loadgen import (
+    Manner,
+    Target,
+    fetch_blocking,
+    otlp_endpoint,
+    parse_models,
+    request_text,
+    require_otel,
+)
 from servetune.metrics import LATENCIES, Constraint, Until, parse_constraints
 from servetune.trials import Bench, trace_of, traced_prompts
 from servetune.workload import (
@@ -64,6 +72,9 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
     workload, prompts, about = (
         _replayed(said, api) if traffic is None else _prepared(said, traffic, api, tokenizer)
     )
+    if said["otel_endpoint"]:
+        otlp_endpoint(said["otel_endpoint"])
+        require_otel()
     if said["api"] is None:
         targets = tuple(msgspec.structs.replace(each, api=workload.api) for each in targets)
     manner = Manner(
@@ -75,7 +86,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         failures_limit=said["max_failures"],
         failed_fraction_limit=_fraction(said["max_error_rate"]),
         keep_texts=CHECKED_ANSWERS if tokenizer is not None and api != "embeddings" else 0,
-        trace_id=secrets.token_hex(16) if said["trace_headers"] or said["otel_endpoint"] else "",
+        run_id=secrets.token_hex(16) if said["trace_headers"] or said["otel_endpoint"] else "",
     )
     return Bench(
         targets=targets,
@@ -92,6 +103,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         dcgm_url=said["dcgm_url"],
         tokenizer=tokenizer,
         wrong_length_fails=said["strict_length"],
+        compat=said["compat"],
     )
 
 

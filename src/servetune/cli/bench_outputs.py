@@ -12,7 +12,7 @@ import msgspec
 from servetune.cli.outcome import write_artifacts
 from servetune.cli.output import echo
 from servetune.errors import StoreError
-from servetune.loadgen import Progress
+from servetune.loadgen import Progress, export_spans, otlp_endpoint
 from servetune.report import timeline_of
 from servetune.store import (
     Artifacts,
@@ -26,7 +26,7 @@ from servetune.store import (
 from servetune.trials import Bench, Benched
 from servetune.units import format_seconds
 
-__all__ = ["Live", "require_free", "write_outputs"]
+__all__ = ["Live", "export", "require_free", "write_outputs"]
 
 STEM = "bench"
 
@@ -74,6 +74,22 @@ def write_outputs(folder: Path, asked: Bench, benched: Benched) -> None:
         written.append(series)
     for path in written:
         echo(f"wrote {path}")
+
+
+def export(named: str, asked: Bench, benched: Benched) -> None:
+    """Send each request to a collector as a span; the results are kept whatever it says."""
+    endpoint = otlp_endpoint(named)
+    assert endpoint is not None
+    result = benched.result
+    sent = export_spans(
+        result.records,
+        endpoint=endpoint,
+        run_id=asked.manner.run_id,
+        started_unix_s=result.started_unix_s,
+        targets=asked.targets,
+        api=asked.workload.api,
+    )
+    echo(f"sent {sent:,} spans to {endpoint}")
 
 
 def _kv_use(benched: Benched) -> list[tuple[float, float]]:

@@ -4,7 +4,7 @@ from servetune.loadgen.bodies import request_text
 from servetune.loadgen.fetch import fetch, fetch_blocking
 from servetune.loadgen.instrument import Instrument, Verdict, verdict_of
 from servetune.loadgen.origin import Origin
-from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel, traceparent
+from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
 from servetune.loadgen.run import (
     LoadResult,
     Manner,
@@ -51,6 +51,5 @@ __all__ = [
     "run_load",
     "run_load_blocking",
     "server_metrics",
-    "traceparent",
     "verdict_of",
 ]

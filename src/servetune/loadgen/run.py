@@ -111,7 +111,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
         failures_limit: Failures one after another that end the run; `None` for no limit.
         failed_fraction_limit: Share of failures among the last hundred that ends it.
         keep_texts: How many answers come with their words, from the first request on.
-        trace_id: 32 hex digits of the `traceparent` that requests carry; empty for none.
+        run_id: Name of the run for the `traceparent` that requests carry; empty for none.
     """
 
     timeout_s: float = 600.0
@@ -123,7 +123,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     failures_limit: int | None = None
     failed_fraction_limit: float | None = None
     keep_texts: int = 0
-    trace_id: str = ""
+    run_id: str = ""
 
 
 async def run_load(
@@ -311,7 +311,7 @@ class _Run:
                 closed=workload.closed_loop,
                 timeout_s=manner.timeout_s,
                 routing=manner.routing,
-                trace=manner.trace_id.encode(),
+                trace=manner.run_id,
                 keep_text_below=manner.keep_texts,
             ),
             users=workload.max_concurrency,

@@ -21,6 +21,7 @@ from servetune.traffic.answer import ANSWERS
 from servetune.traffic.asks import Asks
 from servetune.traffic.reactor import Reactor
 from servetune.traffic.seen import Beat, Seen, Setup
+from servetune.traffic.trace import traceparent
 from servetune.traffic.wire import Call, monotonic
 
 __all__ = ["Player"]
@@ -324,7 +325,7 @@ class Player:
             begin, _ = self._asks.messages_at(index)
             body = body[:begin] + history + b"," + body[begin:]
         trace = self._setup.trace
-        header = b"traceparent: 00-%b-%016x-01\r\n" % (trace, index + 1) if trace else b""
+        header = f"traceparent: {traceparent(trace, index)}\r\n".encode() if trace else b""
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (
             self._setup.heads[target],
             header,

@@ -32,7 +32,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
             is to take over users of another starts with none.
         timeout_s: Limit of each request.
         routing: `round_robin` or `least_outstanding`, over several addresses.
-        trace: Id of the run in 32 hex digits for `traceparent` headers; empty for none.
+        trace: Name of the run for `traceparent` headers; empty for none.
         keep_text_below: Answers to requests of a smaller index come with their words.
         rest_s: See `reactor.REST_S`; `None` for the usual.
     """
@@ -48,7 +48,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     users: int | None = None
     timeout_s: float = 600.0
     routing: str = "round_robin"
-    trace: bytes = b""
+    trace: str = ""
     keep_text_below: int = 0
     rest_s: float | None = None
 

@@ -24,7 +24,8 @@ from servetune.loadgen import (
     run_load_blocking,
     verdict_of,
 )
-from servetune.metrics import Constraint, Record, Until, saturation, summarize
+from servetune.metrics import Constraint, Record, Until, compat, saturation, summarize
+from servetune.metrics.overload import saturation_of
 from servetune.store import (
     SCHEMA,
     Failure,
@@ -35,7 +36,7 @@ from servetune.store import (
     trial_key,
 )
 from servetune.trials.simulated import percentiles_of
-from servetune.workload import Workload
+from servetune.workload import Constant, Gamma, Poisson, Workload
 from servetune.workload.model_tokenizer import ModelTokenizer
 from servetune.workload.prompts import Prompt
 
@@ -63,6 +64,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
         dcgm_url: A DCGM exporter's metrics.
         tokenizer: Counts answers again, so far as their words were kept.
         wrong_length_fails: Whether an answer of another length than asked is a failure.
+        compat: Another tool whose definitions and names the figures are also given in.
     """
 
     targets: tuple[Target, ...]
@@ -79,6 +81,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     dcgm_url: str | None = None
     tokenizer: ModelTokenizer | None = None
     wrong_length_fails: bool = False
+    compat: str | None = None
 
 
 class Benched(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,22 +162,29 @@ def _judge(asked: Bench) -> Callable[[Sequence[Record], float], str | None] | No
         return None
     requests = asked.workload.requests()
     due_s = np.array([request.due_s for request in requests])
-    offered = asked.workload.arrivals.mean_rate_per_s(float(due_s[-1])) if open_loop else None
+    offered = _constant_rate(asked.workload)
     until = asked.until
 
     def judge(records: Sequence[Record], elapsed_s: float) -> str | None:
         if until is not None and until.met(records).met:
             return f"{until.label} was reached"
         if open_loop and asked.stop_when_saturated and elapsed_s >= FIRST_VERDICT_S:
-            ended = np.zeros(len(due_s), dtype=bool)
-            ended[[record.index for record in records]] = True
-            waiting_s = due_s[~ended & (due_s <= elapsed_s)]
-            verdict = saturation(records, offered, now_s=elapsed_s, waiting_due_s=waiting_s)
+            end_s = np.full(len(due_s), np.inf)
+            for record in records:
+                end_s[record.index] = record.end_s
+            verdict = saturation_of(due_s, end_s, offered, now_s=elapsed_s)
             if verdict.saturated:
                 return f"saturated: {verdict.words}"
         return None
 
     return judge
+
+
+def _constant_rate(workload: Workload) -> float | None:
+    """Requests per second where the law of arrivals has one rate; `None` for any other."""
+    if isinstance(workload.arrivals, Constant | Poisson | Gamma):
+        return workload.arrivals.rate_per_s
+    return None
 
 
 def _counted(result: LoadResult, tokenizer: ModelTokenizer | None) -> LoadResult:
@@ -231,6 +241,15 @@ def _results(asked: Bench, result: LoadResult, side: ServerSide | None) -> dict[
     }
     results["server"] = msgspec.to_builtins(side.totals) if side is not None else None
     results["prepared"] = asked.about
+    if asked.compat is not None:
+        results["compat"] = {
+            asked.compat: compat(
+                result.records,
+                asked.compat,
+                limits=asked.request_limits,
+                role_chunk=workload.api == "chat",
+            )
+        }
     results["cost_per_million_tokens"] = None
     return results
 
@@ -239,9 +258,7 @@ def _saturation(asked: Bench, result: LoadResult) -> dict[str, Any] | None:
     """The verdict on an open loop; a closed one has as many in it as it was given."""
     if asked.workload.closed_loop or not result.records:
         return None
-    last_s = max(record.due_s for record in result.records)
-    offered = asked.workload.arrivals.mean_rate_per_s(last_s) if last_s > 0 else None
-    verdict = saturation(result.records, offered)
+    verdict = saturation(result.records, _constant_rate(asked.workload))
     return {"saturated": verdict.saturated, "words": verdict.words}
 
 
