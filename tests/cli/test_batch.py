@@ -56,16 +56,60 @@ def test_one_bad_row_has_its_reason_and_stops_nothing(predict, bad, says):
 
 
 @pytest.mark.parametrize(
-    "row",
+    ("row", "says"),
     [
-        GOOD.replace("Qwen/Qwen3-8B", "meta-llama/Llama-3.1-405B"),
-        GOOD.replace(",16,1,1", ",16,3,1"),
+        (GOOD.replace("Qwen/Qwen3-8B", "meta-llama/Llama-3.1-405B"), "would fit"),
+        (GOOD.replace(",16,1,1", ",16,3,1"), "32 attention heads do not divide"),
+        (GOOD.replace(",1024,", ",100000,"), "is more than Qwen/Qwen3-8B was made for"),
     ],
 )
-def test_what_we_say_cannot_run_is_priced_all_the_same(predict, row):
+def test_what_we_say_cannot_run_is_priced_and_says_why(predict, row, says):
     (answer,) = predict(row)
-    assert (answer["fits"], answer["error"]) == ("false", "")
+    assert answer["fits"] == "false"
+    assert says in answer["error"]
     assert float(answer["tpot_ms"]) > 0
+
+
+MOE = "m,vllm,MiniMaxAI/MiniMax-M2.5,h200_sxm,fp8,1024,1024,32,8,1,1,kept"
+
+
+def test_experts_that_do_not_divide_are_read_as_whole_ones(predict):
+    cut, whole, fitting = predict(
+        MOE, MOE.replace(",8,1,1,kept", ",8,1,8,kept"), MOE.replace(",8,1,1", ",4,1,1")
+    )
+    assert (cut["fits"], cut["error"]) == ("true", "")
+    assert "expert parallelism" in cut["assumed"]
+    assert cut["tpot_ms"] == whole["tpot_ms"]
+    assert whole["assumed"] == fitting["assumed"] == ""
+
+
+def test_an_engine_is_given_the_memory_that_it_was_run_with(predict):
+    row = "d,sglang,deepseek-ai/DeepSeek-R1,b200_sxm,fp8,8192,1024,16,4,1,1,kept"
+    tight, roomy = predict(row, row.replace(",4,1,1", ",8,1,1"))
+    assert (tight["fits"], tight["error"]) == ("true", "")
+    assert "share of memory 0.95" in tight["assumed"]
+    assert roomy["assumed"] == ""
+
+
+def test_a_plan_that_we_say_cannot_run_still_has_a_cache(predict):
+    row = "c,vllm,Qwen/Qwen3-8B,h100_sxm,bf16,30000,1000,512,3,1,1,kept"
+    odd, even = predict(row, row.replace(",3,1,1", ",4,1,1"))
+    assert (odd["fits"], even["fits"]) == ("false", "true")
+    # 512 of 31,000 tokens are far more than three devices hold: most requests wait.
+    assert float(odd["ttft_ms"]) > float(even["ttft_ms"]) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [("agg", ""), ("", ""), ("disagg", "compute prompts"), ("odd", "mode odd is not known")],
+)
+def test_a_mode_that_the_law_cannot_play_is_said(predict, mode, says):
+    head = HEAD.replace(",mine", ",mode")
+    plain, row = predict(GOOD.replace("kept", "agg"), GOOD.replace("kept", mode), head=head)
+    assert row["error"] == ""
+    assert row["tpot_ms"] == plain["tpot_ms"]
+    assert says in row["assumed"]
+    assert bool(says) == bool(row["assumed"])
 
 
 def test_a_table_without_its_columns_is_refused_before_anything_is_written(predict, tmp_path):

@@ -9,6 +9,7 @@ from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware import detect_cpu, device
 from servetune.models import kv_bytes_per_token, load_shape, parameter_count, weight_bytes
 from servetune.plan import (
+    WIDEST_FRACTION,
     Plan,
     check_fits,
     concurrent_sequences,
@@ -16,6 +17,7 @@ from servetune.plan import (
     memory,
     rank_weights_bytes,
     resolved,
+    with_wider_share,
 )
 from servetune.units import GIB
 
@@ -259,3 +261,17 @@ def test_a_32_bit_plan_doubles_weights_and_cache():
 
 def test_examples_in_the_docstrings_hold():
     assert doctest.testmod(limits).failed == 0
+
+
+def test_a_share_is_widened_only_where_that_lets_the_plan_run():
+    shape, b200 = DEEPSEEK, device("B200")
+
+    def read(**fields):
+        plan = Plan(model="m", engine="sglang", max_model_len=9216, **fields)
+        return with_wider_share(plan, shape, b200)
+
+    assert read(tensor_parallel=4).gpu_memory_fraction == WIDEST_FRACTION
+    check_fits(read(tensor_parallel=4), shape, b200)
+    assert read(tensor_parallel=8).gpu_memory_fraction is None  # fits as it is
+    assert read(tensor_parallel=2).gpu_memory_fraction is None  # fits in no share
+    assert read(tensor_parallel=4, gpu_memory_fraction=0.8).gpu_memory_fraction == 0.8

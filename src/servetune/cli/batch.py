@@ -22,6 +22,7 @@ from servetune.perf import Calibration
 from servetune.perf.roofline import Run, price_runs
 from servetune.store import write_text
 from servetune.trials.calibrations import KeptCalibration
+from servetune.trials.readings import assumed
 from servetune.trials.rows import COLUMNS, answer, run_of
 from servetune.trials.second_opinion import (
     opinion_columns,
@@ -42,6 +43,7 @@ OUTPUT_COLUMNS = (
     "tpot_high_ms",
     "fits",
     "error",
+    "assumed",
 )
 #: Before the name of a column that holds aiconfigurator's answer beside servetune's.
 SECOND = "aiconfigurator_"
@@ -153,7 +155,9 @@ def _predicted(
     runs: list[tuple[int, Run]] = []
     for place, row in enumerate(rows):
         with _noted(filled[place]):
-            runs.append((place, run_of(row, shape_of)))
+            run = run_of(row, shape_of)
+            filled[place]["assumed"] = assumed(row, run)
+            runs.append((place, run))
     corrections = [_correction(kept, run) for _, run in runs]
     if kept is not None and not any(corrections):
         echo(f"no row is of {kept.model} on {kept.device} with {kept.engine}: none is corrected")
@@ -186,6 +190,7 @@ def _second(
     for row, into in zip(rows, filled, strict=True):
         with _noted(into):
             run = run_of(row, shape_of)
+            into["assumed"] = assumed(row, run)
             into.update(opinion_columns(second_opinion(run, config_of(row["model"].strip())[0])))
     return filled
 

@@ -49,7 +49,19 @@ from servetune.plan.parallel import layer_share, possible_tensor_parallel, stage
 from servetune.plan.plan import Plan
 from servetune.units import GIB, MIB, format_bytes
 
-__all__ = ["Memory", "check_fits", "concurrent_sequences", "memory", "rank_weights_bytes"]
+__all__ = [
+    "WIDEST_FRACTION",
+    "Memory",
+    "check_fits",
+    "concurrent_sequences",
+    "memory",
+    "rank_weights_bytes",
+    "with_wider_share",
+]
+
+#: The largest share of memory that published recipes give an engine (SGLang's for DeepSeek-R1 in
+#: fp8 on four B200, 2026): the rest is the driver's, and what no account of ours knows.
+WIDEST_FRACTION = 0.95
 
 #: What CUDA does not hand out of the driver's total: 0.4 GiB and 0.2%. From the "total
 #: capacity" in public out-of-memory messages against nvidia-smi, 2026-11: T4 14.56 of 15.00
@@ -239,6 +251,25 @@ def check_fits(
             hint=shorter + _what_would_fit(plan, shape, device, device_limit or 8),
         )
     return found
+
+
+def with_wider_share(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
+    """The plan, with `gpu_memory_fraction` raised where only that lets it run.
+
+    An engine's default share is a caution; who must hold large weights asks for more. A plan
+    that names its share, that fits as it is, or that would not fit either way comes back as
+    it is.
+    """
+    if plan.gpu_memory_fraction is not None or _holds(plan, shape, device):
+        return plan
+    wider = msgspec.structs.replace(plan, gpu_memory_fraction=WIDEST_FRACTION)
+    return wider if _holds(wider, shape, device) else plan
+
+
+def _holds(plan: Plan, shape: NetworkShape, device: Device) -> bool:
+    """Whether weights, working memory and one longest sequence fit."""
+    filled = resolved(plan, shape, device)
+    return _fits(filled, shape, device)
 
 
 def _check_limits(plan: Plan, shape: NetworkShape) -> None:

@@ -20,7 +20,7 @@ from servetune.hardware import Device, device, node
 from servetune.models import ExpertFeedForward, LatentAttention, NetworkShape
 from servetune.perf import Calibration
 from servetune.perf.roofline import PricedRun, Run, interval_of
-from servetune.plan import Plan
+from servetune.plan import Plan, with_whole_experts, with_wider_share
 from servetune.workload import UniformRange
 
 __all__ = ["COLUMNS", "answer", "run_of", "stored_as"]
@@ -104,6 +104,8 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
         draft_method="mtp" if drafts else None,
         draft_acceptance_fraction=_ACCEPTANCE if drafts else None,
     )
+    # It was run, so as an engine can: `readings` says what of this the row did not.
+    plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
     return Run(
         shape=shape,
         node=node(gpu=gpu.name, count=plan.device_count),
@@ -193,7 +195,7 @@ def answer(run: Run, priced: PricedRun, calibration: Calibration | None = None) 
         "tpot_low_ms": _rounded(point.tpot_ms * band.low_factor),
         "tpot_high_ms": _rounded(point.tpot_ms * band.high_factor),
         "fits": "false" if priced.misfit else "true",
-        "error": "",
+        "error": priced.misfit or "",
     }
 
 
