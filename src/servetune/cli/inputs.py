@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import cast
 
@@ -9,7 +10,15 @@ import msgspec
 
 from servetune.cli.output import echo
 from servetune.errors import InputError, StoreError
-from servetune.hardware import Node, Price, Service, cheapest_instance_with, instance, node
+from servetune.hardware import (
+    Node,
+    Price,
+    Service,
+    cheapest_instance_with,
+    instance,
+    instances,
+    node,
+)
 from servetune.hardware.detect import detect, detect_cpu
 from servetune.metrics import Constraint, parse_constraints
 from servetune.store import TrialRecord, latest, read_journal, read_json, require_regular
@@ -50,8 +59,7 @@ def chosen_node(
         named = instance(_not_empty(instance_name, "--instance ml.g6.12xlarge"), service=only)
         found = _with_count(named, num_gpus)
     elif gpu is not None:
-        bare = node(gpu=_not_empty(gpu, "--gpu L4"), count=num_gpus or 1)
-        found = _priced(bare, service or "sagemaker")
+        found = _of_gpu(_not_empty(gpu, "--gpu L4"), num_gpus, service or "sagemaker")
     else:
         here = detect() or (detect_cpu() if or_cpu else None)
         if here is None:
@@ -114,6 +122,20 @@ def _with_count(found: Node, num_gpus: int | None) -> Node:
             hint="name a larger machine, or leave --num-gpus out",
         )
     return msgspec.structs.replace(found, device_count=num_gpus)
+
+
+def _of_gpu(name: str, num_gpus: int | None, service: str) -> Node:
+    """So many of a GPU, also as `4x L4`, which is how servetune writes it; or an instance."""
+    if name.strip().lower() in {**instances("sagemaker"), **instances("ec2")}:
+        return _with_count(instance(name), num_gpus)
+    counted = re.fullmatch(r"\s*([1-9]\d{0,3})\s*x\s*(\S.*)", name, re.IGNORECASE)
+    if counted:
+        if num_gpus not in (None, int(counted[1])):
+            raise InputError(
+                f"--gpu '{name}' and --num-gpus {num_gpus} contradict", hint="give one number"
+            )
+        name, num_gpus = counted[2], int(counted[1])
+    return _priced(node(gpu=name, count=num_gpus or 1), service)
 
 
 def _priced(bare: Node, service: str) -> Node:
