@@ -99,6 +99,22 @@ def test_a_plan_that_we_say_cannot_run_still_has_a_cache(predict):
     assert float(odd["ttft_ms"]) > float(even["ttft_ms"]) > 10_000
 
 
+def test_any_number_of_users_fits(predict):
+    few, many, most = predict(
+        *(GOOD.replace(",16,1", f",{users},1") for users in (16, 4096, 10**7))
+    )
+    for row in (few, many, most):
+        assert (row["fits"], row["error"]) == ("true", "")
+    ttft_ms = [float(row["ttft_ms"]) for row in (few, many, most)]
+    assert ttft_ms == sorted(ttft_ms)
+
+
+def test_four_bits_without_kernels_are_priced_for_experts_too(predict):
+    (row,) = predict(MOE.replace("fp8", "int4_wo"))
+    assert row["error"] == ""
+    assert float(row["tpot_ms"]) > 0
+
+
 @pytest.mark.parametrize(
     ("mode", "says"),
     [("agg", ""), ("", ""), ("disagg", "compute prompts"), ("odd", "mode odd is not known")],
@@ -163,6 +179,6 @@ def test_a_row_that_cannot_be_priced_leaves_the_others_theirs(tmp_path, monkeypa
 
 
 def test_an_unknown_gpu_has_the_nearest_names(predict):
-    (row,) = predict(GOOD.replace("h100_sxm", "l40s_pcie"))
+    (row,) = predict(GOOD.replace("h100_sxm", "l41s_pcie"))
     assert "did you mean" in row["error"]
     assert "L40S" in row["error"]

@@ -9,6 +9,7 @@ from servetune.plan.limits import (
     concurrent_sequences,
     memory,
     rank_weights_bytes,
+    with_useful_places,
     with_wider_share,
 )
 from servetune.plan.parallel import (
@@ -40,6 +41,7 @@ __all__ = [
     "resolved",
     "settings_of",
     "stage_layers",
+    "with_useful_places",
     "with_whole_experts",
     "with_wider_share",
 ]
