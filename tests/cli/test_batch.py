@@ -178,7 +178,48 @@ def test_a_row_that_cannot_be_priced_leaves_the_others_theirs(tmp_path, monkeypa
     assert float(good["tpot_ms"]) > 0
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no column model, gpu"),
+        ("model;gpu;isl;osl;concurrency\na;b;1;1;1\n", "separate columns by commas"),
+        ("Model,gpu,isl,osl,concurrency\na,b,1,1,1\n", "small letters"),
+        ("model,gpu,isl,isl,osl,concurrency\na,b,1,2,1,1\n", "several columns isl"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_one_clear_line(servetune, tmp_path, text, says):
+    (tmp_path / "rows.csv").write_text(text)
+    done = servetune("estimate", "--batch", "rows.csv", "--out", "out.csv")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_table_is_not_overwritten_by_its_own_predictions(servetune, tmp_path):
+    (tmp_path / "rows.csv").write_text(f"{HEAD}\n{GOOD}\n")
+    done = servetune("estimate", "--batch", "rows.csv", "--out", tmp_path / "rows.csv")
+    assert done.returncode == 2
+    assert (tmp_path / "rows.csv").read_text() == f"{HEAD}\n{GOOD}\n"
+
+
+def test_spreadsheets_marks_line_ends_and_quotes_are_read(servetune, tmp_path):
+    head = HEAD.replace("model,gpu", '" model","gpu"')
+    row = GOOD.replace("kept", '"a, ""b"""')
+    (tmp_path / "rows.csv").write_bytes(f"\ufeff{head}\r\n{row}\r\n".encode())
+    done = servetune("estimate", "--batch", "rows.csv", "--out", "out.csv")
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "out.csv").open(newline="") as file:
+        (answer,) = csv.DictReader(file)
+    assert (answer["error"], answer["mine"]) == ("", 'a, "b"')
+
+
+def test_cells_without_a_column_are_the_rows_own_fault(predict):
+    bad, good = predict(f"{GOOD},more", GOOD)
+    assert "more cells than the table has columns" in bad["error"]
+    assert good["error"] == ""
+
+
 def test_an_unknown_gpu_has_the_nearest_names(predict):
-    (row,) = predict(GOOD.replace("h100_sxm", "l41s_pcie"))
+    (row,) = predict(GOOD.replace("h100_sxm", "l40x"))
     assert "did you mean" in row["error"]
     assert "L40S" in row["error"]
