@@ -48,7 +48,9 @@ def test_failed_requests_are_counted_with_their_reasons_and_never_dropped():
     results = summarize([record(), *failed], duration_s=2.0)
     assert (results["completed"], results["failed"]) == (1, 2)
     assert results["error_rate"] == pytest.approx(2 / 3)
-    assert results["failures"] == [{"outcome": "timeout", "count": 2, "sample": "after 5 s"}]
+    assert results["failures"] == [
+        {"outcome": "timeout", "count": 2, "sample": "after 5 s", "samples": ["after 5 s"]}
+    ]
     assert results["request_throughput"] == pytest.approx(0.5)
 
 

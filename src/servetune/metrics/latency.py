@@ -1,59 +1,185 @@
-"""Latency distributions out of records, in seconds."""
+"""Latency distributions out of records, in seconds. `docs/reference/metrics.md` has each law."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from servetune.metrics.columns import BoolArray, FloatArray, IntArray, columns_of, known
 from servetune.metrics.record import Record
 
-__all__ = ["FloatArray", "e2e_latencies_s", "itl_gaps_s", "tpots_s", "ttfts_s"]
+__all__ = [
+    "Arrivals",
+    "FloatArray",
+    "Gaps",
+    "arrivals_of",
+    "e2e_latencies_s",
+    "gaps_between",
+    "gaps_of",
+    "itl_gaps_s",
+    "tokens_between",
+    "tpots_s",
+    "ttfts_s",
+]
 
-FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
+#: Pieces of content that are looked at together: few enough to fit a processor's cache.
+_BATCH_PIECES = 100_000
 
 
 def ttfts_s(records: Iterable[Record]) -> FloatArray:
     """Times to first token of the answered requests, from due."""
-    return _array(record.ttft_s for record in records)
+    return known(columns_of(list(records)).ttft_s)
 
 
 def tpots_s(records: Iterable[Record]) -> FloatArray:
     """Times per output token after the first, one per request with two tokens or more."""
-    return _array(record.tpot_s for record in records)
+    return known(columns_of(list(records)).tpot_s)
 
 
 def e2e_latencies_s(records: Iterable[Record]) -> FloatArray:
     """End-to-end latencies, from due."""
-    return _array(record.e2e_s for record in records)
+    return columns_of(list(records)).e2e_s
 
 
 def itl_gaps_s(records: Iterable[Record]) -> FloatArray:
-    """Inter-token latencies: one gap per token after each request's first.
+    """Inter-token latencies: one gap per token after each request's first; see `gaps_between`."""
+    return gaps_of(list(records)).seconds
+
+
+class Arrivals(NamedTuple):
+    """When the pieces of some requests' answers arrived, one request after the other.
+
+    An answer that did not stream is one piece, which arrived when it ended.
+
+    Attributes:
+        times_s: shape (pieces,).
+        tokens: Tokens of each piece; `None` where each is one.
+        lengths: Pieces of each request, shape (requests,).
+    """
+
+    times_s: FloatArray
+    tokens: IntArray | None
+    lengths: IntArray
+
+    @property
+    def owners(self) -> IntArray:
+        """Place of the request that each piece belongs to, shape (pieces,)."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+
+class Gaps(NamedTuple):
+    """The gaps between tokens of some requests, one request after the other.
+
+    Attributes:
+        seconds: shape (gaps,).
+        counts: Gaps of each request, shape (requests,).
+    """
+
+    seconds: FloatArray
+    counts: IntArray
+
+
+def arrivals_of(records: Sequence[Record]) -> Arrivals:
+    """All pieces of some records' answers."""
+    times_s, tokens = array("d"), array("q")
+    lengths = np.array([len(record.chunk_times_s) for record in records], dtype=np.int64)
+    several = any(len(r.chunk_tokens) or _came_whole(r) for r in records)
+    for place, record in enumerate(records):
+        times_s.extend(record.chunk_times_s)
+        if not several:
+            continue
+        if _came_whole(record):
+            times_s.append(record.end_s)
+            tokens.append(record.output_tokens)
+            lengths[place] = 1
+        else:
+            tokens.extend(record.chunk_tokens if len(record.chunk_tokens) else _ones(record))
+    return Arrivals(
+        np.frombuffer(times_s) if times_s else np.empty(0),
+        np.frombuffer(tokens, dtype=np.int64) if tokens else None,
+        lengths,
+    )
+
+
+def gaps_between(
+    arrivals: Arrivals, from_s: float | None = None, until_s: float | None = None
+) -> Gaps:
+    """One gap per token after each request's first piece.
 
     A piece that brings k tokens after a gap g counts as k gaps of g / k, so that the sum
-    of gaps is the time from first to last token whatever the pieces were.
+    of gaps is the time from first to last token whatever the pieces were. Tokens that came
+    with the first piece have no gap before them. A piece that brought no token ends no gap:
+    the next one is measured from the last token.
+
+    Args:
+        arrivals: Of the requests.
+        from_s: Keeps the gaps that end at this time or later.
+        until_s: Keeps the gaps that end before this time.
     """
-    longer = [record for record in records if len(record.chunk_times_s) > 1]
-    filled = 0
+    times_s, tokens, lengths = arrivals
+    owners = arrivals.owners
+    if tokens is not None and not (tokens > 0).all():
+        # The answer began with its first piece, whatever that was counted as.
+        kept = (tokens > 0) | (np.diff(owners, prepend=-1) > 0)
+        times_s, owners, tokens = times_s[kept], owners[kept], tokens[kept]
+    inside = owners[1:] == owners[:-1]
+    if from_s is not None:
+        inside &= times_s[1:] >= from_s
+    if until_s is not None:
+        inside &= times_s[1:] < until_s
+    gaps_s, owners = np.diff(times_s)[inside], owners[1:][inside]
+    if tokens is not None:
+        tokens = tokens[1:][inside]
+        gaps_s = np.repeat(gaps_s / tokens, tokens)
+    counts = np.bincount(owners, tokens, minlength=len(lengths)).astype(np.int64)
+    return Gaps(gaps_s, counts)
+
+
+def gaps_of(records: Sequence[Record]) -> Gaps:
+    """The gaps of some records, without a copy of all times at once; see `gaps_between`."""
+    counts = np.zeros(len(records), dtype=np.int64)
     # Into one array: a million small ones would take more room than what they hold.
-    all_gaps_s: FloatArray = np.empty(sum(map(_gap_count, longer)))
-    for record in longer:
-        gaps_s = np.diff(np.asarray(record.chunk_times_s))
-        if len(record.chunk_tokens):
-            tokens = np.asarray(record.chunk_tokens[1:])
-            told = tokens > 0
-            gaps_s = np.repeat(gaps_s[told] / tokens[told], tokens[told])
-        all_gaps_s[filled : filled + len(gaps_s)] = gaps_s
-        filled += len(gaps_s)
-    return all_gaps_s
+    seconds: FloatArray = np.empty(sum(map(_most_gaps, records)))
+    filled = 0
+    for batch in _batches(records):
+        gaps = gaps_between(arrivals_of(records[batch.start : batch.stop]))
+        seconds[filled : filled + len(gaps.seconds)] = gaps.seconds
+        counts[batch.start : batch.stop] = gaps.counts
+        filled += len(gaps.seconds)
+    return Gaps(seconds[:filled], counts)
 
 
-def _gap_count(record: Record) -> int:
+def tokens_between(arrivals: Arrivals, chosen: BoolArray, from_s: float, until_s: float) -> int:
+    """Tokens of the chosen requests that came at `from_s` or later and before `until_s`."""
+    inside = (arrivals.times_s >= from_s) & (arrivals.times_s < until_s)
+    inside &= np.repeat(chosen, arrivals.lengths)
+    return int(inside.sum() if arrivals.tokens is None else arrivals.tokens[inside].sum())
+
+
+def _came_whole(record: Record) -> bool:
+    return record.output_tokens > 0 and not len(record.chunk_times_s)
+
+
+def _ones(record: Record) -> tuple[int, ...]:
+    return (1,) * len(record.chunk_times_s)
+
+
+def _most_gaps(record: Record) -> int:
     if not len(record.chunk_tokens):
-        return len(record.chunk_times_s) - 1
-    return sum(tokens for tokens in record.chunk_tokens[1:] if tokens > 0)
+        return max(len(record.chunk_times_s) - 1, 0)
+    return int(np.maximum(np.asarray(record.chunk_tokens), 0).sum())
 
 
-def _array(values: Iterable[float | None]) -> FloatArray:
-    return np.array([value for value in values if value is not None], dtype=np.float64)
+def _batches(records: Sequence[Record]) -> Iterator[range]:
+    """Stretches of records with about `_BATCH_PIECES` pieces of content each."""
+    start = pieces = 0
+    for place, record in enumerate(records):
+        pieces += len(record.chunk_times_s)
+        if pieces >= _BATCH_PIECES:
+            yield range(start, place + 1)
+            start, pieces = place + 1, 0
+    if start < len(records):
+        yield range(start, len(records))

@@ -17,8 +17,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from servetune.errors import GrammarError, UnknownName
+from servetune.metrics.columns import BoolArray, FloatArray
 
 __all__ = [
     "LATENCIES",
@@ -44,7 +46,7 @@ RATES = (
 )
 METRICS = (*LATENCIES, *RATES)
 
-_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+_OPERATORS: Mapping[str, Callable[[Any, float], Any]] = {
     "<=": operator.le,
     ">=": operator.ge,
     "==": operator.eq,
@@ -79,7 +81,12 @@ class Constraint(msgspec.Struct, frozen=True):
     def holds(self, results: Mapping[str, Any]) -> bool | None:
         """Whether the results satisfy this; `None` when they do not say."""
         measured = value_of(results, self.metric, self.statistic)
-        return None if measured is None else _OPERATORS[self.op](measured, self.value)
+        return None if measured is None else bool(_OPERATORS[self.op](measured, self.value))
+
+    def holds_each(self, values: FloatArray) -> BoolArray:
+        """Which of some values, in the unit of `value`, are within the limit."""
+        within: BoolArray = np.asarray(_OPERATORS[self.op](values, self.value), dtype=np.bool_)
+        return within
 
     @property
     def field(self) -> str:

@@ -161,7 +161,7 @@ def _anchor(
     assert workload.max_concurrency is not None
     law = Calibration(learned=learned)
     played = simulate(plan, shape, node, workload, calibration=law)
-    predicted = summarize(played.records, duration_s=1.0)
+    predicted = summarize(played.records, duration_s=1.0, extras=False)
     return AnchorTrial(
         key=record.key,
         plan=plan.label,

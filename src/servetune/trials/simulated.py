@@ -65,6 +65,7 @@ def results_of(
         duration_s=duration_s,
         per_request_limits=request_limits,
         further_percentiles=percentiles,
+        extras=False,
     )
     results["server"] = {
         "steps": simulation.steps,

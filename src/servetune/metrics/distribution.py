@@ -1,0 +1,98 @@
+"""One set of values in numbers: mean, spread and percentiles, and how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from servetune.metrics.columns import FloatArray
+from servetune.metrics.intervals import (
+    Interval,
+    bootstrap_interval,
+    gap_percentile_interval,
+    ratio_interval,
+)
+from servetune.metrics.latency import Gaps
+from servetune.units import MS_PER_S
+
+__all__ = ["described", "field_of_percentile", "intervals_ms", "quantiles", "statistics"]
+
+#: Percentiles that have a field of their own.
+SHOWN = (50, 90, 95, 99)
+#: Up to so many values the standard deviation has an interval too.
+BOOTSTRAP_VALUES = 2000
+
+
+def field_of_percentile(name: str, percent: float) -> str:
+    """Name of a percentile in the results: `median_ttft_ms`, `p99_itl_ms`."""
+    return f"median_{name}_ms" if percent == 50 else f"p{percent:g}_{name}_ms"
+
+
+def statistics(name: str, values_ms: FloatArray) -> dict[str, float | None]:
+    """Mean, standard deviation and the usual percentiles; the order of the values is lost."""
+    fields = (
+        f"mean_{name}_ms",
+        f"std_{name}_ms",
+        *(field_of_percentile(name, percent) for percent in SHOWN),
+    )
+    if not len(values_ms):
+        return dict.fromkeys(fields)
+    mean, std = values_ms.mean(), values_ms.std()
+    percentiles = np.percentile(values_ms, SHOWN, overwrite_input=True)
+    return dict(zip(fields, map(float, (mean, std, *percentiles)), strict=True))
+
+
+def quantiles(values_ms: FloatArray, percentiles: Sequence[float]) -> dict[str, float | None]:
+    """Any percentiles, by percent; the order of the values is lost."""
+    if not len(values_ms):
+        return {f"{percent:g}": None for percent in percentiles}
+    values = np.percentile(values_ms, percentiles, overwrite_input=True)
+    return {
+        f"{percent:g}": float(value) for percent, value in zip(percentiles, values, strict=True)
+    }
+
+
+def described(values: FloatArray) -> dict[str, float | None]:
+    """A distribution of its own, in the unit of its values; `None` where there are none."""
+    names = ("mean", "std", "min", "p1", "p5", "median", "p90", "p95", "p99", "max")
+    if not len(values):
+        return dict.fromkeys(names)
+    numbers = np.percentile(values, (0, 1, 5, 50, 90, 95, 99, 100))
+    return dict(zip(names, map(float, (values.mean(), values.std(), *numbers)), strict=True))
+
+
+def intervals_ms(
+    name: str, gaps: Gaps, percentiles: Sequence[float]
+) -> dict[str, list[float | None]]:
+    """Intervals of a latency's mean, percentiles and (of few values) standard deviation.
+
+    Args:
+        name: Of the latency.
+        gaps: Its values in seconds; of a latency that a request has once, one gap each.
+        percentiles: Those that are wanted.
+
+    Returns:
+        `[low, high]` in milliseconds under the name of the field; what too few values say
+        nothing about is left out.
+    """
+    values_s = gaps.seconds
+    ends = np.cumsum(gaps.counts)
+    sums_s = np.concatenate(([0.0], np.cumsum(values_s)))
+    found: dict[str, Interval | None] = {
+        f"mean_{name}_ms": ratio_interval(
+            sums_s[ends] - sums_s[ends - gaps.counts], gaps.counts.astype(np.float64)
+        )
+    }
+    if len(values_s) <= BOOTSTRAP_VALUES and len(values_s) == len(gaps.counts):
+        found[f"std_{name}_ms"] = bootstrap_interval(values_s, lambda drawn: drawn.std(axis=-1))
+    ordered = np.sort(values_s)
+    for percent in percentiles:
+        found[field_of_percentile(name, percent)] = gap_percentile_interval(
+            gaps, percent, ordered=ordered
+        )
+    return {field: _scaled(interval) for field, interval in found.items() if interval is not None}
+
+
+def _scaled(interval: Interval) -> list[float | None]:
+    return [None if end is None else end * MS_PER_S for end in (interval.low, interval.high)]

@@ -1,0 +1,235 @@
+"""The part of a run that is neither its beginning nor its end.
+
+A run begins empty and ends empty; what a user wants to know is what lies between. The
+beginning is found by MSER-5 (White, Cobb and Spratt, Winter Simulation Conference 2000):
+of all places to cut a series of numbers, in means of five, the one after which the mean is
+known best, that is, sum((x - mean)^2) / n^2 of what is left is smallest, n being its length.
+A cut counts only when what it cuts off differs from what it leaves by more than chance. It
+is looked for in three series: requests in the system and tokens that arrive, in equal
+stretches of time, and times to first token in the order of due; the last cut holds.
+
+The end is when the last request was sent, or before that, when the requests in the system
+fall below their level for good (conversations run out, say): the same cut from behind.
+Requests that the end of the run left unanswered end the window before the first of them
+was due, because of those that were due together with it only the short ones are known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from servetune.metrics.columns import Columns, FloatArray, columns_of
+from servetune.metrics.insystem import in_system_means
+from servetune.metrics.intervals import student_t
+from servetune.metrics.latency import Arrivals, arrivals_of
+from servetune.metrics.record import Record
+from servetune.units import format_seconds
+
+__all__ = ["Window", "mser_cut", "steady_window"]
+
+#: Fewer requests than this within say nothing about a steady state.
+LEAST_REQUESTS = 50
+#: Equal stretches of time in which a run is looked at.
+STRETCHES = 500
+#: A step in the requests in the system, as a share of their level, that ends the window.
+DRAIN_FRACTION = 0.1
+#: What is left drifts when a straight line through it climbs or falls by this share of its
+#: mean, and chance would do so once in a thousand runs.
+DRIFT_FRACTION = 0.25
+DRIFT_CHANCE = 0.001
+#: Means that the line goes through.
+DRIFT_BATCHES = 20
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """The steady part of a run, in seconds since it began.
+
+    Attributes:
+        start_s: First moment within.
+        end_s: First moment after.
+        reason: Why it begins and ends there, or why there is none.
+        settled: Whether the run had a steady part; if not, the times are those of the whole
+            run and mean nothing.
+    """
+
+    start_s: float
+    end_s: float
+    reason: str
+    settled: bool = True
+
+
+def steady_window(
+    records: Sequence[Record],
+    columns: Columns | None = None,
+    arrivals: Arrivals | None = None,
+) -> Window:
+    """Where a run was in its steady state.
+
+    Args:
+        records: All of a run, failures included.
+        columns: The same as arrays, where a caller has them.
+        arrivals: The pieces of their answers, likewise.
+    """
+    columns = columns_of(records) if columns is None else columns
+    arrivals = arrivals_of(records) if arrivals is None else arrivals
+    if not len(columns):
+        return _none(columns, "no request")
+    first_s, last_s = float(columns.due_s.min()), float(columns.sent_s.max())
+    end_s, ended = _uncensored(records, columns, last_s)
+    if _within(columns, first_s, end_s) < LEAST_REQUESTS:
+        return _none(columns, f"fewer than {LEAST_REQUESTS} requests were due before {ended}")
+    edges_s = np.linspace(first_s, end_s, STRETCHES + 1)
+    in_system = in_system_means(columns.due_s, columns.end_s, edges_s)
+    cuts_s, unsettled = _beginnings(columns, arrivals, edges_s, in_system)
+    if unsettled:
+        return _none(columns, f"{unsettled} had not settled by half of the run")
+    begun, start_s = max(cuts_s.items(), key=lambda cut: cut[1])
+    kept = edges_s[:-1] >= start_s
+    drained = _drain(in_system[kept])
+    if drained:
+        end_s = float(edges_s[-1 - drained])
+        ended = "requests in the system fell below their level"
+        kept[-drained:] = False
+    if _within(columns, start_s, end_s) < LEAST_REQUESTS:
+        return _none(columns, f"fewer than {LEAST_REQUESTS} requests were due while it was steady")
+    drifting = _drifting(columns, in_system[kept], start_s, end_s)
+    if drifting:
+        return _none(columns, drifting)
+    head = (
+        f"the first {format_seconds(start_s - first_s)} are left out, until {begun} settled"
+        if start_s > first_s
+        else "steady from the start"
+    )
+    return Window(start_s=start_s, end_s=end_s, reason=f"{head}; it ends when {ended}")
+
+
+def mser_cut(values: FloatArray) -> tuple[int, bool]:
+    """How many values to leave out at the beginning, by MSER-5.
+
+    Returns:
+        That number, and whether the best place was found: not when it is the last one that
+        was looked at, half of the values.
+    """
+    means = _means(values, len(values) // 5)
+    count = len(means)
+    if count < 10:
+        return 0, True
+    left = np.arange(count, 0, -1)
+    sums = np.cumsum(means[::-1])[::-1]
+    squares = np.cumsum((means**2)[::-1])[::-1]
+    spread = np.maximum(squares - sums**2 / left, 0) / left**2
+    most = count // 2
+    cut = int(np.argmin(spread[: most + 1]))
+    if not cut or not _differs(means[:cut], means[cut:]):
+        return 0, True
+    return cut * 5, cut < most
+
+
+def _beginnings(
+    columns: Columns, arrivals: Arrivals, edges_s: FloatArray, in_system: FloatArray
+) -> tuple[dict[str, float], str]:
+    """When each series had settled, and the name of one that had not."""
+    end_s = float(edges_s[-1])
+    order = np.argsort(columns.due_s, kind="stable")
+    timed = order[(~np.isnan(columns.ttft_s) & columns.whole & (columns.due_s < end_s))[order]]
+    series = {
+        "requests in the system": (in_system, edges_s),
+        "tokens per second": (_token_counts(arrivals, edges_s), edges_s),
+        "time to first token": (columns.ttft_s[timed], columns.due_s[timed]),
+    }
+    cuts_s: dict[str, float] = {}
+    for name, (values, at_s) in series.items():
+        cut, found = mser_cut(values)
+        if not found:
+            return {}, name
+        cuts_s[name] = float(at_s[cut]) if cut else float(edges_s[0])
+    return cuts_s, ""
+
+
+def _token_counts(arrivals: Arrivals, edges_s: FloatArray) -> FloatArray:
+    """Tokens that arrived in each stretch of time."""
+    inside = (arrivals.times_s >= edges_s[0]) & (arrivals.times_s < edges_s[-1])
+    per_s = (len(edges_s) - 1) / (edges_s[-1] - edges_s[0])
+    places = ((arrivals.times_s[inside] - edges_s[0]) * per_s).astype(np.int64)
+    tokens = None if arrivals.tokens is None else arrivals.tokens[inside]
+    counts = np.bincount(places, tokens, minlength=len(edges_s))[: len(edges_s) - 1]
+    return counts.astype(np.float64)
+
+
+def _uncensored(records: Sequence[Record], columns: Columns, last_s: float) -> tuple[float, str]:
+    """When the window ends at the latest, and what happened then."""
+    cut_off = np.array([record.outcome == "cancelled" for record in records])
+    sent = "the last request was sent"
+    if not cut_off.any():
+        return last_s, sent
+    first_cut_s = float(columns.due_s[cut_off].min())
+    if first_cut_s < (float(columns.due_s.min()) + last_s) / 2:
+        return last_s, sent  # one that hung: it is counted as unfinished instead
+    return min(first_cut_s, last_s), "the first request was due that the end of the run cut off"
+
+
+def _drain(in_system: FloatArray) -> int:
+    """How many of the last stretches belong to the drain."""
+    cut, _ = mser_cut(in_system[::-1])
+    if not cut:
+        return 0
+    level = float(in_system[:-cut].mean())
+    return cut if float(in_system[-cut:].mean()) < (1 - DRAIN_FRACTION) * level else 0
+
+
+def _drifting(columns: Columns, in_system: FloatArray, start_s: float, end_s: float) -> str:
+    """Why what is left is not steady; empty where it is."""
+    due = (columns.due_s >= start_s) & (columns.due_s < end_s) & ~np.isnan(columns.ttft_s)
+    ttfts_s = columns.ttft_s[due][np.argsort(columns.due_s[due], kind="stable")]
+    for name, values in (("requests in the system", in_system), ("time to first token", ttfts_s)):
+        share = _drift(values)
+        if share:
+            word = "grew" if share > 0 else "fell"
+            return f"{name} {word} by {abs(share):.0%} of the mean all along"
+    return ""
+
+
+def _drift(values: FloatArray) -> float:
+    """Climb of a straight line through the values over their mean; 0 where it may be chance."""
+    means = _means(values, DRIFT_BATCHES)
+    if len(means) < DRIFT_BATCHES or not means.mean():
+        return 0.0
+    along = np.linspace(-0.5, 0.5, len(means))
+    slope = float(along @ means / (along @ along))
+    rest = means - means.mean() - slope * along
+    freedom = len(means) - 2
+    error = math.sqrt(float(rest @ rest) / freedom / float(along @ along))
+    climb = slope / float(means.mean())
+    certain = abs(slope) > student_t(1 - DRIFT_CHANCE / 2, freedom) * error
+    return climb if certain and abs(climb) > DRIFT_FRACTION else 0.0
+
+
+def _differs(cut: FloatArray, left: FloatArray) -> bool:
+    """Whether two neighbouring stretches of a series differ by more than chance."""
+    means = _means(left, DRIFT_BATCHES)
+    spread = float(np.std(means, ddof=1)) * math.sqrt(len(left) / len(means))
+    error = spread * math.sqrt(1 / len(cut) + 1 / len(left))
+    return abs(float(cut.mean() - left.mean())) > 3 * error
+
+
+def _means(values: FloatArray, count: int) -> FloatArray:
+    """Means of neighbours, in at most that many groups of nearly equal size."""
+    count = min(count, len(values))
+    if count < 1:
+        return values[:0]
+    edges = np.linspace(0, len(values), count + 1).astype(np.int64)
+    return np.add.reduceat(values, edges[:-1]) / np.diff(edges)
+
+
+def _within(columns: Columns, from_s: float, until_s: float) -> int:
+    return int(((columns.due_s >= from_s) & (columns.due_s < until_s)).sum())
+
+
+def _none(columns: Columns, reason: str) -> Window:
+    first_s = float(columns.due_s.min()) if len(columns) else 0.0
+    last_s = float(columns.end_s.max()) if len(columns) else 0.0
+    return Window(start_s=first_s, end_s=last_s, reason=reason, settled=False)
