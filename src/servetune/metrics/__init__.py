@@ -1,6 +1,9 @@
 """What requests did, and what that makes of a trial: pure functions of records."""
 
+from servetune.metrics.compat import TOOLS, compat
+from servetune.metrics.intervals import Interval
 from servetune.metrics.record import Outcome, Record
+from servetune.metrics.saturation import Saturation, saturation
 from servetune.metrics.slo import (
     LATENCIES,
     METRICS,
@@ -10,16 +13,27 @@ from servetune.metrics.slo import (
     unmet,
     value_of,
 )
+from servetune.metrics.steady import Window, steady_window
 from servetune.metrics.summary import summarize
+from servetune.metrics.until import Progress, Until
 
 __all__ = [
     "LATENCIES",
     "METRICS",
+    "TOOLS",
     "Constraint",
+    "Interval",
     "Outcome",
+    "Progress",
     "Record",
+    "Saturation",
+    "Until",
+    "Window",
+    "compat",
     "constraint_from_json",
     "parse_constraints",
+    "saturation",
+    "steady_window",
     "summarize",
     "unmet",
     "value_of",

@@ -76,7 +76,7 @@ def summarize(
     columns = columns_of(records)
     if extras and (np.diff(columns.due_s) < 0).any():  # intervals need the order of time
         order: IntArray = np.argsort(columns.due_s, kind="stable")
-        records = [records[place] for place in order]
+        records = [records[place] for place in order.tolist()]
         columns = columns.only(order)
     wrong = wrong_lengths(records, asked_output_tokens or {})
     whole = without(columns.whole, wrong) if wrong_length_fails else columns.whole
