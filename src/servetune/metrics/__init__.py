@@ -1,9 +1,9 @@
 """What requests did, and what that makes of a trial: pure functions of records."""
 
-from servetune.metrics.compat import TOOLS, compat
 from servetune.metrics.intervals import Interval
+from servetune.metrics.other_tools import TOOLS, compat
+from servetune.metrics.overload import Saturation, saturation
 from servetune.metrics.record import Outcome, Record
-from servetune.metrics.saturation import Saturation, saturation
 from servetune.metrics.slo import (
     LATENCIES,
     METRICS,

@@ -236,10 +236,18 @@ def _results(trial: Trial, run: Run, results: Mapping[str, Any]) -> dict[str, An
     return {
         **asked,
         **results,
-        "total_output_tokens_retokenized": None,  # the server's count is not checked yet
+        "total_output_tokens_retokenized": _counted_again(results),
         "cost_per_million_tokens": cost_per_million_tokens_usd(run.price_per_hour_usd, rate),
         "output_throughput_per_gpu": rate / used if rate else None,
     }
+
+
+def _counted_again(results: Mapping[str, Any]) -> int | None:
+    """All output tokens as our own tokenizer counts them, where it counted every answer."""
+    check = results.get("token_check")
+    if not check or check["requests"] != results.get("completed"):
+        return None
+    return int(check["counted_tokens"])
 
 
 def _is_rented(node: Node) -> bool:

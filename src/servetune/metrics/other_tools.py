@@ -295,7 +295,7 @@ def _block(unit: str, values: FloatArray) -> dict[str, Any]:
         "min": float(values.min()),
         "max": float(values.max()),
         **{f"p{p}": float(value) for p, value in zip(percents, percentiles, strict=True)},
-        "std": float(values.std()),
+        "std": float(values.std(ddof=1)) if len(values) > 1 else 0.0,
         "count": len(values),
         "sum": float(values.sum()),
     }
