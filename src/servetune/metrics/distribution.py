@@ -77,12 +77,8 @@ def intervals_ms(
         nothing about is left out.
     """
     values_s = gaps.seconds
-    ends = np.cumsum(gaps.counts)
-    sums_s = np.concatenate(([0.0], np.cumsum(values_s)))
     found: dict[str, Interval | None] = {
-        f"mean_{name}_ms": ratio_interval(
-            sums_s[ends] - sums_s[ends - gaps.counts], gaps.counts.astype(np.float64)
-        )
+        f"mean_{name}_ms": ratio_interval(gaps.sums_s, gaps.counts.astype(np.float64))
     }
     if len(values_s) <= BOOTSTRAP_VALUES and len(values_s) == len(gaps.counts):
         found[f"std_{name}_ms"] = bootstrap_interval(values_s, lambda drawn: drawn.std(axis=-1))

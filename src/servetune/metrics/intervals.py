@@ -9,8 +9,8 @@ in which they were due, and every method looks at stretches of neighbours:
   others, and Student's t does the rest;
 - percentiles by order statistics: batch means say how uncertain the share of values below
   the percentile is, and the values at the ends of that share's interval are the ends of the
-  percentile's. A bootstrap of stretches was tried beside it: at every size and correlation
-  its intervals held the true percentile less often (`docs/concepts/measuring.md`);
+  percentile's. A bootstrap of stretches was tried beside it: it held the true percentile
+  no more often, and in the tail of few requests far less (`docs/concepts/measuring.md`);
 - anything else, such as a standard deviation, by that bootstrap.
 
 An end that the values cannot tell is `None`: a hundred requests have no upper end for a
@@ -129,8 +129,8 @@ def gap_percentile_interval(
     ordered = np.sort(gaps.seconds) if ordered is None else ordered
     share = percent / 100
     edge = _order_statistic(ordered, share)
-    below = np.zeros(len(counts))
     some = gaps.counts > 0
+    below = np.zeros(len(counts))
     starts = (np.cumsum(gaps.counts) - gaps.counts)[some]
     below[some] = np.add.reduceat(gaps.seconds <= edge, starts, dtype=np.int64)
     seen = below.sum() / total

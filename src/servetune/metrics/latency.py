@@ -81,6 +81,16 @@ class Gaps(NamedTuple):
     seconds: FloatArray
     counts: IntArray
 
+    @property
+    def sums_s(self) -> FloatArray:
+        """What each request's gaps add up to, shape (requests,)."""
+        some = self.counts > 0
+        sums_s = np.zeros(len(self.counts))
+        if some.any():
+            starts = (np.cumsum(self.counts) - self.counts)[some]
+            sums_s[some] = np.add.reduceat(self.seconds, starts)
+        return sums_s
+
 
 def arrivals_of(records: Sequence[Record]) -> Arrivals:
     """All pieces of some records' answers."""
@@ -120,21 +130,23 @@ def gaps_between(
         until_s: Keeps the gaps that end before this time.
     """
     times_s, tokens, lengths = arrivals
-    owners = arrivals.owners
     if tokens is not None and not (tokens > 0).all():
-        # The answer began with its first piece, whatever that was counted as.
-        kept = (tokens > 0) | (np.diff(owners, prepend=-1) > 0)
-        times_s, owners, tokens = times_s[kept], owners[kept], tokens[kept]
-    inside = owners[1:] == owners[:-1]
+        times_s, tokens, lengths = _with_tokens(arrivals)
+    gaps_s = np.diff(times_s)
+    ends = np.cumsum(lengths)
+    inside = np.ones(len(gaps_s), dtype=np.bool_)
+    between = ends[(lengths > 0) & (ends < len(times_s))] - 1
+    inside[between[between >= 0]] = False  # from one request's last piece to another's first
     if from_s is not None:
         inside &= times_s[1:] >= from_s
     if until_s is not None:
         inside &= times_s[1:] < until_s
-    gaps_s, owners = np.diff(times_s)[inside], owners[1:][inside]
+    weights = inside if tokens is None else tokens[1:] * inside
+    counts = _sums(weights, np.maximum(lengths - 1, 0), ends - lengths)
+    gaps_s = gaps_s[inside]
     if tokens is not None:
-        tokens = tokens[1:][inside]
-        gaps_s = np.repeat(gaps_s / tokens, tokens)
-    counts = np.bincount(owners, tokens, minlength=len(lengths)).astype(np.int64)
+        told = tokens[1:][inside]
+        gaps_s = np.repeat(gaps_s / told, told)
     return Gaps(gaps_s, counts)
 
 
@@ -157,6 +169,26 @@ def tokens_between(arrivals: Arrivals, chosen: BoolArray, from_s: float, until_s
     inside = (arrivals.times_s >= from_s) & (arrivals.times_s < until_s)
     inside &= np.repeat(chosen, arrivals.lengths)
     return int(inside.sum() if arrivals.tokens is None else arrivals.tokens[inside].sum())
+
+
+def _with_tokens(arrivals: Arrivals) -> Arrivals:
+    """Less the pieces that brought no token, but for the first of each request."""
+    times_s, tokens, lengths = arrivals
+    assert tokens is not None
+    owners = arrivals.owners
+    kept = (tokens > 0) | (np.diff(owners, prepend=-1) > 0)
+    lengths = np.bincount(owners[kept], minlength=len(lengths))
+    return Arrivals(times_s[kept], tokens[kept], lengths)
+
+
+def _sums(values: BoolArray | IntArray, lengths: IntArray, starts: IntArray) -> IntArray:
+    """Sum of each stretch of some values; stretches may be empty."""
+    some = lengths > 0
+    sums = np.zeros(len(lengths), dtype=np.int64)
+    if some.any():
+        # A stretch runs to the next one's start; what lies between is no gap and counts as 0.
+        sums[some] = np.add.reduceat(values, starts[some], dtype=np.int64)
+    return sums
 
 
 def _came_whole(record: Record) -> bool:

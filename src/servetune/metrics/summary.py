@@ -35,10 +35,10 @@ from servetune.metrics.latency import (
 )
 from servetune.metrics.record import Record
 from servetune.metrics.slo import Constraint
-from servetune.metrics.steady import Window, steady_window
+from servetune.metrics.steady import steady_window
 from servetune.units import MS_PER_S
 
-__all__ = ["goodput_per_s", "meets_all", "summarize"]
+__all__ = ["meets_all", "summarize"]
 
 #: Percentiles that every record's quantile grid holds.
 GRID = (*range(5, 95, 5), *range(95, 100), 99.5, 99.9)
@@ -82,31 +82,31 @@ def summarize(
     whole = without(columns.whole, wrong) if wrong_length_fails else columns.whole
     run = _Run(records, columns, whole, duration_s, tuple(per_request_limits))
     percentiles = sorted({*GRID, *further_percentiles})
+    shown = sorted({*SHOWN, *further_percentiles})
     arrivals = arrivals_of(records) if extras else None
-    gaps = (
-        gaps_of(run.answered_records) if arrivals is None else _only(gaps_between(arrivals), whole)
+    # Intervals want the gaps in the order of time, which the percentiles then destroy.
+    gaps, intervals = (
+        (gaps_of(run.answered_records), {})
+        if arrivals is None
+        else _with_intervals(run, _only(gaps_between(arrivals), whole), shown)
     )
     results: dict[str, Any] = {
         "duration": duration_s,
         **_outcomes(run, wrong, wrong_length_fails),
         **_rates(run),
-        **_latencies(run.answered, gaps.seconds.copy() if extras else gaps.seconds, percentiles),
+        **_latencies(run.answered, gaps.seconds, percentiles),
         **_from_sent(run.answered),
         "concurrency": _rate(float(run.answered.e2e_s.sum()), duration_s),
         "accept_length": None,
         "token_check": token_check(records),
         "wrong_length": _wrong_length(wrong, asked_output_tokens),
     }
+    del gaps
     if arrivals is not None:
-        results |= _extras(run, arrivals, gaps, sorted({*SHOWN, *further_percentiles}))
+        results |= {**_distributions(run), "intervals": intervals}
+        results["littles_law"] = _built(littles_law(columns, 0.0, duration_s))
+        results["steady"] = _steady(run, arrivals, shown)
     return results
-
-
-def goodput_per_s(
-    answered: Sequence[Record], limits: tuple[Constraint, ...], duration_s: float
-) -> float | None:
-    """Requests per second that met every limit, each request judged by itself."""
-    return _rate(float(meets_all(columns_of(answered), limits).sum()), duration_s)
 
 
 def meets_all(columns: Columns, limits: Iterable[Constraint]) -> BoolArray:
@@ -225,11 +225,15 @@ def _from_sent(answered: Columns) -> dict[str, float | None]:
     }
 
 
-def _extras(
-    run: _Run, arrivals: Arrivals, gaps: Gaps, percentiles: Sequence[float]
-) -> dict[str, Any]:
+def _with_intervals(
+    run: _Run, gaps: Gaps, percentiles: Sequence[float]
+) -> tuple[Gaps, dict[str, list[float | None]]]:
+    return gaps, {**_rate_intervals(run), **_latency_intervals(run.answered, gaps, percentiles)}
+
+
+def _distributions(run: _Run) -> dict[str, Any]:
+    """Of what has no fields of its own."""
     answered = run.answered
-    window = steady_window(run.records, run.columns, arrivals)
     return {
         "from_sent": {
             "ttft_ms": described(known(answered.ttft_from_sent_s) * MS_PER_S),
@@ -242,12 +246,6 @@ def _extras(
         },
         "normalized_latency_ms": described(known(answered.normalized_s) * MS_PER_S),
         "output_rate_per_user": described(known(answered.output_rate_per_s)),
-        "littles_law": _built(littles_law(run.columns, 0.0, run.duration_s)),
-        "intervals": {
-            **_rate_intervals(run),
-            **_latency_intervals(answered, gaps, percentiles),
-        },
-        "steady": _steady(run, arrivals, window, percentiles),
     }
 
 
@@ -301,9 +299,7 @@ def _ends(interval: Interval) -> list[float | None]:
     return [interval.low, interval.high]
 
 
-def _steady(
-    run: _Run, arrivals: Arrivals, window: Window, percentiles: Sequence[float]
-) -> dict[str, Any]:
+def _steady(run: _Run, arrivals: Arrivals, percentiles: Sequence[float]) -> dict[str, Any]:
     """The main metrics within the window; all but the window is left out where there is none.
 
     Latencies are of the requests that were due within, wherever they ended: to leave out
@@ -311,6 +307,7 @@ def _steady(
     that ended within, and throughputs count what arrived within, of any request: tokens
     when they came, prompts at their first token, requests when they ended.
     """
+    window = steady_window(run.records, run.columns, arrivals)
     told: dict[str, Any] = _built(window)
     if not window.settled:
         return told
@@ -349,11 +346,12 @@ def _steady(
     interval = _slice_interval(answered.end_s[ended], np.ones(int(ended.sum())), from_s, until_s)
     if interval is not None:
         told["intervals"]["request_throughput"] = _ends(interval)
+    further = [percent for percent in percentiles if percent not in SHOWN]
     for name, seconds in values_s.items():
-        told |= statistics(name, seconds * MS_PER_S)
-        for percent in set(percentiles) - set(SHOWN):
-            ms = np.percentile(seconds, percent) * MS_PER_S if len(seconds) else None
-            told[field_of_percentile(name, percent)] = None if ms is None else float(ms)
+        values_ms = np.multiply(seconds, MS_PER_S, out=seconds if name == "itl" else None)
+        told |= statistics(name, values_ms)
+        for percent, value in quantiles(values_ms, further).items():
+            told[field_of_percentile(name, float(percent))] = value
     return told
 
 

@@ -150,10 +150,7 @@ class Until(msgspec.Struct, frozen=True):
         if not len(gaps.seconds):
             return None, None
         if self.statistic == "mean":
-            ends = np.cumsum(gaps.counts)
-            sums_s = np.concatenate(([0.0], np.cumsum(gaps.seconds)))
-            each_s = sums_s[ends] - sums_s[ends - gaps.counts]
-            interval = ratio_interval(each_s, gaps.counts.astype(np.float64), LEVEL)
+            interval = ratio_interval(gaps.sums_s, gaps.counts.astype(np.float64), LEVEL)
             return interval, float(gaps.seconds.mean())
         percent = 50.0 if self.statistic == "median" else float(self.statistic[1:])
         interval = gap_percentile_interval(gaps, percent, LEVEL)

@@ -1,0 +1,164 @@
+"""How far the statistics of a run can be trusted, on runs whose truth is known.
+
+python benchmarks/metrics/trust.py coverage   # how often intervals hold the truth
+python benchmarks/metrics/trust.py stopping   # the same at the stop that --until makes
+python benchmarks/metrics/trust.py overload   # when a queue is said to grow without end
+python benchmarks/metrics/trust.py cost       # seconds that the extras of a summary take
+"""
+
+import math
+import sys
+import time
+from array import array
+from statistics import NormalDist
+
+import numpy as np
+
+from servetune.metrics import Record, Until, summarize
+from servetune.metrics.intervals import bootstrap_interval, mean_interval, percentile_interval
+from servetune.metrics.overload import saturation_of
+from servetune.metrics.until import FIRST_LOOK
+
+SIGMA = 0.8
+RUNS = 400
+
+
+def log_normal_runs(rng, runs, count, memory):
+    """Neighbours correlated by `memory` in the logarithm; shape (runs, count)."""
+    steps = rng.normal(size=(runs, count))
+    values = np.empty((runs, count))
+    values[:, 0] = steps[:, 0]
+    for place in range(1, count):
+        values[:, place] = (
+            memory * values[:, place - 1] + math.sqrt(1 - memory**2) * steps[:, place]
+        )
+    return np.exp(SIGMA * values)
+
+
+def holds(interval, truth):
+    low = -math.inf if interval.low is None else interval.low
+    return low <= truth <= (math.inf if interval.high is None else interval.high)
+
+
+def truth_of(percent):
+    return math.exp(SIGMA * NormalDist().inv_cdf(percent / 100))
+
+
+def bootstrapped(runs, percent):
+    intervals = [bootstrap_interval(r, lambda d: np.percentile(d, percent, axis=-1)) for r in runs]
+    return np.mean([holds(interval, truth_of(percent)) for interval in intervals])
+
+
+def coverage():
+    rng = np.random.default_rng(1)
+    print(f"share of {RUNS} runs whose 95 % interval holds the truth (bootstrap: of 100)")
+    print("memory  requests  mean   p50    p95    p99    bootstrap p50  p95    p99")
+    for memory in (0.0, 0.6, 0.9):
+        for count in (100, 500, 2000, 10000):
+            runs = log_normal_runs(rng, RUNS, count, memory)
+            shares = [np.mean([holds(mean_interval(r), math.exp(SIGMA**2 / 2)) for r in runs])]
+            for percent in (50, 95, 99):
+                truth = truth_of(percent)
+                shares.append(
+                    np.mean([holds(percentile_interval(r, percent), truth) for r in runs])
+                )
+            if count <= 2000:
+                shares += [bootstrapped(runs[:100], percent) for percent in (50, 95, 99)]
+            print(
+                f"{memory:6}  {count:8}  " + "  ".join(f"{share:.3f}" for share in shares),
+                flush=True,
+            )
+
+
+def record(index, due_s, times_s):
+    return Record(
+        index=index,
+        input_tokens=10,
+        output_tokens=len(times_s),
+        due_s=due_s,
+        sent_s=due_s,
+        end_s=float(times_s[-1]),
+        chunk_times_s=array("d", times_s),
+    )
+
+
+def stopping():
+    rng = np.random.default_rng(2)
+    print("150 runs: requests at the stop (median), reported 95 % interval holds the truth")
+    for memory in (0.0, 0.6):
+        for text, percent in (("ttft:mean±10%", None), ("ttft:p95±15%", 95)):
+            until = Until.parse(text)
+            truth = math.exp(SIGMA**2 / 2) if percent is None else truth_of(percent)
+            stops, held = [], 0
+            for values in log_normal_runs(rng, 150, 8700, memory):
+                records = [record(i, 0.1 * i, (0.1 * i + v,)) for i, v in enumerate(values)]
+                look = FIRST_LOOK
+                while look < len(records) and not (seen := until.met(records[:look])).met:
+                    look = seen.next_look
+                stops.append(look)
+                kept = values[:look]
+                interval = (
+                    mean_interval(kept) if percent is None else percentile_interval(kept, percent)
+                )
+                held += holds(interval, truth)
+            print(
+                f"{text:15} memory {memory}: {np.median(stops):.0f}, {held / 150:.3f}", flush=True
+            )
+
+
+def queue(rng, load, count, service_s):
+    due_s = np.cumsum(rng.exponential(1 / load, count))
+    busy_s = np.cumsum(service_s)
+    return due_s, busy_s + np.maximum.accumulate(due_s - (busy_s - service_s))
+
+
+def first_alarm(due_s, end_s, rate):
+    for come in range(50, len(due_s) + 1, 10):
+        now_s = due_s[come - 1]
+        known_s = np.where(end_s[:come] <= now_s, end_s[:come], np.inf)
+        if saturation_of(due_s[:come], known_s, rate, now_s=now_s).saturated:
+            return come
+    return None
+
+
+def overload():
+    laws = {
+        "exponential": lambda rng, count: rng.exponential(1.0, count),
+        "constant": lambda _, count: np.ones(count),
+        "log-normal": lambda rng, count: rng.lognormal(-0.5, 1.0, count),
+    }
+    print("100 runs of 3,000 requests, one server, asked after each tenth request:")
+    print("service      rate known  load  alarms  after (median, p90)")
+    for name, law in laws.items():
+        for known in (True, False):
+            for load in (0.5, 0.9, 0.95, 1.1, 1.2, 1.5):
+                rng = np.random.default_rng(3)
+                alarms = [
+                    first_alarm(*queue(rng, load, 3000, law(rng, 3000)), load if known else None)
+                    for _ in range(100)
+                ]
+                at = [alarm for alarm in alarms if alarm]
+                when = f"{np.median(at):.0f}, {np.percentile(at, 90):.0f}" if at else "-"
+                print(f"{name:12} {known!s:10}  {load:4}  {len(at):6}  {when}", flush=True)
+
+
+def cost():
+    rng = np.random.default_rng(0)
+    for requests, tokens in ((10_000, 100), (100_000, 2)):
+        records, due_s = [], 0.0
+        for index in range(requests):
+            due_s += rng.exponential(0.01)
+            records.append(
+                record(index, due_s, due_s + 0.1 + np.cumsum(rng.exponential(0.01, tokens)))
+            )
+        for extras in (False, True):
+            spent_s = []
+            for _ in range(3):
+                begin_s = time.process_time()
+                summarize(records, duration_s=records[-1].end_s, extras=extras)
+                spent_s.append(time.process_time() - begin_s)
+            print(f"{requests} requests of {tokens} tokens, extras {extras}: {min(spent_s):.3f} s")
+
+
+if __name__ == "__main__":
+    {f.__name__: f for f in (coverage, stopping, overload, cost)}[sys.argv[1]]()
