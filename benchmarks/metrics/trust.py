@@ -6,6 +6,7 @@ python benchmarks/metrics/trust.py overload   # when a queue is said to grow wit
 python benchmarks/metrics/trust.py cost       # seconds that the extras of a summary take
 """
 
+import heapq
 import math
 import sys
 import time
@@ -106,18 +107,26 @@ def stopping():
             )
 
 
-def queue(rng, load, count, service_s):
+def queue(rng, load, count, service_s, servers):
+    """When each was due, begun and ended; the servers together serve one a second."""
     due_s = np.cumsum(rng.exponential(1 / load, count))
-    busy_s = np.cumsum(service_s)
-    return due_s, busy_s + np.maximum.accumulate(due_s - (busy_s - service_s))
+    free_s = [0.0] * servers
+    begun_s, end_s = np.empty(count), np.empty(count)
+    for place in range(count):
+        begun_s[place] = max(heapq.heappop(free_s), due_s[place])
+        end_s[place] = begun_s[place] + servers * service_s[place]
+        heapq.heappush(free_s, end_s[place])
+    return due_s, begun_s, end_s
 
 
-def first_alarm(due_s, end_s, rate):
+def first_alarm(due_s, begun_s, end_s, rate):
+    """Requests that had come when somebody who asks after each tenth is alarmed."""
     for come in range(50, len(due_s) + 1, 10):
         now_s = due_s[come - 1]
-        known_s = np.where(end_s[:come] <= now_s, end_s[:come], np.inf)
-        if saturation_of(due_s[:come], known_s, rate, now_s=now_s).saturated:
-            return come
+        for left_s in (end_s, begun_s):  # as `saturation` does of records
+            known_s = np.where(left_s[:come] <= now_s, left_s[:come], np.inf)
+            if saturation_of(due_s[:come], known_s, rate, now_s=now_s).saturated:
+                return come
     return None
 
 
@@ -127,19 +136,24 @@ def overload():
         "constant": lambda _, count: np.ones(count),
         "log-normal": lambda rng, count: rng.lognormal(-0.5, 1.0, count),
     }
-    print("100 runs of 3,000 requests, one server, asked after each tenth request:")
-    print("service      rate known  load  alarms  after (median, p90)")
-    for name, law in laws.items():
-        for known in (True, False):
+    print("100 runs of 3,000 requests, asked after each tenth: alarms, after (median, p90)")
+    for servers in (1, 50):
+        for name, law in laws.items():
             for load in (0.5, 0.9, 0.95, 1.1, 1.2, 1.5):
-                rng = np.random.default_rng(3)
-                alarms = [
-                    first_alarm(*queue(rng, load, 3000, law(rng, 3000)), load if known else None)
-                    for _ in range(100)
-                ]
-                at = [alarm for alarm in alarms if alarm]
-                when = f"{np.median(at):.0f}, {np.percentile(at, 90):.0f}" if at else "-"
-                print(f"{name:12} {known!s:10}  {load:4}  {len(at):6}  {when}", flush=True)
+                line = f"{servers:2} servers, {name:11}, load {load:4}: "
+                for known in (True, False):
+                    rng = np.random.default_rng(3)
+                    alarms = [
+                        first_alarm(
+                            *queue(rng, load, 3000, law(rng, 3000), servers),
+                            load if known else None,
+                        )
+                        for _ in range(100)
+                    ]
+                    at = [alarm for alarm in alarms if alarm]
+                    when = f"{np.median(at):.0f}, {np.percentile(at, 90):.0f}" if at else "-"
+                    line += f"rate {'known' if known else 'not known'} {len(at)} ({when}) "
+                print(line, flush=True)
 
 
 def cost():

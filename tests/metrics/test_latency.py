@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from servetune.metrics import Record, latency
-from servetune.metrics.latency import arrivals_of, gaps_between, gaps_of, tokens_between
+from servetune.metrics.latency import arrivals_of, gaps_between, gaps_of
 
 
 def record(times, tokens=(), **more):
@@ -58,15 +58,9 @@ def test_a_window_keeps_the_gaps_that_end_within():
     assert gaps.counts.tolist() == [1, 2]
 
 
-def test_tokens_in_a_window_are_counted_when_they_came():
-    records = [record((1.0, 2.0, 3.0), (1, 4, 2)), record((2.0,)), record((2.0, 2.5))]
-    chosen = np.array([True, True, False])
-    assert tokens_between(arrivals_of(records), chosen, 2.0, 3.0) == 5
-
-
 def test_an_answer_that_did_not_stream_came_when_it_ended():
     whole = record((), end_s=4.0, output_tokens=30)
     arrivals = arrivals_of([record((1.0, 2.0)), whole])
-    everyone = np.array([True, True])
-    assert tokens_between(arrivals, everyone, 3.0, 5.0) == 30
+    assert arrivals.times_s.tolist() == [1.0, 2.0, 4.0]
+    assert arrivals.tokens.tolist() == [1, 1, 30]
     assert gaps_between(arrivals).counts.tolist() == [1, 0]

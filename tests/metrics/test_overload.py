@@ -30,6 +30,15 @@ def queue(load, count, seed):
     return due_s, end_s
 
 
+def in_flight(records, now_s):
+    """As a load generator knows those that have not ended at that time."""
+    return [
+        (r.due_s, r.chunk_times_s[0] if r.chunk_times_s[0] <= now_s else None)
+        for r in records
+        if r.due_s <= now_s < r.end_s
+    ]
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_queue_that_holds_at_ninety_percent_is_not_called_saturated(known):
     """60 runs of 1,500 requests, asked all along: at most two alarms."""
@@ -62,8 +71,7 @@ def test_a_system_that_fills_up_is_no_queue_that_grows(open_loop):
         ended_s = sorted(record.end_s for record in records)
         for now_s in (ended_s[60], ended_s[400], ended_s[-1]):
             ended = [record for record in records if record.end_s <= now_s]
-            waiting = [r.due_s for r in records if r.due_s <= now_s < r.end_s]
-            assert not saturation(ended, now_s=now_s, waiting_due_s=waiting).saturated
+            assert not saturation(ended, now_s=now_s, in_flight=in_flight(records, now_s)).saturated
 
 
 def test_a_burst_and_a_closed_loop_have_no_growing_queue(closed_loop, open_loop):
@@ -92,3 +100,16 @@ def test_a_load_generator_that_could_not_send_so_much_is_named(open_loop):
     verdict = saturation(open_loop(3.0, 900, seed=3), 6.0)
     assert verdict.saturated
     assert "not reached" in verdict.words
+
+
+def test_long_answers_are_found_out_by_those_who_wait_for_a_first_token(open_loop):
+    """Fifty places, answers of fifty seconds: full after fifty requests and their first token."""
+    records = open_loop(4.0, 1500, servers=50, capacity_per_s=1.0, seed=4)
+    now_s = 150.0
+    ended = [record for record in records if record.end_s <= now_s]
+    flying = in_flight(records, now_s)
+    begun = saturation(ended, 4.0, now_s=now_s, in_flight=flying)
+    assert begun.saturated
+    assert "begun" in begun.words
+    hidden = [(due_s, due_s + 0.1) for due_s, _ in flying]  # as if nobody waited
+    assert not saturation(ended, 4.0, now_s=now_s, in_flight=hidden).saturated

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from servetune.metrics.columns import FloatArray
+from servetune.metrics.columns import Columns, FloatArray, known
 from servetune.metrics.intervals import (
     Interval,
     bootstrap_interval,
@@ -16,7 +16,14 @@ from servetune.metrics.intervals import (
 from servetune.metrics.latency import Gaps
 from servetune.units import MS_PER_S
 
-__all__ = ["described", "field_of_percentile", "intervals_ms", "quantiles", "statistics"]
+__all__ = [
+    "described",
+    "field_of_percentile",
+    "intervals_ms",
+    "latency_intervals",
+    "quantiles",
+    "statistics",
+]
 
 #: Percentiles that have a field of their own.
 SHOWN = (50, 90, 95, 99)
@@ -88,6 +95,21 @@ def intervals_ms(
             gaps, percent, ordered=ordered
         )
     return {field: _scaled(interval) for field, interval in found.items() if interval is not None}
+
+
+def latency_intervals(
+    answered: Columns, gaps: Gaps, percentiles: Sequence[float]
+) -> dict[str, list[float | None]]:
+    """Intervals of all latencies of some answered requests, in the order of time."""
+    found: dict[str, list[float | None]] = {}
+    for name, values_s in (
+        ("e2e_latency", answered.e2e_s),
+        ("ttft", known(answered.ttft_s)),
+        ("tpot", known(answered.tpot_s)),
+    ):
+        alone = np.ones(len(values_s), dtype=np.int64)
+        found |= intervals_ms(name, Gaps(values_s, alone), percentiles)
+    return found | intervals_ms("itl", gaps, percentiles)
 
 
 def _scaled(interval: Interval) -> list[float | None]:

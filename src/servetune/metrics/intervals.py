@@ -26,7 +26,7 @@ from statistics import NormalDist
 import msgspec
 import numpy as np
 
-from servetune.metrics.columns import FloatArray
+from servetune.metrics.columns import FloatArray, IntArray
 from servetune.metrics.latency import Gaps
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "gap_percentile_interval",
     "mean_interval",
     "percentile_interval",
+    "rate_interval",
     "ratio_interval",
 ]
 
@@ -47,6 +48,8 @@ BATCHES = 20
 #: Neighbouring stretches that go together more than this are too short.
 ALIKE = 0.2
 BOOTSTRAP_DRAWS = 200
+#: Slices of time whose rates are the values behind a throughput's interval.
+SLICES = 20
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -63,6 +66,11 @@ class Interval(msgspec.Struct, frozen=True):
     high: float | None
     level: float
     method: str
+
+    @property
+    def ends(self) -> list[float | None]:
+        """As results hold it."""
+        return [self.low, self.high]
 
     @property
     def half_width(self) -> float:
@@ -91,6 +99,29 @@ def ratio_interval(sums: FloatArray, counts: FloatArray, level: float = LEVEL) -
     error, batches = _ratio_error(sums - ratio * counts, counts)
     reach = student_t(0.5 + level / 2, batches - 1) * error
     return Interval(ratio - reach, ratio + reach, level, "batch means")
+
+
+def rate_interval(
+    at_s: FloatArray,
+    amounts: FloatArray | IntArray | None,
+    from_s: float,
+    until_s: float,
+    level: float = LEVEL,
+) -> Interval | None:
+    """Interval of an amount per second, as the mean over equal slices of time.
+
+    Args:
+        at_s: When each part of it came; all between the two times.
+        amounts: How much; `None` where each counts as one.
+        from_s: Begin of the first slice.
+        until_s: End of the last slice.
+        level: Share of runs whose interval shall hold the true value.
+    """
+    if len(at_s) < SLICES or not until_s > from_s:
+        return None
+    slice_s = (until_s - from_s) / SLICES
+    places = np.clip(((at_s - from_s) / slice_s).astype(np.int64), 0, SLICES - 1)
+    return mean_interval(np.bincount(places, amounts, minlength=SLICES) / slice_s, level)
 
 
 def percentile_interval(

@@ -19,8 +19,8 @@ __all__ = [
     "e2e_latencies_s",
     "gaps_between",
     "gaps_of",
+    "gaps_only",
     "itl_gaps_s",
-    "tokens_between",
     "tpots_s",
     "ttfts_s",
 ]
@@ -164,11 +164,11 @@ def gaps_of(records: Sequence[Record]) -> Gaps:
     return Gaps(seconds[:filled], counts)
 
 
-def tokens_between(arrivals: Arrivals, chosen: BoolArray, from_s: float, until_s: float) -> int:
-    """Tokens of the chosen requests that came at `from_s` or later and before `until_s`."""
-    inside = (arrivals.times_s >= from_s) & (arrivals.times_s < until_s)
-    inside &= np.repeat(chosen, arrivals.lengths)
-    return int(inside.sum() if arrivals.tokens is None else arrivals.tokens[inside].sum())
+def gaps_only(gaps: Gaps, chosen: BoolArray) -> Gaps:
+    """The gaps of the chosen requests."""
+    if chosen.all():
+        return gaps
+    return Gaps(gaps.seconds[np.repeat(chosen, gaps.counts)], gaps.counts[chosen])
 
 
 def _with_tokens(arrivals: Arrivals) -> Arrivals:

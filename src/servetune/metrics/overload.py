@@ -12,6 +12,9 @@ as long as the run goes on. Twenty stretches of time are compared, by Student's 
 In either case growth is at least 3 % of what arrived, and there in the first half of the
 time too.
 
+Two queues are looked at: the requests in the system, and those that wait for their first
+token, which grows sooner where answers are long, and later where many are served at once.
+
 The system fills up first: a request in service is no queue. Nothing is looked at before
 twice the time that four of five of the first 20 requests took, and there is no verdict
 before as long again has passed.
@@ -28,7 +31,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from servetune.metrics.columns import FloatArray
+from servetune.metrics.columns import FloatArray, columns_of
 from servetune.metrics.intervals import student_t
 from servetune.metrics.record import Record
 from servetune.units import format_rate
@@ -57,7 +60,8 @@ class Saturation(msgspec.Struct, frozen=True, kw_only=True):
         saturated: Whether the queue grew without end.
         words: The verdict in a sentence.
         arrivals_per_s: While it was looked at.
-        served_per_s: Likewise; failures are served too.
+        served_per_s: Likewise; failures are served too. Where the words say "begun", requests
+            whose first token came.
         growth_per_s: The difference.
         requests: How many had come at the look.
     """
@@ -75,25 +79,37 @@ def saturation(
     offered_rate: float | None = None,
     *,
     now_s: float | None = None,
-    waiting_due_s: Iterable[float] = (),
+    in_flight: Iterable[tuple[float, float | None]] = (),
 ) -> Saturation:
     """Whether the queue grows without end.
 
+    Two queues are looked at: requests in the system, and those that wait for their first
+    token. Where answers are long the second one tells sooner, as it needs no filling up.
+
     Args:
         records: Of an open loop, those that have ended.
-        offered_rate: Requests per second that were asked for, where they were; a load
-            generator that could not send so many is named.
+        offered_rate: Requests per second that were asked for, where that is constant; a
+            load generator that could not send so many is named.
         now_s: For a run that goes on: the time, from its start.
-        waiting_due_s: For a run that goes on: when those were due that have not ended.
+        in_flight: For a run that goes on: when each request was due that has not ended,
+            sent or not, and when its first token came.
     """
-    waiting_s = np.fromiter(waiting_due_s, dtype=np.float64)
-    due_s = np.concatenate((np.array([record.due_s for record in records]), waiting_s))
-    end_s = np.concatenate(
-        (np.array([record.end_s for record in records]), np.full(len(waiting_s), np.inf))
+    columns = columns_of(records)
+    still = np.array([(due_s, _or_never(at_s)) for due_s, at_s in in_flight]).reshape(-1, 2)
+    cut_off = np.array([record.outcome == "cancelled" for record in records], dtype=np.bool_)
+    # The end of the run cut these off, they did not end.
+    end_s = np.where(cut_off, np.inf, columns.end_s)
+    begun_s = np.where(np.isnan(columns.first_s), end_s, columns.first_s)
+    due_s = np.concatenate((columns.due_s, still[:, 0]))
+    verdict = saturation_of(
+        due_s, np.concatenate((end_s, np.full(len(still), np.inf))), offered_rate, now_s=now_s
     )
-    cut_off = [place for place, record in enumerate(records) if record.outcome == "cancelled"]
-    end_s[cut_off] = np.inf  # the run ended, not they
-    return saturation_of(due_s, end_s, offered_rate, now_s=now_s)
+    if verdict.saturated:
+        return verdict
+    waiting = saturation_of(
+        due_s, np.concatenate((begun_s, still[:, 1])), offered_rate, now_s=now_s, left="begun"
+    )
+    return waiting if waiting.saturated else verdict
 
 
 def saturation_of(
@@ -102,8 +118,12 @@ def saturation_of(
     offered_rate: float | None = None,
     *,
     now_s: float | None = None,
+    left: str = "served",
 ) -> Saturation:
-    """`saturation` of arrays: when each was due, and ended (infinity: not yet)."""
+    """`saturation` of arrays: when each was due, and left the queue (infinity: not yet).
+
+    `left` is the verdict's word for having left it.
+    """
     order = np.argsort(due_s, kind="stable")
     due_s, end_s = due_s[order], end_s[order]
     if now_s is not None:
@@ -138,7 +158,13 @@ def saturation_of(
     if not grown:
         words = "the queue did not grow more than chance allows"
         return Saturation(saturated=False, words=words, requests=looked, **told)
-    return Saturation(saturated=True, words=_words(told, offered_rate), requests=looked, **told)
+    return Saturation(
+        saturated=True, words=_words(told, offered_rate, left), requests=looked, **told
+    )
+
+
+def _or_never(at_s: float | None) -> float:
+    return math.inf if at_s is None else at_s
 
 
 def _look(count: int) -> int:
@@ -191,9 +217,9 @@ def _beyond(mean: float, spread: float, chance: float) -> bool:
     return mean > student_t(1 - chance, STRETCHES - 1) * spread / math.sqrt(STRETCHES)
 
 
-def _words(told: dict[str, float], offered_rate: float | None) -> str:
+def _words(told: dict[str, float], offered_rate: float | None, left: str) -> str:
     arrivals, served, growth = (format_rate(value) for value in told.values())
-    words = f"arrivals {arrivals}/s, served {served}/s: the queue grew by {growth}/s"
+    words = f"arrivals {arrivals}/s, {left} {served}/s: the queue grew by {growth}/s"
     if offered_rate is not None and told["arrivals_per_s"] < 0.9 * offered_rate:
         words += f" (asked for {format_rate(offered_rate)}/s, which were not reached)"
     return words

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from servetune.metrics.columns import Columns, FloatArray, columns_of
+from servetune.metrics.columns import BoolArray, Columns, FloatArray, columns_of
 from servetune.metrics.insystem import in_system_means
 from servetune.metrics.intervals import student_t
 from servetune.metrics.latency import Arrivals, arrivals_of
@@ -60,6 +60,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     end_s: float
     reason: str
     settled: bool = True
+
+    def holds(self, at_s: FloatArray) -> BoolArray:
+        """Which of some times are within."""
+        return (at_s >= self.start_s) & (at_s < self.end_s)
 
 
 def steady_window(

@@ -23,7 +23,7 @@ from servetune.metrics.columns import Columns, columns_of, known
 from servetune.metrics.intervals import (
     Interval,
     gap_percentile_interval,
-    mean_interval,
+    rate_interval,
     ratio_interval,
 )
 from servetune.metrics.latency import Gaps, gaps_of
@@ -37,8 +37,6 @@ RATES = ("request_throughput", "input_throughput", "output_throughput")
 FIRST_LOOK = 100
 GROWTH = 1.5
 LEVEL = 0.975
-#: Slices of time whose rates are a rate's values.
-SLICES = 20
 
 _UNTIL = re.compile(
     r"\s*(?P<metric>[A-Za-z_]\w*)\s*(:\s*(?P<statistic>[\w.]+)\s*)?(±|\+-|\+/-)\s*"
@@ -181,7 +179,5 @@ def _rate(metric: str, columns: Columns) -> tuple[Interval | None, float | None]
     from_s, until_s = float(columns.due_s.min()), float(columns.end_s.max())
     if not until_s > from_s:
         return None, None
-    slice_s = (until_s - from_s) / SLICES
-    places = np.clip(((columns.end_s - from_s) / slice_s).astype(np.int64), 0, SLICES - 1)
-    rates = np.bincount(places, amounts, minlength=SLICES) / slice_s
-    return mean_interval(rates, LEVEL), float(rates.mean())
+    value = float(amounts.sum()) / (until_s - from_s)
+    return rate_interval(columns.end_s, amounts, from_s, until_s, LEVEL), value
