@@ -29,7 +29,6 @@ from servetune.metrics.latency import (
     arrivals_of,
     gaps_between,
     gaps_of,
-    gaps_only,
 )
 from servetune.metrics.record import Record
 from servetune.metrics.run import Run
@@ -85,7 +84,7 @@ def summarize(
     gaps, intervals = (
         (gaps_of(run.answered_records), {})
         if arrivals is None
-        else _with_intervals(run, gaps_only(gaps_between(arrivals), whole), shown)
+        else _with_intervals(run, gaps_between(arrivals).only(whole), shown)
     )
     results: dict[str, Any] = {
         "duration": duration_s,
