@@ -13,3 +13,5 @@ say "requirements/base.txt: what the package needs, and what builds it"
 compile pyproject.toml requirements/build.in -o requirements/base.txt
 say "requirements/dev.txt: what its tests and checks need"
 compile --group pyproject.toml:dev -c requirements/base.txt -o requirements/dev.txt
+say "requirements/aiconfigurator.txt: the extra for a second opinion"
+compile pyproject.toml --extra aiconfigurator -c requirements/base.txt -o requirements/aiconfigurator.txt

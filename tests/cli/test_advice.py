@@ -23,6 +23,9 @@ ON_L4 = (
 )
 
 
+ON_ANY = ("estimate", "--model", "Qwen/Qwen3-4B", "--input-len", "512", "--output-len", "128")
+
+
 def test_a_sweep_ranks_plans_that_hold_the_limits(servetune):
     found = data(servetune(*ON_L4, "--sweep", "--constraints", "itl<=40ms", "--json"))
     points = [one["swept"]["point"] for one in found["ranked"]]
@@ -156,3 +159,44 @@ def test_a_sweep_of_a_model_that_fits_nowhere_says_what_is_missing(servetune):
 def test_instances_is_another_word_for_instance(servetune):
     done = servetune("estimate", "--model", "Qwen/Qwen3-8B", "--instances", "ml.g6.12xlarge")
     assert done.returncode == 0
+
+
+def test_numbers_of_gpus_limit_what_is_compared(servetune):
+    done = servetune(*ON_ANY, "--gpu", "all", "--num-gpus", "4", "--top", "100", "--json")
+    offers = json.loads(done.stdout)["offers"]
+    assert len(offers) > 10
+    assert {offer["node"]["device_count"] for offer in offers} == {4}
+
+
+def test_instances_with_one_gpu_are_compared(servetune):
+    done = servetune(*ON_ANY, "--instance", "all", "--gpu", "l4", "--top", "100", "--json")
+    offers = json.loads(done.stdout)["offers"]
+    assert {offer["node"]["device"]["name"] for offer in offers} == {"L4"}
+    assert len(offers) > 3
+
+
+def test_plans_of_all_machines_are_ranked_together(servetune):
+    done = servetune(
+        *ON_ANY, "--instance", "all", "--num-gpus", "1", "--sweep", "--top", "12", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    ranked = found["ranked"]
+    costs = [one["swept"]["cost_per_million_tokens_usd"] for one in ranked]
+    assert costs == sorted(costs)
+    assert len({one["node"]["name"] for one in ranked}) > 2
+    assert len(found["nodes"]) > 10
+    alone = servetune(
+        *ON_ANY, "--instance", ranked[0]["node"]["name"], "--sweep", "--top", "1", "--json"
+    )
+    (best,) = json.loads(alone.stdout)["ranked"]
+    # The machine's own sweep finds no cheaper plan than the ranking of all machines did.
+    assert best["swept"]["plan"] == ranked[0]["swept"]["plan"]
+
+
+def test_a_sweep_keeps_to_the_degree_that_is_asked_for(servetune):
+    done = servetune(
+        *ON_ANY, "--gpu", "L4", "--num-gpus", "4", "--sweep", "--tensor-parallel", "2", "--json"
+    )
+    degrees = {one["swept"]["plan"]["tensor_parallel"] for one in json.loads(done.stdout)["ranked"]}
+    assert degrees == {2}

@@ -56,16 +56,76 @@ def test_one_bad_row_has_its_reason_and_stops_nothing(predict, bad, says):
 
 
 @pytest.mark.parametrize(
-    "row",
+    ("row", "says"),
     [
-        GOOD.replace("Qwen/Qwen3-8B", "meta-llama/Llama-3.1-405B"),
-        GOOD.replace(",16,1,1", ",16,3,1"),
+        (GOOD.replace("Qwen/Qwen3-8B", "meta-llama/Llama-3.1-405B"), "would fit"),
+        (GOOD.replace(",16,1,1", ",16,3,1"), "32 attention heads do not divide"),
+        (GOOD.replace(",1024,", ",100000,"), "is more than Qwen/Qwen3-8B was made for"),
     ],
 )
-def test_what_we_say_cannot_run_is_priced_all_the_same(predict, row):
+def test_what_we_say_cannot_run_is_priced_and_says_why(predict, row, says):
     (answer,) = predict(row)
-    assert (answer["fits"], answer["error"]) == ("false", "")
+    assert answer["fits"] == "false"
+    assert says in answer["error"]
     assert float(answer["tpot_ms"]) > 0
+
+
+MOE = "m,vllm,MiniMaxAI/MiniMax-M2.5,h200_sxm,fp8,1024,1024,32,8,1,1,kept"
+
+
+def test_experts_that_do_not_divide_are_read_as_whole_ones(predict):
+    cut, whole, fitting = predict(
+        MOE, MOE.replace(",8,1,1,kept", ",8,1,8,kept"), MOE.replace(",8,1,1", ",4,1,1")
+    )
+    assert (cut["fits"], cut["error"]) == ("true", "")
+    assert "expert parallelism" in cut["assumed"]
+    assert cut["tpot_ms"] == whole["tpot_ms"]
+    assert whole["assumed"] == fitting["assumed"] == ""
+
+
+def test_an_engine_is_given_the_memory_that_it_was_run_with(predict):
+    row = "d,sglang,deepseek-ai/DeepSeek-R1,b200_sxm,fp8,8192,1024,16,4,1,1,kept"
+    tight, roomy = predict(row, row.replace(",4,1,1", ",8,1,1"))
+    assert (tight["fits"], tight["error"]) == ("true", "")
+    assert "share of memory 0.95" in tight["assumed"]
+    assert roomy["assumed"] == ""
+
+
+def test_a_plan_that_we_say_cannot_run_still_has_a_cache(predict):
+    row = "c,vllm,Qwen/Qwen3-8B,h100_sxm,bf16,30000,1000,512,3,1,1,kept"
+    odd, even = predict(row, row.replace(",3,1,1", ",4,1,1"))
+    assert (odd["fits"], even["fits"]) == ("false", "true")
+    # 512 of 31,000 tokens are far more than three devices hold: most requests wait.
+    assert float(odd["ttft_ms"]) > float(even["ttft_ms"]) > 10_000
+
+
+def test_any_number_of_users_fits(predict):
+    few, many, most = predict(
+        *(GOOD.replace(",16,1", f",{users},1") for users in (16, 4096, 10**7))
+    )
+    for row in (few, many, most):
+        assert (row["fits"], row["error"]) == ("true", "")
+    ttft_ms = [float(row["ttft_ms"]) for row in (few, many, most)]
+    assert ttft_ms == sorted(ttft_ms)
+
+
+def test_four_bits_without_kernels_are_priced_for_experts_too(predict):
+    (row,) = predict(MOE.replace("fp8", "int4_wo"))
+    assert row["error"] == ""
+    assert float(row["tpot_ms"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [("agg", ""), ("", ""), ("disagg", "compute prompts"), ("odd", "mode odd is not known")],
+)
+def test_a_mode_that_the_law_cannot_play_is_said(predict, mode, says):
+    head = HEAD.replace(",mine", ",mode")
+    plain, row = predict(GOOD.replace("kept", "agg"), GOOD.replace("kept", mode), head=head)
+    assert row["error"] == ""
+    assert row["tpot_ms"] == plain["tpot_ms"]
+    assert says in row["assumed"]
+    assert bool(says) == bool(row["assumed"])
 
 
 def test_a_table_without_its_columns_is_refused_before_anything_is_written(predict, tmp_path):
@@ -118,7 +178,48 @@ def test_a_row_that_cannot_be_priced_leaves_the_others_theirs(tmp_path, monkeypa
     assert float(good["tpot_ms"]) > 0
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no column model, gpu"),
+        ("model;gpu;isl;osl;concurrency\na;b;1;1;1\n", "separate columns by commas"),
+        ("Model,gpu,isl,osl,concurrency\na,b,1,1,1\n", "small letters"),
+        ("model,gpu,isl,isl,osl,concurrency\na,b,1,2,1,1\n", "several columns isl"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_one_clear_line(servetune, tmp_path, text, says):
+    (tmp_path / "rows.csv").write_text(text)
+    done = servetune("estimate", "--batch", "rows.csv", "--out", "out.csv")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_table_is_not_overwritten_by_its_own_predictions(servetune, tmp_path):
+    (tmp_path / "rows.csv").write_text(f"{HEAD}\n{GOOD}\n")
+    done = servetune("estimate", "--batch", "rows.csv", "--out", tmp_path / "rows.csv")
+    assert done.returncode == 2
+    assert (tmp_path / "rows.csv").read_text() == f"{HEAD}\n{GOOD}\n"
+
+
+def test_spreadsheets_marks_line_ends_and_quotes_are_read(servetune, tmp_path):
+    head = HEAD.replace("model,gpu", '" model","gpu"')
+    row = GOOD.replace("kept", '"a, ""b"""')
+    (tmp_path / "rows.csv").write_bytes(f"\ufeff{head}\r\n{row}\r\n".encode())
+    done = servetune("estimate", "--batch", "rows.csv", "--out", "out.csv")
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "out.csv").open(newline="") as file:
+        (answer,) = csv.DictReader(file)
+    assert (answer["error"], answer["mine"]) == ("", 'a, "b"')
+
+
+def test_cells_without_a_column_are_the_rows_own_fault(predict):
+    bad, good = predict(f"{GOOD},more", GOOD)
+    assert "more cells than the table has columns" in bad["error"]
+    assert good["error"] == ""
+
+
 def test_an_unknown_gpu_has_the_nearest_names(predict):
-    (row,) = predict(GOOD.replace("h100_sxm", "l40s_pcie"))
+    (row,) = predict(GOOD.replace("h100_sxm", "l40x"))
     assert "did you mean" in row["error"]
     assert "L40S" in row["error"]

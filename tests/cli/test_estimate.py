@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import shlex
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -64,8 +65,11 @@ def test_the_curve_of_the_plot_is_in_the_data(servetune):
     ("arguments", "says"),
     [
         (("--plot", "plan.png"), "draws .svg or .html"),
-        (("--plot", "plan.svg", "--sweep"), "--plot draws one plan"),
-        (("--estimator", "both", "--sweep"), "--estimator asks about one plan"),
+        (("--plot", "plan.svg", "--sweep"), "--plot says nothing to a sweep"),
+        (("--estimator", "both", "--sweep"), "--estimator says nothing to a sweep"),
+        (("--out", "plan.csv"), "--out says nothing to one plan"),
+        (("--top", "3"), "--top says nothing to one plan"),
+        (("--instance", "ml.g6.xlarge"), "both name the machine"),
         (("--estimator", "magic"), "magic"),
         (("--service", "azure"), "azure"),
     ],
@@ -75,6 +79,42 @@ def test_options_that_cannot_be_meant_are_one_clear_line(servetune, tmp_path, ar
     assert done.returncode == 2
     assert says in done.stderr
     assert not list(tmp_path.glob("plan.*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--batch", "rows.csv", "--out", "plan.csv", "--sweep"), "not from --sweep"),
+        (("--batch", "rows.csv", "--out", "plan.csv", "--gpu", "L4"), "not from --gpu"),
+        (("--gpu", "all", "--price-per-hour", "1"), "machines have prices of their own"),
+        (("--gpu", "all", "--target", "latency"), "add --sweep"),
+        (("--gpu", "all", "--instance", "ml.g6.xlarge"), "both name machines"),
+        (("--instance", "all", "--gpu", "L40Z"), "unknown GPU 'l40z'"),
+        (("--instance", "all", "--num-gpus", "3"), "no machine to compare has 3"),
+        (("--gpu", ""), "the machine's name is empty"),
+        (("--gpu", " "), "the machine's name is empty"),
+        (("--instance", ""), "the machine's name is empty"),
+    ],
+)
+def test_no_option_is_silently_passed_over(servetune, tmp_path, arguments, says):
+    (tmp_path / "rows.csv").write_text("model,gpu,isl,osl,concurrency\n")
+    done = servetune("estimate", *(() if "--batch" in arguments else ON_H100[1:3]), *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not list(tmp_path.glob("plan.*"))
+
+
+def test_one_gpu_has_the_price_of_the_service_that_is_asked_for(servetune):
+    def usd(*arguments):
+        done = servetune("estimate", "--model", "Qwen/Qwen3-4B", *arguments, "--json")
+        node = data(done)["node"]
+        return node["price"]["usd_per_hour"]
+
+    l4 = ("--gpu", "L4")
+    assert usd(*l4, "--service", "ec2") < usd(*l4, "--service", "sagemaker") == usd(*l4)
+    assert usd(*l4, "--service", "all") == usd(*l4, "--service", "ec2")
+    named = usd("--instance", "ml.g6.xlarge", "--service", "ec2")
+    assert named == usd("--instance", "g6.xlarge")
 
 
 def test_services_are_compared_alone_and_together(servetune):
@@ -170,3 +210,51 @@ def test_drafts_that_cannot_be_are_one_clear_line(servetune, arguments, says):
     done = servetune(*ON_H100, *arguments)
     assert done.returncode == 2
     assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--draft-tokens", "100000"), "not in the range"),
+        (("--draft-tokens", "2", "--draft-method", "eagel"), "did you mean eagle"),
+    ],
+)
+def test_drafts_that_no_engine_knows_are_refused(servetune, arguments, says):
+    done = servetune(*ON_H100, *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+def test_commands_carry_all_that_the_plan_chose(servetune, tmp_path):
+    chosen = ("--draft-tokens", "3", "--draft-method", "ngram", "--draft-acceptance", "0.5")
+    stored = ("--quantization", "fp8", "--max-model-len", "4096")
+    limits = ("--constraints", "e2e_latency:p99<=60s")
+    done = servetune(*ON_H100, *chosen, *stored, *limits, "--json")
+    commands = data(done)["tune_commands"]
+    for name in ("simple", "advanced", "simulated"):
+        for said in ("num_speculative_tokens", "ngram", "quantization=fp8", "max_model_len=4096"):
+            assert said in commands[name]
+    drafting = shlex.split(commands["drafting"])
+    assert drafting[:2] == ["servetune", "simulate"]
+    played = data(servetune(*drafting[1:], "--json"))
+    assert played["status"] == "ok"
+    assert played["results"]["p99_e2e_latency_ms"] > 0
+    said = servetune(*ON_H100, *chosen, *limits).stdout
+    assert "the simulation below judges it" in said
+
+
+def test_whole_experts_are_told_to_the_engine(servetune):
+    found = data(
+        servetune(
+            "estimate",
+            *("--model", "MiniMaxAI/MiniMax-M2.5", "--gpu", "H200", "--num-gpus", "8"),
+            *("--tensor-parallel", "8", "--json"),
+        )
+    )
+    assert found["chosen"]["plan"]["expert_parallel"] is True
+    assert "enable_expert_parallel=true" in found["tune_commands"]["simple"]
+
+
+def test_intervals_are_said_in_few_digits(servetune):
+    said = servetune(*ON_H100).stdout.split("within a factor of ")[1].split(",")[0].split(" to ")
+    assert all(len(number.replace(".", "").lstrip("0")) <= 3 for number in said)

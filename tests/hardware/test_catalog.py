@@ -200,13 +200,55 @@ def test_examples_in_the_docstrings_hold():
         ("gb200_nvl72", "GB200"),
         ("RTX PRO 6000 Blackwell", "RTX PRO 6000 Server"),
         ("nvidia l40s gpu", "L40S"),
+        ("l40s_pcie", "L40S"),
+        ("L40s_PCIe_48GB", "L40S"),
+        ("h100_sxm5", "H100"),
+        ("h100-80gb-hbm3", "H100"),
+        ("nvidia-h100-mega-80gb", "H100"),
+        ("H100SXM5", "H100"),
+        ("HGX H100", "H100"),
+        ("H100 80GB PCIe", "H100-PCIe"),
+        ("H100 NVL 94GB", "H100-NVL"),
+        ("a100-sxm4-80gb", "A100-80GB"),
+        ("nvidia-tesla-a100", "A100-80GB"),
+        ("H200 141GB HBM3e", "H200"),
+        ("mi300x_oam", "MI300X"),
+        ("MI300X-192GB", "MI300X"),
+        ("b200_sxm_180gb", "B200"),
+        ("B200 192GB", "B200"),
+        ("rtx_pro_6000_blackwell_server", "RTX PRO 6000 Server"),
+        ("rtx 4090 24gb", "RTX 4090"),
+        ("a10g-24gb", "A10G"),
+        ("T4-16GB", "T4"),
+        ("AWS trn1", "Trainium1"),
+        ("ml.g6e.12xlarge", "L40S"),
+        ("ml.p5.48xlarge", "H100"),
+        ("p4d.24xlarge", "A100-40GB"),
+        ("trn1.32xlarge", "Trainium1"),
     ],
 )
 def test_words_in_another_order_or_without_meaning_find_the_device(written, name):
     assert device(written).name == name
 
 
-@pytest.mark.parametrize("written", ["", "80GB", "SXM", "A100 120GB", "H100 A100", "nvidia"])
+@pytest.mark.parametrize(
+    "written",
+    ["", "80GB", "SXM", "A100 120GB", "H100 A100", "nvidia", "pcie", "H100 64GB", "h800_pcie"],
+)
 def test_words_that_fit_no_device_or_several_are_refused(written):
     with pytest.raises(UnknownName):
         device(written)
+
+
+def test_a_device_inside_a_longer_name_is_offered():
+    with pytest.raises(UnknownName) as caught:
+        device("Standard_ND96isr_H100_v5")
+    assert "H100" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "GB" not in name])
+def test_a_device_is_found_with_its_own_memory_and_with_no_other(name):
+    stated_gib = round(device(name).memory_bytes / GIB)
+    assert device(f"{name} {stated_gib}GB").name == name
+    with pytest.raises(UnknownName):
+        device(f"{name} {3 * stated_gib}GB")

@@ -201,6 +201,8 @@ def test_32_bit_checkpoints_are_served_in_16():
         ({"hidden_size": ...}, "lacks 'hidden_size'"),
         ({"vocab_size": None}, "lacks 'vocab_size'"),
         ({"num_hidden_layers": 0}, "'num_hidden_layers' must be a whole number above zero"),
+        ({"num_hidden_layers": 10**12}, "more than any network has"),
+        ({"hidden_size": 10**12}, "more than any network has"),
         ({"num_attention_heads": -8}, "'num_attention_heads' must be"),
         ({"intermediate_size": "160"}, "'intermediate_size' must be"),
         ({"intermediate_size": 1.5}, "'intermediate_size' must be"),

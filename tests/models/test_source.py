@@ -175,3 +175,9 @@ def test_the_catalogue_is_large_and_has_the_models_of_the_demo():
     assert len(catalogue()) >= 60
     for family in ("Qwen3-4B", "Llama-3.3", "Mixtral", "gemma-3", "phi-4", "gpt-oss", "Kimi-K2"):
         assert any(family in name for name in catalogue()), family
+
+
+def test_a_configuration_nested_beyond_reading_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="cannot be read"):
+        load_shape(str(tmp_path))

@@ -9,6 +9,7 @@ from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware import detect_cpu, device
 from servetune.models import kv_bytes_per_token, load_shape, parameter_count, weight_bytes
 from servetune.plan import (
+    WIDEST_FRACTION,
     Plan,
     check_fits,
     concurrent_sequences,
@@ -16,6 +17,8 @@ from servetune.plan import (
     memory,
     rank_weights_bytes,
     resolved,
+    with_useful_places,
+    with_wider_share,
 )
 from servetune.units import GIB
 
@@ -259,3 +262,33 @@ def test_a_32_bit_plan_doubles_weights_and_cache():
 
 def test_examples_in_the_docstrings_hold():
     assert doctest.testmod(limits).failed == 0
+
+
+def test_a_share_is_widened_only_where_that_lets_the_plan_run():
+    shape, b200 = DEEPSEEK, device("B200")
+
+    def read(**fields):
+        plan = Plan(model="m", engine="sglang", max_model_len=9216, **fields)
+        return with_wider_share(plan, shape, b200)
+
+    assert read(tensor_parallel=4).gpu_memory_fraction == WIDEST_FRACTION
+    check_fits(read(tensor_parallel=4), shape, b200)
+    assert read(tensor_parallel=8).gpu_memory_fraction is None  # fits as it is
+    assert read(tensor_parallel=2).gpu_memory_fraction is None  # fits in no share
+    assert read(tensor_parallel=4, gpu_memory_fraction=0.8).gpu_memory_fraction == 0.8
+
+
+def test_places_that_no_sequence_can_fill_are_given_up():
+    l4, context_tokens = device("L4"), 2000.0
+
+    def places(count, **fields):
+        asked = plan(max_num_seqs=count, **fields)
+        return with_useful_places(asked, QWEN, l4, context_tokens).max_num_seqs
+
+    few, many, very_many = places(8), places(1000), places(100_000)
+    assert few == 8
+    assert few < many == very_many < 1000
+    held = memory(plan(max_num_seqs=many), QWEN, l4).kv_tokens
+    assert many * context_tokens <= held
+    assert memory(plan(max_num_seqs=many + 1), QWEN, l4).kv_tokens < (many + 1) * context_tokens
+    assert with_useful_places(plan(), QWEN, l4, context_tokens) == plan()

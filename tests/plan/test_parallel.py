@@ -10,6 +10,7 @@ from servetune.plan import (
     layer_share,
     possible_tensor_parallel,
     stage_layers,
+    with_whole_experts,
 )
 
 
@@ -163,3 +164,17 @@ def test_vllm_spreads_experts_over_data_parallel_engines_and_sglang_does_not():
     assert layer_share(wide, layer, MOE.hidden).experts == whole / 8
     copies = msgspec.structs.replace(wide, engine="sglang")
     assert layer_share(copies, layer, MOE.hidden).experts == whole / 2
+
+
+def test_experts_are_placed_whole_only_where_nothing_else_runs():
+    shape = load_shape("MiniMaxAI/MiniMax-M2.5", catalogue_first=True)
+
+    def read(**fields):
+        return with_whole_experts(Plan(model="m", **fields), shape)
+
+    assert read(tensor_parallel=8).expert_parallel
+    assert not read(tensor_parallel=4).expert_parallel  # divides as it is
+    assert not read(tensor_parallel=7).expert_parallel  # its heads do not divide either way
+    dense = load_shape("Qwen/Qwen3-8B", catalogue_first=True)
+    odd = Plan(model="m", tensor_parallel=3)
+    assert with_whole_experts(odd, dense) == odd

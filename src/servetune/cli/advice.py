@@ -9,28 +9,28 @@ from typing import Any
 import msgspec
 
 from servetune.cli.output import echo
-from servetune.errors import InputError, PlanError
+from servetune.errors import InputError
 from servetune.hardware import Node, Service, device_names, instances, node
 from servetune.metrics import LATENCIES, Constraint, value_of
 from servetune.models import NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.roofline import Caution, Interval, OperatingPoint, caution_of, interval_of
-from servetune.perf.sweep import LADDER, Offer, Swept, cheapest_offers, plans_of, sweep
+from servetune.perf.roofline import Caution, OperatingPoint, caution_of
+from servetune.perf.sweep import Offer, Swept, cheapest_offers
 from servetune.plan import Plan
 from servetune.trials.calibrations import KeptCalibration
-from servetune.trials.simulated import percentiles_of, simulated_results
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 from servetune.workload import Workload
 
 __all__ = [
+    "Asked",
     "Judge",
     "buying_text",
     "confidence_text",
+    "corrections",
     "judged_by_formula",
     "machines",
     "offers",
-    "ranked_plans",
-    "sweep_text",
+    "times_text",
 ]
 
 #: What an operating point says about which constraint: means only.
@@ -48,37 +48,29 @@ POINT_FIELDS = {
 STOCK_VENDORS = ("NVIDIA", "AMD")
 COUNTS = (1, 2, 4, 8)
 
-#: Leading plans that are simulated at most, where percentiles must be judged.
-MOST_SIMULATED = 100
 
-
-class Ranked(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan at its best concurrency, and how the constraints were judged.
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a choice among plans or machines is for.
 
     Attributes:
-        caution: What its times were multiplied by before the constraints judged them.
-        results: The simulator's, where percentiles had to be judged; else `None`.
-        interval: Within which factors its times are expected.
+        plan: Its unset fields are what the choice may vary.
+        limits: All must hold, with `confidence`.
+        target: `throughput` or `latency`.
+        top: How many to list.
+        tensor_parallel: The only degree allowed, if not `None`.
     """
 
-    swept: Swept
-    caution: Caution
-    results: dict[str, Any] | None = None
-    interval: Interval
-
-
-class Priced(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ranking chose from.
-
-    Attributes:
-        count: Plans times concurrencies.
-        at_face_value: How many of those hold the limits on means as predicted.
-        confidence: With which the ranked ones hold them.
-    """
-
-    count: int
-    at_face_value: int
+    plan: Plan
+    shape: NetworkShape
+    workload: Workload
+    limits: tuple[Constraint, ...] = ()
     confidence: float
+    target: str = "throughput"
+    top: int
+    tensor_parallel: int | None = None
+
+    def allows(self, plan: Plan) -> bool:
+        return self.tensor_parallel in (None, plan.tensor_parallel)
 
 
 def judged_by_formula(limits: Sequence[Constraint]) -> tuple[list[Constraint], list[Constraint]]:
@@ -119,6 +111,8 @@ class Judge:
 
     def holds(self, on: Node, plan: Plan, point: OperatingPoint) -> bool:
         """Whether a steady state holds the limits on means."""
+        if not self.means:
+            return True
         caution = self.caution(on, plan)
         return all(
             _holds(limit, getattr(point, POINT_FIELDS[limit.metric]), caution)
@@ -147,112 +141,24 @@ def _holds(limit: Constraint, value: float, caution: Caution) -> bool:
     return bool(limit.holds({limit.field: value}))
 
 
-def ranked_plans(
-    plan: Plan,
-    shape: NetworkShape,
-    on: Node,
-    workload: Workload,
-    limits: tuple[Constraint, ...],
+def machines(
+    kind: str,
+    service: str = "sagemaker",
     *,
-    confidence: float,
-    target: str,
-    top: int,
-    quantizations: Sequence[str | None],
-    calibration: Calibration | None = None,
-) -> tuple[list[Ranked], Priced]:
-    """The best plans that hold every limit, and what they were chosen from.
-
-    Of plans that differ in batch limits alone the best is kept, at the concurrency that suits
-    the target best. Percentiles are judged by simulating the leaders in order until enough
-    hold; figures that agree to three digits are simulated once.
-    """
-    judge = Judge(limits, shape, confidence, calibration)
-    plans = list(plans_of(plan, shape, on, quantizations=quantizations))
-    found = sweep(plans, shape, on, workload, concurrencies=LADDER, calibration=calibration)
-    priced = list(found)
-    holding = [swept for swept in priced if judge.holds(on, swept.plan, swept.point)]
-    order = sorted(holding, key=lambda swept: _merit(swept, target), reverse=True)
-    kept: list[Ranked] = []
-    done: set[tuple[Any, ...]] = set()
-    tried: set[tuple[Any, ...]] = set()
-    for swept in order:
-        if len(kept) == top or len(tried) == MOST_SIMULATED:
-            break
-        kind = _kind(swept.plan)
-        figures = (*kind, swept.point.concurrency, f"{swept.point.output_tokens_per_s:.3g}")
-        if kind in done or figures in tried:
-            continue
-        results = None
-        if judge.others:
-            tried.add(figures)
-            results = _simulated(swept, shape, on, workload, limits, calibration)
-            if results is None or not judge.simulated_hold(on, swept.plan, results):
-                continue  # the same plan may hold with fewer users
-        kept.append(
-            Ranked(
-                swept=swept,
-                caution=judge.caution(on, swept.plan),
-                results=results,
-                interval=interval_of(on, swept.plan, shape, calibration),
-            )
-        )
-        done.add(kind)
-    trusting = Judge(limits, shape, 0.5)
-    face_value = sum(trusting.holds(on, swept.plan, swept.point) for swept in priced)
-    return kept, Priced(count=len(priced), at_face_value=face_value, confidence=confidence)
-
-
-def _simulated(
-    swept: Swept,
-    shape: NetworkShape,
-    on: Node,
-    workload: Workload,
-    limits: tuple[Constraint, ...],
-    calibration: Calibration | None,
-) -> dict[str, Any] | None:
-    users = swept.point.concurrency
-    load = msgspec.structs.replace(
-        workload, max_concurrency=users, request_count=max(200, 8 * users)
-    )
-    try:
-        results = simulated_results(
-            swept.plan,
-            shape,
-            on,
-            load,
-            percentiles=percentiles_of(limits),
-            calibration=calibration,
-        )
-    except PlanError:
-        return None
-    rate, price = results["output_throughput"], on.price
-    if price and rate:
-        results["cost_per_million_tokens"] = price.usd_per_hour / 3600 / rate * 1e6
-    return results
-
-
-def _merit(swept: Swept, target: str) -> float:
-    return -swept.point.e2e_ms if target == "latency" else swept.point.output_tokens_per_s
-
-
-def _kind(plan: Plan) -> tuple[Any, ...]:
-    """Layout and storage: of plans that differ in batch limits alone, one is enough."""
-    return (
-        plan.tensor_parallel,
-        plan.data_parallel,
-        plan.replicas,
-        plan.quantization,
-        plan.kv_cache_dtype,
-    )
-
-
-def machines(kind: str, service: str = "sagemaker") -> list[Node]:
+    device_name: str | None = None,
+    device_count: int | None = None,
+) -> list[Node]:
     """Machines to choose from: every instance of a service, or 1 to 8 of every GPU.
 
     Args:
         kind: `instance` or `gpu`. A number of GPUs is priced as the cheapest instance with
             exactly as many, where there is one.
         service: `sagemaker`, `ec2`, or `all` for both.
+        device_name: Only machines with this device.
+        device_count: Only machines with exactly so many devices.
+
+    Raises:
+        InputError: No machine is left.
     """
     services: tuple[Service, ...] = ("sagemaker", "ec2")
     chosen = [each for each in services if service in (each, "all")]
@@ -264,12 +170,23 @@ def machines(kind: str, service: str = "sagemaker") -> list[Node]:
         found = [
             _priced_as(node(gpu=name, count=count), cheapest.get((name, count)))
             for name in device_names()
-            for count in COUNTS
+            for count in ((device_count,) if device_count else COUNTS)
         ]
+    found = [
+        one
+        for one in found
+        if device_name in (None, one.device.name) and device_count in (None, one.device_count)
+    ]
     kept = [one for one in found if one.device.vendor in STOCK_VENDORS]
     others = sorted({one.device.vendor for one in found} - {*STOCK_VENDORS, "generic"})
     if others:
         echo(f"left out, because stock vLLM does not run there: {', '.join(others)}")
+    if not kept:
+        wanted = f"{device_count or 'any number'} of {device_name or 'one GPU'}"
+        raise InputError(
+            f"no machine to compare has {wanted}",
+            hint="leave --num-gpus out, or compare --gpu all or --service all",
+        )
     return kept
 
 
@@ -294,100 +211,50 @@ def _priced_as(bare: Node, rented: Node | None) -> Node:
     return msgspec.structs.replace(bare, price=price)
 
 
-def offers(
-    plan: Plan,
-    shape: NetworkShape,
-    nodes: Sequence[Node],
-    workload: Workload,
-    limits: tuple[Constraint, ...],
-    confidence: float,
-    kept: KeptCalibration | None = None,
-) -> list[Offer]:
-    """Machines by what a million output tokens cost on them under the limits on means.
-
-    Args:
-        plan: Laid out over each machine in every way that fits.
-        shape: The network.
-        nodes: The machines.
-        workload: What is asked.
-        limits: Those on means are held; others are named and left to a simulation.
-        confidence: With which each limit must be held.
-        kept: Corrects the machines with the device that it was measured on.
+def corrections(kept: KeptCalibration | None, shape: NetworkShape) -> Mapping[str, Calibration]:
+    """What is corrected on several machines: those with the device that was measured.
 
     Raises:
         InputError: The calibration is of another model.
     """
-    calibrations = {}
-    if kept is not None:
-        if kept.model != shape.name:
-            raise InputError(
-                f"calibration '{kept.name}' is of {kept.model}, not of {shape.name}",
-                hint="leave --calibration out, or measure a trial of this model",
-            )
-        calibrations[kept.device] = kept.calibration
-        echo(f"corrected by '{kept.name}': machines with {kept.device}; all others are not")
-    judge = Judge(limits, shape, confidence)
-    corrected = Judge(limits, shape, confidence, kept.calibration if kept else None)
+    if kept is None:
+        return {}
+    if kept.model != shape.name:
+        raise InputError(
+            f"calibration '{kept.name}' is of {kept.model}, not of {shape.name}",
+            hint="leave --calibration out, or measure a trial of this model",
+        )
+    echo(f"corrected by '{kept.name}': machines with {kept.device}; all others are not")
+    return {kept.device: kept.calibration}
+
+
+def offers(
+    asked: Asked, nodes: Sequence[Node], by_device: Mapping[str, Calibration]
+) -> list[Offer]:
+    """Machines by what a million output tokens cost on them under the limits on means.
+
+    Args:
+        asked: Its plan is laid out over each machine in every way that fits. Limits on means
+            are held; others are named and left to a simulation.
+        nodes: The machines.
+        by_device: Calibrations by the name of the device that they were measured on.
+    """
+    plain = Judge(asked.limits, asked.shape, asked.confidence)
+    judges = {
+        name: Judge(asked.limits, asked.shape, asked.confidence, calibration)
+        for name, calibration in by_device.items()
+    }
 
     def holds(on: Node, swept: Swept) -> bool:
-        chosen = corrected if on.device.name in calibrations else judge
-        return chosen.holds(on, swept.plan, swept.point)
+        judge = judges.get(on.device.name, plain)
+        return asked.allows(swept.plan) and judge.holds(on, swept.plan, swept.point)
 
-    if judge.others:
-        said = ", ".join(limit.label for limit in judge.others)
+    if plain.others:
+        said = ", ".join(limit.label for limit in plain.others)
         echo(f"{said}: not judged here, a formula gives means; check with --sweep or a simulation")
     return cheapest_offers(
-        plan,
-        shape,
-        nodes,
-        workload,
-        holds=holds,
-        calibrations=calibrations,
+        asked.plan, asked.shape, nodes, asked.workload, holds=holds, calibrations=by_device
     )
-
-
-def sweep_text(
-    ranked: Sequence[Ranked], priced: Priced, on: Node, limits: Sequence[Constraint]
-) -> Iterator[str]:
-    yield f"ESTIMATE (arithmetic, nothing was run): {priced.count:,} combinations on {on.label}"
-    if not ranked:
-        if priced.at_face_value and priced.confidence > 0.5:
-            yield (
-                f"no plan holds every constraint with confidence {priced.confidence:g}; taken at "
-                f"face value {priced.at_face_value:,} combinations hold those on means: "
-                "--confidence 0.5 lists them, a measurement decides"
-            )
-        else:
-            yield "no plan holds every constraint; relax them or name a larger machine"
-        return
-    yield ""
-    yield ("   #  concurrency  out tok/s   req/s  TTFT      ITL       E2E       $/M tokens  plan")
-    for number, one in enumerate(ranked, start=1):
-        point = one.swept.point
-        yield (
-            f"{number:>4}  {point.concurrency:>11}  {format_rate(point.output_tokens_per_s):>9}  "
-            f"{format_rate(point.requests_per_s):>6}  {_times(point)}  "
-            f"{format_usd(one.swept.cost_per_million_tokens_usd):>10}  {one.swept.plan.label}"
-        )
-    widest = max((one.interval for one in ranked), key=lambda each: each.high_factor)
-    yield ""
-    yield (
-        f"Times and rates within a factor of {widest.low_factor:.3g} to {widest.high_factor:.3g}: "
-        f"{widest.basis}"
-    )
-    if limits:
-        yield ""
-        yield confidence_text([one.caution for one in ranked])
-    if any(one.results for one in ranked):
-        yield ""
-        yield "Percentiles were judged by simulating each of these in virtual time:"
-        for number, one in enumerate(ranked, start=1):
-            shown = ", ".join(
-                f"{name} p99 {format_seconds((one.results or {})[f'p99_{name}_ms'] / MS_PER_S)}"
-                for name in LATENCIES
-                if (one.results or {}).get(f"p99_{name}_ms") is not None
-            )
-            yield f"{number:>4}  {shown}"
 
 
 def confidence_text(cautions: Sequence[Caution]) -> str:
@@ -424,7 +291,7 @@ def buying_text(found: Sequence[Offer], *, top: int) -> Iterator[str]:
             f"{number:>4}  {offer.node.label:<{wide}}  "
             f"{format_usd(price.usd_per_hour if price else None):>7}  "
             f"{format_usd(offer.best.cost_per_million_tokens_usd):>10}  {point.concurrency:>11}  "
-            f"{format_rate(point.output_tokens_per_s):>9}  {_times(point)}  "
+            f"{format_rate(point.output_tokens_per_s):>9}  {times_text(point)}  "
             f"{offer.best.plan.label}"
         )
     priced = [offer for offer in usable if offer.node.price]
@@ -458,6 +325,6 @@ def _prices_text(priced: Sequence[Offer]) -> Iterator[str]:
         yield f"prices: {source}, {region}, on demand, read {date}: {listed}"
 
 
-def _times(point: OperatingPoint) -> str:
+def times_text(point: OperatingPoint) -> str:
     times_ms = (point.ttft_ms, point.itl_ms, point.e2e_ms)
     return "  ".join(f"{format_seconds(time_ms / MS_PER_S):<8}" for time_ms in times_ms)

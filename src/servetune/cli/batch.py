@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from servetune.perf import Calibration
 from servetune.perf.roofline import Run, price_runs
 from servetune.store import write_text
 from servetune.trials.calibrations import KeptCalibration
+from servetune.trials.readings import assumed
 from servetune.trials.rows import COLUMNS, answer, run_of
 from servetune.trials.second_opinion import (
     opinion_columns,
@@ -42,7 +44,11 @@ OUTPUT_COLUMNS = (
     "tpot_high_ms",
     "fits",
     "error",
+    "assumed",
 )
+#: Where cells go for which the table has no column.
+_BEYOND = "\0beyond"
+
 #: Before the name of a column that holds aiconfigurator's answer beside servetune's.
 SECOND = "aiconfigurator_"
 SECOND_COLUMNS = tuple(
@@ -77,6 +83,10 @@ def predict_rows(
         raise InputError("--batch needs --out", hint="give the file for the predictions")
     if models_dir is not None and not models_dir.is_dir():
         raise InputError(f"{models_dir} is not a folder", hint="give --models DIR")
+    if out.resolve() == source.resolve():
+        raise InputError(
+            f"--out {out} is the table itself", hint="give another file, so that no cell is lost"
+        )
     columns, rows = _table(source)
     if estimator != "servetune":
         require_installed()
@@ -96,26 +106,43 @@ def predict_rows(
         echo(f"aiconfigurator has an answer to {answered} of {len(theirs)} rows")
     carried = [name for name in columns if name not in added]
     write_text(out, _text([*carried, *added], predicted))
-    failed = sum(bool(row["error"]) for row in predicted)
-    echo(f"{len(predicted) - failed} of {len(predicted)} rows predicted; {out}")
+    answered = sum(row["tpot_ms"] != "" for row in predicted)
+    unfit = sum(row["fits"] == "false" for row in predicted)
+    echo(
+        f"{answered} of {len(predicted)} rows predicted"
+        f"{f', of which {unfit} are said not to fit' if unfit else ''}; {out}"
+    )
     return 0
 
 
 def _table(source: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and rows; what a row has beyond its columns is under `_BEYOND`."""
     try:
         with source.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            columns = [name for name in (reader.fieldnames or []) if name]
-            rows = [{k: v or "" for k, v in row.items() if k} for row in reader]
+            reader = csv.DictReader(file, restkey=_BEYOND)
+            columns = [name.strip() for name in (reader.fieldnames or [])]
+            reader.fieldnames = columns
+            rows = [
+                {k: " ".join(v) if isinstance(v, list) else v or "" for k, v in row.items()}
+                for row in reader
+            ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise StoreError(f"cannot read {source}: {error}") from None
+        raise StoreError(
+            f"cannot read {source}: {error}",
+            hint="give a table of comma-separated values in UTF-8",
+        ) from None
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
+        hint = f"columns that every row needs are {', '.join(COLUMNS)}, in small letters"
+        if len(columns) == 1 and re.search(r"[;\t|]", columns[0]):
+            hint = "separate columns by commas"
+        raise InputError(f"{source} has no column {', '.join(missing)}", hint=hint)
+    twice = sorted({name for name in columns if name and columns.count(name) > 1})
+    if twice:
         raise InputError(
-            f"{source} has no column {', '.join(missing)}",
-            hint=f"columns that every row needs are {', '.join(COLUMNS)}",
+            f"{source} has several columns {', '.join(twice)}", hint="give each its own name"
         )
-    return columns, rows
+    return [name for name in columns if name], rows
 
 
 def _shape(model: str, *, config_of: ConfigOf) -> NetworkShape:
@@ -153,7 +180,11 @@ def _predicted(
     runs: list[tuple[int, Run]] = []
     for place, row in enumerate(rows):
         with _noted(filled[place]):
-            runs.append((place, run_of(row, shape_of)))
+            if row.get(_BEYOND):
+                raise InputError("the row has more cells than the table has columns")
+            run = run_of(row, shape_of)
+            filled[place]["assumed"] = assumed(row, run)
+            runs.append((place, run))
     corrections = [_correction(kept, run) for _, run in runs]
     if kept is not None and not any(corrections):
         echo(f"no row is of {kept.model} on {kept.device} with {kept.engine}: none is corrected")
@@ -186,6 +217,7 @@ def _second(
     for row, into in zip(rows, filled, strict=True):
         with _noted(into):
             run = run_of(row, shape_of)
+            into["assumed"] = assumed(row, run)
             into.update(opinion_columns(second_opinion(run, config_of(row["model"].strip())[0])))
     return filled
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,22 @@ import msgspec
 
 from servetune.cli import advice, options
 from servetune.cli.batch import predict_rows
+from servetune.cli.estimate_commands import tune_commands
 from servetune.cli.estimate_plot import curve, require_plottable, roofline_figure, write_plot
+from servetune.cli.estimate_scope import require_read
 from servetune.cli.estimate_text import Split, estimate_text
 from servetune.cli.inputs import chosen_node
 from servetune.cli.opinions import opinion_text, side_by_side
 from servetune.cli.output import echo, print_json
+from servetune.cli.ranking import ranked_plans, sweep_text
 from servetune.errors import DoesNotFit, InputError, PlanError
-from servetune.hardware import Node
-from servetune.metrics import Constraint, parse_constraints
+from servetune.hardware import Node, device
+from servetune.metrics import parse_constraints
 from servetune.models import NetworkShape, load_shape
 from servetune.perf import Calibration
 from servetune.perf.roofline import estimate as priced
 from servetune.perf.roofline import length_moments, performance_at
-from servetune.plan import DEFAULTS, Plan, possible_tensor_parallel
+from servetune.plan import DEFAULTS, Plan, check_parallel, with_whole_experts
 from servetune.trials.calibrations import KeptCalibration, calibration_named
 from servetune.trials.second_opinion import require_installed
 from servetune.workload import SHAREGPT, Fixed, Workload
@@ -92,9 +94,8 @@ ENGINES = tuple(name for name in DEFAULTS if name != "simulated")
 @click.option(
     "--service",
     type=click.Choice(("sagemaker", "ec2", "all")),
-    default="sagemaker",
-    show_default=True,
-    help="Whose machines and prices --gpu all and --instance all compare.",
+    default=None,
+    help="Whose machines and prices. [default: sagemaker, or whose the --instance is]",
 )
 @click.option(
     "--plot",
@@ -170,7 +171,7 @@ def estimate(
     confidence: float,
     calibration_name: str | None,
     estimator: str,
-    service: str,
+    service: str | None,
     plot: Path | None,
     target: str,
     sweeping: bool,
@@ -186,14 +187,30 @@ def estimate(
     `--gpu all` and `--instance all` compare machines instead, of SageMaker or EC2 by `--service`.
     """
     kept = calibration_named(calibration_name) if calibration_name else None
-    everywhere = "all" in (gpu, instance_name)
-    several = sweeping or everywhere
-    _require_sense(plot, estimator, several=several, batch=batch_rows is not None)
+    everywhere = "all" in (_word(gpu), _word(instance_name))
+    require_read(batch=batch_rows is not None, sweeping=sweeping, everywhere=everywhere)
+    if plot is not None:
+        require_plottable(plot)
+    if estimator != "servetune":
+        require_installed()
     if batch_rows is not None:
         return predict_rows(batch_rows, batch_out, models_dir, kept=kept, estimator=estimator)
     if model is None:
         raise click.UsageError("Missing option '--model'.")
     limits = parse_constraints(constraints or "")
+    nodes = (
+        _machines(gpu, num_gpus, instance_name, service)
+        if everywhere
+        else [
+            chosen_node(
+                gpu=gpu,
+                num_gpus=num_gpus,
+                instance_name=instance_name,
+                price_per_hour_usd=price_per_hour_usd,
+                service=service,
+            )
+        ]
+    )
     shape = load_shape(model)
     lengths = SHAREGPT if dataset == "sharegpt" else Fixed(input_tokens, output_tokens)
     workload = Workload(lengths=lengths, request_count=1000, dataset=dataset)
@@ -207,54 +224,61 @@ def estimate(
         draft_method=draft_method,
         draft_acceptance_fraction=draft_acceptance_fraction,
     )
-    if everywhere:
-        nodes = advice.machines("instance" if instance_name else "gpu", service)
-        return _buying(
-            wanted,
-            shape,
-            workload,
-            limits,
-            nodes,
-            kept,
-            confidence=confidence,
-            top=top,
-            as_json=as_json,
-        )
-    node = chosen_node(
-        gpu=gpu,
-        num_gpus=num_gpus,
-        instance_name=instance_name,
-        price_per_hour_usd=price_per_hour_usd,
+    asked = advice.Asked(
+        plan=wanted,
+        shape=shape,
+        workload=workload,
+        limits=limits,
+        confidence=confidence,
+        target=target,
+        top=top,
+        tensor_parallel=tensor_parallel,
     )
-    correction = kept.require_for(shape=shape, node=node) if kept else None
-    if sweeping:
-        return _sweep(
-            wanted,
-            shape,
-            node,
-            workload,
-            limits,
-            correction,
-            confidence=confidence,
-            target=target,
-            top=top,
-            as_json=as_json,
-        )
-    degrees = (tensor_parallel,) if tensor_parallel else possible_degrees(wanted, shape, node)
+    if everywhere or sweeping:
+        roomy = msgspec.structs.replace(asked, plan=_long_enough(wanted, shape, workload))
+        choose = _sweep if sweeping else _buying
+        return choose(roomy, nodes, kept, as_json=as_json)
+    correction = kept.require_for(shape=shape, node=nodes[0]) if kept else None
+    return _one_plan(
+        asked,
+        nodes[0],
+        correction,
+        constraints=constraints,
+        estimator=estimator,
+        plot=plot,
+        as_json=as_json,
+    )
+
+
+def _one_plan(
+    asked: advice.Asked,
+    node: Node,
+    correction: Calibration | None,
+    *,
+    constraints: str | None,
+    estimator: str,
+    plot: Path | None,
+    as_json: bool,
+) -> int:
+    """Every split of the machine, the details of the best, and commands to try it."""
+    wanted, shape, workload = asked.plan, asked.shape, asked.workload
+    degrees = (
+        (asked.tensor_parallel,) if asked.tensor_parallel else possible_degrees(wanted, shape, node)
+    )
     splits = [
         Split(plan=plan, answer=priced(shape, node, plan, workload, calibration=correction))
-        for plan in (laid_out(wanted, degree, node) for degree in degrees)
+        for plan in (laid_out(wanted, shape, degree, node) for degree in degrees)
     ]
     fitting = [split for split in splits if split.answer.fits]
     if not fitting:
         _refuse(splits[-1])
     _require_room(workload, shape, wanted, fitting)
-    best = chosen_split(fitting, target)
+    best = chosen_split(fitting, asked.target)
     points = curve(best, shape, node, workload, correction)
     opinions = (
         []
         if estimator == "servetune"
-        else side_by_side(best, model, shape, node, workload, correction)
+        else side_by_side(best, wanted.model, shape, node, workload, correction)
     )
     if plot is not None:
         write_plot(plot, roofline_figure(best, points, node, shape, workload))
@@ -264,9 +288,9 @@ def estimate(
             print(line)
         return 0
     commands = (
-        tune_commands(fitting, best, model, node, workload, constraints) if engine == "vllm" else {}
+        tune_commands(fitting, best, node, workload, constraints) if wanted.engine == "vllm" else {}
     )
-    judge = advice.Judge(limits, shape, confidence, correction)
+    judge = advice.Judge(asked.limits, shape, asked.confidence, correction)
     checked = _checked(best, judge, shape, node, workload, correction)
     if as_json:
         print_json(
@@ -282,7 +306,7 @@ def estimate(
             }
         )
         return 0
-    shown = checked if limits else None
+    shown = checked if asked.limits else None
     for line in estimate_text(best, splits, node, shape, workload, shown, commands):
         print(line)
     if opinions:
@@ -292,92 +316,71 @@ def estimate(
     return 0
 
 
-def _require_sense(plot: Path | None, estimator: str, *, several: bool, batch: bool) -> None:
-    """Refuse options that contradict, before anything starts."""
-    if plot is not None:
-        require_plottable(plot)
-        if several or batch:
-            raise InputError(
-                "--plot draws one plan", hint="leave --sweep, --batch and 'all' out beside it"
-            )
-    if estimator != "servetune":
-        if several:
-            raise InputError(
-                "--estimator asks about one plan or the rows of --batch",
-                hint="leave --sweep and 'all' out beside it",
-            )
-        require_installed()
+def _word(name: str | None) -> str:
+    return (name or "").strip().lower()
+
+
+def _machines(
+    gpu: str | None, num_gpus: int | None, instance_name: str | None, service: str | None
+) -> list[Node]:
+    """The machines to compare; a GPU beside `--instance all` leaves those that hold it."""
+    if _word(instance_name) not in ("", "all"):
+        raise InputError("--gpu all and --instance both name machines", hint="give one of the two")
+    by_gpu = _word(gpu) if _word(gpu) != "all" else ""
+    return advice.machines(
+        "instance" if instance_name else "gpu",
+        service or "sagemaker",
+        device_name=device(by_gpu).name if by_gpu else None,
+        device_count=num_gpus,
+    )
 
 
 def _buying(
-    plan: Plan,
-    shape: NetworkShape,
-    workload: Workload,
-    limits: tuple[Constraint, ...],
-    nodes: Sequence[Node],
-    kept: KeptCalibration | None,
-    *,
-    confidence: float,
-    top: int,
-    as_json: bool,
+    asked: advice.Asked, nodes: Sequence[Node], kept: KeptCalibration | None, *, as_json: bool
 ) -> int:
     """Which machine for this workload at least cost; 1 when none will do."""
-    found = advice.offers(
-        _long_enough(plan, shape, workload), shape, nodes, workload, limits, confidence, kept
-    )
+    found = advice.offers(asked, nodes, advice.corrections(kept, asked.shape))
     usable = [offer for offer in found if offer.best is not None]
     if as_json:
-        print_json({"workload": workload, "confidence": confidence, "offers": usable[:top]})
+        print_json(
+            {
+                "workload": asked.workload,
+                "confidence": asked.confidence,
+                "offers": usable[: asked.top],
+            }
+        )
     else:
-        for line in advice.buying_text(found, top=top):
+        for line in advice.buying_text(found, top=asked.top):
             print(line)
-        if limits:
-            print(f"constraints on means hold with confidence {confidence:g} (--confidence)")
+        if asked.limits:
+            print(f"constraints on means hold with confidence {asked.confidence:g} (--confidence)")
     return 0 if usable else 1
 
 
 def _sweep(
-    plan: Plan,
-    shape: NetworkShape,
-    node: Node,
-    workload: Workload,
-    limits: tuple[Constraint, ...],
-    correction: Calibration | None,
-    *,
-    confidence: float,
-    target: str,
-    top: int,
-    as_json: bool,
+    asked: advice.Asked, nodes: Sequence[Node], kept: KeptCalibration | None, *, as_json: bool
 ) -> int:
-    """The best plans for this machine; 1 when none holds the constraints."""
-    quantizations = (None, "fp8") if node.device.fp8_flops else (None,)
-    ranked, priced = advice.ranked_plans(
-        _long_enough(plan, shape, workload),
-        shape,
-        node,
-        workload,
-        limits,
-        confidence=confidence,
-        target=target,
-        top=top,
-        quantizations=quantizations,
-        calibration=correction,
-    )
+    """The best plans for these machines; 1 when none holds the constraints."""
+    if len(nodes) == 1 and kept is not None:
+        kept.require_for(shape=asked.shape, node=nodes[0])
+    by_device = advice.corrections(kept, asked.shape)
+    ranked, priced = ranked_plans(asked, nodes, lambda node: by_device.get(node.device.name))
     if not priced.count:
-        _refuse_all(_long_enough(plan, shape, workload), shape, node, workload)
+        _refuse_all(asked, nodes[-1])
     if as_json:
+        where = {"node": nodes[0]} if len(nodes) == 1 else {"nodes": nodes}
         print_json(
             {
-                "node": node,
-                "workload": workload,
-                "confidence": confidence,
+                **where,
+                "workload": asked.workload,
+                "confidence": asked.confidence,
                 "priced": priced.count,
                 "at_face_value": priced.at_face_value,
                 "ranked": ranked,
             }
         )
     else:
-        for line in advice.sweep_text(ranked, priced, node, limits):
+        for line in sweep_text(ranked, priced, nodes, asked.limits):
             print(line)
     return 0 if ranked else 1
 
@@ -396,15 +399,31 @@ def _long_enough(plan: Plan, shape: NetworkShape, workload: Workload) -> Plan:
 
 
 def possible_degrees(plan: Plan, shape: NetworkShape, node: Node) -> tuple[int, ...]:
-    """Degrees of tensor parallelism that divide the model and the node's devices."""
-    degrees = possible_tensor_parallel(plan, shape, node.device_count)
-    return tuple(d for d in degrees if node.device_count % d == 0) or (1,)
+    """Degrees of tensor parallelism that divide the node's devices and the model.
+
+    Experts that do not divide are placed whole, where that lets a degree run.
+    """
+    degrees = [
+        degree for degree in range(1, node.device_count + 1) if not node.device_count % degree
+    ]
+    return tuple(
+        degree for degree in degrees if _divides(laid_out(plan, shape, degree, node), shape)
+    ) or (1,)
 
 
-def laid_out(plan: Plan, degree: int, node: Node) -> Plan:
+def _divides(plan: Plan, shape: NetworkShape) -> bool:
+    try:
+        check_parallel(plan, shape)
+    except PlanError:
+        return False
+    return True
+
+
+def laid_out(plan: Plan, shape: NetworkShape, degree: int, node: Node) -> Plan:
     """The plan at this degree, with as many copies as the devices hold."""
     copies = max(1, node.device_count // degree)
-    return msgspec.structs.replace(plan, tensor_parallel=degree, replicas=copies)
+    split = msgspec.structs.replace(plan, tensor_parallel=degree, replicas=copies)
+    return with_whole_experts(split, shape)
 
 
 def chosen_split(fitting: list[Split], target: str) -> Split:
@@ -417,68 +436,6 @@ def chosen_split(fitting: list[Split], target: str) -> Split:
         return -latency.e2e_ms if target == "latency" else throughput.output_tokens_per_s
 
     return max(fitting, key=merit)
-
-
-def tune_commands(
-    fitting: list[Split],
-    best: Split,
-    model: str,
-    node: Node,
-    workload: Workload,
-    constraints: str | None,
-) -> dict[str, str]:
-    """`servetune tune` commands to paste: a simple sweep and a wider one, real or simulated."""
-    throughput = best.answer.best_throughput
-    assert throughput is not None
-    middle = max(2, throughput.concurrency)
-    loads = sorted({max(1, middle // 2), middle, middle + middle // 2})
-    pairs = ",".join(f"({s.plan.tensor_parallel},{s.plan.replicas})" for s in fitting)
-    simple = f"tensor_parallel_size*data_parallel_size=[{pairs}]"
-    advanced = f"{simple};max_num_batched_tokens=[2048,8192,16384]"
-    if isinstance(workload.lengths, Fixed):
-        asked = (
-            f"dataset_name=random;random_input_len={workload.lengths.input_tokens};"
-            f"random_output_len={workload.lengths.output_tokens};random_range_ratio=0.95"
-        )
-    else:
-        asked = "dataset_name=sharegpt"
-    client = f"max_concurrency={_listed(loads)};num_prompts={max(1000, 2 * loads[-1])};{asked}"
-    machine = (
-        ["--instance", node.name]
-        if node.name.startswith("ml.")
-        else ["--gpu", node.device.name, "--num-gpus", str(node.device_count)]
-    )
-    limits = ["--constraints", constraints] if constraints else []
-
-    def command(engine_name: str, server: str) -> str:
-        return shlex.join(
-            [
-                "servetune",
-                "tune",
-                "--engine",
-                engine_name,
-                "--model",
-                model,
-                *machine,
-                "--server-args",
-                server,
-                "--client-args",
-                client,
-                *limits,
-                "--output-json",
-                f"results/{engine_name}.json",
-            ]
-        )
-
-    return {
-        "simple": command("vllm", simple),
-        "advanced": command("vllm", advanced),
-        "simulated": command("simulated", advanced),
-    }
-
-
-def _listed(numbers: list[int]) -> str:
-    return f"[{','.join(map(str, numbers))}]"
 
 
 def _require_room(
@@ -516,10 +473,11 @@ def _refuse(split: Split) -> None:
     )
 
 
-def _refuse_all(plan: Plan, shape: NetworkShape, node: Node, workload: Workload) -> None:
+def _refuse_all(asked: advice.Asked, node: Node) -> None:
     """Say what the widest split lacks, where no plan of a sweep could be priced."""
-    widest = laid_out(plan, possible_degrees(plan, shape, node)[-1], node)
-    split = Split(plan=widest, answer=priced(shape, node, widest, workload))
+    degree = asked.tensor_parallel or possible_degrees(asked.plan, asked.shape, node)[-1]
+    widest = laid_out(asked.plan, asked.shape, degree, node)
+    split = Split(plan=widest, answer=priced(asked.shape, node, widest, asked.workload))
     if not split.answer.fits:
         _refuse(split)
 

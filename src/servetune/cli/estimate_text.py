@@ -66,7 +66,7 @@ def estimate_text(
     )
     yield f"ESTIMATE (arithmetic, nothing was run): {shape.name} on {node.label}, {asked} tokens"
     yield ""
-    yield from _model_text(answer, shape)
+    yield from _model_text(best, shape)
     yield ""
     yield from _splits_text(splits, best)
     yield ""
@@ -75,12 +75,13 @@ def estimate_text(
     yield from _limits_text(answer)
     yield ""
     if checked is not None:
-        yield from _constraints_text(checked)
+        yield from _constraints_text(checked, commands)
         yield ""
     interval = answer.interval
+    known = "" if interval.calibrated else ", not calibrated on this machine"
     yield (
-        f"Times and rates within a factor of {interval.low_factor:g} to {interval.high_factor:g}"
-        f"{'' if interval.calibrated else ', not calibrated on this machine'}: {interval.basis}"
+        f"Times and rates within a factor of {interval.low_factor:.3g} to "
+        f"{interval.high_factor:.3g}{known}: {interval.basis}"
     )
     for note in answer.notes:
         yield f"  - {note}"
@@ -92,8 +93,9 @@ def estimate_text(
         yield f"  {command}"
 
 
-def _model_text(answer: Estimate, shape: NetworkShape) -> Iterator[str]:
-    memory = answer.memory
+def _model_text(best: Split, shape: NetworkShape) -> Iterator[str]:
+    answer, memory = best.answer, best.answer.memory
+    longest = best.plan.max_model_len or shape.max_context_tokens
     yield "Model and memory"
     active = (
         f", {format_count(answer.active_parameters)} active per token"
@@ -110,7 +112,7 @@ def _model_text(answer: Estimate, shape: NetworkShape) -> Iterator[str]:
     )
     yield (
         f"  fit                   yes: the cache of one copy holds {memory.kv_tokens:,} tokens "
-        f"(longest sequence {shape.max_context_tokens:,})"
+        f"(longest sequence {longest:,})"
     )
 
 
@@ -121,8 +123,10 @@ def _splits_text(splits: Sequence[Split], best: Split) -> Iterator[str]:
         "TTFT      ITL       E2E        $/M tokens"
     )
     for split in splits:
-        plan = f"TP{split.plan.tensor_parallel}" + (
-            f" x{split.plan.replicas}" if split.plan.replicas > 1 else ""
+        plan = (
+            f"TP{split.plan.tensor_parallel}"
+            + (" EP" if split.plan.expert_parallel else "")
+            + (f" x{split.plan.replicas}" if split.plan.replicas > 1 else "")
         )
         mark = "*" if split is best else " "
         latency, busy = split.answer.best_latency, split.answer.best_throughput
@@ -134,7 +138,10 @@ def _splits_text(splits: Sequence[Split], best: Split) -> Iterator[str]:
             f"{format_rate(busy.output_tokens_per_s):>9}  {format_rate(busy.requests_per_s):>5}   "
             f"{_times(busy)} {format_usd(split.answer.cost_per_million_output_tokens_usd):>10}"
         )
-    yield "  * the details below are of this one; xN: that many copies side by side"
+    whole = any(split.plan.expert_parallel for split in splits)
+    yield "  * the details below are of this one; xN: that many copies side by side" + (
+        "; EP: experts whole, as their columns do not divide" if whole else ""
+    )
 
 
 def _times(point: OperatingPoint) -> str:
@@ -191,7 +198,7 @@ def _limits_text(answer: Estimate) -> Iterator[str]:
     yield f"  overall               {limits.overall:,}, bound by {limits.binding}"
 
 
-def _constraints_text(checked: Mapping[str, Any]) -> Iterator[str]:
+def _constraints_text(checked: Mapping[str, Any], commands: Mapping[str, str]) -> Iterator[str]:
     yield "Under the constraints"
     if checked["judged"]:
         point = checked.get("point")
@@ -208,4 +215,7 @@ def _constraints_text(checked: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {confidence_text([checked['caution']])}"
     if checked["by_simulation_only"]:
         said = ", ".join(checked["by_simulation_only"])
-        yield f"  {said}: a formula gives means only; the simulated sweep below judges it"
+        judge = "servetune simulate"
+        if commands:
+            judge = f"the {'simulation' if 'drafting' in commands else 'simulated sweep'} below"
+        yield f"  {said}: a formula gives means only; {judge} judges it"

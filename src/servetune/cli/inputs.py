@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from servetune.cli.output import echo
 from servetune.errors import InputError, StoreError
-from servetune.hardware import Node, Price, cheapest_instance_with, instance, node
+from servetune.hardware import (
+    Node,
+    Price,
+    Service,
+    cheapest_instance_with,
+    instance,
+    instances,
+    node,
+)
 from servetune.hardware.detect import detect, detect_cpu
 from servetune.metrics import Constraint, parse_constraints
 from servetune.store import TrialRecord, latest, read_journal, read_json, require_regular
@@ -28,24 +38,28 @@ def chosen_node(
     instance_name: str | None,
     price_per_hour_usd: float | None,
     or_cpu: bool = False,
+    service: str | None = None,
 ) -> Node:
     """The machine that the options name, else the one that is here.
 
     A GPU type without an instance is priced as the cheapest instance in the catalogue
-    that holds as many; the price's source says so.
+    that holds as many; the price's source says so. A service (`sagemaker`, `ec2`, `all`) says
+    whose; SageMaker's where it does not, and whose the instance's name is.
 
     Raises:
         UnknownName: No such GPU or instance.
         InputError: Nothing is named and nothing is here, or the options contradict.
     """
-    if instance_name:
-        if gpu:
+    if instance_name is not None:
+        if gpu is not None:
             raise InputError(
                 "--gpu and --instance both name the machine", hint="give one of the two"
             )
-        found = _with_count(instance(instance_name), num_gpus)
-    elif gpu:
-        found = _priced(node(gpu=gpu, count=num_gpus or 1))
+        only = cast("Service", service) if service in ("sagemaker", "ec2") else None
+        named = instance(_not_empty(instance_name, "--instance ml.g6.12xlarge"), service=only)
+        found = _with_count(named, num_gpus)
+    elif gpu is not None:
+        found = _of_gpu(_not_empty(gpu, "--gpu L4"), num_gpus, service or "sagemaker")
     else:
         here = detect() or (detect_cpu() if or_cpu else None)
         if here is None:
@@ -110,9 +124,37 @@ def _with_count(found: Node, num_gpus: int | None) -> Node:
     return msgspec.structs.replace(found, device_count=num_gpus)
 
 
-def _priced(bare: Node) -> Node:
-    offer = cheapest_instance_with(bare.device, bare.device_count)
-    if offer is None or offer.price is None:
+def _of_gpu(name: str, num_gpus: int | None, service: str) -> Node:
+    """So many of a GPU, also as `4x L4`, which is how servetune writes it; or an instance."""
+    if name.strip().lower() in {**instances("sagemaker"), **instances("ec2")}:
+        return _with_count(instance(name), num_gpus)
+    counted = re.fullmatch(r"\s*([1-9]\d{0,3})\s*x\s*(\S.*)", name, re.IGNORECASE)
+    if counted:
+        if num_gpus not in (None, int(counted[1])):
+            raise InputError(
+                f"--gpu '{name}' and --num-gpus {num_gpus} contradict", hint="give one number"
+            )
+        name, num_gpus = counted[2], int(counted[1])
+    return _priced(node(gpu=name, count=num_gpus or 1), service)
+
+
+def _priced(bare: Node, service: str) -> Node:
+    places: tuple[Service, ...] = ("sagemaker", "ec2")
+    offers = [
+        (offer.price, offer.name)
+        for place in places
+        if service in (place, "all")
+        and (offer := cheapest_instance_with(bare.device, bare.device_count, service=place))
+        and offer.price is not None
+    ]
+    if not offers:
         return bare
-    price = msgspec.structs.replace(offer.price, source=f"{offer.name}: {offer.price.source}")
+    price, name = min(offers, key=lambda offer: offer[0].usd_per_hour)
+    price = msgspec.structs.replace(price, source=f"{name}: {price.source}")
     return msgspec.structs.replace(bare, price=price)
+
+
+def _not_empty(name: str, example: str) -> str:
+    if not name.strip():
+        raise InputError("the machine's name is empty", hint=f"name one, such as {example}")
+    return name

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from servetune.errors import UnknownName
+
 __all__ = [
     "NOT_NEGATIVE",
     "POSITIVE",
@@ -38,6 +40,34 @@ NOT_NEGATIVE = Finite(min=0)
 
 #: More devices than any node has.
 MOST_DEVICES = 1024
+
+
+#: More drafts per step than any method that vLLM knows gains by.
+MOST_DRAFTS = 64
+
+#: Who drafts, in vLLM's words (`SpeculativeMethod` of 0.32, 2026-11), which also has
+#: `<family>_mtp` for many families of models.
+DRAFT_METHODS = (
+    "ngram",
+    "ngram_gpu",
+    "suffix",
+    "mtp",
+    "eagle",
+    "eagle3",
+    "medusa",
+    "mlp_speculator",
+    "draft_model",
+    "dflash",
+    "dspark",
+)
+
+
+def _known_method(
+    _context: click.Context, _option: click.Parameter, name: str | None
+) -> str | None:
+    if name is None or name in DRAFT_METHODS or name.endswith("_mtp"):
+        return name
+    raise UnknownName("draft method", name, DRAFT_METHODS)
 
 
 def machine(command: Command) -> Command:
@@ -88,7 +118,7 @@ def drafts(command: Command) -> Command:
         (
             click.option(
                 "--draft-tokens",
-                type=click.IntRange(min=1),
+                type=click.IntRange(1, MOST_DRAFTS),
                 default=None,
                 metavar="COUNT",
                 help="Tokens drafted ahead of each step (speculative decoding).",
@@ -96,6 +126,7 @@ def drafts(command: Command) -> Command:
             click.option(
                 "--draft-method",
                 default=None,
+                callback=_known_method,
                 metavar="NAME",
                 help="Who drafts, in vLLM's words: ngram, mtp, eagle. [default: a layer, as mtp]",
             ),

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 
-from servetune.errors import UnknownName
+from servetune.errors import UnknownName, nearest
 from servetune.hardware.device import Device, Link, Node
 from servetune.hardware.own import Stamp, own_devices_path, read_devices, stamp_of
-from servetune.hardware.rows import DeviceRow, LinkRow, bundled
-from servetune.units import GB, MIB, TFLOPS
+from servetune.hardware.rows import DeviceRow, InstanceRow, LinkRow, bundled
+from servetune.units import GB, GIB, MIB, TFLOPS
 
 __all__ = ["device", "device_names", "link", "load_devices", "node"]
 
@@ -43,7 +44,8 @@ def device(name: str, *, extra_toml: Path | None = None) -> Device:
     """The device of that name or alias; letter case, spaces, dashes and maker do not count.
 
     Where no spelling fits, neither does the order of the words, nor those that tell no two
-    devices apart (`A100 80GB SXM`, `H100-SXM5`, `GB200 NVL72`).
+    devices apart (`A100 80GB SXM`, `H100-SXM5`, `GB200 NVL72`), nor a memory or form that the
+    device really has (`L40S PCIe`, `l4-24gb`). An instance's name means its device.
 
     Raises:
         UnknownName: No such device; the nearest are in the hint.
@@ -54,9 +56,18 @@ def device(name: str, *, extra_toml: Path | None = None) -> Device:
         'L4'
     """
     known = _devices(extra_toml)
-    found = known.by_spelling.get(_spelling(name)) or known.by_words.get(_words(name))
+    found = (
+        known.by_spelling.get(_spelling(name))
+        or known.by_words.get(_words(name))
+        or known.by_what_it_has(_words(name))
+    )
+    if found is None and (rented := _rented().get(name.strip().lower())):
+        found = known.by_name.get(rented)
     if found is None:
-        raise UnknownName("GPU", name, known.by_name)
+        within = [each.name for words, each in known.by_words.items() if words < _words(name)]
+        close = list(dict.fromkeys([*within, *nearest(name, known.by_name)]))[:4]
+        hint = f"did you mean {', '.join(close)}" if close else ""
+        raise UnknownName("GPU", name, known.by_name, hint=hint)
     return found
 
 
@@ -118,6 +129,19 @@ class _Devices:
             words: devices[key] for words, keys in owners.items() if len(keys) == 1 for key in keys
         }
 
+    def by_what_it_has(self, words: frozenset[str]) -> Device | None:
+        """The only device that the words name, with the memory and the form that they say."""
+        said = {word for word in words if word == "pcie" or _MEMORY.fullmatch(word)}
+        left_out = [
+            frozenset(some) for count in range(len(said)) for some in combinations(said, count + 1)
+        ]
+        fitting = {
+            found.name: found
+            for some in left_out
+            if (found := self.by_words.get(words - some)) and all(_has(found, it) for it in said)
+        }
+        return next(iter(fitting.values())) if len(fitting) == 1 else None
+
 
 def _devices(extra_toml: Path | None) -> _Devices:
     return _read(stamp_of(own_devices_path()), stamp_of(extra_toml))
@@ -147,11 +171,41 @@ def _links() -> Mapping[str, Link]:
 
 
 #: Written with a name as often as without, and never what tells two devices apart.
-_FILLING = re.compile(r"nvidia|amd|intel|sxm\d?|hbm\d?e?|gpu|tensor|core|edition|blackwell|nvl\d+")
+_FILLING = re.compile(
+    r"nvidia|amd|intel|aws|google|tesla|geforce|instinct|hgx|dgx|oam|sxm\d?|hbm\d?e?|gpu|tensor|"
+    r"core|accelerator|edition|generation|blackwell|mega|nvl\d+"
+)
+_MEMORY = re.compile(r"(\d+)(gb|gib|g)")
+_GLUED = re.compile(r"(sxm\d?|pcie|oam)")
+
+#: A device's memory as its name says it, over what the driver reports in GiB: cards that correct
+#: errors report a sixteenth less, and some names count in 10^9 bytes.
+_LEAST_SAID, _MOST_SAID = 0.97, 1.09
+
+
+def _has(found: Device, word: str) -> bool:
+    """Whether a device has this memory, or is a card where it says so."""
+    if word == "pcie":
+        return found.link.startswith("pcie")
+    said = _MEMORY.fullmatch(word)
+    assert said is not None
+    return _LEAST_SAID <= int(said[1]) * GIB / found.memory_bytes <= _MOST_SAID
+
+
+@lru_cache(maxsize=1)
+def _rented() -> Mapping[str, str]:
+    """The device's name of every bundled instance, SageMaker's and EC2's."""
+    return MappingProxyType(
+        {
+            row.name: row.device
+            for service in ("sagemaker", "ec2")
+            for row in bundled(f"{service}_instances.toml", "instance", InstanceRow)
+        }
+    )
 
 
 def _words(name: str) -> frozenset[str]:
-    words = re.split(r"[\s_-]+", name.strip().lower())
+    words = re.split(r"[\s_,()/-]+", _GLUED.sub(r" \1 ", name.strip().lower()))
     return frozenset(word for word in words if word and not _FILLING.fullmatch(word))
 
 

@@ -19,7 +19,6 @@ __all__ = [
     "e2e_latencies_s",
     "gaps_between",
     "gaps_of",
-    "gaps_only",
     "itl_gaps_s",
     "tpots_s",
     "ttfts_s",
@@ -69,6 +68,14 @@ class Arrivals(NamedTuple):
         """Place of the request that each piece belongs to, shape (pieces,)."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
+    def only(self, chosen: BoolArray) -> Arrivals:
+        """Those of the chosen requests."""
+        if chosen.all():
+            return self
+        kept = np.repeat(chosen, self.lengths)
+        tokens = None if self.tokens is None else self.tokens[kept]
+        return Arrivals(self.times_s[kept], tokens, self.lengths[chosen])
+
 
 class Gaps(NamedTuple):
     """The gaps between tokens of some requests, one request after the other.
@@ -80,6 +87,12 @@ class Gaps(NamedTuple):
 
     seconds: FloatArray
     counts: IntArray
+
+    def only(self, chosen: BoolArray) -> Gaps:
+        """Those of the chosen requests."""
+        if chosen.all():
+            return self
+        return Gaps(self.seconds[np.repeat(chosen, self.counts)], self.counts[chosen])
 
     @property
     def sums_s(self) -> FloatArray:
@@ -162,13 +175,6 @@ def gaps_of(records: Sequence[Record]) -> Gaps:
         counts[batch.start : batch.stop] = gaps.counts
         filled += len(gaps.seconds)
     return Gaps(seconds[:filled], counts)
-
-
-def gaps_only(gaps: Gaps, chosen: BoolArray) -> Gaps:
-    """The gaps of the chosen requests."""
-    if chosen.all():
-        return gaps
-    return Gaps(gaps.seconds[np.repeat(chosen, gaps.counts)], gaps.counts[chosen])
 
 
 def _with_tokens(arrivals: Arrivals) -> Arrivals:

@@ -4,9 +4,10 @@ A run begins empty and ends empty; what a user wants to know is what lies betwee
 beginning is found by MSER-5 (White, Cobb and Spratt, Winter Simulation Conference 2000):
 of all places to cut a series of numbers, in means of five, the one after which the mean is
 known best, that is, sum((x - mean)^2) / n^2 of what is left is smallest, n being its length.
-A cut counts only when what it cuts off differs from what it leaves by more than chance. It
-is looked for in three series: requests in the system and tokens that arrive, in equal
-stretches of time, and times to first token in the order of due; the last cut holds.
+A cut counts only when what it cuts off differs from what it leaves by more than chance, and
+by more than 2 %. It is looked for in three series: requests in the system and tokens that
+arrive, in equal stretches of time, and times to first token in the order of due; the last
+cut holds.
 
 The end is when the last request was sent, or before that, when the requests in the system
 fall below their level for good (conversations run out, say): the same cut from behind.
@@ -33,6 +34,8 @@ __all__ = ["Window", "mser_cut", "steady_window"]
 
 #: Fewer requests than this within say nothing about a steady state.
 LEAST_REQUESTS = 50
+#: Smaller steps than this share of what is left are no beginning.
+STEP_FRACTION = 0.02
 #: Equal stretches of time in which a run is looked at.
 STRETCHES = 500
 #: A step in the requests in the system, as a share of their level, that ends the window.
@@ -127,7 +130,9 @@ def mser_cut(values: FloatArray) -> tuple[int, bool]:
     squares = np.cumsum((means**2)[::-1])[::-1]
     spread = np.maximum(squares - sums**2 / left, 0) / left**2
     most = count // 2
-    cut = int(np.argmin(spread[: most + 1]))
+    # What a thousandth of the mean is about makes no difference: the first such place will do.
+    enough = spread[: most + 1].min() + (0.001 * float(means.mean())) ** 2 / count
+    cut = int(np.argmax(spread[: most + 1] <= enough))
     if not cut or not _differs(means[:cut], means[cut:]):
         return 0, True
     return cut * 5, cut < most
@@ -213,11 +218,12 @@ def _drift(values: FloatArray) -> float:
 
 
 def _differs(cut: FloatArray, left: FloatArray) -> bool:
-    """Whether two neighbouring stretches of a series differ by more than chance."""
+    """Whether two neighbouring stretches of a series differ by more than chance, and matter."""
     means = _means(left, DRIFT_BATCHES)
     spread = float(np.std(means, ddof=1)) * math.sqrt(len(left) / len(means))
     error = spread * math.sqrt(1 / len(cut) + 1 / len(left))
-    return abs(float(cut.mean() - left.mean())) > 3 * error
+    step = abs(float(cut.mean() - left.mean()))
+    return step > 3 * error and step > STEP_FRACTION * abs(float(left.mean()))
 
 
 def _means(values: FloatArray, count: int) -> FloatArray:

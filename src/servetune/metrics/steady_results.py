@@ -18,7 +18,7 @@ from servetune.metrics.distribution import (
 )
 from servetune.metrics.insystem import littles_law
 from servetune.metrics.intervals import rate_interval
-from servetune.metrics.latency import Arrivals, Gaps, gaps_between, gaps_only
+from servetune.metrics.latency import Arrivals, Gaps, gaps_between
 from servetune.metrics.run import Run
 from servetune.metrics.steady import Window, steady_window
 from servetune.units import MS_PER_S
@@ -40,7 +40,7 @@ def steady_results(run: Run, arrivals: Arrivals, percentiles: Sequence[float]) -
         return told
     law = littles_law(run.columns, window.start_s, window.end_s)
     rates, rate_intervals = _rates(run, arrivals, window)
-    gaps = gaps_only(gaps_between(arrivals, window.start_s, window.end_s), run.whole)
+    gaps = gaps_between(arrivals, window.start_s, window.end_s).only(run.whole)
     inside = run.answered.only(window.holds(run.answered.due_s))
     intervals = latency_intervals(inside, gaps, percentiles)
     return {
@@ -71,12 +71,11 @@ def _rates(
     """What arrived within the window per second, and how sure that is."""
     answered, good = run.answered, run.good()
     firsts_s = np.where(np.isnan(answered.first_s), answered.end_s, answered.first_s)
-    came = np.repeat(run.whole | run.cut_off, arrivals.lengths)
-    tokens = None if arrivals.tokens is None else arrivals.tokens[came]
+    arrivals = arrivals.only(run.whole | run.cut_off)
     amounts: dict[str, tuple[FloatArray, FloatArray | IntArray | None]] = {
         "request_throughput": (answered.end_s, None),
         "input_throughput": (firsts_s, answered.input_tokens),
-        "output_throughput": (arrivals.times_s[came], tokens),
+        "output_throughput": (arrivals.times_s, arrivals.tokens),
     }
     if good is not None:
         amounts["goodput"] = (answered.end_s[good], None)

@@ -25,11 +25,9 @@ from servetune.metrics.faults import failures_of, token_check, without, wrong_le
 from servetune.metrics.insystem import littles_law
 from servetune.metrics.intervals import rate_interval
 from servetune.metrics.latency import (
-    Gaps,
     arrivals_of,
     gaps_between,
     gaps_of,
-    gaps_only,
 )
 from servetune.metrics.record import Record
 from servetune.metrics.run import Run
@@ -81,12 +79,11 @@ def summarize(
     percentiles = sorted({*GRID, *further_percentiles})
     shown = sorted({*SHOWN, *further_percentiles})
     arrivals = arrivals_of(records) if extras else None
-    # Intervals want the gaps in the order of time, which the percentiles then destroy.
-    gaps, intervals = (
-        (gaps_of(run.answered_records), {})
-        if arrivals is None
-        else _with_intervals(run, gaps_only(gaps_between(arrivals), whole), shown)
-    )
+    if arrivals is None:
+        gaps, intervals = gaps_of(run.answered_records), {}
+    else:  # in the order of time, which the percentiles then destroy
+        gaps = gaps_between(arrivals).only(whole)
+        intervals = {**_rate_intervals(run), **latency_intervals(run.answered, gaps, shown)}
     results: dict[str, Any] = {
         "duration": duration_s,
         **_outcomes(run, wrong, wrong_length_fails),
@@ -98,7 +95,7 @@ def summarize(
         "token_check": token_check(records),
         "wrong_length": _wrong_length(wrong, asked_output_tokens),
     }
-    del gaps
+    del gaps  # before as many are made of the steady part
     if arrivals is not None:
         results |= {**_distributions(run), "intervals": intervals}
         law = littles_law(columns, 0.0, duration_s)
@@ -175,12 +172,6 @@ def _from_sent(answered: Columns) -> dict[str, float | None]:
         "mean_wait_before_send_ms": float(answered.wait_s.mean()) * MS_PER_S if some else None,
         "max_wait_before_send_ms": float(answered.wait_s.max()) * MS_PER_S if some else None,
     }
-
-
-def _with_intervals(
-    run: Run, gaps: Gaps, percentiles: Sequence[float]
-) -> tuple[Gaps, dict[str, list[float | None]]]:
-    return gaps, {**_rate_intervals(run), **latency_intervals(run.answered, gaps, percentiles)}
 
 
 def _distributions(run: Run) -> dict[str, Any]:

@@ -9,6 +9,11 @@ from servetune.errors import InputError
 
 __all__ = ["Keys"]
 
+#: No network has more layers (the deepest published one has 126), or any larger dimension. A slip
+#: beyond them would take hours and all memory before it showed.
+MOST_LAYERS = 10_000
+MOST = 10**10
+
 
 class Keys:
     """One table of a `config.json`, and the model's name for messages."""
@@ -86,6 +91,13 @@ class Keys:
             wanted = "a whole number above zero" if least else "a whole number, zero or more"
             raise InputError(
                 f"the configuration of '{self.name}': '{key}' must be {wanted}, got {value!r}",
+                hint="check config.json against the published one",
+            )
+        most = MOST_LAYERS if "layers" in key else MOST
+        if value > most:
+            raise InputError(
+                f"the configuration of '{self.name}': '{key}' is {value:,}, more than any network "
+                f"has ({most:,})",
                 hint="check config.json against the published one",
             )
         return value

@@ -208,8 +208,9 @@ def quantization_named(name: str) -> Quantization:
 
 
 def _part_named(lowered: str, name: str) -> Quantization:
-    scheme, _, scope = _ALIASES.get(lowered, lowered).partition("@")
-    scope = scope or "linear"
+    asked, _, asked_scope = lowered.partition("@")
+    scheme, _, scope = _ALIASES.get(asked, asked).partition("@")
+    scope = asked_scope or scope or "linear"
     if scope not in SCOPES:
         raise UnknownName("quantisation scope", scope, SCOPES)
     grouped = _GROUPED.fullmatch(scheme)

@@ -146,7 +146,7 @@ def _read_folder(folder: Path) -> Mapping[str, Any]:
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"'{path}' cannot be read: {error}", hint="check the file, or fetch the model again"
         ) from error

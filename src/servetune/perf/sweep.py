@@ -23,7 +23,7 @@ from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_m
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.plan.defaults import resolved
 from servetune.plan.limits import check_fits
-from servetune.plan.parallel import check_parallel
+from servetune.plan.parallel import check_parallel, with_whole_experts
 from servetune.plan.plan import Plan
 from servetune.workload.workload import Workload
 
@@ -68,8 +68,8 @@ def layouts(plan: Plan, shape: NetworkShape, node: Node) -> Iterator[Plan]:
     """The plan over all devices of the node, in every way that divides both.
 
     Tensor parallelism first; data-parallel attention with whole experts only where there
-    are experts; copies fill the rest. Pipelines are left to machines on which nothing else
-    fits: their stages wait for each other.
+    are experts, which are also whole where a split would cut them; copies fill the rest.
+    Pipelines are left to machines on which nothing else fits: their stages wait for each other.
     """
     count = node.device_count
     experts = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
@@ -80,13 +80,14 @@ def layouts(plan: Plan, shape: NetworkShape, node: Node) -> Iterator[Plan]:
         if experts:
             ranks += [d for d in range(2, count // tensor + 1) if count // tensor % d == 0]
         for data in ranks:
-            yield msgspec.structs.replace(
+            split = msgspec.structs.replace(
                 plan,
                 tensor_parallel=tensor,
                 data_parallel=data,
                 expert_parallel=data > 1,
                 replicas=count // (tensor * data),
             )
+            yield with_whole_experts(split, shape)
 
 
 def plans_of(

@@ -3,11 +3,14 @@
 from servetune.plan.defaults import DEFAULTS, resolved
 from servetune.plan.dialects import DIALECTS, plan_from_settings, settings_of
 from servetune.plan.limits import (
+    WIDEST_FRACTION,
     Memory,
     check_fits,
     concurrent_sequences,
     memory,
     rank_weights_bytes,
+    with_useful_places,
+    with_wider_share,
 )
 from servetune.plan.parallel import (
     check_parallel,
@@ -15,12 +18,14 @@ from servetune.plan.parallel import (
     layer_share,
     possible_tensor_parallel,
     stage_layers,
+    with_whole_experts,
 )
 from servetune.plan.plan import Plan, Setting
 
 __all__ = [
     "DEFAULTS",
     "DIALECTS",
+    "WIDEST_FRACTION",
     "Memory",
     "Plan",
     "Setting",
@@ -36,4 +41,7 @@ __all__ = [
     "resolved",
     "settings_of",
     "stage_layers",
+    "with_useful_places",
+    "with_whole_experts",
+    "with_wider_share",
 ]

@@ -16,6 +16,7 @@ Activation, graphs and runtime are estimates: engines measure them at start.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import msgspec
 
@@ -49,7 +50,21 @@ from servetune.plan.parallel import layer_share, possible_tensor_parallel, stage
 from servetune.plan.plan import Plan
 from servetune.units import GIB, MIB, format_bytes
 
-__all__ = ["Memory", "check_fits", "concurrent_sequences", "memory", "rank_weights_bytes"]
+__all__ = [
+    "WIDEST_FRACTION",
+    "Memory",
+    "check_fits",
+    "concurrent_sequences",
+    "memory",
+    "rank_weights_bytes",
+    "with_useful_places",
+    "with_wider_share",
+]
+
+#: The largest share of memory that a run is taken to have given its engine where its own default
+#: would not have held the weights. An assumption: DeepSeek-R1 in fp8 was served by four B200
+#: (four rows of silicon_dev, 2026), which takes 0.93 or more; 0.95 leaves room for the driver.
+WIDEST_FRACTION = 0.95
 
 #: What CUDA does not hand out of the driver's total: 0.4 GiB and 0.2%. From the "total
 #: capacity" in public out-of-memory messages against nvidia-smi, 2026-11: T4 14.56 of 15.00
@@ -241,6 +256,60 @@ def check_fits(
     return found
 
 
+def with_wider_share(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
+    """The plan, with `gpu_memory_fraction` raised where only that lets it run.
+
+    An engine's default share is a caution; who must hold large weights asks for more. A plan
+    that names its share, that fits as it is, or that would not fit either way comes back as
+    it is.
+    """
+    if plan.gpu_memory_fraction is not None or _holds(plan, shape, device):
+        return plan
+    wider = msgspec.structs.replace(plan, gpu_memory_fraction=WIDEST_FRACTION)
+    return wider if _holds(wider, shape, device) else plan
+
+
+def with_useful_places(
+    plan: Plan, shape: NetworkShape, device: Device, context_tokens: float
+) -> Plan:
+    """The plan with no more places than sequences that a step or the cache can take.
+
+    Every place takes memory from the cache (its logits, its part of a step), so places that no
+    sequence can fill only lower how many run. Whoever asks for as many as there are users means
+    as many as there is room for.
+
+    Args:
+        plan: With its `max_num_seqs`.
+        shape: The network.
+        device: Where.
+        context_tokens: What a sequence takes of the cache, on average.
+    """
+    if plan.max_num_seqs is None:
+        return plan
+    budget = resolved(plan, shape, device).max_num_batched_tokens or plan.max_num_seqs
+
+    def with_places(count: int) -> Plan:
+        return msgspec.structs.replace(plan, max_num_seqs=count)
+
+    def filled(count: int) -> bool:
+        held = memory(with_places(count), shape, device).kv_tokens_at(context_tokens)
+        return held >= count * context_tokens
+
+    low, high = 1, min(plan.max_num_seqs, budget)
+    if filled(high):
+        return with_places(high)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if filled(middle) else (low, middle - 1)
+    return with_places(low)
+
+
+def _holds(plan: Plan, shape: NetworkShape, device: Device) -> bool:
+    """Whether weights, working memory and one longest sequence fit."""
+    filled = resolved(plan, shape, device)
+    return _fits(filled, shape, device)
+
+
 def _check_limits(plan: Plan, shape: NetworkShape) -> None:
     """Refuse what vLLM refuses at start (`SchedulerConfig`, `ModelConfig`, 2026-11)."""
     tokens, sequences = plan.max_num_batched_tokens or 1, plan.max_num_seqs or 1
@@ -330,8 +399,24 @@ def _mixer_width(mixer: Mixer | None, ways: int) -> float:
     return (2 * mixer.heads + 2 * max(ways, mixer.kv_heads)) * mixer.head_dim / ways
 
 
-def _stages(plan: Plan, shape: NetworkShape) -> list[tuple[tuple[Layer, ...], float]]:
+def _stages(plan: Plan, shape: NetworkShape) -> tuple[tuple[tuple[Layer, ...], float], ...]:
     """Layers of each pipeline stage, and the weights on each of its devices."""
+    # Only what splits or stores weights: plans that differ in batch limits share the answer.
+    split = Plan(
+        model="",
+        engine=plan.engine,
+        tensor_parallel=plan.tensor_parallel,
+        pipeline_parallel=plan.pipeline_parallel,
+        data_parallel=plan.data_parallel,
+        expert_parallel=plan.expert_parallel,
+        dtype=plan.dtype,
+        quantization=plan.quantization,
+    )
+    return _weighed_stages(split, shape)
+
+
+@lru_cache(maxsize=1024)
+def _weighed_stages(plan: Plan, shape: NetworkShape) -> tuple[tuple[tuple[Layer, ...], float], ...]:
     storage = effective_quantization(shape.quantization, plan.quantization)
     plain_bytes = _plain_bytes(plan, shape)
     embedding_bytes = embedding_parameter_count(shape) * plain_bytes / plan.tensor_parallel
@@ -359,7 +444,7 @@ def _stages(plan: Plan, shape: NetworkShape) -> list[tuple[tuple[Layer, ...], fl
             elif last > 0:
                 weights_bytes += embedding_bytes
         found.append((layers, weights_bytes))
-    return found
+    return tuple(found)
 
 
 def _stage_kv_bytes_per_token(plan: Plan, shape: NetworkShape, layers: tuple[Layer, ...]) -> float:

@@ -40,6 +40,7 @@ __all__ = [
     "layer_share",
     "possible_tensor_parallel",
     "stage_layers",
+    "with_whole_experts",
 ]
 
 #: Columns of one block of `fp8_block` weights: a split may not cut through one.
@@ -81,6 +82,27 @@ def possible_tensor_parallel(plan: Plan, shape: NetworkShape, device_limit: int)
         if next(_obstacles(msgspec.structs.replace(plan, tensor_parallel=degree), shape), None)
         is None
     )
+
+
+def with_whole_experts(plan: Plan, shape: NetworkShape) -> Plan:
+    """The plan, its experts placed whole where the network allows it only so.
+
+    Columns of an expert that the devices do not divide, or whose fp8 blocks a split would cut,
+    stop an engine at start; whoever runs such a network on so many devices turns expert
+    parallelism on (MiniMax-M2 on 8: vLLM's recipe for it, 2025-11). Any other plan comes back
+    as it is.
+
+    Example:
+        >>> from servetune.models import load_shape
+        >>> shape = load_shape("MiniMaxAI/MiniMax-M2.5", catalogue_first=True)
+        >>> [with_whole_experts(Plan(model="m", tensor_parallel=t), shape).expert_parallel
+        ...  for t in (4, 8)]
+        [False, True]
+    """
+    if plan.expert_parallel or next(_obstacles(plan, shape), None) is None:
+        return plan
+    whole = msgspec.structs.replace(plan, expert_parallel=True)
+    return whole if next(_obstacles(whole, shape), None) is None else plan
 
 
 def stage_layers(plan: Plan, shape: NetworkShape) -> tuple[tuple[Layer, ...], ...]:

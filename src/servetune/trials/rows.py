@@ -19,8 +19,8 @@ from servetune.errors import InputError, UnknownName
 from servetune.hardware import Device, device, node
 from servetune.models import ExpertFeedForward, LatentAttention, NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.roofline import PricedRun, Run, interval_of
-from servetune.plan import Plan
+from servetune.perf.roofline import PricedRun, Run, interval_of, length_moments
+from servetune.plan import Plan, with_useful_places, with_whole_experts, with_wider_share
 from servetune.workload import UniformRange
 
 __all__ = ["COLUMNS", "answer", "run_of", "stored_as"]
@@ -104,15 +104,24 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
         draft_method="mtp" if drafts else None,
         draft_acceptance_fraction=_ACCEPTANCE if drafts else None,
     )
+    # It was run, so as an engine can: `readings` says what of this the row did not.
+    lengths = UniformRange(prompt, output, RANGE_RATIO)
+    plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
+    plan = with_useful_places(plan, shape, gpu, _context_tokens(lengths))
     return Run(
         shape=shape,
-        node=node(gpu=gpu.name, count=plan.device_count),
+        node=node(gpu=gpu, count=plan.device_count),
         plan=plan,
-        lengths=UniformRange(prompt, output, RANGE_RATIO),
+        lengths=lengths,
         concurrency=concurrency,
         request_count=REQUESTS_PER_USER * concurrency,
         engine=engine,
     )
+
+
+@functools.cache
+def _context_tokens(lengths: UniformRange) -> float:
+    return length_moments(lengths).context_tokens
 
 
 def _caches_in_fp8(engine: str, storage: str, gpu: Device) -> bool:
@@ -193,7 +202,7 @@ def answer(run: Run, priced: PricedRun, calibration: Calibration | None = None) 
         "tpot_low_ms": _rounded(point.tpot_ms * band.low_factor),
         "tpot_high_ms": _rounded(point.tpot_ms * band.high_factor),
         "fits": "false" if priced.misfit else "true",
-        "error": "",
+        "error": priced.misfit or "",
     }
 
 

@@ -15,7 +15,7 @@ from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.laws import Stack, columns_of
 from servetune.perf.roofline.ops import Operations, operations
 from servetune.perf.roofline.steady import LengthMoments, length_moments
-from servetune.plan import Plan, check_fits, check_parallel, resolved
+from servetune.plan import Plan, check_fits, check_parallel, memory, resolved
 from servetune.workload.lengths import Lengths
 
 __all__ = ["PricedRun", "Run", "closed_loops", "price_runs"]
@@ -54,8 +54,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run's point, and why the plan is said not to fit, if so.
 
-    A plan that does not fit is priced as if its cache had room for all: whoever has run it
-    knows better than our account of memory.
+    A plan that does not fit is priced all the same, because whoever has run it knows better than
+    our account of memory: with the cache that the whole device would leave, or with room for
+    all where the weights alone are larger than it.
     """
 
     point: RunPoint
@@ -132,5 +133,15 @@ def _cache(plan: Plan, run: Run, context_tokens: float) -> tuple[float, str | No
         check_parallel(plan, run.shape, run.node)
         divided = check_fits(plan, run.shape, run.node.device)
     except PlanError as error:
-        return float("inf"), error.message
+        why = f"{error.message}; {error.hint}" if error.hint else error.message
+        return _cache_all_the_same(plan, run, context_tokens), why
     return divided.kv_tokens_at(context_tokens), None
+
+
+def _cache_all_the_same(plan: Plan, run: Run, context_tokens: float) -> float:
+    """Tokens that the cache would hold if the engine had all the memory; at least one request."""
+    everything = msgspec.structs.replace(plan, gpu_memory_fraction=1.0)
+    divided = memory(everything, run.shape, run.node.device)
+    if divided.weights_bytes >= divided.usable_bytes:
+        return float("inf")
+    return max(context_tokens, divided.kv_tokens_at(context_tokens))

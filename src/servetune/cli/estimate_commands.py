@@ -1,0 +1,128 @@
+"""Commands to paste after an estimate: the plan it is about, tuned, simulated or both."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import msgspec
+
+from servetune.cli.estimate_text import Split
+from servetune.hardware import Node, instances
+from servetune.plan import Plan, settings_of
+from servetune.workload import Fixed, Workload
+
+__all__ = ["tune_commands"]
+
+#: Axes of the sweep; everything else that the plan chose stays as it is.
+_SWEPT = ("tensor_parallel_size", "data_parallel_size")
+
+
+def tune_commands(
+    fitting: Sequence[Split],
+    best: Split,
+    node: Node,
+    workload: Workload,
+    constraints: str | None,
+) -> dict[str, str]:
+    """`servetune tune`: a simple sweep and a wider one, real or simulated.
+
+    Where tokens are drafted, `drafting` plays the best plan with the acceptance that was given:
+    a sweep starts engines, which take no such number.
+    """
+    throughput = best.answer.best_throughput
+    assert throughput is not None
+    middle = max(2, throughput.concurrency)
+    loads = sorted({max(1, middle // 2), middle, middle + middle // 2})
+    alike = [s.plan for s in fitting if s.plan.expert_parallel == best.plan.expert_parallel]
+    pairs = ",".join(f"({plan.tensor_parallel},{plan.replicas})" for plan in alike)
+    simple = f"tensor_parallel_size*data_parallel_size=[{pairs}]{_fixed(best.plan)}"
+    advanced = f"{simple};max_num_batched_tokens=[2048,8192,16384]"
+    asked = _client_lengths(workload)
+    client = f"max_concurrency={_listed(loads)};num_prompts={max(1000, 2 * loads[-1])};{asked}"
+    model = ["--model", best.plan.model]
+    machine = _machine(node)
+    limits = ["--constraints", constraints] if constraints else []
+
+    def tune(engine_name: str, server: str) -> str:
+        arguments = ["servetune", "tune", "--engine", engine_name, *model, *machine]
+        arguments += ["--server-args", server, "--client-args", client, *limits]
+        return shlex.join([*arguments, "--output-json", f"results/{engine_name}.json"])
+
+    commands = {
+        "simple": tune("vllm", simple),
+        "advanced": tune("vllm", advanced),
+        "simulated": tune("simulated", advanced),
+    }
+    if best.plan.draft_tokens is not None:
+        load = f"max_concurrency={middle};num_prompts={max(1000, 2 * middle)};{asked}"
+        commands["drafting"] = shlex.join(
+            [
+                "servetune",
+                "simulate",
+                *model,
+                *machine,
+                *_plan_options(best.plan),
+                "--client-args",
+                load,
+                *limits,
+            ]
+        )
+    return commands
+
+
+def _fixed(plan: Plan) -> str:
+    """What the plan chose besides its degrees, as items of a sweep."""
+    alone = msgspec.structs.replace(plan, pipeline_parallel=1, data_parallel=1)
+    said = {name: value for name, value in settings_of(alone).items() if name not in _SWEPT}
+    return "".join(f";{name}={_scalar(value)}" for name, value in said.items())
+
+
+def _scalar(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _client_lengths(workload: Workload) -> str:
+    if not isinstance(workload.lengths, Fixed):
+        return "dataset_name=sharegpt"
+    return (
+        f"dataset_name=random;random_input_len={workload.lengths.input_tokens};"
+        f"random_output_len={workload.lengths.output_tokens};random_range_ratio=0.95"
+    )
+
+
+def _machine(node: Node) -> list[str]:
+    for service in ("sagemaker", "ec2"):
+        rented = instances(service).get(node.name)
+        if rented is not None:
+            count = ["--num-gpus", str(node.device_count)]
+            return [
+                "--instance",
+                node.name,
+                *(count if rented.device_count != node.device_count else []),
+            ]
+    return ["--gpu", node.device.name, "--num-gpus", str(node.device_count)]
+
+
+def _plan_options(plan: Plan) -> list[str]:
+    """The plan in the words of `servetune simulate`."""
+    said = {
+        "--tensor-parallel": plan.tensor_parallel,
+        "--replicas": plan.replicas if plan.replicas > 1 else None,
+        "--quantization": plan.quantization,
+        "--kv-cache-dtype": plan.kv_cache_dtype,
+        "--max-model-len": plan.max_model_len,
+        "--draft-tokens": plan.draft_tokens,
+        "--draft-method": plan.draft_method,
+        "--draft-acceptance": plan.draft_acceptance_fraction,
+    }
+    options: list[str] = []
+    for name, value in said.items():
+        options += [] if value is None else [name, str(value)]
+    return options + (
+        ["--server-args", "enable_expert_parallel=true"] if plan.expert_parallel else []
+    )
+
+
+def _listed(numbers: list[int]) -> str:
+    return f"[{','.join(map(str, numbers))}]"

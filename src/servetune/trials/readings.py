@@ -1,0 +1,41 @@
+"""What a table's row does not say, and how it was read so that an engine could run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from servetune.perf.roofline import Run
+from servetune.plan import WIDEST_FRACTION
+
+__all__ = ["assumed"]
+
+#: How a table calls one kind of server that does both; `static` batches are such runs too.
+_TOGETHER = ("", "agg", "aggregated", "ifb", "static")
+_APART = ("disagg", "disaggregated", "pd")
+
+
+def assumed(row: Mapping[str, str], run: Run) -> str:
+    """How the run differs from the row's own words, for a reader; empty where it does not."""
+    return "; ".join(_readings(row, run))
+
+
+def _readings(row: Mapping[str, str], run: Run) -> Iterator[str]:
+    plan = run.plan
+    if plan.expert_parallel and row.get("moe_ep", "").strip() in ("", "1", "1.0"):
+        yield (
+            "experts whole on their devices (expert parallelism): split over "
+            f"{plan.tensor_parallel * plan.data_parallel} they would not divide"
+        )
+    if plan.gpu_memory_fraction is not None:
+        yield (
+            f"engine's share of memory {WIDEST_FRACTION:g}: its default does not hold the weights "
+            "and one request"
+        )
+    mode = row.get("mode", "").strip().lower()
+    if mode in _APART:
+        yield (
+            f"mode {mode}: priced as one kind of server, as the row does not say which devices "
+            "compute prompts; servetune simulate --prefill-replicas plays them apart"
+        )
+    elif mode not in _TOGETHER:
+        yield f"mode {mode} is not known: priced as one kind of server"
