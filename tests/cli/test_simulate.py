@@ -254,3 +254,31 @@ def test_prompts_may_be_computed_by_copies_of_their_own(servetune, tmp_path):
     one = servetune(*PLAN, "--prefill-replicas", "1", *load)
     refused(one, "needs 2 devices (one replica, and 1 for prompts)")
     refused(servetune(*cards, "--kv-link", "node", *load), "no cache travels")
+
+
+@pytest.mark.parametrize(
+    ("law", "answered"),
+    [
+        ("kind=gamma,rate_per_s=4,burstiness=0.5", (60, 180)),
+        ("kind=mmpp,rates_per_s=[2,20],dwell_s=[9,3]", (20, 400)),
+        ("kind=piecewise,steps=[(10,2),(10,0),(10,8)]", (60, 140)),
+        ("kind=ramp,from_per_s=1,to_per_s=9,over_s=30,gaps=even", (140, 151)),
+        ("kind=sine,mean_per_s=4,amplitude_per_s=3,period_s=30", (70, 170)),
+        ("kind=scheduled,times_s=[0,0.5,3]", (3, 3)),
+    ],
+)
+def test_every_law_of_arrivals_is_played(servetune, law, answered):
+    done = servetune(*PLAN, "--arrivals", law, "--duration", "30", *SHORT, "--json")
+    record = data(done)
+    results = record["results"]
+    least, most = answered
+    assert least <= results["completed"] + results["server"]["unfinished"] <= most
+    assert record["config"]["client_args"]["arrivals"] == law
+
+
+def test_the_table_names_the_law_and_a_mistake_its_place(servetune):
+    law = "kind=gamma,rate_per_s=4,burstiness=0.5"
+    done = servetune(*PLAN, "--arrivals", law, "--requests", "10", *SHORT)
+    assert law in done.stdout.replace("\n", "")
+    wrong = servetune(*PLAN, "--arrivals", "kind=gamma,rate=4", *SHORT)
+    refused(wrong, "kind=gamma has no 'rate', at character 12")

@@ -24,12 +24,15 @@ from servetune.search import Axis, Space, parse_settings
 from servetune.store import Artifacts, Journal, write_requests
 from servetune.trials import Run, Trial, observed_of, played, trials_of, with_fields
 from servetune.trials.calibrations import calibration_named
-from servetune.workload import CLIENT_ARGS, Trace
+from servetune.workload import CLIENT_ARGS, Trace, format_arrivals
 
 __all__ = ["simulate"]
 
 #: Name of the files in `--out`.
 STEM = "simulated"
+
+#: Characters of a law of arrivals in a heading; a schedule has no end of them.
+_MOST_SHOWN = 80
 
 
 @click.command(cls=Servable)
@@ -86,9 +89,10 @@ STEM = "simulated"
 )
 @click.option(
     "--arrivals",
-    type=click.Choice(("poisson", "constant")),
     default=None,
-    help="How they come at that rate. [default: poisson]",
+    metavar="LAW",
+    help="How they come at that rate: poisson (the default), constant, or any law in full, such "
+    "as kind=gamma,rate_per_s=4,burstiness=0.5 (docs/guides/arrivals.md).",
 )
 @click.option(
     "--trace",
@@ -358,12 +362,11 @@ def _joined(space: Space, side: str, chosen: Mapping[str, Any]) -> dict[str, Any
 
 
 def _require_arrivals(client: Mapping[str, Any]) -> None:
-    if not {"max_concurrency", "request_rate"} & client.keys() and (
-        client.get("dataset_name") != "trace"
-    ):
+    said = {"max_concurrency", "request_rate", "arrivals"} & client.keys()
+    if not said and client.get("dataset_name") != "trace":
         raise InputError(
             "nothing says when requests come",
-            hint="give --concurrency 32, --rate 4 or --trace FILE",
+            hint="give --concurrency 32, --rate 4, --arrivals kind=... or --trace FILE",
         )
     if client.get("dataset_name") not in ("trace", "sharegpt"):
         return
@@ -432,6 +435,9 @@ def _load_text(trial: Trial) -> str:
     if workload.dataset == "trace":
         how = f"trace {args['dataset_path']}"
         how += f", times x {args['time_scale']:g}" if "time_scale" in args else ""
+    elif "=" in args.get("arrivals", ""):
+        how = format_arrivals(workload.arrivals)
+        how = how if len(how) <= _MOST_SHOWN else f"{how[:_MOST_SHOWN]}..."
     elif "request_rate" in args and not workload.closed_loop:
         how = f"{args['request_rate']:g} requests/s, {args.get('arrivals', 'poisson')}"
     else:

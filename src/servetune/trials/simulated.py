@@ -129,9 +129,13 @@ def _filled(workload: Workload) -> Workload:
                 hint="say how many users there are, how many requests, or at which rate they come",
             )
         return _with_requests(workload, max(workload.request_count, 4 * users))
-    mean = arrivals.rate_per_s * duration_s
-    # Six standard deviations of a Poisson count; what is due too late is left out anyway.
-    return _with_requests(workload, math.ceil(mean + 6 * math.sqrt(mean) + 10))
+    rate_per_s = arrivals.mean_rate_per_s(duration_s)
+    assert rate_per_s is not None  # only closed loops have none
+    mean, dispersion = rate_per_s * duration_s, arrivals.dispersion
+    # Six standard deviations of the count, and what a law with rare long gaps counts beyond
+    # its rate from a start at an arrival; what is due too late is left out anyway.
+    surplus = 6 * math.sqrt(mean * max(1.0, dispersion)) + dispersion + 10
+    return _with_requests(workload, math.ceil(mean + surplus))
 
 
 def _with_requests(workload: Workload, count: int) -> Workload:

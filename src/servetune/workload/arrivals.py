@@ -1,19 +1,69 @@
-"""When requests arrive: laws of due times, drawn from a generator that is passed in."""
+"""When requests arrive: laws of due times, drawn from a generator that is passed in.
+
+Laws whose rate moves (`Piecewise`, `Ramp`, `Sine`) are exact: gaps of rate one are drawn and
+carried through the inverse of the expected count Λ(t), the integral of the rate. Exponential
+gaps become a Poisson process of that rate, equal gaps one arrival whenever Λ grows by one.
+
+    kind          what it is                                    dispersion of counts
+    all_at_once   all due at the start: a closed loop           -
+    constant      equal gaps                                    0
+    poisson       exponential gaps                              1
+    gamma         gamma gaps, as vLLM's burstiness              1 / burstiness
+    mmpp          Poisson with a rate that jumps at random      above 1
+    piecewise     one rate after another                        1, or 0 if even
+    ramp          from one rate to another, then hold           1, or 0 if even
+    sine          a day's curve                                 1, or 0 if even
+    scheduled     times that were seen                          -
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bisect
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from servetune.errors import InputError
 
-__all__ = ["AllAtOnce", "Arrivals", "Constant", "Poisson", "Scheduled"]
+__all__ = [
+    "LAWS",
+    "AllAtOnce",
+    "Arrivals",
+    "Constant",
+    "Gamma",
+    "MarkovBursts",
+    "Piecewise",
+    "Poisson",
+    "Ramp",
+    "Scheduled",
+    "Sine",
+]
+
+_Times = NDArray[np.float64]
+
+Gaps = Literal["poisson", "even"]
+"""How arrivals lie around a rate that moves: at random, or as evenly as it allows."""
+
+_BLOCK = 4096  # gaps drawn at once; more only costs memory
 
 
-class AllAtOnce(msgspec.Struct, frozen=True, tag_field="kind", tag="all_at_once"):
+class AllAtOnce(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="all_at_once"
+):
     """Every request is due at the start; with a concurrency limit this is a closed loop."""
+
+    @property
+    def dispersion(self) -> float:
+        return 0.0
+
+    def mean_rate_per_s(self, duration_s: float) -> float | None:
+        """`None`: the answers set the rate."""
+        return None
 
     def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield due times in seconds from the start of the run, without end."""
@@ -21,13 +71,22 @@ class AllAtOnce(msgspec.Struct, frozen=True, tag_field="kind", tag="all_at_once"
             yield 0.0
 
 
-class Constant(msgspec.Struct, frozen=True, tag_field="kind", tag="constant"):
+class Constant(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="constant"
+):
     """Equal gaps."""
 
     rate_per_s: float
 
     def __post_init__(self) -> None:
         _require_rate(self.rate_per_s)
+
+    @property
+    def dispersion(self) -> float:
+        return 0.0
+
+    def mean_rate_per_s(self, duration_s: float) -> float | None:
+        return self.rate_per_s
 
     def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield due times in seconds from the start of the run, without end."""
@@ -37,13 +96,22 @@ class Constant(msgspec.Struct, frozen=True, tag_field="kind", tag="constant"):
             count += 1
 
 
-class Poisson(msgspec.Struct, frozen=True, tag_field="kind", tag="poisson"):
+class Poisson(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="poisson"
+):
     """Independent exponential gaps (coefficient of variation 1)."""
 
     rate_per_s: float
 
     def __post_init__(self) -> None:
         _require_rate(self.rate_per_s)
+
+    @property
+    def dispersion(self) -> float:
+        return 1.0
+
+    def mean_rate_per_s(self, duration_s: float) -> float | None:
+        return self.rate_per_s
 
     def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield due times in seconds from the start of the run, without end."""
@@ -53,22 +121,408 @@ class Poisson(msgspec.Struct, frozen=True, tag_field="kind", tag="poisson"):
             yield due_s
 
 
-class Scheduled(msgspec.Struct, frozen=True, tag_field="kind", tag="scheduled"):
-    """Times that were seen, such as a trace's; they end."""
+class Gamma(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="gamma"):
+    """Independent gamma gaps, in the words of `vllm bench serve --burstiness`.
+
+    The gaps' shape is `burstiness` and their mean 1 / rate, so their coefficient of variation
+    is 1 / sqrt(burstiness): 1 is Poisson, less comes in bursts, more is smoother. Unlike vLLM
+    the times are left as drawn, not stretched until the last one fits the rate.
+    """
+
+    rate_per_s: float
+    burstiness: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require_rate(self.rate_per_s)
+        _require_positive("burstiness", self.burstiness, "kind=constant has no bursts at all")
+
+    @property
+    def dispersion(self) -> float:
+        return 1 / self.burstiness
+
+    def mean_rate_per_s(self, duration_s: float) -> float | None:
+        return self.rate_per_s
+
+    def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield due times in seconds from the start of the run, without end."""
+        scale_s = 1 / (self.rate_per_s * self.burstiness)
+        due_s = 0.0
+        while True:
+            due_s += float(rng.gamma(self.burstiness, scale_s))
+            yield due_s
+
+
+class MarkovBursts(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="mmpp"
+):
+    """A Poisson process whose rate jumps between states (Markov-modulated).
+
+    A state lasts an exponential time and is followed by any other with equal chance. The run
+    begins in a state drawn by the share of time that each has, so the law is the same at
+    every moment and its mean rate is the dwell times' average of the rates.
+
+    Attributes:
+        rates_per_s: Of each state; 0 is silence.
+        dwell_s: Mean time in each.
+
+    Example:
+        >>> MarkovBursts((2.0, 40.0), (9.0, 1.0)).mean_rate_per_s(60)
+        5.8
+    """
+
+    rates_per_s: tuple[float, ...]
+    dwell_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.rates_per_s) < 2:
+            raise InputError(
+                "rates_per_s needs two states or more", hint="one rate is kind=poisson"
+            )
+        if len(self.dwell_s) != len(self.rates_per_s):
+            raise InputError(
+                f"dwell_s has {len(self.dwell_s)} times for {len(self.rates_per_s)} rates",
+                hint="each state has one rate and one mean dwell time",
+            )
+        _require_rates("rates_per_s", self.rates_per_s)
+        for dwell_s in self.dwell_s:
+            _require_positive("dwell_s", dwell_s, "it is the mean time in a state")
+
+    @property
+    def dispersion(self) -> float:
+        """Variance over mean of counts in long windows, more than in any shorter one.
+
+        1 + 2/λ Σ π_i λ_i (D λ)_i with the deviation matrix D = (Π - Q)^-1 - Π of the states'
+        generator Q. The states' chain is reversible, so counts in windows never correlate
+        negatively and the limit is approached from below.
+        """
+        rates, dwell_s = np.asarray(self.rates_per_s), np.asarray(self.dwell_s)
+        shares = dwell_s / dwell_s.sum()
+        states = len(rates)
+        generator = np.repeat(1 / (dwell_s * (states - 1)), states).reshape(states, states)
+        np.fill_diagonal(generator, -1 / dwell_s)
+        stationary = np.tile(shares, (states, 1))
+        deviation = np.linalg.inv(stationary - generator) - stationary
+        return float(1 + 2 * (shares * rates) @ (deviation @ rates) / (shares @ rates))
+
+    def mean_rate_per_s(self, duration_s: float) -> float | None:
+        pairs = zip(self.rates_per_s, self.dwell_s, strict=True)
+        return sum(rate * dwell_s for rate, dwell_s in pairs) / sum(self.dwell_s)
+
+    def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield due times in seconds from the start of the run, without end."""
+        states = len(self.rates_per_s)
+        state = int(rng.choice(states, p=np.asarray(self.dwell_s) / sum(self.dwell_s)))
+        begins_s = 0.0
+        while True:
+            ends_s = begins_s + float(rng.exponential(self.dwell_s[state]))
+            rate = self.rates_per_s[state]
+            due_s = begins_s
+            while rate:
+                # What is left of a gap at a jump is forgotten: exponential gaps have no memory.
+                due_s += float(rng.exponential(1 / rate))
+                if due_s >= ends_s:
+                    break
+                yield due_s
+            begins_s = ends_s
+            state = (state + 1 + int(rng.integers(states - 1))) % states
+
+
+class Piecewise(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="piecewise"
+):
+    """One rate after another; then the last one holds, or all begin anew.
+
+    Attributes:
+        steps: (seconds, rate per second) of each; a rate of 0 is a pause. If the last is 0
+            and nothing repeats, the arrivals end there.
+        repeat: Whether the steps begin anew after the last.
+        gaps: How arrivals lie around the rate.
+    """
+
+    steps: tuple[tuple[float, float], ...]
+    repeat: bool = False
+    gaps: Gaps = "poisson"
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise InputError("steps is empty", hint="write steps=[(60,2),(60,8)]: seconds, rate")
+        for length_s, _ in self.steps:
+            _require_positive("steps", length_s, "a step is (seconds, rate per second)")
+        _require_rates("steps", [rate for _, rate in self.steps])
+
+    @property
+    def dispersion(self) -> float:
+        return _dispersion(self.gaps)
+
+    def mean_rate_per_s(self, duration_s: float) -> float | None:
+        """Over the first `duration_s` seconds."""
+        ends_s, counts = self._marks()
+        rounds, rest_s = divmod(duration_s, ends_s[-1]) if self.repeat else (0.0, duration_s)
+        held_s = max(0.0, rest_s - ends_s[-1])
+        count = float(np.interp(rest_s, ends_s, counts)) + held_s * self.steps[-1][1]
+        return (rounds * counts[-1] + count) / duration_s
+
+    def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield due times in seconds from the start of the run, ever growing."""
+        ends_s, counts = self._marks()
+        rates = [rate for _, rate in self.steps]
+
+        def moment_s(count: float) -> float:
+            rounds, rest = divmod(count, counts[-1]) if self.repeat else (0.0, count)
+            # Of a pause its end: from there on the count can grow again.
+            step = bisect.bisect_right(counts, rest) - 1
+            rate = rates[min(step, len(rates) - 1)]
+            within_s = (rest - counts[step]) / rate if rate else math.inf
+            return rounds * ends_s[-1] + ends_s[step] + within_s
+
+        return _carried(
+            rng, self.gaps, lambda counts: np.array([moment_s(c) for c in counts.tolist()])
+        )
+
+    def _marks(self) -> tuple[list[float], list[float]]:
+        """Where steps begin and end, and how many arrivals are expected by then."""
+        ends_s = list(itertools.accumulate((s for s, _ in self.steps), initial=0.0))
+        counts = list(itertools.accumulate((s * rate for s, rate in self.steps), initial=0.0))
+        return ends_s, counts
+
+
+class Ramp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="ramp"):
+    """From one rate to another, which then holds.
+
+    Attributes:
+        over_s: How long the way takes.
+        shape: `linear` adds the same rate every second, `exponential` multiplies by it.
+        gaps: How arrivals lie around the rate.
+    """
+
+    from_per_s: float
+    to_per_s: float
+    over_s: float
+    shape: Literal["linear", "exponential"] = "linear"
+    gaps: Gaps = "poisson"
+
+    def __post_init__(self) -> None:
+        _require_positive("over_s", self.over_s, "it is how long the ramp takes")
+        for name, rate in (("from_per_s", self.from_per_s), ("to_per_s", self.to_per_s)):
+            if self.shape == "exponential":
+                _require_positive(name, rate, "an exponential ramp never leaves or reaches 0")
+            else:
+                _require_rates(name, [rate, 1.0])
+        if not self.from_per_s and not self.to_per_s:
+            raise InputError("to_per_s and from_per_s are both 0", hint="nothing would arrive")
+
+    @property
+    def dispersion(self) -> float:
+        return _dispersion(self.gaps)
+
+    def mean_rate_per_s(self, duration_s: float) -> float | None:
+        """Over the first `duration_s` seconds."""
+        ramped_s = min(duration_s, self.over_s)
+        count = self._count(ramped_s) + (duration_s - ramped_s) * self.to_per_s
+        return count / duration_s
+
+    def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield due times in seconds from the start of the run, ever growing."""
+        top = self._count(self.over_s)
+
+        def moments_s(counts: _Times) -> _Times:
+            ramped = self._moments_s(np.minimum(counts, top))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                held = self.over_s + (counts - top) / np.float64(self.to_per_s)
+            return np.where(counts <= top, ramped, held)
+
+        return _carried(rng, self.gaps, moments_s)
+
+    def _growth_per_s(self) -> float:
+        """Of the rate's logarithm, on an exponential ramp."""
+        return math.log(self.to_per_s / self.from_per_s) / self.over_s
+
+    def _count(self, by_s: float) -> float:
+        """Λ on the ramp: f t + (t' - f) t² / 2T, or f (e^(g t) - 1) / g."""
+        first, change = self.from_per_s, self.to_per_s - self.from_per_s
+        if self.shape == "linear" or not change:
+            return first * by_s + change * by_s * by_s / (2 * self.over_s)
+        growth = self._growth_per_s()
+        return first * math.expm1(growth * by_s) / growth
+
+    def _moments_s(self, counts: _Times) -> _Times:
+        """Where Λ reaches `counts`."""
+        first, change = self.from_per_s, self.to_per_s - self.from_per_s
+        if self.shape == "linear" or not change:
+            root = np.sqrt(np.maximum(0.0, first * first + 2 * counts * change / self.over_s))
+            # The quadratic's solution in the form that loses no digits where change is small.
+            return 2 * counts / np.maximum(first + root, np.finfo(float).tiny)
+        growth = self._growth_per_s()
+        moments: _Times = np.log1p(counts * growth / first) / growth
+        return moments
+
+
+class Sine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sine"):
+    """A rate that swings around a mean, as days do: mean + amplitude sin(2π (t + phase) / period).
+
+    Attributes:
+        amplitude_per_s: At most the mean.
+        period_s: 86,400 is a day; a benchmark's day is shorter.
+        phase_s: Where in the period the run begins: 0 at the mean and rising, three quarters
+            of the period in the deepest night.
+        gaps: How arrivals lie around the rate.
+    """
+
+    mean_per_s: float
+    amplitude_per_s: float
+    period_s: float
+    phase_s: float = 0.0
+    gaps: Gaps = "poisson"
+
+    def __post_init__(self) -> None:
+        _require_positive("mean_per_s", self.mean_per_s, "it is a rate of requests")
+        _require_positive("period_s", self.period_s, "86400 is a day")
+        if not 0 <= self.amplitude_per_s <= self.mean_per_s:
+            raise InputError(
+                f"amplitude_per_s must be from 0 to the mean, got {self.amplitude_per_s:g}",
+                hint=f"no rate is below 0: at most {self.mean_per_s:g}",
+            )
+        if not math.isfinite(self.phase_s):
+            raise InputError(f"phase_s must be a number of seconds, got {self.phase_s}")
+
+    @property
+    def dispersion(self) -> float:
+        return _dispersion(self.gaps)
+
+    def mean_rate_per_s(self, duration_s: float) -> float | None:
+        """Over the first `duration_s` seconds, which need not be whole periods."""
+        return float(self._counts(np.float64(duration_s))) / duration_s
+
+    def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield due times in seconds from the start of the run, without end.
+
+        Λ has no inverse in closed form. It never leaves mean · t by more than twice the
+        swing, so each time is halved out of that bracket, down to the last bit.
+        """
+        around = 2 * self._swing() / self.mean_per_s
+
+        def moments_s(counts: _Times) -> _Times:
+            low = np.maximum(0.0, counts / self.mean_per_s - around)
+            high = counts / self.mean_per_s + around
+            for _ in range(64):
+                middle = (low + high) / 2
+                below = self._counts(middle) < counts
+                low, high = np.where(below, middle, low), np.where(below, high, middle)
+            return high
+
+        return _carried(rng, self.gaps, moments_s)
+
+    def _swing(self) -> float:
+        """How far Λ leaves its mean line: amplitude · period / 2π."""
+        return self.amplitude_per_s * self.period_s / (2 * math.pi)
+
+    def _counts(self, by_s: _Times | np.float64) -> _Times:
+        turn = 2 * math.pi / self.period_s
+        begin = math.cos(turn * self.phase_s)
+        swung = begin - np.cos(turn * (np.asarray(by_s) + self.phase_s))
+        counts: _Times = self.mean_per_s * np.asarray(by_s) + self._swing() * swung
+        return counts
+
+
+class Scheduled(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="scheduled"
+):
+    """Times that were seen, such as a trace's; they end.
+
+    Attributes:
+        times_s: From the start of the run on, never falling.
+        time_scale: Factor on all times: 0.5 is twice the load, 2 half of it.
+    """
 
     times_s: tuple[float, ...]
+    time_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require_positive("time_scale", self.time_scale, "0.5 replays twice as fast")
+        times_s = np.asarray(self.times_s, dtype=float)
+        if times_s.size and not (
+            np.isfinite(times_s).all() and times_s[0] >= 0 and (np.diff(times_s) >= 0).all()
+        ):
+            raise InputError("times_s must be seconds from 0 on that never fall", hint="sort them")
+
+    @property
+    def dispersion(self) -> float:
+        return 0.0
+
+    def mean_rate_per_s(self, duration_s: float) -> float | None:
+        """Over the first `duration_s` seconds."""
+        return bisect.bisect_right(self.times_s, duration_s / self.time_scale) / duration_s
 
     def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield due times in seconds from the start of the run."""
-        yield from self.times_s
+        if self.time_scale == 1.0:
+            return iter(self.times_s)
+        return (time_s * self.time_scale for time_s in self.times_s)
 
 
-Arrivals = AllAtOnce | Constant | Poisson | Scheduled
+Arrivals = (
+    AllAtOnce | Constant | Poisson | Gamma | MarkovBursts | Piecewise | Ramp | Sine | Scheduled
+)
+
+#: Every law by its `kind`.
+LAWS = {
+    "all_at_once": AllAtOnce,
+    "constant": Constant,
+    "poisson": Poisson,
+    "gamma": Gamma,
+    "mmpp": MarkovBursts,
+    "piecewise": Piecewise,
+    "ramp": Ramp,
+    "sine": Sine,
+    "scheduled": Scheduled,
+}
+
+
+def _carried(
+    rng: np.random.Generator, gaps: Gaps, moments_s: Callable[[_Times], _Times]
+) -> Iterator[float]:
+    """Arrivals of rate one, carried to the moments when as many are expected.
+
+    They end where no moment is left, because the rate has gone down to 0 for good. Blocks
+    grow from small ones, so that a short run does not pay for a long one.
+    """
+    done, size = 0.0, 64
+    while True:
+        if gaps == "even":
+            counts = done + np.arange(size, dtype=float)
+            done += size
+        else:
+            drawn = rng.exponential(size=size)
+            drawn[0] += done
+            counts = np.cumsum(drawn)
+            done = float(counts[-1])
+        for due_s in moments_s(counts).tolist():
+            if due_s == math.inf:
+                return
+            yield due_s
+        size = min(2 * size, _BLOCK)
+
+
+def _dispersion(gaps: Gaps) -> float:
+    return 1.0 if gaps == "poisson" else 0.0
 
 
 def _require_rate(rate_per_s: float) -> None:
     if not (np.isfinite(rate_per_s) and rate_per_s > 0):
         raise InputError(
-            f"request rate must be positive, got {rate_per_s}",
-            hint="leave request_rate out (or 'inf') to send as fast as the concurrency allows",
+            f"rate_per_s must be positive, got {rate_per_s}",
+            hint="requests that are all sent at once, or as answers come, need no rate",
         )
+
+
+def _require_positive(name: str, value: float, why: str) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be positive, got {value:g}", hint=why)
+
+
+def _require_rates(name: str, rates: tuple[float, ...] | list[float]) -> None:
+    for rate in rates:
+        if not (math.isfinite(rate) and rate >= 0):
+            raise InputError(f"{name} has a rate of {rate:g}", hint="a rate is 0 or more a second")
+    if not any(rates):
+        raise InputError(f"{name} has no rate above 0", hint="nothing would arrive")

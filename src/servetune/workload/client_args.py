@@ -7,7 +7,15 @@ from types import MappingProxyType
 from typing import Any
 
 from servetune.errors import InputError, UnknownName
-from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson, Scheduled
+from servetune.workload.arrival_grammar import parse_arrivals
+from servetune.workload.arrivals import (
+    LAWS,
+    AllAtOnce,
+    Arrivals,
+    Constant,
+    Poisson,
+    Scheduled,
+)
 from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Observed, UniformRange
 from servetune.workload.traces import Trace
 from servetune.workload.workload import Workload
@@ -70,7 +78,7 @@ _NOT_YET = (
 #: Where the lengths come from.
 DATASETS = ("random", "random-ids", "sharegpt", "trace")
 
-#: How requests arrive at a rate.
+#: How requests arrive at a rate; every other law is written out, `kind=gamma,...`.
 ARRIVALS = ("poisson", "constant")
 
 _DEFAULT_INPUT_TOKENS = 1024
@@ -120,7 +128,8 @@ def workload_from_client_args(
     else:
         lengths = _lengths(dataset, args, observed)
         arrivals = _arrivals(args.get("request_rate"), args.get("arrivals"))
-        request_count = int(args.get("num_prompts", 1000))
+        times = len(arrivals.times_s) if isinstance(arrivals, Scheduled) else 1000
+        request_count = int(args.get("num_prompts", times))
     return Workload(
         lengths=lengths,
         arrivals=arrivals,
@@ -158,6 +167,13 @@ def _require_trace(
 
 
 def _arrivals(request_rate: float | None, law: str | None) -> Arrivals:
+    if law is not None and "=" in law:
+        return _written_out(law, request_rate)
+    if law is not None and law in LAWS and law not in ARRIVALS:
+        raise InputError(
+            f"{law} arrivals need more than a name",
+            hint=f"write arrivals=kind={law},NAME=VALUE,...",
+        )
     if law is not None and law not in ARRIVALS:
         raise UnknownName("kind of arrivals", law, ARRIVALS)
     if request_rate is None or request_rate == float("inf"):
@@ -165,6 +181,19 @@ def _arrivals(request_rate: float | None, law: str | None) -> Arrivals:
             raise InputError(f"{law} arrivals need a request_rate")
         return AllAtOnce()
     return Constant(float(request_rate)) if law == "constant" else Poisson(float(request_rate))
+
+
+def _written_out(text: str, request_rate: float | None) -> Arrivals:
+    """A law in the grammar of arrivals; `request_rate` may be swept beside it."""
+    if request_rate is None or request_rate == float("inf"):
+        return parse_arrivals(text)
+    law = parse_arrivals(text, defaults={"rate_per_s": float(request_rate)})
+    if getattr(law, "rate_per_s", None) != request_rate:
+        raise InputError(
+            f"request_rate={request_rate:g} and arrivals={text} both say how fast requests come",
+            hint="leave request_rate out",
+        )
+    return law
 
 
 def _lengths(dataset: str, args: Mapping[str, Any], observed: Observed | None) -> Lengths:

@@ -81,11 +81,16 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """All requests in order of their due times.
 
         Raises:
-            InputError: None is due before the run ends.
+            InputError: None is due before the run ends, or arrivals end before all are.
         """
         rng = np.random.default_rng(self.seed)
         inputs, outputs = self.lengths.draw(self.request_count, rng)
-        due_s = itertools.islice(self.arrivals.offsets_s(rng), self.request_count)
+        due_s = list(itertools.islice(self.arrivals.offsets_s(rng), self.request_count))
+        if len(due_s) < self.request_count and self.duration_s is None:
+            raise InputError(
+                f"arrivals end after {len(due_s):,} of {self.request_count:,} requests",
+                hint="ask for fewer, or give a duration to send what comes within it",
+            )
         asked = tuple(
             Request(
                 index=i,
@@ -95,7 +100,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 prefix=self.prefixes[i] if self.prefixes else (),
             )
             for i, (due, tokens_in, tokens_out) in enumerate(
-                zip(due_s, inputs, outputs, strict=True)
+                zip(due_s, inputs, outputs, strict=False)
             )
             if self.duration_s is None or due <= self.duration_s
         )
