@@ -3,8 +3,8 @@
 from servetune.loadgen.connection import Origin
 from servetune.loadgen.instrument import Instrument
 from servetune.loadgen.run import LoadResult, Progress, run_load, run_load_blocking
+from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.scrape import (
-    ServerMetrics,
     fetch,
     fetch_blocking,
     models_are_simulated,
@@ -13,6 +13,7 @@ from servetune.loadgen.scrape import (
     parse_speed,
     server_metrics,
 )
+from servetune.loadgen.server_side import Series, ServerMetrics, ServerSide
 from servetune.loadgen.target import Api, Target
 
 __all__ = [
@@ -21,7 +22,10 @@ __all__ = [
     "LoadResult",
     "Origin",
     "Progress",
+    "Sampler",
+    "Series",
     "ServerMetrics",
+    "ServerSide",
     "Target",
     "fetch",
     "fetch_blocking",

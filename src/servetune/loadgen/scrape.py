@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import re
 import time
-from collections.abc import Mapping
 
 import msgspec
 
 from servetune.errors import LoadError, ServerRefused
-from servetune.loadgen.connection import Pool
+from servetune.loadgen.server_side import Series, ServerMetrics, account
 from servetune.loadgen.target import Target
+from servetune.loadgen.vocabulary import COUNTERS, GAUGES, Samples, read_engine
 
 __all__ = [
     "Samples",
@@ -26,44 +27,12 @@ __all__ = [
     "server_metrics",
 ]
 
-Samples = Mapping[str, float]
-"""Values by name and labels, written as the server writes them: `name{label="value"}`."""
-
 _LINE = re.compile(
     r"""(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)
         (?P<labels>\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?
         \s+(?P<value>\S+)""",
     re.VERBOSE,
 )
-
-
-class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's own account of a run; `None` where it does not say.
-
-    Counters are differences between the first and the last scrape, gauges the largest
-    value that a scrape saw, so a peak between two scrapes is missed. Several engines behind
-    one address (data parallel) are added up, except for the cache's use.
-
-    Attributes:
-        prefix_queries_tokens: Prompt tokens that were looked up in the prefix cache.
-        prefix_hits_tokens: Those that were found there.
-        max_kv_usage_fraction: Of the fullest engine.
-    """
-
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    prefix_queries_tokens: int | None = None
-    prefix_hits_tokens: int | None = None
-    preemption_count: int | None = None
-    max_running_count: int | None = None
-    max_waiting_count: int | None = None
-    max_kv_usage_fraction: float | None = None
-
-    @property
-    def prefix_hit_fraction(self) -> float | None:
-        if not self.prefix_queries_tokens or self.prefix_hits_tokens is None:
-            return None
-        return self.prefix_hits_tokens / self.prefix_queries_tokens
 
 
 def parse_metrics(text: str) -> dict[str, float]:
@@ -123,96 +92,73 @@ def parse_speed(text: str) -> float:
 
 
 def server_metrics(before: Samples, after: Samples, *between: Samples) -> ServerMetrics:
-    """What happened between two scrapes, in vLLM's names (0.6 to 0.32).
+    """What happened between two scrapes, of any engine that `vocabulary` knows.
 
     Args:
         before: Scraped before the load.
         after: Scraped when it was over.
         between: Scraped meanwhile; gauges are only as true as these are frequent.
     """
-
-    def counted(*names: str) -> int | None:
-        ends = [_total(after, name) for name in names]
-        for name, end in zip(names, ends, strict=True):
-            if end is not None:
-                return round(end - (_total(before, name) or 0.0))
-        return None
-
-    def largest(name: str) -> int | None:
-        seen = [_total(samples, name) for samples in (before, *between, after)]
-        return max((round(value) for value in seen if value is not None), default=None)
-
-    return ServerMetrics(
-        prompt_tokens=counted("vllm:prompt_tokens_total"),
-        output_tokens=counted("vllm:generation_tokens_total"),
-        prefix_queries_tokens=counted(
-            "vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"
-        ),
-        prefix_hits_tokens=counted(
-            "vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"
-        ),
-        preemption_count=counted("vllm:num_preemptions_total"),
-        max_running_count=largest("vllm:num_requests_running"),
-        max_waiting_count=largest("vllm:num_requests_waiting"),
-        max_kv_usage_fraction=_fullest((before, *between, after)),
+    readings = [read_engine(samples) for samples in (before, *between, after)]
+    series = Series(
+        source="",
+        kind="engine",
+        label=next((each.engine for each in readings if each.engine), ""),
+        times_s=tuple(float(i) for i in range(len(readings))),
+        values={name: tuple(getattr(r, name) for r in readings) for name in (*GAUGES, *COUNTERS)},
     )
-
-
-def _of_name(samples: Samples, name: str) -> list[float]:
-    return [value for key, value in samples.items() if key.partition("{")[0] == name]
-
-
-def _total(samples: Samples, name: str) -> float | None:
-    values = _of_name(samples, name)
-    return sum(values) if values else None
-
-
-def _fullest(scrapes: tuple[Samples, ...]) -> float | None:
-    names = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-    seen = [value for samples in scrapes for name in names for value in _of_name(samples, name)]
-    return max(seen, default=None)
-
-
-class _Text:
-    """Keeps a whole response. Implements `connection.Reader`."""
-
-    def __init__(self) -> None:
-        self.content = bytearray()
-
-    def head(self, status: int, content_type: str) -> None:
-        """Nothing here depends on it."""
-
-    def body(self, data: bytes, at_s: float) -> None:
-        self.content += data
+    return account((series,), timed=False)
 
 
 async def fetch(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
+    """`fetch_blocking` for callers with an event loop, which goes on meanwhile."""
+    return await asyncio.to_thread(fetch_blocking, target, path, timeout_s=timeout_s)
+
+
+def fetch_blocking(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
     """Body of one GET on a connection of its own, such as `/metrics` or `/v1/models`.
 
     Raises:
         LoadError: No whole answer came.
         ServerRefused: It came with an error status.
     """
-    pool = Pool(target.origin, time.monotonic)
-    text = _Text()
+    where, deadline_s = f"{target.origin}{path}", time.monotonic() + timeout_s
+    connection = _connect(target, timeout_s)
     try:
-        exchange = await pool.exchange(
-            target.head("GET", path) + b"\r\n", text, timeout_s=timeout_s
-        )
+        lines = target.head("GET", path).decode("latin-1").split("\r\n")[1:]
+        headers = dict(line.split(": ", 1) for line in lines if line)
+        connection.request("GET", f"{target.origin.prefix}{path}", headers=headers)
+        answer = connection.getresponse()
+        content = bytearray()
+        while piece := answer.read1(1 << 16):
+            content += piece
+            if time.monotonic() > deadline_s:
+                raise TimeoutError
+    except TimeoutError:
+        raise LoadError(f"GET {where} failed: no whole answer within {timeout_s:g} s") from None
+    except (OSError, http.client.HTTPException) as error:
+        words = str(error) or type(error).__name__
+        raise LoadError(f"GET {where} failed: connection lost: {words}") from error
     finally:
-        pool.close()
-    content = text.content.decode("utf-8", "replace")
-    if exchange.outcome != "ok" or exchange.status is None:
-        raise LoadError(f"GET {target.origin}{path} failed: {exchange.detail}")
-    if not 200 <= exchange.status < 300:
+        connection.close()
+    text = content.decode("utf-8", "replace")
+    if not 200 <= answer.status < 300:
         raise ServerRefused(
-            f"GET {target.origin}{path} was answered with status {exchange.status}",
-            status=exchange.status,
-            body=content[:300],
+            f"GET {where} was answered with status {answer.status}",
+            status=answer.status,
+            body=text[:300],
         )
-    return content
+    return text
 
 
-def fetch_blocking(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
-    """`fetch` for callers without an event loop."""
-    return asyncio.run(fetch(target, path, timeout_s=timeout_s))
+def _connect(target: Target, timeout_s: float) -> http.client.HTTPConnection:
+    origin = target.origin
+    secure = origin.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(origin.host, origin.port, timeout=timeout_s)
+    try:
+        connection.connect()
+    except (OSError, UnicodeError) as error:
+        words = getattr(error, "strerror", None) or str(error)
+        raise LoadError(f"GET {origin} failed: cannot connect to {origin}: {words}") from error
+    return connection

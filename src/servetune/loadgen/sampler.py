@@ -1,0 +1,351 @@
+"""Sampler: the server's side of a run, collected by a process of its own.
+
+Reading a page of metrics takes a client milliseconds every second, in which no token would be
+stamped; so another process does it (`sampling.py`), on the same monotonic clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from servetune.errors import InputError
+from servetune.loadgen.scrape import parse_metrics
+from servetune.loadgen.server_side import Series, ServerSide, account
+from servetune.loadgen.target import Target
+from servetune.loadgen.vocabulary import COUNTERS, GAUGES, NAMES, read_engine
+from servetune.units import MIB
+
+__all__ = ["Sampler"]
+
+_SCRAPE_TIMEOUT_S = 5.0
+_GRACE_S = 2.0  # for the process to write down what it has after its last scrape
+
+_DCGM = {
+    "use_fraction": ("DCGM_FI_DEV_GPU_UTIL", 0.01),
+    "memory_bytes": ("DCGM_FI_DEV_FB_USED", float(MIB)),
+    "power_w": ("DCGM_FI_DEV_POWER_USAGE", 1.0),
+    "energy_j": ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 0.001),
+}
+
+#: DCGM's words for "no value": `dcgm_structs.h`, DCGM_INT32_BLANK, DCGM_FP64_BLANK and
+#: DCGM_INT64_BLANK, each followed by up to fifteen kinds of absence.
+_DCGM_BLANKS = (0x7FFFFFF0, 140737488355328, 0x7FFFFFFFFFFFFFF0)
+
+
+class _Scrape(msgspec.Struct):
+    rows: list[tuple[float, float, str]]
+    failed: int
+    problem: str
+
+
+class _Moment(msgspec.Struct):
+    at_s: float
+    cpu: float | None
+    memory_bytes: float | None
+    gpus: list[list[float | None]]
+    processes: dict[str, list[float | None]]
+
+
+class _Told(msgspec.Struct):
+    scrapes: list[_Scrape]
+    machine: list[_Moment]
+    cards: list[str]
+
+
+class Sampler:
+    """Asks servers and machine how they are from `start` to `stop`.
+
+    The machine's cards are read only where one of the targets is on this machine: those of
+    a client say nothing of a server elsewhere, which `dcgm_url` asks instead.
+
+    Example:
+        with Sampler([target]) as sampler:
+            sampler.wait_ready()
+            ...
+            side = sampler.stop()
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        *,
+        every_s: float = 1.0,
+        dcgm_url: str | None = None,
+        cards: Sequence[int] | None = None,
+        processes: Mapping[str, int] | None = None,
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            targets: Servers whose `/metrics` is scraped; a key comes from the environment
+                variable that a target names.
+            every_s: Between two scrapes of a source.
+            dcgm_url: A DCGM exporter's metrics, such as `http://node:9400/metrics`, in place
+                of NVML on this machine.
+            cards: NVML's numbers of the cards that serve; all where not given, none for `()`.
+            processes: Names to process ids whose trees are watched; `client` is this one.
+
+        Raises:
+            InputError: An address or the interval has no meaning.
+        """
+        if not 0.01 <= every_s <= 3600:
+            raise InputError(
+                f"a server cannot be scraped every {every_s:g} s", hint="from 0.01 to 3600 s"
+            )
+        self._targets = tuple(targets)
+        self._every_s = every_s
+        self._dcgm = _dcgm_scrape(dcgm_url) if dcgm_url else None
+        local = any(_is_here(target.origin.host) for target in targets)
+        here = local and self._dcgm is None
+        self._cards: Sequence[int] | None = cards if here else ()
+        self._processes = {"client": os.getpid(), **(processes or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._side: ServerSide | None = None
+
+    def __enter__(self) -> Sampler:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the process, which asks each source at once; returns before it has."""
+        scrapes = [_target_scrape(target) for target in self._targets]
+        spec = {
+            "every_s": self._every_s,
+            "timeout_s": _SCRAPE_TIMEOUT_S,
+            "scrapes": [*scrapes, *([self._dcgm] if self._dcgm else [])],
+            "cards": None if self._cards is None else list(self._cards),
+            "processes": self._processes,
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("sampling.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C ends the load; what was sampled is still wanted
+            bufsize=0,
+        )
+        self._tell(msgspec.json.encode(spec) + b"\n")
+
+    def wait_ready(self, timeout_s: float = _SCRAPE_TIMEOUT_S + _GRACE_S) -> bool:
+        """Wait until every source was asked once, so that counters have a beginning."""
+        if self._process is None:
+            return False
+        return self._read_line(timeout_s) == b"ready\n"
+
+    def stop(self) -> ServerSide:
+        """Ask every source a last time and return what all of them said.
+
+        A sampler that has died gives an empty side with its problem, never an error: the
+        run's own measurements stand without it. Further calls return the same.
+        """
+        if self._side is None:
+            self._side = self._collect()
+        return self._side
+
+    def _collect(self) -> ServerSide:
+        process, self._process = self._process, None
+        if process is None:
+            return ServerSide(every_s=self._every_s, problem="the sampler was not started")
+        try:
+            out, _ = process.communicate(b"stop\n", timeout=2 * _SCRAPE_TIMEOUT_S + _GRACE_S)
+            told = msgspec.json.decode(out.removeprefix(b"ready\n"), type=_Told)
+        except subprocess.TimeoutExpired:
+            problem = "the sampler did not answer in time"
+        except (msgspec.MsgspecError, OSError, ValueError):
+            problem = f"the sampler ended early with status {process.poll()}"
+        else:
+            series = tuple(self._series(told))
+            return ServerSide(every_s=self._every_s, series=series, totals=account(series))
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+        return ServerSide(every_s=self._every_s, problem=problem)
+
+    def _tell(self, line: bytes) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has died: `stop` will say so
+            self._process.stdin.write(line)
+
+    def _read_line(self, timeout_s: float) -> bytes:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        deadline_s, line = time.monotonic() + timeout_s, b""
+        while not line.endswith(b"\n") and (left_s := deadline_s - time.monotonic()) > 0:
+            if not select.select([self._process.stdout], [], [], left_s)[0]:
+                break
+            piece = self._process.stdout.read(1)
+            if not piece:
+                break
+            line += piece
+        return line
+
+    def _series(self, told: _Told) -> list[Series]:
+        engines = [
+            _engine_series(str(target.origin), scrape)
+            for target, scrape in zip(self._targets, told.scrapes, strict=False)
+        ]
+        cards = _dcgm_series(told.scrapes[-1]) if self._dcgm else _card_series(told)
+        return [*engines, *cards, *_machine_series(told.machine)]
+
+
+def _is_here(host: str) -> bool:
+    if host in {"localhost", socket.gethostname()}:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _target_scrape(target: Target) -> dict[str, Any]:
+    origin = target.origin
+    return {
+        "scheme": origin.scheme,
+        "host": origin.host,
+        "port": origin.port,
+        "path": f"{origin.prefix}/metrics",
+        "api_key_env": target.api_key_env,
+        "names": sorted(NAMES),
+    }
+
+
+def _dcgm_scrape(url: str) -> dict[str, Any]:
+    origin = Target(base_url=url, model="").origin
+    path = origin.prefix if origin.prefix.endswith("/metrics") else f"{origin.prefix}/metrics"
+    return {
+        "scheme": origin.scheme,
+        "host": origin.host,
+        "port": origin.port,
+        "path": path,
+        "names": [name for name, _ in _DCGM.values()],
+    }
+
+
+def _engine_series(source: str, scrape: _Scrape) -> Series:
+    readings = [read_engine(parse_metrics(text)) for _, _, text in scrape.rows]
+    return Series(
+        source=source,
+        kind="engine",
+        label=next((each.engine for each in readings if each.engine), ""),
+        times_s=tuple(at_s for at_s, _, _ in scrape.rows),
+        values={name: tuple(getattr(r, name) for r in readings) for name in (*GAUGES, *COUNTERS)},
+        failed_count=scrape.failed,
+        problem=scrape.problem,
+        longest_s=max((took_s for _, took_s, _ in scrape.rows), default=0.0),
+    )
+
+
+def _card_series(told: _Told) -> list[Series]:
+    times_s = tuple(moment.at_s for moment in told.machine)
+    return [
+        Series(
+            source=f"gpu{number}",
+            kind="gpu",
+            label=name,
+            times_s=times_s,
+            values={
+                quantity: tuple(moment.gpus[number][place] for moment in told.machine)
+                for place, quantity in enumerate(_DCGM)
+            },
+        )
+        for number, name in enumerate(told.cards)
+    ]
+
+
+def _machine_series(moments: Sequence[_Moment]) -> list[Series]:
+    times_s = tuple(moment.at_s for moment in moments)
+    host = Series(
+        source="host",
+        kind="host",
+        times_s=times_s,
+        values={
+            "cpu_use_fraction": tuple(moment.cpu for moment in moments),
+            "memory_bytes": tuple(moment.memory_bytes for moment in moments),
+        },
+    )
+    names = moments[0].processes if moments else {}
+    return [
+        host,
+        *(
+            Series(
+                source=name,
+                kind="process",
+                times_s=times_s,
+                values={
+                    quantity: tuple(moment.processes[name][place] for moment in moments)
+                    for place, quantity in enumerate(("cpu_cores", "memory_bytes"))
+                },
+            )
+            for name in names
+        ),
+    ]
+
+
+def _dcgm_series(scrape: _Scrape) -> list[Series]:
+    """One series a card; the shares of a split card (MIG) are put together again."""
+    moments = [_dcgm_cards(parse_metrics(text)) for _, _, text in scrape.rows]
+    cards = dict.fromkeys(card for moment in moments for card in moment)
+    return [
+        Series(
+            source=card,
+            kind="gpu",
+            times_s=tuple(at_s for at_s, _, _ in scrape.rows),
+            values={
+                quantity: tuple(moment.get(card, {}).get(quantity) for moment in moments)
+                for quantity in _DCGM
+            },
+            failed_count=scrape.failed,
+            problem=scrape.problem,
+        )
+        for card in cards
+    ]
+
+
+def _dcgm_cards(samples: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Card to quantity to value.
+
+    Power and energy are the whole card's on the rows of every share of it, memory is each
+    share's own.
+    """
+    cards: dict[str, dict[str, float]] = {}
+    quantities = {name: (quantity, factor) for quantity, (name, factor) in _DCGM.items()}
+    for key, value in samples.items():
+        name, _, labels = key.partition("{")
+        if name not in quantities or any(0 <= value - blank < 16 for blank in _DCGM_BLANKS):
+            continue
+        quantity, factor = quantities[name]
+        known = _label(labels, "UUID") or f"{_label(labels, 'Hostname')}/gpu{_label(labels, 'gpu')}"
+        card = cards.setdefault(known, {})
+        before = card.get(quantity, 0.0)
+        seen = value * factor
+        card[quantity] = before + seen if quantity == "memory_bytes" else max(before, seen)
+    return cards
+
+
+def _label(labels: str, name: str) -> str:
+    for part in labels.split(","):
+        key, _, value = part.strip("{} ").partition("=")
+        if key == name:
+            return value.strip('"')
+    return ""

@@ -1,0 +1,315 @@
+"""The process that asks servers and this machine how they are, while another sends load.
+
+It runs by its path on the standard library alone, so that it starts in a few milliseconds
+and shares neither memory nor interpreter lock with the load loop. Every source has a thread:
+one that hangs delays no other. What was seen stays in memory until it is asked for.
+
+    stdin    one line of JSON (see `Sampler`), then `stop`; end of file: nobody is left to tell
+    stdout   `ready` once every source was asked, then one line of JSON
+
+The key of a server never passes through here: its environment variable's name does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import select
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+_TICK_S = 0.5
+_MOST_BYTES = 1 << 26
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class _Source(threading.Thread):
+    """Asks at once, then every so often, and a last time when it is told to stop."""
+
+    def __init__(self, every_s: float, stop: threading.Event, ask: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._every_s = every_s
+        self._stop_asking = stop
+        self._ask = ask
+        self.asked = threading.Event()
+        self.answers: list[Any] = []
+        self.failed = 0
+        self.problem = ""
+
+    def run(self) -> None:
+        due_s = time.monotonic()
+        while True:
+            self._once()
+            self.asked.set()
+            # Moments that have passed meanwhile are left out, not made up for in a burst.
+            due_s += self._every_s * max(1, -(-(time.monotonic() - due_s) // self._every_s))
+            if self._stop_asking.wait(due_s - time.monotonic()):
+                break
+        self._once()
+
+    def _once(self) -> None:
+        try:
+            self.answers.append(self._ask())
+        except Exception as error:  # a source that fails is data, whatever it did
+            self.failed += 1
+            self.problem = f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+class Scraper:
+    """Lines of the wanted names in a server's metrics, on a connection that is kept."""
+
+    def __init__(self, spec: Mapping[str, Any], timeout_s: float) -> None:
+        self._spec = spec
+        self._timeout_s = timeout_s
+        self._names = frozenset(spec["names"])
+        self._connection: http.client.HTTPConnection | None = None
+        self._headers = {"Accept": "text/plain", "User-Agent": "servetune"}
+
+    def __call__(self) -> list[Any]:
+        """`[moment, how long it took, text]`; the moment is halfway."""
+        began_s = time.monotonic()
+        try:
+            text = self._fetch()
+        except BaseException:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            raise
+        took_s = time.monotonic() - began_s
+        kept = "\n".join(line for line in text.splitlines() if self._wanted(line))
+        return [began_s + took_s / 2, took_s, kept]
+
+    def _fetch(self) -> str:
+        if self._connection is None:
+            self._connection = self._open()
+            if variable := self._spec.get("api_key_env"):
+                key = os.environ.get(variable, "").strip()
+                if not key:
+                    raise PermissionError(f"{variable} holds no key")
+                self._headers["Authorization"] = f"Bearer {key}"
+        self._connection.request("GET", self._spec["path"], headers=self._headers)
+        answer = self._connection.getresponse()
+        body = answer.read(_MOST_BYTES)
+        if answer.status != 200:
+            raise ConnectionError(f"status {answer.status}")
+        return body.decode("utf-8", "replace")
+
+    def _open(self) -> http.client.HTTPConnection:
+        host, port = self._spec["host"], self._spec["port"]
+        if self._spec["scheme"] == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
+        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+
+    def _wanted(self, line: str) -> bool:
+        end = len(line)
+        for mark in "{ \t":
+            at = line.find(mark)
+            end = at if 0 <= at < end else end
+        return line[:end] in self._names
+
+
+class Machine:
+    """Cards, processors and memory of this machine, and what some of its processes use."""
+
+    def __init__(self, processes: Mapping[str, int], cards: list[int] | None) -> None:
+        self._processes = processes
+        self._cards = _cards(cards)
+        self._busy: tuple[float, float] | None = None
+        self._used_s: dict[str, tuple[float, dict[int, float]]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Of the cards, in the order of their readings."""
+        return [name for name, _ in self._cards]
+
+    def __call__(self) -> dict[str, Any]:
+        return {
+            "at_s": time.monotonic(),
+            "cpu": self._cpu_fraction(),
+            "memory_bytes": _memory_used_bytes(),
+            "gpus": [read() for _, read in self._cards],
+            "processes": {name: self._process(name, pid) for name, pid in self._processes.items()},
+        }
+
+    def _cpu_fraction(self) -> float | None:
+        """Share of all processors that was busy since the last time."""
+        try:
+            with open("/proc/stat", encoding="ascii") as file:  # noqa: PTH123
+                ticks = [float(word) for word in file.readline().split()[1:9]]
+        except (OSError, ValueError):
+            return None
+        total, idle = sum(ticks), ticks[3] + ticks[4]  # idle and waiting for a disk
+        before, self._busy = self._busy, (total, total - idle)
+        if before is None or total <= before[0]:
+            return None
+        return (total - idle - before[1]) / (total - before[0])
+
+    def _process(self, name: str, root: int) -> list[float | None]:
+        """Processors that a process and all below it kept busy, and their memory."""
+        others = {pid for other, pid in self._processes.items() if other != name}
+        now_s, used_s, memory_bytes = time.monotonic(), {}, 0.0
+        for pid in _tree(root, others | {os.getpid()}):
+            row = _usage(pid)
+            if row is not None:
+                used_s[pid] = row[0]
+                memory_bytes += row[1]
+        before = self._used_s.get(name)
+        self._used_s[name] = (now_s, used_s)
+        if not used_s:
+            return [None, None]
+        if before is None or now_s <= before[0]:
+            return [None, memory_bytes]
+        spent_s = sum(s - before[1].get(pid, 0.0) for pid, s in used_s.items())
+        return [max(0.0, spent_s) / (now_s - before[0]), memory_bytes]
+
+
+_Card = tuple[str, Callable[[], list[float | None]]]
+
+
+def _cards(chosen: list[int] | None) -> list[_Card]:
+    """NVIDIA's cards by name, each with a way to read it; none where there is no driver."""
+    if chosen == []:
+        return []
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+        indices = range(count) if chosen is None else [i for i in chosen if i < count]
+        return [_card(nvml, i) for i in indices]
+    except Exception:  # no module, no driver, no permission: no cards
+        return []
+
+
+def _card(nvml: Any, index: int) -> _Card:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    name = nvml.nvmlDeviceGetName(handle)
+    questions: tuple[Callable[[], float], ...] = (
+        lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+        lambda: float(nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,  # from milliwatts
+        lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,  # from millijoules
+    )
+
+    def read() -> list[float | None]:
+        answers: list[float | None] = []
+        for question in questions:
+            answer = None
+            with contextlib.suppress(nvml.NVMLError):  # not every card can tell everything
+                answer = question()
+            answers.append(answer)
+        return answers
+
+    return (name.decode() if isinstance(name, bytes) else name), read
+
+
+def _memory_used_bytes() -> float | None:
+    """Memory that nobody could have without taking it from somebody."""
+    kibibytes = {}
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
+            for line in file:
+                name, _, rest = line.partition(":")
+                if name in {"MemTotal", "MemAvailable"}:
+                    kibibytes[name] = float(rest.split()[0])
+        return (kibibytes["MemTotal"] - kibibytes["MemAvailable"]) * 1024
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _tree(root: int, others: set[int]) -> Iterator[int]:
+    """A process and those below it, except for the trees of others."""
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        if pid in others and pid != root:
+            continue
+        yield pid
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  light: no pathlib
+                with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:  # noqa: PTH123
+                    waiting += [int(word) for word in file.read().split()]
+
+
+def _usage(pid: int) -> tuple[float, float] | None:
+    """Seconds of processor time so far, and bytes of memory."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            # The command's name may hold blanks and brackets: count from its end.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    used_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return used_s, float(int(fields[21]) * _PAGE_BYTES)
+
+
+def _told_to_stop(parent: int) -> bool:
+    """Wait for the word; false when nobody is left who could give it."""
+    heard = b""
+    while b"\n" not in heard:
+        # A process forked from the parent may hold the pipe open: look at the parent too.
+        if os.getppid() != parent:
+            return False
+        if select.select([0], [], [], _TICK_S)[0]:
+            word = os.read(0, 64)
+            if not word:
+                return False
+            heard += word
+    return True
+
+
+def _read_spec() -> Mapping[str, Any]:
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 1)  # nothing beyond the line, which `_told_to_stop` waits for
+        if not piece:
+            return {}
+        line += piece
+    spec: Mapping[str, Any] = json.loads(line)
+    return spec
+
+
+def main() -> int:
+    parent = os.getppid()
+    spec = _read_spec()
+    if not spec:
+        return 0
+    with contextlib.suppress(OSError):
+        os.nice(10)  # the load goes first
+    stop, every_s = threading.Event(), spec["every_s"]
+    machine = Machine(spec["processes"], spec["cards"])
+    scrapers = [_Source(every_s, stop, Scraper(one, spec["timeout_s"])) for one in spec["scrapes"]]
+    itself = _Source(every_s, stop, machine)
+    for source in (*scrapers, itself):
+        source.start()
+    for source in (*scrapers, itself):
+        source.asked.wait(spec["timeout_s"])
+    os.write(1, b"ready\n")
+    if not _told_to_stop(parent):
+        return 0
+    stop.set()
+    deadline_s = time.monotonic() + spec["timeout_s"]
+    for source in (*scrapers, itself):
+        source.join(max(0.0, deadline_s - time.monotonic()))
+    told = {
+        "scrapes": [
+            {"rows": list(s.answers), "failed": s.failed, "problem": s.problem} for s in scrapers
+        ],
+        "machine": list(itself.answers),
+        "cards": machine.names,
+    }
+    with open(1, "w", encoding="utf-8", closefd=False) as out:
+        out.write(json.dumps(told) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    # Threads that hang in a connection must not keep the process.
+    os._exit(main())
