@@ -84,7 +84,7 @@ class TestClosedLoop:
         assert server.peak_running_count == 40
 
     async def test_the_servers_own_counts_come_along_when_asked(self):
-        async with running_server(Behaviour(ttft_s=0.01)) as server:
+        async with running_server(Behaviour(ttft_s=0.05)) as server:
             result = await load(server.url, scrape_every_s=0.01)
             assert result.server.output_tokens == 40 * 8
             assert result.server.prompt_tokens == 40 * 12

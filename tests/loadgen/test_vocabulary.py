@@ -54,6 +54,13 @@ def test_names_with_underscores_and_of_ray_are_the_same():
     assert read_engine({k.replace("vllm:", "ray_vllm_"): v for k, v in told.items()}) == plain
 
 
+def test_an_old_and_a_new_name_side_by_side_count_once():
+    both = read_engine(parse_metrics(scrape("vllm-0.9") + scrape("vllm-0.32")))
+    assert both.prefix_queries_tokens == 80000.0
+    assert both.prefix_hits_tokens == 20000.0
+    assert both.kv_usage_fraction == 0.625
+
+
 def test_what_is_no_engine_says_nothing():
     assert read_engine(parse_metrics(scrape("dcgm-4"))) == EngineReading()
     nan = {'vllm:num_requests_running{engine="0"}': float("nan")}

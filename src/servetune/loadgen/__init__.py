@@ -2,6 +2,7 @@
 
 from servetune.loadgen.connection import Origin
 from servetune.loadgen.instrument import Instrument
+from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel, traceparent
 from servetune.loadgen.run import LoadResult, Progress, run_load, run_load_blocking
 from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.scrape import (
@@ -27,13 +28,17 @@ __all__ = [
     "ServerMetrics",
     "ServerSide",
     "Target",
+    "export_spans",
     "fetch",
     "fetch_blocking",
     "models_are_simulated",
+    "otlp_endpoint",
     "parse_metrics",
     "parse_models",
     "parse_speed",
+    "require_otel",
     "run_load",
     "run_load_blocking",
     "server_metrics",
+    "traceparent",
 ]

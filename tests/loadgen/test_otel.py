@@ -1,0 +1,235 @@
+import contextlib
+import re
+import threading
+from array import array
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from servetune.errors import InputError, LoadError
+from servetune.loadgen import otel
+from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel, trace_ids, traceparent
+from servetune.loadgen.target import Target
+from servetune.metrics.record import Record
+
+TARGET = Target(base_url="http://models.example:8000/v1", model="tiny")
+STARTED_S = 1_790_000_000.25
+
+RECORDS = (
+    Record(
+        index=0,
+        input_tokens=12,
+        output_tokens=3,
+        due_s=0.5,
+        sent_s=0.625,
+        end_s=2.0,
+        chunk_times_s=array("d", [1.0, 1.5, 1.75]),
+        status=200,
+        connect_s=0.01,
+        session=4,
+        turn=1,
+        model="adapter",
+    ),
+    Record(
+        index=1,
+        input_tokens=12,
+        output_tokens=0,
+        due_s=1.0,
+        sent_s=1.0,
+        end_s=1.25,
+        outcome="http_status",
+        status=503,
+        detail="too busy",
+    ),
+    Record(
+        index=2,
+        input_tokens=12,
+        output_tokens=0,
+        due_s=1.0,
+        sent_s=1.0,
+        end_s=9.0,
+        outcome="timeout",
+    ),
+)
+
+
+class TestTraceparent:
+    def test_it_has_the_form_of_the_w3c(self):
+        for index in range(200):
+            header = traceparent("run", index)
+            assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01", header)
+            trace_id, span_id = (int(part, 16) for part in header.split("-")[1:3])
+            assert (trace_id, span_id) == trace_ids("run", index)
+            assert trace_id > 0
+            assert span_id > 0
+
+    def test_requests_and_runs_never_share_one(self):
+        headers = {traceparent(run, index) for run in ("a", "b") for index in range(5_000)}
+        assert len({header.split("-")[1] for header in headers}) == 10_000
+        assert traceparent("a", 7) == traceparent("a", 7)
+
+
+class TestEndpoint:
+    @pytest.fixture(autouse=True)
+    def _no_environment(self, monkeypatch):
+        for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+            monkeypatch.delenv(name, raising=False)
+
+    def test_nobody_asked_for_spans(self):
+        assert otlp_endpoint() is None
+
+    def test_a_collector_gets_its_route(self):
+        assert otlp_endpoint("http://c:4318") == "http://c:4318/v1/traces"
+        assert otlp_endpoint("http://c:4318/") == "http://c:4318/v1/traces"
+        assert otlp_endpoint("https://c/api/otel/spans") == "https://c/api/otel/spans"
+
+    def test_the_environment_is_heard_as_open_telemetry_says(self, monkeypatch):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318/base")
+        assert otlp_endpoint() == "http://c:4318/base/v1/traces"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://t:4318/mine")
+        assert otlp_endpoint() == "http://t:4318/mine"
+        assert otlp_endpoint("http://x:1") == "http://x:1/v1/traces"
+
+    @pytest.mark.parametrize("wrong", ["localhost:4317", "grpc://c:4317", "http://"])
+    def test_what_is_no_address_is_refused(self, wrong):
+        with pytest.raises(InputError, match="not where spans"):
+            otlp_endpoint(wrong)
+
+
+def test_a_missing_sdk_is_told_with_the_way_to_it(monkeypatch):
+    monkeypatch.setattr(otel.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(InputError) as told:
+        require_otel()
+    assert "servetune[otel]" in told.value.hint
+
+
+class Collector:
+    """OTLP's HTTP side: keeps what it is sent, answers with `status`."""
+
+    def __init__(self, status=200):
+        self.status = status
+        self.requests = []
+
+    @property
+    def spans(self):
+        return [
+            span
+            for request in self.requests
+            for of_resource in request.resource_spans
+            for scope in of_resource.scope_spans
+            for span in scope.spans
+        ]
+
+
+@contextlib.contextmanager
+def collecting(collector):
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+        ExportTraceServiceRequest,
+    )
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            assert self.path == "/v1/traces"
+            assert self.headers["Content-Type"] == "application/x-protobuf"
+            collector.requests.append(ExportTraceServiceRequest.FromString(body))
+            self.send_response(collector.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def plain(attributes):
+    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in attributes}
+
+
+class TestExport:
+    @pytest.fixture(autouse=True)
+    def _sdk(self):
+        pytest.importorskip(
+            "opentelemetry.exporter.otlp.proto.http",
+            reason="OpenTelemetry's SDK is an extra: pip install 'servetune[otel]'",
+        )
+
+    def export(self, records, url):
+        return export_spans(
+            records,
+            endpoint=otlp_endpoint(url),
+            run_id="run",
+            started_unix_s=STARTED_S,
+            targets=[TARGET],
+        )
+
+    def test_each_request_is_the_span_that_its_header_named(self):
+        collector = Collector()
+        with collecting(collector) as url:
+            assert self.export(RECORDS, url) == 3
+        for record, span in zip(RECORDS, collector.spans, strict=True):
+            header = f"00-{span.trace_id.hex()}-{span.span_id.hex()}-01"
+            assert header == traceparent("run", record.index)
+            assert span.parent_span_id == b""
+        resource = plain(collector.requests[0].resource_spans[0].resource.attributes)
+        assert resource["servetune.run_id"] == "run"
+        assert resource["service.name"] == "servetune"
+
+    def test_a_span_has_the_requests_times_and_names(self):
+        collector = Collector()
+        with collecting(collector) as url:
+            self.export(RECORDS, url)
+        first, refused, late = collector.spans
+        base_ns = 1_790_000_000_250_000_000
+        assert first.name == "chat adapter"
+        assert first.kind == 3  # client
+        assert first.start_time_unix_nano == base_ns + 500_000_000
+        assert first.end_time_unix_nano == base_ns + 2_000_000_000
+        assert {event.name: event.time_unix_nano - base_ns for event in first.events} == {
+            "sent": 625_000_000,
+            "first_token": 1_000_000_000,
+            "last_token": 1_750_000_000,
+        }
+        told = plain(first.attributes)
+        assert told["gen_ai.operation.name"] == "chat"
+        assert told["gen_ai.provider.name"] == "openai"
+        assert told["gen_ai.request.model"] == "adapter"
+        assert told["gen_ai.usage.input_tokens"] == 12
+        assert told["gen_ai.usage.output_tokens"] == 3
+        assert told["gen_ai.response.time_to_first_chunk"] == 0.375  # from sent
+        assert told["servetune.ttft_s"] == 0.5  # from due
+        assert told["gen_ai.conversation.id"] == "4"
+        assert (told["server.address"], told["server.port"]) == ("models.example", 8000)
+        assert "error.type" not in told
+        assert first.status.code == 0
+        assert plain(refused.attributes)["error.type"] == "503"
+        assert (refused.status.code, refused.status.message) == (2, "too busy")
+        assert plain(late.attributes)["error.type"] == "timeout"
+        assert [event.name for event in late.events] == ["sent"]
+
+    def test_many_go_in_batches(self):
+        collector = Collector()
+        records = [
+            Record(index=i, input_tokens=1, output_tokens=0, due_s=i, sent_s=i, end_s=i + 1)
+            for i in range(1_200)
+        ]
+        with collecting(collector) as url:
+            assert self.export(records, url) == 1_200
+        assert len(collector.requests) == 3
+        assert len({span.trace_id for span in collector.spans}) == 1_200
+
+    def test_a_collector_that_refuses_is_told(self):
+        with (
+            collecting(Collector(status=400)) as url,
+            pytest.raises(LoadError, match="took 0 of 3"),
+        ):
+            self.export(RECORDS, url)
