@@ -73,31 +73,38 @@ class Scraper:
 
     def __call__(self) -> list[Any]:
         """`[moment, how long it took, text]`; the moment is halfway."""
+        kept_open = self._connection is not None
         began_s = time.monotonic()
         try:
             text = self._fetch()
-        except BaseException:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-            raise
+        except ConnectionError:
+            if not kept_open:
+                raise
+            # A server may close a connection that was idle; only a new one can tell.
+            began_s = time.monotonic()
+            text = self._fetch()
         took_s = time.monotonic() - began_s
         kept = "\n".join(line for line in text.splitlines() if self._wanted(line))
         return [began_s + took_s / 2, took_s, kept]
 
     def _fetch(self) -> str:
         if self._connection is None:
-            self._connection = self._open()
             if variable := self._spec.get("api_key_env"):
                 key = os.environ.get(variable, "").strip()
                 if not key:
                     raise PermissionError(f"{variable} holds no key")
                 self._headers["Authorization"] = f"Bearer {key}"
-        self._connection.request("GET", self._spec["path"], headers=self._headers)
-        answer = self._connection.getresponse()
-        body = answer.read(_MOST_BYTES)
+            self._connection = self._open()
+        try:
+            self._connection.request("GET", self._spec["path"], headers=self._headers)
+            answer = self._connection.getresponse()
+            body = answer.read(_MOST_BYTES)
+        except BaseException:
+            self._connection.close()
+            self._connection = None
+            raise
         if answer.status != 200:
-            raise ConnectionError(f"status {answer.status}")
+            raise LookupError(f"status {answer.status}")
         return body.decode("utf-8", "replace")
 
     def _open(self) -> http.client.HTTPConnection:
