@@ -122,6 +122,21 @@ def test_the_word_after_the_load_is_heard():
         assert sampler.stop().totals.output_tokens == 100
 
 
+def test_a_source_is_asked_out_of_turn():
+    page = Page("vllm:generation_tokens_total 5\n")
+    with serving(page) as url, Sampler([target(url)], every_s=600, cards=()) as sampler:
+        assert sampler.wait_ready()
+        page.text = "vllm:generation_tokens_total 45\n"  # a warm-up's
+        assert sampler.ask_now()
+        start_s = time.monotonic()
+        page.text = "vllm:generation_tokens_total 105\n"
+        assert sampler.ask_now()
+        side = sampler.stop()
+    assert side.series[0].values["output_tokens"] == (5.0, 45.0, 105.0, 105.0)
+    assert side.totals.output_tokens == 100
+    assert side.within(start_s, time.monotonic()).totals.output_tokens == 60
+
+
 def test_a_server_that_dies_holds_nothing_up():
     alive, mortal = Page(golden("tgi-3")), Page(golden("vllm-0.9"))
     with serving(alive) as url, contextlib.ExitStack() as life:
