@@ -15,3 +15,5 @@ say "requirements/dev.txt: what its tests and checks need"
 compile --group pyproject.toml:dev -c requirements/base.txt -o requirements/dev.txt
 say "requirements/aiconfigurator.txt: the extra for a second opinion"
 compile pyproject.toml --extra aiconfigurator -c requirements/base.txt -o requirements/aiconfigurator.txt
+say "requirements/otel.txt: the extra that writes requests as spans"
+compile pyproject.toml --extra otel -c requirements/base.txt -o requirements/otel.txt

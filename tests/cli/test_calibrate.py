@@ -202,3 +202,13 @@ def test_a_calibration_is_not_used_for_another_machine(run):
     done = run("estimate", "--model", "Qwen/Qwen3-4B", "--gpu", "A10G", "--calibration", "l4")
     assert done.returncode == 2
     assert "L4" in done.stderr
+
+
+def test_trials_of_an_open_loop_are_no_anchors(run, tmp_path):
+    lines = [json.loads(line) for line in PUBLISHED.read_text(encoding="utf-8").splitlines()]
+    for line, law in zip(lines, ("gamma,rate_per_s=4", "all_at_once"), strict=False):
+        line["config"]["client_args"]["arrivals"] = f"kind={law}"
+    (tmp_path / "open.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tpot_factor(run, tmp_path / "open.jsonl", "--name", "open")
+    kept = json.loads(run("calibrate", "--show", "open", "--json").stdout)
+    assert len(kept["anchors"]) == len(lines) - 1

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from servetune.errors import InputError
+from servetune.loadgen import sampler as sampler_module
 from servetune.loadgen import sampling
 from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.target import Target
@@ -26,8 +27,9 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "metrics"
 class Page:
     """What the server answers; may be changed while it serves."""
 
-    def __init__(self, text, status=200, delay_s=0.0):
+    def __init__(self, text, status=200, delay_s=0.0, drop=False):
         self.text, self.status, self.delay_s = text, status, delay_s
+        self.drop = drop  # the connection after each answer, without a word
         self.seen = []  # (path, headers) of every question
 
 
@@ -40,10 +42,12 @@ def serving(page, tls=None):
             page.seen.append((self.path, dict(self.headers)))
             time.sleep(page.delay_s)
             body = page.text.encode()
-            self.send_response(page.status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            with contextlib.suppress(OSError):  # who asked may have given up
+                self.send_response(page.status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+            self.close_connection = page.drop
 
         def log_message(self, *_):
             pass
@@ -118,7 +122,22 @@ def test_the_word_after_the_load_is_heard():
         assert sampler.stop().totals.output_tokens == 100
 
 
-def test_a_server_that_dies_or_hangs_holds_nothing_up():
+def test_a_source_is_asked_out_of_turn():
+    page = Page("vllm:generation_tokens_total 5\n")
+    with serving(page) as url, Sampler([target(url)], every_s=600, cards=()) as sampler:
+        assert sampler.wait_ready()
+        page.text = "vllm:generation_tokens_total 45\n"  # a warm-up's
+        assert sampler.ask_now()
+        start_s = time.monotonic()
+        page.text = "vllm:generation_tokens_total 105\n"
+        assert sampler.ask_now()
+        side = sampler.stop()
+    assert side.series[0].values["output_tokens"] == (5.0, 45.0, 105.0, 105.0)
+    assert side.totals.output_tokens == 100
+    assert side.within(start_s, time.monotonic()).totals.output_tokens == 60
+
+
+def test_a_server_that_dies_holds_nothing_up():
     alive, mortal = Page(golden("tgi-3")), Page(golden("vllm-0.9"))
     with serving(alive) as url, contextlib.ExitStack() as life:
         dead = life.enter_context(serving(mortal))
@@ -142,6 +161,32 @@ def test_a_server_that_dies_or_hangs_holds_nothing_up():
     assert "refused" in third.problem
     assert side.totals.scrape_failed_count == second.failed_count + third.failed_count
     assert side.totals.max_waiting_count == 10
+
+
+def test_a_server_that_hangs_holds_no_other_up(monkeypatch):
+    monkeypatch.setattr(sampler_module, "_SCRAPE_TIMEOUT_S", 0.5)
+    alive, stuck = Page(golden("tgi-3")), Page("", delay_s=5.0)
+    with contextlib.ExitStack() as life:
+        targets = [target(life.enter_context(serving(page))) for page in (stuck, alive)]
+        sampler = life.enter_context(Sampler(targets, every_s=0.05, cards=()))
+        assert sampler.wait_ready()
+        asked = len(alive.seen)
+        wait_for(lambda: len(alive.seen) > asked + 3)
+        side = sampler.stop()
+    assert side.series[0].times_s == ()
+    assert "timed out" in side.series[0].problem
+    assert side.series[1].failed_count == 0
+    assert side.totals.max_running_count == 12
+
+
+def test_an_idle_connection_may_be_closed():
+    page = Page(golden("tgi-3"), drop=True)
+    with serving(page) as url, Sampler([target(url)], every_s=0.05, cards=()) as sampler:
+        assert sampler.wait_ready()
+        wait_for(lambda: len(page.seen) > 4)
+        side = sampler.stop()
+    assert side.series[0].failed_count == 0
+    assert len(side.series[0].times_s) == len(page.seen)
 
 
 def test_a_key_comes_from_the_environment_alone(monkeypatch):

@@ -46,6 +46,25 @@ def test_an_open_loop_has_as_many_requests_as_its_rate_says():
     assert len(simulation.records) == 3001
 
 
+@pytest.mark.parametrize(
+    ("law", "count", "off"),
+    [
+        # (30 + 90) / 2 a second for 60 s, then 90: Λ(100 s) = 7,200; even gaps count exactly.
+        ("kind=ramp,from_per_s=30,to_per_s=90,over_s=60,gaps=even", 7201, 0),
+        ("kind=sine,mean_per_s=30,amplitude_per_s=30,period_s=50,gaps=even", 3001, 1),
+        # 1,000 and four times sqrt(1,000 · dispersion) about it.
+        ("kind=gamma,rate_per_s=10,burstiness=0.1", 1000, 400),
+        ("kind=mmpp,rates_per_s=[0,40],dwell_s=[3,1]", 1000, 990),
+    ],
+)
+def test_a_law_without_a_number_of_requests_fills_the_duration(law, count, off):
+    record, simulation = played(trial(arrivals=law, duration_s=100.0, **SHORT), RUN)
+    assert abs(len(simulation.records) - count) <= off
+    assert simulation.records[-1].due_s > 80.0
+    asked = record.results["request_rate"]
+    assert asked == (10.0 if "rate_per_s=10" in law else None)
+
+
 def test_requests_on_their_way_at_the_stop_did_not_fail():
     record, _ = played(trial(request_rate=500.0, duration_s=5.0), RUN)
     results = record.results

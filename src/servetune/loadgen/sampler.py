@@ -73,8 +73,10 @@ class Sampler:
     Example:
         with Sampler([target]) as sampler:
             sampler.wait_ready()
-            ...
-            side = sampler.stop()
+            ...  # warm up
+            sampler.ask_now()
+            ...  # the run, from start_s to end_s on the monotonic clock
+            side = sampler.stop().within(start_s, end_s).since(start_s)
     """
 
     def __init__(
@@ -147,6 +149,16 @@ class Sampler:
             return False
         return self._read_line(timeout_s) == b"ready\n"
 
+    def ask_now(self, timeout_s: float = _SCRAPE_TIMEOUT_S + _GRACE_S) -> bool:
+        """Have every source asked out of turn, and wait until they were.
+
+        Between a warm-up and its run this keeps what the one did out of the other's counters.
+        """
+        if self._process is None:
+            return False
+        self._tell(b"now\n")
+        return self.wait_ready(timeout_s)
+
     def stop(self) -> ServerSide:
         """Ask every source a last time and return what all of them said.
 
@@ -163,7 +175,7 @@ class Sampler:
             return ServerSide(every_s=self._every_s, problem="the sampler was not started")
         try:
             out, _ = process.communicate(b"stop\n", timeout=2 * _SCRAPE_TIMEOUT_S + _GRACE_S)
-            told = msgspec.json.decode(out.removeprefix(b"ready\n"), type=_Told)
+            told = msgspec.json.decode(out.strip().rpartition(b"\n")[2], type=_Told)
         except subprocess.TimeoutExpired:
             problem = "the sampler did not answer in time"
         except (msgspec.MsgspecError, OSError, ValueError):

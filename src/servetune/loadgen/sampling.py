@@ -4,8 +4,10 @@ It runs by its path on the standard library alone, so that it starts in a few mi
 and shares neither memory nor interpreter lock with the load loop. Every source has a thread:
 one that hangs delays no other. What was seen stays in memory until it is asked for.
 
-    stdin    one line of JSON (see `Sampler`), then `stop`; end of file: nobody is left to tell
-    stdout   `ready` once every source was asked, then one line of JSON
+    stdin    one line of JSON (see `Sampler`); then `now` to ask every source out of turn, and
+             `stop`; end of file: nobody is left to tell
+    stdout   `ready` once every source was asked, at first and after each `now`; at last one
+             line of JSON
 
 The key of a server never passes through here: its environment variable's name does.
 """
@@ -20,7 +22,7 @@ import select
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _TICK_S = 0.5
@@ -30,13 +32,15 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class _Source(threading.Thread):
-    """Asks at once, then every so often, and a last time when it is told to stop."""
+    """Asks at once, then every so often and when it is woken, and a last time at the end."""
 
-    def __init__(self, every_s: float, stop: threading.Event, ask: Callable[[], Any]) -> None:
+    def __init__(self, every_s: float, ask: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
         self._every_s = every_s
-        self._stop_asking = stop
         self._ask = ask
+        self._woken = threading.Event()
+        self._waking = threading.Lock()
+        self._over = False
         self.asked = threading.Event()
         self.answers: list[Any] = []
         self.failed = 0
@@ -46,12 +50,28 @@ class _Source(threading.Thread):
         due_s = time.monotonic()
         while True:
             self._once()
-            self.asked.set()
-            # Moments that have passed meanwhile are left out, not made up for in a burst.
-            due_s += self._every_s * max(1, -(-(time.monotonic() - due_s) // self._every_s))
-            if self._stop_asking.wait(due_s - time.monotonic()):
+            with self._waking:
+                if not self._woken.is_set():  # else this began before it was woken
+                    self.asked.set()
+            late_s = time.monotonic() - due_s
+            if late_s >= 0:
+                # Moments that have passed are left out, not made up for in a burst.
+                due_s += self._every_s * (late_s // self._every_s + 1)
+            self._woken.wait(max(0.0, due_s - time.monotonic()))
+            self._woken.clear()
+            if self._over:
                 break
         self._once()
+
+    def wake(self) -> None:
+        """Have it ask now; `asked` is set when it has."""
+        with self._waking:
+            self.asked.clear()
+            self._woken.set()
+
+    def end(self) -> None:
+        self._over = True
+        self._woken.set()
 
     def _once(self) -> None:
         try:
@@ -73,31 +93,38 @@ class Scraper:
 
     def __call__(self) -> list[Any]:
         """`[moment, how long it took, text]`; the moment is halfway."""
+        kept_open = self._connection is not None
         began_s = time.monotonic()
         try:
             text = self._fetch()
-        except BaseException:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-            raise
+        except ConnectionError:
+            if not kept_open:
+                raise
+            # A server may close a connection that was idle; only a new one can tell.
+            began_s = time.monotonic()
+            text = self._fetch()
         took_s = time.monotonic() - began_s
         kept = "\n".join(line for line in text.splitlines() if self._wanted(line))
         return [began_s + took_s / 2, took_s, kept]
 
     def _fetch(self) -> str:
         if self._connection is None:
-            self._connection = self._open()
             if variable := self._spec.get("api_key_env"):
                 key = os.environ.get(variable, "").strip()
                 if not key:
                     raise PermissionError(f"{variable} holds no key")
                 self._headers["Authorization"] = f"Bearer {key}"
-        self._connection.request("GET", self._spec["path"], headers=self._headers)
-        answer = self._connection.getresponse()
-        body = answer.read(_MOST_BYTES)
+            self._connection = self._open()
+        try:
+            self._connection.request("GET", self._spec["path"], headers=self._headers)
+            answer = self._connection.getresponse()
+            body = answer.read(_MOST_BYTES)
+        except BaseException:
+            self._connection.close()
+            self._connection = None
+            raise
         if answer.status != 200:
-            raise ConnectionError(f"status {answer.status}")
+            raise LookupError(f"status {answer.status}")
         return body.decode("utf-8", "replace")
 
     def _open(self) -> http.client.HTTPConnection:
@@ -250,30 +277,37 @@ def _usage(pid: int) -> tuple[float, float] | None:
     return used_s, float(int(fields[21]) * _PAGE_BYTES)
 
 
-def _told_to_stop(parent: int) -> bool:
-    """Wait for the word; false when nobody is left who could give it."""
+def _next_word(parent: int) -> bytes:
+    """What is said next; nothing when nobody is left who could say it."""
     heard = b""
-    while b"\n" not in heard:
+    while not heard.endswith(b"\n"):
         # A process forked from the parent may hold the pipe open: look at the parent too.
         if os.getppid() != parent:
-            return False
+            return b""
         if select.select([0], [], [], _TICK_S)[0]:
-            word = os.read(0, 64)
-            if not word:
-                return False
-            heard += word
-    return True
+            piece = os.read(0, 1)  # one at a time: what follows is another word
+            if not piece:
+                return b""
+            heard += piece
+    return heard.strip()
 
 
 def _read_spec() -> Mapping[str, Any]:
     line = b""
     while not line.endswith(b"\n"):
-        piece = os.read(0, 1)  # nothing beyond the line, which `_told_to_stop` waits for
+        piece = os.read(0, 1)  # nothing beyond the line: `_next_word` waits for the rest
         if not piece:
             return {}
         line += piece
     spec: Mapping[str, Any] = json.loads(line)
     return spec
+
+
+def _say_when_asked(sources: Sequence[_Source], timeout_s: float) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    for source in sources:
+        source.asked.wait(max(0.0, deadline_s - time.monotonic()))
+    os.write(1, b"ready\n")
 
 
 def main() -> int:
@@ -283,20 +317,24 @@ def main() -> int:
         return 0
     with contextlib.suppress(OSError):
         os.nice(10)  # the load goes first
-    stop, every_s = threading.Event(), spec["every_s"]
+    every_s, timeout_s = spec["every_s"], spec["timeout_s"]
     machine = Machine(spec["processes"], spec["cards"])
-    scrapers = [_Source(every_s, stop, Scraper(one, spec["timeout_s"])) for one in spec["scrapes"]]
-    itself = _Source(every_s, stop, machine)
-    for source in (*scrapers, itself):
+    scrapers = [_Source(every_s, Scraper(one, timeout_s)) for one in spec["scrapes"]]
+    itself = _Source(every_s, machine)
+    sources = (*scrapers, itself)
+    for source in sources:
         source.start()
-    for source in (*scrapers, itself):
-        source.asked.wait(spec["timeout_s"])
-    os.write(1, b"ready\n")
-    if not _told_to_stop(parent):
-        return 0
-    stop.set()
-    deadline_s = time.monotonic() + spec["timeout_s"]
-    for source in (*scrapers, itself):
+    _say_when_asked(sources, timeout_s)
+    while (word := _next_word(parent)) != b"stop":
+        if not word:
+            return 0
+        for source in sources:
+            source.wake()
+        _say_when_asked(sources, timeout_s)
+    for source in sources:
+        source.end()
+    deadline_s = time.monotonic() + timeout_s
+    for source in sources:
         source.join(max(0.0, deadline_s - time.monotonic()))
     told = {
         "scrapes": [

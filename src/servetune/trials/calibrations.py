@@ -23,7 +23,7 @@ from servetune.perf.roofline import Run
 from servetune.perf.sim import simulate
 from servetune.plan import Plan, plan_from_settings
 from servetune.store import TrialRecord, now_utc, read_json, write_text
-from servetune.workload import Workload, workload_from_client_args
+from servetune.workload import AllAtOnce, Workload, parse_arrivals, workload_from_client_args
 
 __all__ = [
     "KeptCalibration",
@@ -114,7 +114,11 @@ def from_trials(
 
 
 def _usable(record: TrialRecord) -> bool:
-    open_loop = record.config.client_args.get("request_rate") not in (None, "inf")
+    asked = record.config.client_args
+    law = str(asked.get("arrivals", ""))  # written out it is a law of due times
+    open_loop = asked.get("request_rate") not in (None, "inf") or (
+        "=" in law and not isinstance(parse_arrivals(law), AllAtOnce)
+    )
     users = record.config.client_args.get("max_concurrency")
     measured = record.status == "ok" and not record.simulated
     return bool(measured and users and not open_loop and record.results.get("mean_tpot_ms"))

@@ -224,7 +224,9 @@ def _results(trial: Trial, run: Run, results: Mapping[str, Any]) -> dict[str, An
     asked = {
         "backend": trial.client_args.get("backend", "vllm"),
         "dataset_name": workload.dataset,
-        "request_rate": trial.client_args.get("request_rate"),
+        "request_rate": trial.client_args.get(
+            "request_rate", getattr(workload.arrivals, "rate_per_s", None)
+        ),
         "max_concurrency": workload.max_concurrency,
         "sharegpt_output_len": trial.client_args.get("sharegpt_output_len"),
         "random_input_len": trial.client_args.get("random_input_len"),
