@@ -41,7 +41,6 @@ def test_totals_meet_the_table(name, seed):
 
 @pytest.mark.parametrize("name", TABLE)
 def test_totals_meet_the_table_to_the_tokenizers_token(name, model_folder):
-    pytest.importorskip("jinja2", reason="pip install 'servetune[tokenizers]'")
     model = load_model_tokenizer(model_folder("byte_level"))
     made = prepare(preset(name), tokenizer=model)
     counts = [prompt.token_count for prompt in made.prompts]
