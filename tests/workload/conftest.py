@@ -1,8 +1,12 @@
 """Real tokenizers, made on the spot; tests that need the package skip where it is absent."""
 
+import json
+
 import pytest
 
+from servetune.workload.bodies import tools_of
 from servetune.workload.prompts import WORDS
+from servetune.workload.traffic import one_part
 
 #: In the form of Qwen's: a system message, tools, and what a tool call looks like.
 CHATML = """{%- if tools %}{{ '<|im_start|>system\\n' }}
@@ -28,10 +32,13 @@ INSTRUCT = """{{ bos_token }}{% for message in messages %}{% if message.role == 
 
 
 def _corpus():
-    return [" ".join(WORDS[i:] + WORDS[:i]) for i in range(0, len(WORDS), 7)]
+    """Common words, and JSON such as tool schemas are."""
+    words = [" ".join(WORDS[i:] + WORDS[:i]) for i in range(0, len(WORDS), 7)]
+    schemas = [json.dumps(tool) for tool in tools_of(one_part(1, 1, tools=10).parts[0])]
+    return words + schemas * 3
 
 
-def byte_level(vocab_size=1200):
+def byte_level(vocab_size=2000):
     """Byte-level BPE, as GPT's and Qwen's are."""
     tokenizers = pytest.importorskip("tokenizers", reason="pip install 'servetune[tokenizers]'")
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -103,16 +110,16 @@ KINDS = {
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory):
     """A folder with a tokenizer of some kind, and a chat template if asked for."""
-    import json
-
     made = {}
 
     def folder(kind="byte_level", template="chatml"):
         if (kind, template) not in made:
+            pytest.importorskip("tokenizers", reason="pip install 'servetune[tokenizers]'")
             path = tmp_path_factory.mktemp(kind)
             KINDS[kind]().save(str(path / "tokenizer.json"))
             config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
             if template:
+                pytest.importorskip("jinja2", reason="pip install 'servetune[tokenizers]'")
                 config["chat_template"] = {"chatml": CHATML, "instruct": INSTRUCT}[template]
             (path / "tokenizer_config.json").write_text(json.dumps(config))
             made[kind, template] = path

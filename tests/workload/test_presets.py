@@ -1,5 +1,9 @@
 import json
+import re
+import tomllib
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -7,6 +11,7 @@ from servetune.errors import InputError, UnknownName
 from servetune.workload.model_tokenizer import load_model_tokenizer
 from servetune.workload.prepare import prepare
 from servetune.workload.presets import DEFAULT, preset, preset_names, preset_text
+from servetune.workload.traffic import traffic_from
 
 #: shared/spec/workloads.md: concurrency, input tokens, output tokens, streaming.
 TABLE = {
@@ -41,7 +46,6 @@ def test_totals_meet_the_table(name, seed):
 
 @pytest.mark.parametrize("name", TABLE)
 def test_totals_meet_the_table_to_the_tokenizers_token(name, model_folder):
-    pytest.importorskip("jinja2", reason="pip install 'servetune[tokenizers]'")
     model = load_model_tokenizer(model_folder("byte_level"))
     made = prepare(preset(name), tokenizer=model)
     counts = [prompt.token_count for prompt in made.prompts]
@@ -106,6 +110,31 @@ def test_a_file_of_ones_own_is_taken(tmp_path):
     assert traffic.name == "mine"
     assert traffic.parts[0].prefix.levels[0].tokens == 100
     assert preset(str(path)) == traffic
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "workloads.md"
+
+
+def test_the_guides_file_is_a_workload_and_uses_every_kind_of_key():
+    (block,) = re.findall(r"```toml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    traffic = traffic_from(tomllib.loads(block))
+    assert [part.name for part in traffic.parts] == ["customers", "invoices", "recorded"]
+    assert traffic.needs_chat
+    asked = msgspec.structs.replace(traffic, parts=traffic.parts[:2])
+    about = prepare(asked).about
+    assert about.sessions > 50
+    assert about.hit_fraction > 0.3
+
+
+def test_the_guide_tells_the_workloads_as_they_are():
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\d+) \| ([\d,]+) \| (\d+) \| (.*) \|$", GUIDE.read_text(), re.M
+    )
+    told = {name: tuple(int(n.replace(",", "")) for n in row) for name, *row, _ in rows}
+    assert told == {name: row[:3] for name, row in TABLE.items()}
+    for name, *_, words in rows:
+        for percent in re.findall(r"perfect cache finds (\d+)%", words):
+            assert round(prepare(preset(name)).about.hit_fraction * 100) == int(percent)
 
 
 def test_a_name_that_is_none_is_refused_with_those_that_are(tmp_path):

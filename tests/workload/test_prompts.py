@@ -1,3 +1,5 @@
+from array import array
+
 import pytest
 
 from servetune.errors import InputError
@@ -131,12 +133,40 @@ class TestUnlike:
         assert sorted(other.text.split()) == sorted(prompt.text.split())
         assert other.text != prompt.text
 
+    def test_messages_keep_their_roles_and_pictures(self):
+        words = " ".join(str(i) for i in range(50))
+        picture = {"type": "image_url", "image_url": {"url": "data:a b c"}}
+        prompt = Prompt(
+            messages=(
+                {"role": "system", "content": words},
+                {"role": "user", "content": [picture, {"type": "text", "text": words}]},
+            ),
+            token_count=100,
+            exact=True,
+        )
+        system, user = unlike(prompt, seed=5).messages
+        assert system["role"] == "system"
+        assert user["content"][0] == picture
+        for text in (system["content"], user["content"][1]["text"]):
+            assert text != words
+            assert sorted(text.split()) == sorted(words.split())
 
-def test_a_prompt_is_words_or_ids_and_not_both_or_neither():
-    with pytest.raises(InputError):
-        Prompt(token_count=1, exact=True)
-    with pytest.raises(InputError):
-        Prompt(text="a", token_ids=(1,), token_count=1, exact=True)
+
+def test_a_prompt_is_words_ids_or_messages_and_only_one_of_them():
+    messages = ({"role": "user", "content": "a"},)
+    for said in (
+        {},
+        {"text": "a", "token_ids": (1,)},
+        {"text": "a", "messages": messages},
+        {"token_ids": (1,), "messages": messages},
+    ):
+        with pytest.raises(InputError, match="words, token ids or messages"):
+            Prompt(token_count=1, exact=True, **said)
+
+
+def test_ids_are_a_json_list_whatever_holds_them():
+    for ids in ((1, 70_000), array("I", [1, 70_000])):
+        assert Prompt(token_ids=ids, token_count=2, exact=True).ids_json() == b"[1,70000]"
 
 
 def test_workload_lengths_are_drawn_once_and_serve_both_kinds():

@@ -31,3 +31,13 @@ def test_a_prefix_goes_through_json() -> None:
 def test_a_prefix_that_cannot_be_is_refused(prefix, message) -> None:
     with pytest.raises(InputError, match=message):
         Request(index=0, due_s=0.0, input_tokens=70, output_tokens=2, prefix=prefix)
+
+
+def test_a_turn_follows_a_request_before_it():
+    def turn(index, follows):
+        return Request(index=index, due_s=0.0, input_tokens=1, output_tokens=1, follows=follows)
+
+    assert turn(3, 1).follows == 1
+    for follows in (3, 4, -1):
+        with pytest.raises(InputError, match="which is not before it"):
+            turn(3, follows)

@@ -122,10 +122,11 @@ def _nearer(text: str, has: int, wanted: int, words: Sequence[str], turn: int) -
     other = words[turn * 7 % len(words)]
     if abs(missing) <= 8 * a_word and turn % 4:
         if turn % 4 == 1:
-            return text + "e" * missing if missing > 0 else text[:missing] or text[:1]
+            return text + "e" * missing if missing > 0 else text[:missing].rstrip() or text[:1]
         if turn % 4 == 2:
             return " ".join((*own[:-1], other))
-        return " ".join((*own, other[: 1 + turn // 4])) if missing > 0 else text[:-1] or text
+        longer = (*own, other[: 1 + turn // 4])
+        return " ".join(longer if missing > 0 else (*own[:-2], other))
     step = max(1, round(abs(missing) / a_word))
     if missing < 0:
         return " ".join(own[: max(1, len(own) - step)])

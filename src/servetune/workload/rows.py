@@ -105,7 +105,7 @@ def _csv(path: Path) -> Iterator[Row]:
                     )
                 yield where, row
         except csv.Error as error:
-            raise InputError(f"{path} line {table.line_num} is not CSV: {error}") from None
+            raise InputError(f"{path} line {table.reader.line_num} is not CSV: {error}") from None
 
 
 def _parquet(path: Path) -> Iterator[Row]:
