@@ -3,13 +3,7 @@
    One thread, one epoll. Every request is answered by as many tokens as it asks for, at set
    times (--ttft-us, --itl-us) or as fast as its socket takes them, and the true times at which
    tokens were handed to the kernel are kept. `server --help` lists the shapes that answers can
-   take; they are told in says.h.
-
-   Truth (--truth FILE) is binary, in the machine's order of bytes. Per request: int64 tokens,
-   int64 connection, int64 arrived_ns, int64 asked_ns, then one int64 per token. arrived_ns is
-   when its first byte was read, asked_ns when its last was; a token's time is taken just before
-   the send that hands its event's last byte to the kernel. All are CLOCK_MONOTONIC. Nothing is
-   written while there is work: only when the server has been idle for a while, and at its end. */
+   take; what is said is in says.h, what is kept in truth.h. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
@@ -18,15 +12,15 @@
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "says.h"
+#include "stream.h"
+#include "truth.h"
 
-#define TRUTH_ROOM ((size_t)16 << 30) /* of address space, not of memory */
 #define IDLE_NS 200000000
 #define BACKLOG 4096
 
@@ -37,40 +31,9 @@ static int chunks_per_write = 1;
 static bool split, close_delimited, reuse_port;
 static const char *truth_path;
 
-/* An event that is not on its way yet: where it ends, in the text and then on the wire. */
-struct mark {
-    uint64_t text_end, wire_end;
-    int tokens;
-};
-
-struct stream {
-    int fd;
-    unsigned serial;
-    struct bytes in;   /* what came and is not understood yet */
-    struct bytes text; /* events before HTTP frames them */
-    struct bytes out;  /* framed, not taken by the kernel yet */
-    uint64_t text_from, wire_from; /* how much went before what text and out hold */
-    struct mark *marks;
-    int marks_from, marks_to, marks_room;
-    int64_t *stamps;
-    int stamps_room;
-    struct question asked;
-    int made, stamped;
-    int64_t arrived_ns, asked_ns, due_ns;
-    bool answering, blocked, closes;
-    int in_heap;                 /* its place + 1, 0 for none */
-    struct stream *next, *before; /* of those that are written to all the time */
-};
-
 static int epoll_fd;
-static struct stream **heap;
-static int heap_count, heap_room;
-static struct stream ring = {.next = &ring, .before = &ring};
 static unsigned request_count, connection_count;
 static int open_answers;
-static char *truth;
-static size_t truth_from, truth_to;
-static int truth_fd = -1;
 static volatile sig_atomic_t stopped;
 static uint64_t random_state = 88172645463325252ull;
 
@@ -87,58 +50,6 @@ static size_t draw(size_t below) {
     return random_state % below;
 }
 
-/* ---- who is due when: a binary heap for set times, a ring for no time at all */
-
-static void heap_put(int place, struct stream *s) {
-    heap[place] = s;
-    s->in_heap = place + 1;
-}
-
-static void heap_sink(int place, struct stream *s) {
-    for (int child; (child = 2 * place + 1) < heap_count; place = child) {
-        if (child + 1 < heap_count && heap[child + 1]->due_ns < heap[child]->due_ns) child++;
-        if (heap[child]->due_ns >= s->due_ns) break;
-        heap_put(place, heap[child]);
-    }
-    heap_put(place, s);
-}
-
-static void heap_rise(int place, struct stream *s) {
-    for (int parent; place && heap[parent = (place - 1) / 2]->due_ns > s->due_ns; place = parent)
-        heap_put(place, heap[parent]);
-    heap_put(place, s);
-}
-
-static void heap_add(struct stream *s) {
-    if (heap_count == heap_room) {
-        heap_room = heap_room ? 2 * heap_room : 1024;
-        heap = realloc(heap, sizeof *heap * heap_room);
-        if (!heap) abort();
-    }
-    heap_rise(heap_count++, s);
-}
-
-static void heap_remove(struct stream *s) {
-    int place = s->in_heap - 1;
-    s->in_heap = 0;
-    struct stream *last = heap[--heap_count];
-    if (last == s) return;
-    heap_sink(place, last);
-    heap_rise(last->in_heap - 1, last);
-}
-
-static void ring_add(struct stream *s) {
-    s->next = &ring;
-    s->before = ring.before;
-    ring.before = s->before->next = s;
-}
-
-static void ring_remove(struct stream *s) {
-    s->before->next = s->next;
-    s->next->before = s->before;
-    s->next = s->before = NULL;
-}
-
 /* Where an answer waits for its next tokens. */
 static void wait_turn(struct stream *s) {
     if (s->made == s->asked.tokens) return;
@@ -148,40 +59,6 @@ static void wait_turn(struct stream *s) {
     }
     s->due_ns = s->asked_ns + ttft_ns + s->made * itl_ns;
     heap_add(s);
-}
-
-/* ---- truth */
-
-static void truth_keep(struct stream *s) {
-    if (truth_fd < 0) return;
-    int64_t head[4] = {s->asked.tokens, s->serial, s->arrived_ns, s->asked_ns};
-    memcpy(truth + truth_to, head, sizeof head);
-    truth_to += sizeof head;
-    memcpy(truth + truth_to, s->stamps, sizeof *s->stamps * s->asked.tokens);
-    truth_to += sizeof *s->stamps * s->asked.tokens;
-}
-
-static void truth_write(void) {
-    while (truth_fd >= 0 && truth_from < truth_to) {
-        ssize_t written = write(truth_fd, truth + truth_from, truth_to - truth_from);
-        if (written <= 0) {
-            perror("truth");
-            exit(1);
-        }
-        truth_from += written;
-    }
-}
-
-static void truth_open(void) {
-    if (!truth_path) return;
-    FILE *file = fopen(truth_path, "w");
-    truth = mmap(NULL, TRUTH_ROOM, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!file || truth == MAP_FAILED) {
-        perror(truth_path);
-        exit(2);
-    }
-    truth_fd = fileno(file);
 }
 
 /* ---- sending */
@@ -681,7 +558,7 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_TIMERSLACK, 1);
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    truth_open();
+    truth_open(truth_path);
     serve(listen_at(port));
     return 0;
 }
