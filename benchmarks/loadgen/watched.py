@@ -35,7 +35,7 @@ class Truth:
     """What the server did, in order of arrival, in seconds of CLOCK_MONOTONIC.
 
     Attributes:
-        arrived_s: When the first byte of each request was read.
+        arrived_s: When the kernel had each request's last byte, whenever the server read it.
         sent_s: When each token of each request was handed to the kernel.
     """
 
