@@ -61,7 +61,7 @@ def run(bench, name, options, tmp_path, cores, asked):
         place = bench["clients"].Place(server.port, tmp_path, tmp_path)
         command = client.command(asked, place)
         seen = bench["watched"].watch(command, cores[0], cwd=tmp_path, limit_s=60)
-        assert seen.exit_code == 0, seen.output
+        assert seen.exit_code == 0, seen.last_line
         return client.said(place, seen.output), server.stop(), seen
 
 
