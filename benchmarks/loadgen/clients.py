@@ -8,6 +8,7 @@ tokens, with as many users as the load has.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import subprocess
 import sys
@@ -156,19 +157,21 @@ def no_bench() -> str | None:
 
 
 def servetune(load: Load, place: Place) -> list[str]:
+    """With exact prompts where the tokenizers package is there, as the rivals have them."""
+    exact = importlib.util.find_spec("tokenizers") is not None
     return [
         *(sys.executable, "-m", "servetune", "bench", place.url),
-        *("--model", MODEL, "--api", "chat"),
+        *("--model", MODEL, "--api", "chat", "--json", "--quiet"),
         *("--concurrency", str(load.concurrency)),
         *("--num-prompts", str(load.requests)),
         *("--input-tokens", str(load.input_tokens)),
         *("--output-tokens", str(load.output_tokens)),
-        *("--out", str(place.folder / "bench.json"), "--quiet"),
+        *(("--tokenizer", str(place.tokenizer)) if exact else ()),
     ]
 
 
-def servetune_said(place: Place, _output: str) -> Said:
-    results = json.loads((place.folder / "bench.json").read_text())["results"]
+def servetune_said(_place: Place, output: str) -> Said:
+    results = json.loads(output)["results"]
     return Said(
         completed=results["completed"],
         failed=results["failed"],

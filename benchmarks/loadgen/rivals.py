@@ -1,12 +1,12 @@
 """Load generators side by side against the compiled server, each pinned to one core.
 
-    python benchmarks/loadgen/rivals.py                       # 4 min: ours, the readers, vLLM's
-    python benchmarks/loadgen/rivals.py --rivals              # half an hour: all that install
+    python benchmarks/loadgen/rivals.py                       # servetune, the yardsticks, vLLM
+    python benchmarks/loadgen/rivals.py --rivals              # all that are installed
     python benchmarks/loadgen/rivals.py --shapes              # token counts, shape by shape
 
 The client has the first core, the server and this script the last one; nothing else should run.
 Rounds are interleaved (every client once, then all again) and medians shown. What the server
-knows is the truth: tokens per second, CPU time and the start are counted between the first
+knows is the truth: tokens per second and the CPU time of the load are counted between the first
 request that it saw and the last token that it sent, for every client alike.
 """
 
@@ -69,7 +69,7 @@ class Run:
     requests: int
     tokens_per_s: float
     cpu_s_per_million: float
-    whole_cpu_s: float
+    all_cpu_s_per_million: float
     server_busy: float
     peak_mb: float
     first_request_s: float
@@ -197,7 +197,7 @@ def judged(
         requests=load.requests,
         tokens_per_s=truth.tokens / truth.duration_s,
         cpu_s_per_million=1e6 * cpu_s / truth.tokens,
-        whole_cpu_s=seen.cpu[-1][1],
+        all_cpu_s_per_million=1e6 * seen.cpu[-1][1] / truth.tokens,
         server_busy=busy_s / truth.duration_s,
         peak_mb=seen.peak_mb,
         first_request_s=first_s - seen.started_s,
@@ -225,7 +225,7 @@ def print_machine(cores: Sequence[int]) -> None:
 
 
 HEADINGS = (
-    "client", "tokens/s", "CPU-s per million tokens", "TTFT said, mean / p50 / p99 ms",
+    "client", "tokens/s", "CPU-s per million tokens, load / all", "TTFT said, mean / p50 / p99 ms",
     "true TTFT", "ITL said, p50 / p99 ms", "true ITL", "peak MB", "first request s", "counts",
     "server busy",
 )  # fmt: skip
@@ -247,7 +247,7 @@ def print_scenario(scenario: Scenario, runs: Mapping[str, list[Run] | str]) -> N
 def cells(runs: Sequence[Run]) -> list[str]:
     return [
         f"{middle(runs, 'tokens_per_s'):,.0f}",
-        f"{middle(runs, 'cpu_s_per_million'):.1f}",
+        f"{middle(runs, 'cpu_s_per_million'):.1f} / {middle(runs, 'all_cpu_s_per_million'):.1f}",
         laws(runs, "ttft_ms", ("mean", "p50", "p99")),
         laws(runs, "true_ttft_ms", ("mean", "p50", "p99")),
         laws(runs, "itl_ms", ("p50", "p99")),
@@ -282,7 +282,7 @@ def print_ratios(done: Mapping[str, list[Run]]) -> None:
     ours = next((name for name in ("servetune", "servetune library") if name in done), None)
     if ours is None:
         return
-    print(f"| {ours} over | tokens/s | CPU-s per million | said p50 TTFT, ms apart "
+    print(f"| {ours} over | tokens/s | CPU-s under load | said p50 TTFT, ms apart "
           "| said p99 TTFT, ms apart | peak memory | start |")  # fmt: skip
     print("|---|--:|--:|--:|--:|--:|--:|")
     for name, runs in done.items():

@@ -332,14 +332,33 @@ static bool take_request(struct stream *s) {
     return respond(s, path, path_length, from + head, body);
 }
 
+/* When the kernel had the last bytes that were read, by our clock; now, where it does not say. */
+static int64_t came_ns(struct msghdr *message) {
+    int64_t at_ns = now_ns();
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SO_TIMESTAMPNS) continue;
+        struct timespec came, now;
+        memcpy(&came, CMSG_DATA(c), sizeof came);
+        clock_gettime(CLOCK_REALTIME, &now);
+        int64_t ago_ns = (int64_t)(now.tv_sec - came.tv_sec) * 1000000000 + now.tv_nsec -
+                         came.tv_nsec;
+        if (ago_ns > 0) at_ns -= ago_ns;
+    }
+    return at_ns;
+}
+
 static bool read_all(struct stream *s) {
     for (;;) {
-        bytes_room(&s->in, 4096);
+        char *at = bytes_room(&s->in, 4096);
         size_t room = s->in.room - s->in.to - 1;
-        ssize_t got = recv(s->fd, s->in.at + s->in.to, room, MSG_DONTWAIT);
+        struct iovec piece = {at, room};
+        char control[128];
+        struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = control,
+                                 .msg_controllen = sizeof control};
+        ssize_t got = recvmsg(s->fd, &message, MSG_DONTWAIT);
         if (got == 0) return false;
         if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
-        if (!bytes_left(&s->in)) s->arrived_ns = now_ns();
+        s->arrived_ns = came_ns(&message);
         s->in.to += got;
         s->in.at[s->in.to] = 0;
         if ((size_t)got < room) return true;
@@ -351,7 +370,6 @@ static bool settle(struct stream *s) {
     if (s->answering && s->made == s->asked.tokens && !bytes_left(&s->out)) {
         answer_done(s);
         if (s->closes) return false;
-        if (bytes_left(&s->in)) s->arrived_ns = now_ns();
         return take_request(s);
     }
     return true;
@@ -363,6 +381,7 @@ static void accept_all(int listener) {
     for (int fd; (fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;) {
         int on = 1;
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on);
         struct stream *s = calloc(1, sizeof *s);
         if (!s) abort();
         s->fd = fd;

@@ -1,9 +1,9 @@
 /* When each token really left, as a binary file in the machine's order of bytes.
 
    Per request: int64 tokens, int64 connection, int64 arrived_ns, int64 asked_ns, then one int64
-   per token. arrived_ns is when its first byte was read, asked_ns when its last was; a token's
-   time is taken just before the send that hands its event's last byte to the kernel. All are
-   CLOCK_MONOTONIC. Nothing is written while there is work: only when the server has been idle
+   per token. arrived_ns is when the kernel had its last byte, asked_ns when the server had
+   read it; a token's time is taken just before the send that hands its event's last byte to the
+   kernel. All are CLOCK_MONOTONIC. Nothing is written while there is work: only when the server has been idle
    for a while, and at its end. A request whose connection was lost before its end has none. */
 #pragma once
 

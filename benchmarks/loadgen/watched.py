@@ -35,7 +35,7 @@ class Truth:
     """What the server did, in order of arrival, in seconds of CLOCK_MONOTONIC.
 
     Attributes:
-        arrived_s: When the first byte of each request was read.
+        arrived_s: When the kernel had each request's last byte, whenever the server read it.
         sent_s: When each token of each request was handed to the kernel.
     """
 
@@ -125,6 +125,7 @@ class Watched:
 
     exit_code: int | None
     output: str
+    complaints: str
     started_s: float
     ended_s: float
     cpu: list[tuple[float, float]]
@@ -132,7 +133,8 @@ class Watched:
 
     @property
     def last_line(self) -> str:
-        lines = [line for line in self.output.splitlines() if line.strip()]
+        text = f"{self.output}\n{self.complaints}"
+        lines = [line for line in text.splitlines() if line.strip()]
         return lines[-1][:200] if lines else "no output"
 
     def cpu_between_s(self, from_s: float, to_s: float) -> float:
@@ -142,15 +144,18 @@ class Watched:
 
 def watch(command: Sequence[str], core: int, *, cwd: Path, limit_s: float) -> Watched:
     """Run a client on one core until it ends, or until its time is up (exit code None)."""
-    log = cwd / "client.log"
-    with log.open("w") as sink:
+    said, complaints = cwd / "client.out", cwd / "client.err"
+    with said.open("w") as out, complaints.open("w") as err:
         started_s = time.monotonic()
-        process = _start(
-            command, core, cwd=cwd, env=_surroundings(), stdout=sink, stderr=subprocess.STDOUT
-        )
+        process = _start(command, core, cwd=cwd, env=_surroundings(), stdout=out, stderr=err)
         with ThreadPoolExecutor(1, initializer=os.nice, initargs=(POLITE,)) as aside:
             seen = aside.submit(_follow, process, started_s, limit_s).result()
-    return Watched(output=log.read_text(errors="replace"), started_s=started_s, **seen)
+    return Watched(
+        output=said.read_text(errors="replace"),
+        complaints=complaints.read_text(errors="replace"),
+        started_s=started_s,
+        **seen,
+    )
 
 
 def _surroundings() -> dict[str, str]:

@@ -9,9 +9,9 @@ import pytest
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import otel
 from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
-from servetune.traffic.trace import trace_ids, traceparent
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
+from servetune.traffic.trace import trace_ids, traceparent
 
 TARGET = Target(base_url="http://models.example:8000/v1", model="tiny")
 STARTED_S = 1_790_000_000.25
