@@ -15,11 +15,12 @@ from typing import Protocol
 __all__ = ["Body", "Chunked", "Head", "Malformed", "Sized", "UntilClosed", "body_of", "read_head"]
 
 LARGEST_HEAD_BYTES = 65_536
+LONGEST_LINE_BYTES = 4096
+"""Of a chunk's length and its extensions."""
 
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |$)")
-_SIZE = re.compile(rb"[0-9A-Fa-f]+")
+_SIZE = re.compile(rb"[0-9A-Fa-f]+(?=\r\n|[; \t])")
 _HEX_DIGITS = b"0123456789ABCDEFabcdef"
-_WORTH_COUNTING_BYTES = 4096
 
 
 class Malformed(Exception):
@@ -209,7 +210,7 @@ class Chunked:
         if self._left:
             parts, times_s = [self._left, *parts], [times_s[0], *times_s]
         pieces, came_s = self._cut(b"".join(parts), parts, times_s)
-        if len(self._left) > _WORTH_COUNTING_BYTES and self.ended_s is None:
+        if self._left and self.ended_s is None:
             try:
                 self._lacking = _lacking(self._left)
             except Malformed as error:
@@ -250,7 +251,7 @@ class Chunked:
         at = 0
         while (line_end := raw.find(b"\r\n", at)) >= 0:
             size = _SIZE.match(raw, at)
-            if size is None or raw[size.end() : size.end() + 1] not in {b"\r", b";", b" ", b"\t"}:
+            if size is None:
                 error = Malformed(_no_length(raw[at:line_end]))
                 error.before = chunks, _arrivals(ends, parts, times_s)
                 raise error
@@ -282,7 +283,10 @@ def _lacking(left: bytes) -> int:
     Raises:
         Malformed: No chunk begins here, or its trailers have no end.
     """
-    size, line_end = _SIZE.match(left), left.find(b"\r\n", 0, _WORTH_COUNTING_BYTES)
+    line_end = left.find(b"\r\n", 0, LONGEST_LINE_BYTES)
+    if line_end < 0 and len(left) < LONGEST_LINE_BYTES:
+        return 0
+    size = _SIZE.match(left)
     if size is None or line_end < 0:
         raise Malformed(_no_length(left))
     length = int(size[0], 16)

@@ -143,6 +143,7 @@ class Reactor:
                 _, _, action, given = heapq.heappop(timers)
                 action(*given)
             if self._over:
+                self._over = False
                 return
             due_s = min(timers[0][0], self._next_deadline_s) if timers else self._next_deadline_s
             events = self._wait(due_s - monotonic())
@@ -266,11 +267,10 @@ class Reactor:
         self._next_deadline_s = first.deadline_s if first is not None else float("inf")
 
     def _drop(self, call: Call, outcome: str, detail: str) -> None:
-        wire = call.wire
+        if call.wire is not None:
+            call.wire.give_up()
         if call.sent_s is None:
             call.sent_s = monotonic()
-        if wire is not None:
-            wire.give_up()
         self.ended(call, outcome, monotonic(), detail)
 
 

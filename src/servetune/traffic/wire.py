@@ -520,11 +520,11 @@ class Wire:
 
     def give_up(self) -> None:
         """Keep what has come for the call, and close the connection without a word to it."""
-        if self._call is not None and self._call.sent_s is None:
-            self._call.sent_s = self._connecting_s
-        if self._call is not None and self._parts and self._body is not None:
+        call = self._call
+        if call is not None and call.sent_s is None:
+            call.sent_s = self._connecting_s
+        if call is not None and self._parts and self._body is not None:
             self._digest()
-        self._call = None
         self._close()
 
     def _close(self) -> None:
