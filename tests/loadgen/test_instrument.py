@@ -1,32 +1,44 @@
-import asyncio
-import time
+from array import array
 
-from servetune.loadgen.instrument import LATE_S, Departures, LagMeter, p99_s, worst_s
+import pytest
 
-
-async def test_a_loop_that_is_held_up_shows_in_its_lag():
-    meter = LagMeter(interval_s=0.005)
-    meter.start()
-    await asyncio.sleep(0.02)
-    time.sleep(0.08)  # noqa: ASYNC251 - the fault to be seen
-    await asyncio.sleep(0.01)
-    meter.stop()
-    assert worst_s(meter.lags_s) >= 0.07
-    count = len(meter.lags_s)
-    await asyncio.sleep(0.02)
-    assert len(meter.lags_s) == count
+from servetune.loadgen.crew import Conducted
+from servetune.loadgen.instrument import LATE_S, instrument_of, verdict_of
 
 
-def test_departures_are_late_from_their_threshold_on_and_never_early():
-    departures = Departures()
-    departures.note(-0.5)
-    departures.note(LATE_S)
-    departures.note(LATE_S * 1.5, held=True)
-    assert departures.lates_s == [0.0, LATE_S, LATE_S * 1.5]
-    assert (departures.late_count, departures.held_count) == (1, 1)
+def conducted(lates_s=(), lags_s=(), **known):
+    return Conducted(lates_s=array("d", lates_s), lags_s=array("d", lags_s), **known)
 
 
-def test_nothing_sampled_is_no_data():
-    assert worst_s([]) is None
-    assert p99_s([]) is None
-    assert p99_s([1.0] * 99 + [3.0]) > 1.0
+def test_late_departures_are_counted_and_the_worst_is_told():
+    told = instrument_of(
+        conducted([0.0, LATE_S / 2, LATE_S * 2, LATE_S * 3], [0.001, 0.004]), stamped_by="kernel"
+    )
+    assert told.late_count == 2
+    assert told.sent_late_max_s == pytest.approx(LATE_S * 3)
+    assert told.loop_lag_max_s == 0.004
+
+
+def test_nothing_sampled_is_nothing_told():
+    told = instrument_of(conducted(), stamped_by="kernel")
+    assert told.sent_late_max_s is None
+    assert told.loop_lag_p99_s is None
+    assert (told.stamp_error_s, told.departure_error_s) == (0.0, 0.0)
+
+
+def test_a_slow_loop_shifts_only_the_stamps_that_the_process_takes():
+    slow = conducted([0.0], [0.02])
+    assert instrument_of(slow, stamped_by="kernel").stamp_error_s == 0.0
+    assert instrument_of(slow, stamped_by="process").stamp_error_s == pytest.approx(0.02)
+
+
+def test_the_verdict_names_a_client_that_was_late_or_had_no_time_left():
+    results = {"median_ttft_ms": 50.0, "median_itl_ms": 10.0}
+    good = instrument_of(conducted([0.0001], [0.02]), stamped_by="kernel")
+    assert verdict_of(good, results).trusted
+    late = instrument_of(conducted([0.02]), stamped_by="kernel")
+    assert verdict_of(late, results).words.startswith("THE CLIENT WAS LATE")
+    stamps = instrument_of(conducted([0.0], [0.002]), stamped_by="process")
+    assert not verdict_of(stamps, results).trusted
+    busy = instrument_of(conducted([0.0], busy_fraction=0.97), stamped_by="kernel")
+    assert verdict_of(busy, results).words.startswith("THE CLIENT WAS THE LIMIT")

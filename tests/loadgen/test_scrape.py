@@ -3,9 +3,8 @@ import time
 import pytest
 
 from servetune.errors import LoadError, ServerRefused
+from servetune.loadgen.fetch import fetch, fetch_blocking
 from servetune.loadgen.scrape import (
-    fetch,
-    fetch_blocking,
     parse_metrics,
     parse_models,
     server_metrics,
