@@ -116,10 +116,11 @@ def c_reader(load: Load, place: Place) -> list[str]:
 def python_with_uvloop() -> str | None:
     """A Python that has what the bare reader needs: this one, or the vLLM environment's."""
     for python in (sys.executable, str(vllm_python())):
-        found = subprocess.run(
-            [python, "-c", "import uvloop, msgspec"], capture_output=True, check=False
-        )
-        if found.returncode == 0:
+        asked = [python, "-c", "import uvloop, msgspec"]
+        if (
+            Path(python).exists()
+            and not subprocess.run(asked, capture_output=True, check=False).returncode
+        ):
             return python
     return None
 

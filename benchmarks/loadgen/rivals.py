@@ -26,6 +26,7 @@ from statistics import median
 import numpy as np
 import rival_clients
 import shapes
+import targets
 from clients import CLIENTS, Client, Load, Place, Said
 from watched import Truth, Watched, serving, watch
 from word_tokenizer import word_tokenizer
@@ -102,7 +103,7 @@ def compare(
     for name in options.scenarios:
         scenario = shrunk(SCENARIOS[name], options.shrink)
         runs = rounds(scenario, clients, cores, tokenizer, options.repeat)
-        print_scenario(scenario, runs)
+        print_scenario(name, scenario, runs)
         if options.out:
             keep(options.out, name, runs)
 
@@ -174,7 +175,7 @@ def one_run(scenario: Scenario, client: Client, cores: list[int], tokenizer: Pat
             if len(truth.arrived_s) < load.requests:
                 return f"sent {len(truth.arrived_s)} of {load.requests} requests"
             said = client.said(place, seen.output)
-            return judged(client, load, truth.last(load.requests), seen, said, busy_s)
+            return judged(client, load, truth, seen, said, busy_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -187,8 +188,9 @@ def given_to(client: Client, scenario: Scenario) -> Load:
 
 
 def judged(
-    client: Client, load: Load, truth: Truth, seen: Watched, said: Said, busy_s: float
+    client: Client, load: Load, whole: Truth, seen: Watched, said: Said, busy_s: float
 ) -> Run:
+    truth = whole.last(load.requests)
     first_s, last_s = float(truth.arrived_s[0]), truth.last_sent_s
     tokens = load.requests * load.output_tokens
     cpu_s = seen.cpu_between_s(first_s, last_s)
@@ -198,9 +200,9 @@ def judged(
         tokens_per_s=truth.tokens / truth.duration_s,
         cpu_s_per_million=1e6 * cpu_s / truth.tokens,
         all_cpu_s_per_million=1e6 * seen.cpu[-1][1] / truth.tokens,
-        server_busy=busy_s / truth.duration_s,
+        server_busy=busy_s / whole.duration_s,
         peak_mb=seen.peak_mb,
-        first_request_s=first_s - seen.started_s,
+        first_request_s=float(whole.arrived_s[0]) - seen.started_s,
         counts_agree=said.tokens == truth.tokens == tokens and said.completed == load.requests,
         true_ttft_ms=law(truth.ttft_ms),
         ttft_ms=said.ttft_ms,
@@ -231,16 +233,16 @@ HEADINGS = (
 )  # fmt: skip
 
 
-def print_scenario(scenario: Scenario, runs: Mapping[str, list[Run] | str]) -> None:
-    done = {name: found for name, found in runs.items() if not isinstance(found, str)}
+def print_scenario(name: str, scenario: Scenario, runs: Mapping[str, list[Run] | str]) -> None:
+    done = {client: found for client, found in runs.items() if not isinstance(found, str)}
     print(f"### {scenario.title}\n\n| {' | '.join(HEADINGS)} |\n|---|{'--:|' * 10}")
-    for name, found in done.items():
-        print(f"| {name} | {' | '.join(cells(found))} |")
+    for client, found in done.items():
+        print(f"| {client} | {' | '.join(cells(found))} |")
     print()
-    print_ratios(done)
-    for name, found in runs.items():
+    print_ratios(name, done)
+    for client, found in runs.items():
         if isinstance(found, str):
-            print(f"{name}: not run, {found}")
+            print(f"{client}: not run, {found}")
     print(flush=True)
 
 
@@ -277,8 +279,8 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def print_ratios(done: Mapping[str, list[Run]]) -> None:
-    """servetune over each other client, where both ran."""
+def print_ratios(scenario: str, done: Mapping[str, list[Run]]) -> None:
+    """servetune over each other client, where both ran, and what it means to reach."""
     ours = next((name for name in ("servetune", "servetune library") if name in done), None)
     if ours is None:
         return
@@ -288,7 +290,18 @@ def print_ratios(done: Mapping[str, list[Run]]) -> None:
     for name, runs in done.items():
         if name != ours:
             print(f"| {name} | {' | '.join(beside(done[ours], runs))} |")
-    print()
+    figures = {name: medians(runs) for name, runs in done.items()}
+    print("", *targets.verdicts(scenario, figures[ours], figures), "", sep="\n")
+
+
+def medians(runs: Sequence[Run]) -> dict[str, float]:
+    plain = ("tokens_per_s", "cpu_s_per_million", "peak_mb", "first_request_s")
+    return {
+        **{name: middle(runs, name) for name in plain},
+        "ttft_p50_ms": of_law(runs, "ttft_ms", "p50") or 0.0,
+        "ttft_p99_ms": of_law(runs, "ttft_ms", "p99") or 0.0,
+        "true_ttft_p50_ms": of_law(runs, "true_ttft_ms", "p50") or 0.0,
+    }
 
 
 def beside(ours: Sequence[Run], theirs: Sequence[Run]) -> list[str]:

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "loadgen"
-NAMES = ("compiled", "watched", "clients", "rival_clients", "shapes", "word_tokenizer", "rivals")
+NAMES = (
+    *("compiled", "watched", "clients", "rival_clients", "shapes", "targets", "word_tokenizer"),
+    "rivals",
+)
 MANY_SHAPES = (
     "one token a write, no usage",
     "five tokens a chunk, usage on every chunk",
@@ -146,3 +149,21 @@ def test_the_tokenizer_has_each_word_of_the_server_as_one_token(bench, tmp_path)
     said = {word.strip() for word in plain.split('"')[1::2]}
     assert said
     assert said <= words
+
+
+def test_a_target_is_judged_beside_the_client_of_the_same_run(bench):
+    verdicts = bench["targets"].verdicts
+    ours = {
+        "tokens_per_s": 250_000.0, "cpu_s_per_million": 12.0, "peak_mb": 50.0,
+        "first_request_s": 0.4, "ttft_p50_ms": 50.4, "ttft_p99_ms": 51.0,
+        "true_ttft_p50_ms": 50.1,
+    }  # fmt: skip
+    bare = {**ours, "cpu_s_per_million": 10.0}
+    lean = {**ours, "ttft_p50_ms": 50.0}
+    told = verdicts("steady", ours, {"bare uvloop": bare, "C reader": lean})
+    assert [line.split(":")[0] for line in told] == [
+        "- reached", "- **missed**", "- reached", "- reached",
+    ]  # fmt: skip
+    assert told[0].startswith("- reached: 1.2 times")
+    assert len(verdicts("steady", ours, {})) == 1  # nobody to compare with: only the start
+    assert verdicts("fast", {**ours, "tokens_per_s": 1e5}, {})[0].startswith("- **missed**")

@@ -64,3 +64,17 @@ def test_an_answer_that_did_not_stream_came_when_it_ended():
     assert arrivals.times_s.tolist() == [1.0, 2.0, 4.0]
     assert arrivals.tokens.tolist() == [1, 1, 30]
     assert gaps_between(arrivals).counts.tolist() == [1, 0]
+
+
+def test_pieces_may_be_packed_in_any_width():
+    record = Record(
+        index=0,
+        input_tokens=1,
+        output_tokens=4,
+        due_s=0.0,
+        sent_s=0.0,
+        end_s=2.0,
+        chunk_times_s=array("d", (1.0, 2.0)),
+        chunk_tokens=array("i", (2, 2)),
+    )
+    assert itl_gaps_s([record]).tolist() == [0.5, 0.5]

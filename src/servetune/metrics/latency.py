@@ -119,7 +119,8 @@ def arrivals_of(records: Sequence[Record]) -> Arrivals:
             tokens.append(record.output_tokens)
             lengths[place] = 1
         else:
-            tokens.extend(record.chunk_tokens if len(record.chunk_tokens) else _ones(record))
+            # By number: a measured run packs them as narrower integers than these.
+            tokens.extend(iter(record.chunk_tokens if len(record.chunk_tokens) else _ones(record)))
     return Arrivals(
         np.frombuffer(times_s) if times_s else np.empty(0),
         np.frombuffer(tokens, dtype=np.int64) if tokens else None,
