@@ -77,4 +77,6 @@ def test_pieces_may_be_packed_in_any_width():
         chunk_times_s=array("d", (1.0, 2.0)),
         chunk_tokens=array("i", (2, 2)),
     )
-    assert itl_gaps_s([record]).tolist() == [0.5, 0.5]
+    packed = arrivals_of([record])
+    assert gaps_of([record]).seconds.tolist() == [0.5, 0.5]
+    assert packed.tokens.tolist() == [2, 2]
