@@ -123,6 +123,8 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
         (("--concurrency", "4", "--client-args", "max_concurrency=5"), "given twice"),
         (("--trace", "gone.csv"), "cannot read the trace gone.csv"),
         (("--trace", "back.csv"), "back.csv line 3: due_s 1 is before the line above it"),
+        (("--trace", "back.csv", "--dataset", "sharegpt"), "a trace has requests of its own"),
+        (("--concurrency", "4", "--slo", "ttft<=-1s"), "ttft is never less than 0"),
         (("--trace", "back.csv", "--input-len", "5"), "trace has lengths of its own"),
         (("--rate", "3", "--time-scale", "2"), "time_scale needs a trace"),
         (("--rate", "0.001", "--duration", "1"), "no request is due within 1 s"),
@@ -133,6 +135,11 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
             ("--concurrency", "4", "--server-args", "num_gpu_blocks_override=10"),
             "more than the whole KV cache of 160",
         ),
+        (
+            ("--concurrency", "4", "--server-args", "max_num_batched_tokens=64;max_num_seqs=128"),
+            "vLLM refuses to start: max_num_batched_tokens (64) must be greater",
+        ),
+        (("--concurrency", "4", "--server-args", "block_size=7"), "block_size (7) is not"),
         (
             ("--concurrency", "4", "--server-args", "scheduling_policy=bogus"),
             "unknown scheduling_policy 'bogus'",
@@ -254,3 +261,26 @@ def test_prompts_may_be_computed_by_copies_of_their_own(servetune, tmp_path):
     one = servetune(*PLAN, "--prefill-replicas", "1", *load)
     refused(one, "needs 2 devices (one replica, and 1 for prompts)")
     refused(servetune(*cards, "--kv-link", "node", *load), "no cache travels")
+
+
+def test_a_sweep_notes_settings_without_effect_and_records_what_vllm_would_refuse(
+    servetune, tmp_path
+):
+    done = servetune(
+        "tune",
+        "--engine",
+        "simulated",
+        *PLAN[1:],
+        "--server-args",
+        "max_num_batched_tokens=[64,2048];max_num_seqs=128;swap_space=4",
+        "--client-args",
+        "max_concurrency=4;num_prompts=8;random_input_len=100;random_output_len=20",
+        "--output-json",
+        "t.json",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "note: without effect on the simulation: swap_space" in done.stderr
+    refused_one, other = read_journal(tmp_path / "t.jsonl")
+    assert refused_one.failure.kind == "does_not_fit"
+    assert "must be greater than or equal to max_num_seqs (128)" in refused_one.failure.reason
+    assert other.status == "ok"

@@ -273,6 +273,11 @@ def simulate(
         )
     if token_times and out_dir is None:
         raise InputError("--token-times are kept with --out", hint="name a folder with --out DIR")
+    if trace is not None and dataset is not None:
+        raise InputError(
+            f"a trace has requests of its own, --dataset {dataset} cannot be asked as well",
+            hint="leave --dataset or --trace out",
+        )
     space = Space(
         server=parse_settings(";".join(server_args), types=engine("vllm").argument_types()),
         client=parse_settings(

@@ -12,7 +12,7 @@ from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.batcher import Rules
 from servetune.perf.sim.run import rules_of
-from servetune.plan import Plan, check_fits, check_parallel, resolved
+from servetune.plan import Plan, check_fits, check_parallel, check_starts, resolved
 from servetune.simserver.asks import Serving
 from servetune.simserver.live import LiveEngine, WayIn
 from servetune.simserver.words import vocabulary_of
@@ -69,6 +69,7 @@ def service_of(
         PlanError: The plan does not fit the model or the machine.
         InputError: The tokenizer cannot be read.
     """
+    check_starts(plan, shape, node.device)
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)

@@ -29,7 +29,7 @@ from servetune.perf.sim.router import Router, Routing
 from servetune.perf.sim.schedulers import batcher_of, variant_of
 from servetune.perf.sim.transfer import Transfer, transfer_of
 from servetune.perf.sim.variants import Sglang, Tgi
-from servetune.plan import Memory, Plan, Setting, check_fits, check_parallel, resolved
+from servetune.plan import Memory, Plan, Setting, check_fits, check_parallel, check_starts, resolved
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
 
@@ -134,6 +134,7 @@ def simulate(
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
     """
+    check_starts(plan, shape, node.device)
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
