@@ -51,6 +51,7 @@ _BACKLOG_FRACTION = 0.05
 _READ_SETTINGS = frozenset(
     {
         "async_scheduling",
+        "disable_radix_cache",
         "enable_mixed_chunk",
         "kv_link",
         "load_balance_method",
@@ -138,7 +139,7 @@ def simulate(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = rules_of(filled, divided, seed=workload.seed)
+    rules = rules_of(filled, divided, seed=workload.seed, ignore_eos=workload.ignore_eos)
     handover = None
     if filled.prefill_replicas is not None:
         if transfer is None:
@@ -300,13 +301,16 @@ def run_requests(
     )
 
 
-def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
+def rules_of(
+    plan: Plan, divided: Memory, *, seed: int = 1, ignore_eos: bool = False
+) -> Rules:
     """What bounds a step of a resolved Plan whose memory divides like that.
 
     Args:
         plan: Resolved.
         divided: Its memory.
         seed: Of the luck of drafts.
+        ignore_eos: Whether requests say so, and the engine knows how long answers will be.
 
     Raises:
         PlanError: Two of its settings are not played together.
@@ -327,7 +331,7 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
             "one after another",
             hint="leave scheduling_policy and async_scheduling out, or the drafts",
         )
-    variant = variant_of(plan)
+    variant = variant_of(plan, ignore_eos=ignore_eos)
     if variant is not None and (plan.draft_tokens or plan.prefill_replicas):
         raise PlanError(
             f"drafts and servers for prompts alone are simulated with vLLM's scheduler, "
@@ -345,7 +349,9 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
         chunked_prefill=bool(plan.chunked_prefill),
         state_blocks=state_blocks,
         # A block of tokens does not bring back the state after them.
-        prefix_caching=bool(plan.prefix_caching) and not state_blocks,
+        prefix_caching=bool(plan.prefix_caching)
+        and not state_blocks
+        and further.get("disable_radix_cache") is not True,
         policy=policy,
         async_scheduling=further.get("async_scheduling") is True,
         draft_tokens=plan.draft_tokens or 0,
@@ -418,7 +424,7 @@ def _check_possible(requests: tuple[Request, ...], rules: Rules) -> None:
     cache_tokens = max(0, rules.capacity_blocks - rules.state_blocks) * rules.block_tokens
     drafted = rules.draft_tokens + rules.lookahead_tokens
     if rules.variant is not None:  # whole answers, the last token included, are kept room for
-        drafted = 2 if isinstance(rules.variant, Sglang) else 1
+        drafted = 2 + rules.block_tokens if isinstance(rules.variant, Sglang) else 1
         if isinstance(rules.variant, Tgi) and rules.variant.max_batch_total_tokens:
             cache_tokens = min(cache_tokens, rules.variant.max_batch_total_tokens)
     latest_s = 0.0

@@ -24,8 +24,12 @@ def batcher_of(rules: Rules, law: StepLaw) -> Batcher:
     return DraftingBatcher(rules, law) if rules.draft_tokens else Batcher(rules, law)
 
 
-def variant_of(plan: Plan) -> Variant | None:
+def variant_of(plan: Plan, *, ignore_eos: bool = False) -> Variant | None:
     """What a plan's engine and its own settings say of its scheduler; `None` for vLLM's.
+
+    Args:
+        plan: Its engine and further settings are read.
+        ignore_eos: Whether requests say that answers have their whole length.
 
     Raises:
         PlanError: A setting is none that is played, or not of its kind.
@@ -42,6 +46,7 @@ def variant_of(plan: Plan) -> Variant | None:
             conservativeness=_number(said, "schedule_conservativeness", 1.0),
             longest_prefix_first=policy == "lpm",
             mixed_chunk=said.get("enable_mixed_chunk") is True,
+            ignore_eos=ignore_eos,
         )
     if plan.engine == "tgi":
         most_tokens = _number(said, "max_batch_total_tokens", 0)
