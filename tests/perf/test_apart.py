@@ -1,8 +1,8 @@
 """SGLang's and TGI's schedulers, rule by rule.
 
-SGLang: `python/sglang/srt/managers/schedule_policy.py` (`PrefillAdder`, `SchedulePolicy`),
+SGLang 0.5.23: `sglang/srt/managers/schedule_policy.py` (`PrefillAdder`, `SchedulePolicy`),
 `schedule_batch.py` (`retract_decode`), `scheduler.py` (`get_next_batch_to_run`) and
-`environ.py` of sgl-project/sglang, 0.5, at commits 00550cd and later, 2026.
+`environ.py` of the published package.
 TGI: `router/src/infer.rs` (`batching_task`) and `queue.rs` (`State::next_batch`) of
 huggingface/text-generation-inference, 1.x; `backends/v3/src/queue.rs` at 120d577 has the same
 rules for budgets.
@@ -357,6 +357,12 @@ def plan_of(engine: str, **extra: object) -> Plan:
     return Plan(model="m", engine=engine, extra=tuple(sorted(extra.items())))  # type: ignore[arg-type]
 
 
+def test_tgi_rounds_the_prompts_of_a_step_up_to_whole_blocks() -> None:
+    """`next_batch`: `prefill_token_budget` becomes a multiple of the block size, here of 4."""
+    asked = [(0.0, 30, 2), (0.0, 2, 2), (0.0, 1, 2)]
+    assert first_s(served(asked, Tgi(), max_num_batched_tokens=30)) == [1.0, 1.0, 3.0]
+
+
 def test_a_plans_engine_and_its_own_settings_choose_the_rules() -> None:
     assert variant_of(plan_of("vllm")) is None
     assert variant_of(plan_of("simulated", max_waiting_tokens=3)) is None
@@ -394,11 +400,11 @@ def test_what_could_never_be_admitted_is_refused_before_the_run() -> None:
 
 
 def test_routing_follows_the_engine_and_its_setting() -> None:
-    assert routing_of(plan_of("vllm")) == "waiting_first"
+    assert routing_of(plan_of("vllm")) == "cache_pressure"
     assert routing_of(plan_of("sglang")) == "round_robin"
     assert routing_of(plan_of("sglang", load_balance_method="total_requests")) == "shortest_queue"
     assert (
-        routing_of(plan_of("simulated", load_balance_method="cache_pressure")) == "cache_pressure"
+        routing_of(plan_of("simulated", load_balance_method="waiting_first")) == "waiting_first"
     )
     with pytest.raises(UnknownName, match="load_balance_method"):
         routing_of(plan_of("sglang", load_balance_method="minimum_tokens"))

@@ -14,13 +14,14 @@ from servetune.cli.inputs import chosen_node
 from servetune.cli.outcome import write_artifacts
 from servetune.cli.output import echo, print_json
 from servetune.cli.serve_simulated import Servable
-from servetune.engines import engine
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
-from servetune.perf.sim import without_effect
+from servetune.perf.sim import scheduler_of, without_effect
+from servetune.plan import DIALECTS
 from servetune.report import console, timeline_of, trial_table
 from servetune.search import Axis, Space, parse_settings
+from servetune.simserver.arguments import argument_types
 from servetune.store import Artifacts, Journal, write_requests
 from servetune.trials import Run, Trial, observed_of, played, trials_of, with_fields
 from servetune.trials.calibrations import calibration_named
@@ -34,6 +35,14 @@ STEM = "simulated"
 
 @click.command(cls=Servable)
 @click.option("--model", default=None, help="Hub id, local folder, or a name of the catalogue.")
+@click.option(
+    "--engine",
+    "engine_name",
+    type=click.Choice(("vllm", "sglang", "tgi")),
+    default="vllm",
+    show_default=True,
+    help="Whose scheduler, defaults and words for --server-args.",
+)
 @options.machine
 @click.option(
     "--tensor-parallel",
@@ -175,6 +184,7 @@ STEM = "simulated"
 def simulate(
     *,
     model: str | None,
+    engine_name: str,
     gpu: str | None,
     num_gpus: int | None,
     instance_name: str | None,
@@ -220,10 +230,10 @@ def simulate(
     servetune simulate --compare measured.jsonl
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     plan_options = {
-        "tensor_parallel_size": tensor_parallel,
-        "quantization": quantization,
-        "kv_cache_dtype": kv_cache_dtype,
-        "max_model_len": max_model_len,
+        _word(engine_name, "tensor_parallel"): tensor_parallel,
+        _word(engine_name, "quantization"): quantization,
+        _word(engine_name, "kv_cache_dtype"): kv_cache_dtype,
+        _word(engine_name, "max_model_len"): max_model_len,
         "kv_link": kv_link,
     }
     fields = {
@@ -254,6 +264,7 @@ def simulate(
             | {"--constraints": constraints, "--replicas": replicas if replicas > 1 else None}
             | {"--prefill-replicas": prefill_replicas, "--draft-tokens": draft_tokens}
             | {"--draft-method": draft_method, "--draft-acceptance": draft_acceptance_fraction}
+            | {"--engine": engine_name if engine_name != "vllm" else None}
         )
         return compare(
             compare_with,
@@ -279,7 +290,7 @@ def simulate(
             hint="leave --dataset or --trace out",
         )
     space = Space(
-        server=parse_settings(";".join(server_args), types=engine("vllm").argument_types()),
+        server=parse_settings(";".join(server_args), types=argument_types(engine_name)),
         client=parse_settings(
             ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
         ),
@@ -301,7 +312,7 @@ def simulate(
         calibration.require_for(shape=shape, node=node)
     run = Run(
         model=model,
-        engine="simulated",
+        engine="simulated" if engine_name == "vllm" else engine_name,
         simulated=True,
         shape=shape,
         node=node,
@@ -323,6 +334,7 @@ def simulate(
         print_json(record)
     else:
         heading = f"{model} on {node.label}, {trial.plan.label}, {_load_text(trial)}"
+        heading += f"\nas {scheduler_of(trial.plan)}"
         console().print(trial_table(record, limits, heading=heading))
     if artifacts:
         with Journal(artifacts.journal) as journal:
@@ -334,6 +346,11 @@ def simulate(
         write_artifacts(artifacts, [record], limits, timeline=timeline)
         _say_where(artifacts)
     return 1 if limits and unmet(limits, record.results) else 0
+
+
+def _word(engine_name: str, field: str) -> str:
+    """The engine's name for a field of the plan."""
+    return next(name for name, its in DIALECTS[engine_name].items() if its == field)
 
 
 def _joined(space: Space, side: str, chosen: Mapping[str, Any]) -> dict[str, Any]:

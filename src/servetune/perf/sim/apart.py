@@ -4,20 +4,25 @@ While prompts are computed nobody decodes, so steps that decode are counted apar
 that do not, and the stretches between prompts are planned as vLLM's are. A sequence joins as if
 its first token had come with the decoding step before; when it really came is kept beside.
 
-SGLang 0.5 (`scheduler.py`, `schedule_policy.py`, `schedule_batch.py` of `srt/managers`, read
-2026-11) takes prompts before anything else, as long as
+SGLang 0.5.23 (`scheduler.py`, `schedule_policy.py`, `schedule_batch.py` of `srt/managers`, and
+`mem_cache/prefill_budget.py`) takes prompts before anything else, as long as
 
-    tokens to compute + tokens of the answer < room - r * tokens that running answers may yet get
+    tokens to compute + tokens of the answer + a page
+        < room - r * tokens that running answers may yet get
 
 where r falls from 0.7 to a seventh of it in 600 decoding steps and rises when the guess was too
-low. Then those with the fewest tokens, and of these with the longest prompts, are put back to
-the end of the queue. When a prompt found no room, none is looked at until somebody ends.
+low; it is 1 for answers whose length is known (`ignore_eos`). Where decoding finds no room, those
+with the fewest tokens, and of these with the longest prompts, are put back to the end of the
+queue. When a prompt found no room, none is looked at until somebody ends, a prompt is cut, or a
+batch that prompts began starts to decode. `benchmarks/simulation/ticks_sglang.py` compares this
+with SGLang's own classes, step by step.
 
-TGI 1.x (`router/src/infer.rs`, `queue.rs`, read 2026-11) keeps room for the whole answer, so
-nobody is put back, and lets prompts wait until there are enough of them or long enough.
+TGI (`router/src/infer.rs` of 1.x, `backends/v3/src/queue.rs` and `backend.rs` of 2.x at 120d577,
+read 2026-11) keeps room for the whole answer, so nobody is put back, and lets prompts wait until
+there are enough of them or long enough. It is written in Rust and was read, not run.
 
-Left out: SGLang's overlap of scheduling with the device, its priorities, and that prompts of
-one step which begin alike wait for the first of them; TGI's padding.
+Left out: SGLang's overlap of scheduling with the device, its priorities, and that its tree gives up
+whole leaves where ours gives up blocks; TGI's padding.
 """
 
 from __future__ import annotations
@@ -251,6 +256,12 @@ class SglangBatcher(ApartBatcher):
         if ended or fresh or self._cut is not None:
             self._full = False
         return ended
+
+    def abort(self, sequence: Sequence) -> bool:
+        """Take a sequence out for good; there may be room for others then."""
+        out = super().abort(sequence)
+        self._full = self._full and not out
+        return out
 
     @property
     def _mixes(self) -> bool:
@@ -489,6 +500,14 @@ class TgiBatcher(ApartBatcher):
             self._asked = False
         return super().commit()
 
+    def abort(self, sequence: Sequence) -> bool:
+        """Take a sequence out for good, and with it what was promised to it."""
+        served = sequence.index in self._decoding
+        out = super().abort(sequence)
+        if out and served:
+            self._promised -= sequence.prompt_tokens + sequence.output_tokens
+        return out
+
     def _take_prompts(self) -> None:
         """One batch between two steps that decode, if it is large or late enough."""
         rules, variant = self._rules, self._variant
@@ -502,6 +521,8 @@ class TgiBatcher(ApartBatcher):
         most_tokens = rules.capacity_blocks * rules.block_tokens
         if variant.max_batch_total_tokens is not None:
             most_tokens = min(most_tokens, variant.max_batch_total_tokens)
+        size = rules.block_tokens
+        most_prompts = -(-rules.max_num_batched_tokens // size) * size  # whole blocks, rounded up
         chosen: list[Sequence] = []
         prompts = answers = blocks = 0
         for sequence in self._queue:
@@ -509,7 +530,7 @@ class TgiBatcher(ApartBatcher):
             answers += sequence.output_tokens
             blocks += self._whole_blocks(sequence)
             if (
-                prompts > rules.max_num_batched_tokens
+                prompts > most_prompts
                 or prompts + answers > most_tokens - self._promised
                 or blocks > self.cache.free_blocks
                 or running + len(chosen) >= rules.max_num_seqs

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from servetune.errors import PlanError, UnknownName
-from servetune.hardware.device import Node
+from servetune.hardware.device import Device, Node
 from servetune.metrics.record import Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
@@ -139,7 +139,7 @@ def simulate(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = rules_of(filled, divided, seed=workload.seed, ignore_eos=workload.ignore_eos)
+    rules = rules_of(filled, divided, node.device, seed=workload.seed, ignore_eos=workload.ignore_eos)
     handover = None
     if filled.prefill_replicas is not None:
         if transfer is None:
@@ -232,7 +232,7 @@ def run_requests(
     ranks: int = 1,
     stop_s: float | None = None,
     each_token: bool = True,
-    routing: Routing = "waiting_first",
+    routing: Routing = "cache_pressure",
     handover: Handover | None = None,
 ) -> Simulation:
     """Serve requests with `replicas` times `ranks` batchers under one law of step times.
@@ -302,13 +302,19 @@ def run_requests(
 
 
 def rules_of(
-    plan: Plan, divided: Memory, *, seed: int = 1, ignore_eos: bool = False
+    plan: Plan,
+    divided: Memory,
+    device: Device,
+    *,
+    seed: int = 1,
+    ignore_eos: bool = False,
 ) -> Rules:
     """What bounds a step of a resolved Plan whose memory divides like that.
 
     Args:
         plan: Resolved.
         divided: Its memory.
+        device: That it is served on.
         seed: Of the luck of drafts.
         ignore_eos: Whether requests say so, and the engine knows how long answers will be.
 
@@ -325,7 +331,8 @@ def rules_of(
             "scheduling_policy", str(further["scheduling_policy"]), ("fcfs", "priority")
         )
     policy: Policy = "priority" if further.get("scheduling_policy") == "priority" else "fcfs"
-    if plan.draft_tokens and (policy == "priority" or further.get("async_scheduling") is True):
+    ahead = further.get("async_scheduling")
+    if plan.draft_tokens and (policy == "priority" or ahead is True):
         raise PlanError(
             "drafted tokens are simulated first come, first served, and with steps composed "
             "one after another",
@@ -353,7 +360,7 @@ def rules_of(
         and not state_blocks
         and further.get("disable_radix_cache") is not True,
         policy=policy,
-        async_scheduling=further.get("async_scheduling") is True,
+        async_scheduling=_composes_ahead(plan, device) if ahead is None else ahead is True,
         draft_tokens=plan.draft_tokens or 0,
         draft_acceptance_fraction=acceptance_of(plan) if plan.draft_tokens else 0.0,
         lookahead_tokens=drafts_on_device(plan),
@@ -362,16 +369,27 @@ def rules_of(
     )
 
 
+def _composes_ahead(plan: Plan, device: Device) -> bool:
+    """Whether vLLM 0.32 schedules asynchronously where nobody says (`VllmConfig`).
+
+    Not on CPUs, nor with pipeline parallelism. Drafts of a layer of their own would be, but they
+    are played with steps composed one after another.
+    """
+    if plan.engine not in ("vllm", "simulated") or device.architecture == "cpu":
+        return False
+    return plan.pipeline_parallel == 1 and not plan.draft_tokens and not plan.prefill_replicas
+
+
 def routing_of(plan: Plan) -> Routing:
     """How a plan's engine chooses among its data-parallel ranks.
 
     That is what its setting `load_balance_method` says, by SGLang's names or by `ROUTINGS`;
-    without it SGLang takes turns and vLLM looks at who waits.
+    without it SGLang takes turns and vLLM looks at who waits and how full the caches are.
 
     Raises:
         UnknownName: There is no such method, or it is not played.
     """
-    usual: Routing = "round_robin" if plan.engine == "sglang" else "waiting_first"
+    usual: Routing = "round_robin" if plan.engine == "sglang" else "cache_pressure"
     methods: dict[Setting, Routing] = {
         None: usual,
         "auto": usual,
