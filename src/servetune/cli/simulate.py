@@ -143,6 +143,22 @@ STEM = "simulated"
     help="Lengths are uniform from R times these to these. [default: 1]",
 )
 @click.option(
+    "--prefix-len",
+    "prefix_tokens",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="TOKENS",
+    help="Every prompt begins with so many tokens that others begin with, too.",
+)
+@click.option(
+    "--prefixes",
+    "prefix_count",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="COUNT",
+    help="Different such beginnings. [default: 1]",
+)
+@click.option(
     "--dataset",
     type=click.Choice(("random", "sharegpt")),
     default=None,
@@ -210,6 +226,8 @@ def simulate(
     input_tokens: int | None,
     output_tokens: int | None,
     range_ratio: float | None,
+    prefix_tokens: int | None,
+    prefix_count: int | None,
     dataset: str | None,
     seed: int | None,
     client_args: tuple[str, ...],
@@ -255,6 +273,8 @@ def simulate(
         "random_input_len": input_tokens,
         "random_output_len": output_tokens,
         "random_range_ratio": range_ratio,
+        "random_prefix_len": prefix_tokens,
+        "num_prefixes": prefix_count,
         "seed": seed,
     }
     if compare_with is not None:
@@ -461,6 +481,9 @@ def _load_text(trial: Trial) -> str:
         users = None
     how += f", at most {users} in flight" if users else ""
     how += f", {workload.dataset} lengths" if workload.dataset != "trace" else ""
+    if shared := workload.shared_prefixes:
+        how += f", {shared.tokens} tokens before each of {shared.count} kind"
+        how += "s" if shared.count > 1 else ""
     return how + f", seed {workload.seed}"
 
 

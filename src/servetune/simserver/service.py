@@ -79,7 +79,7 @@ def service_of(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = rules_of(filled, divided, node.device)
+    rules = rules_of(filled, divided)
     if filled.prefill_replicas is not None:
         raise PlanError(
             "over HTTP one server is simulated, which computes its prompts itself",

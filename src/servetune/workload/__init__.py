@@ -3,6 +3,7 @@
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson, Scheduled
 from servetune.workload.client_args import CLIENT_ARGS, workload_from_client_args
 from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Observed, Quantiles, UniformRange
+from servetune.workload.prefixes import SharedPrefixes
 from servetune.workload.request import Request
 from servetune.workload.traces import Trace, read_trace
 from servetune.workload.workload import Workload
@@ -20,6 +21,7 @@ __all__ = [
     "Quantiles",
     "Request",
     "Scheduled",
+    "SharedPrefixes",
     "Trace",
     "UniformRange",
     "Workload",

@@ -9,6 +9,7 @@ from typing import Any
 from servetune.errors import InputError, UnknownName
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson, Scheduled
 from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Observed, UniformRange
+from servetune.workload.prefixes import SharedPrefixes
 from servetune.workload.traces import Trace
 from servetune.workload.workload import Workload
 
@@ -24,6 +25,8 @@ CLIENT_ARGS: Mapping[str, type] = MappingProxyType(
         "random_input_len": int,
         "random_output_len": int,
         "random_range_ratio": float,
+        "random_prefix_len": int,
+        "num_prefixes": int,
         "sharegpt_output_len": int,
         "sharegpt_context_len": int,
         "request_rate": float,
@@ -136,6 +139,26 @@ def workload_from_client_args(
         extra_body=str(args.get("extra_request_body", "")),
         duration_s=args.get("duration_s"),
         prefixes=observed.prefixes() if isinstance(observed, Trace) else (),
+        shared_prefixes=_shared_prefixes(dataset, args),
+    )
+
+
+def _shared_prefixes(dataset: str, args: Mapping[str, Any]) -> SharedPrefixes | None:
+    """vLLM's `random_prefix_len`, and how many such beginnings there are."""
+    if "random_prefix_len" not in args:
+        if "num_prefixes" in args:
+            raise InputError(
+                "num_prefixes says how many beginnings there are, not how long they are",
+                hint="give random_prefix_len as well",
+            )
+        return None
+    if dataset not in ("random", "random-ids"):
+        raise InputError(
+            f"{dataset} has prompts of its own, random_prefix_len adds nothing to them",
+            hint="leave it out, or use random prompts",
+        )
+    return SharedPrefixes(
+        count=int(args.get("num_prefixes", 1)), tokens=int(args["random_prefix_len"])
     )
 
 
