@@ -1,7 +1,7 @@
 """Lets SGLang's scheduler be imported where its kernels and most of its dependencies are missing.
 
-Only what decides about steps is wanted (`srt.managers`, `srt.mem_cache`), and that is plain Python on
-plain tensors. What it imports beside that and is not installed is replaced by empty shells, so
+Only what decides about steps is wanted (`srt.managers`, `srt.mem_cache`), and that is plain Python
+on plain tensors. What it imports beside that and is not installed is replaced by empty shells, so
 `install` must be called before the first `import sglang`.
 """
 

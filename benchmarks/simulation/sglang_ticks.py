@@ -1,9 +1,9 @@
-"""What SGLang's own scheduler puts into each step; needs its package and torch, no GPU and no model.
+"""What SGLang's own scheduler puts into each step; needs its package and torch, no GPU or model.
 
     python sglang_ticks.py FOLDER < workloads.json > schedules.json
 
-FOLDER holds the unpacked `sglang` wheel. Input and output are those of `vllm_ticks.py`, but that the
-requests of a step stand by number. `Scheduler.get_next_batch_to_run` and all that it calls are
+FOLDER holds the unpacked `sglang` wheel. Input and output are those of `vllm_ticks.py`, but that
+the requests of a step stand by number. `Scheduler.get_next_batch_to_run` and all that it calls are
 SGLang's: `PrefillAdder`, `SchedulePolicy`, `ScheduleBatch`, `RadixCache`, the allocators. Ours is
 what stands for the device: every step takes one unit of time and its tokens are known when it ends
 (`event_loop_normal`, no overlap of scheduling).
@@ -43,13 +43,15 @@ VOCABULARY = 1 << 62
 class Bare(Scheduler):
     """SGLang's scheduler without what it is connected to; whatever is not set is `None`."""
 
+    unset = None
+
     def __init__(self):
         pass
 
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return None
+        return self.unset
 
     def get_prefill_adder_class(self):
         return PrefillAdder
@@ -131,7 +133,9 @@ def scheduler_for(rules):
     s = Bare()
     capacity = rules["capacity_blocks"] * rules["block_tokens"]
     s.req_to_token_pool = ReqToTokenPool(rules["max_num_seqs"] + 1, 1 << 14, "cpu", False)
-    s.token_to_kv_pool_allocator = TokenToKVPoolAllocator(capacity, torch.float16, "cpu", None, False)
+    s.token_to_kv_pool_allocator = TokenToKVPoolAllocator(
+        capacity, torch.float16, "cpu", None, False
+    )
     s.tree_cache = RadixCache(
         CacheInitParams(
             disable=not rules["prefix_caching"],
@@ -164,12 +168,10 @@ def scheduler_for(rules):
         pending_member_rows=lambda _: 0, retire_group=lambda _: None
     )
     s.dp_attn_adapter = SimpleNamespace(
-        maybe_prepare_mlp_sync_batch=lambda batch, need_sync=False: batch,
+        maybe_prepare_mlp_sync_batch=lambda batch, **_: batch,
         maybe_convert_decode_to_extend=lambda batch: batch,
     )
-    s.ngram_embedding_manager = SimpleNamespace(
-        prepare_for_forward=lambda batch, chunked_req=None: batch
-    )
+    s.ngram_embedding_manager = SimpleNamespace(prepare_for_forward=lambda batch, **_: batch)
     s.load_inquirer = SimpleNamespace(_get_num_pending_tokens=lambda **_: 0)
     s.metrics_reporter = SimpleNamespace(enable_metrics=False, num_retracted_reqs=0)
     s.tp_worker = SimpleNamespace(
@@ -177,11 +179,15 @@ def scheduler_for(rules):
     )
     s.process_pending_chunked_abort = lambda: None
     s._process_hicache_events = lambda: None
-    s.get_new_batch_prefill = lambda running: SimpleNamespace(
-        **dict(zip(("batch_to_run", "running_batch"), s._get_new_batch_prefill_raw(None, running)))
-    )
-    s._add_request_to_queue = lambda request, is_retracted=False: s.waiting_queue.append(request)
+    s.get_new_batch_prefill = lambda running: planned(s, running)
+    s._add_request_to_queue = lambda request, **_: s.waiting_queue.append(request)
     return s
+
+
+def planned(scheduler, running):
+    """What `get_new_batch_prefill` returns, without its delays for other ranks."""
+    batch, running = scheduler._get_new_batch_prefill_raw(None, running)
+    return SimpleNamespace(batch_to_run=batch, running_batch=running)
 
 
 def request_of(asked, rules):

@@ -2,10 +2,10 @@
 
     python benchmarks/simulation/ticks_sglang.py --sglang FOLDER --python PATH [--each 40]
 
-FOLDER holds the package (`pip download sglang --no-deps`, unpacked), PATH is a Python with torch and
-transformers, such as that of a vLLM for CPUs; neither needs a GPU. Workloads are those of `ticks.py`
-with pages of one token and SGLang's settings. A step is identical when its number, its requests and
-the tokens of each are; order inside a step is not compared.
+FOLDER holds the package (`pip download sglang --no-deps`, unpacked), PATH is a Python with torch
+and transformers, such as that of a vLLM for CPUs; neither needs a GPU. Workloads are those of
+`ticks.py` with pages of one token and SGLang's settings. A step is identical when its number, its
+requests and the tokens of each are; order inside a step is not compared.
 """
 
 from __future__ import annotations

@@ -284,3 +284,45 @@ def test_a_sweep_notes_settings_without_effect_and_records_what_vllm_would_refus
     assert refused_one.failure.kind == "does_not_fit"
     assert "must be greater than or equal to max_num_seqs (128)" in refused_one.failure.reason
     assert other.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "first_words", "said"),
+    [
+        ("vllm", "max_num_seqs=8", "vllm serve", "vLLM 0.32 schedules"),
+        ("sglang", "max_running_requests=8", "python -m sglang.launch_server", "SGLang 0.5.23"),
+        ("tgi", "max_batch_size=8", "text-generation-launcher --model-id", "not compared step"),
+    ],
+)
+def test_the_engine_that_is_named_is_played_and_says_how_well_it_was_checked(
+    servetune, engine, words, first_words, said
+):
+    load = ("--rate", "4", "--requests", "30", *SHORT, "--max-model-len", "2000")
+    record = data(servetune(*PLAN, "--engine", engine, "--server-args", words, *load, "--json"))
+    assert said in record["results"]["server"]["scheduler"]
+    assert record["plan"]["engine"] == ("simulated" if engine == "vllm" else engine)
+    assert record["plan"]["max_num_seqs"] == 8
+    assert record["plan"]["max_model_len"] == 2000
+    assert first_words in record["cmd"]
+    assert words.replace("_", "-") in record["cmd"].replace(" ", "=")
+    shown = servetune(*PLAN, "--engine", engine, *load)
+    assert said in shown.stdout
+
+
+def test_engines_differ_in_what_they_do_with_the_same_load(servetune):
+    load = ("--rate", "3", "--requests", "100", "--input-len", "1500", "--output-len", "100")
+    tails = {
+        engine: data(
+            servetune(*PLAN, "--engine", engine, *load, "--max-model-len", "2000", "--json")
+        )["results"]["p99_itl_ms"]
+        for engine in ("vllm", "sglang")
+    }
+    assert tails["sglang"] > tails["vllm"]  # nobody decodes while it computes prompts
+
+
+def test_prompts_may_begin_alike_and_a_cache_finds_it(servetune):
+    load = ("--rate", "1", "--requests", "60", *SHORT, "--prefix-len", "800", "--json")
+    one = data(servetune(*PLAN, *load))["results"]
+    many = data(servetune(*PLAN, *load, "--prefixes", "30"))["results"]
+    assert one["server"]["cached_fraction"] > 0.8 > many["server"]["cached_fraction"] > 0.3
+    assert one["mean_ttft_ms"] < many["mean_ttft_ms"]

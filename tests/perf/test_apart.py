@@ -403,9 +403,7 @@ def test_routing_follows_the_engine_and_its_setting() -> None:
     assert routing_of(plan_of("vllm")) == "cache_pressure"
     assert routing_of(plan_of("sglang")) == "round_robin"
     assert routing_of(plan_of("sglang", load_balance_method="total_requests")) == "shortest_queue"
-    assert (
-        routing_of(plan_of("simulated", load_balance_method="waiting_first")) == "waiting_first"
-    )
+    assert routing_of(plan_of("simulated", load_balance_method="waiting_first")) == "waiting_first"
     with pytest.raises(UnknownName, match="load_balance_method"):
         routing_of(plan_of("sglang", load_balance_method="minimum_tokens"))
 

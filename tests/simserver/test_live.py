@@ -150,15 +150,19 @@ def test_the_account_adds_up(law):
     tokens = sum(request.output_tokens for request in requests)
     assert account.generation_tokens == tokens == sum(len(ear.times_s) for ear in ears)
     assert account.prompt_tokens == sum(request.input_tokens for request in requests)
-    assert account.finished == {"stop": 0, "length": len(requests), "abort": 0, "error": 0, "repetition": 0}
+    assert account.finished == {
+        "stop": 0,
+        "length": len(requests),
+        "abort": 0,
+        "error": 0,
+        "repetition": 0,
+    }
     assert (account.running, account.waiting, account.kv_usage_fraction) == (0, 0, 0.0)
     told = account.histograms
     assert sum(told["time_to_first_token_seconds"].counts) == len(requests)
     first_s = [ear.times_s[0] - r.due_s for ear, r in zip(ears, requests, strict=True)]
     assert told["time_to_first_token_seconds"].sum == pytest.approx(sum(first_s))
-    parts = [
-        told[f"request_{part}_time_seconds"].sum for part in ("queue", "prefill", "decode")
-    ]
+    parts = [told[f"request_{part}_time_seconds"].sum for part in ("queue", "prefill", "decode")]
     way_in_s = sum(0.003 + 1e-6 * request.input_tokens for request in requests)
     assert sum(parts) + way_in_s == pytest.approx(told["e2e_request_latency_seconds"].sum)
     assert parts[0] > 0

@@ -210,7 +210,9 @@ async def test_metrics_have_vllms_names_and_true_counts(serving, golden_metric_n
     names = {name.partition("{")[0] for name in samples}
     theirs = {name for name in names if name.startswith("vllm:")}
     assert theirs == golden_metric_names
-    typed = dict(line.split()[2:] for line in told.body.decode().splitlines() if line.startswith("# TYPE"))
+    typed = dict(
+        line.split()[2:] for line in told.body.decode().splitlines() if line.startswith("# TYPE")
+    )
     assert typed["vllm:prompt_tokens_total"] == "counter"
     assert typed["vllm:request_queue_time_seconds"] == "histogram"
     assert {name for name in names if name.endswith("_total")} <= typed.keys()

@@ -243,9 +243,7 @@ class _Rank:
         told_all = self._told == len(batcher.planned_ends_s)  # the stretch was cut behind us
         gains, parts = self._gains(batcher.planned_steps - 1), list(batcher.prefilling)
         resumed_s = {
-            sequence.index: batcher.ended_s(sequence)
-            for sequence, _ in parts
-            if sequence.stretches
+            sequence.index: batcher.ended_s(sequence) for sequence, _ in parts if sequence.stretches
         }
         ended = batcher.commit()
         self._told = 0

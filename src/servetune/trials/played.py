@@ -45,9 +45,7 @@ def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
         words = list(_words(settings))
     else:
         command = spoken.command(one, host="127.0.0.1", port=DEFAULT_PORT)
-    record = record_of(
-        trial, run, cmd=shlex.join(command), server_cmd_args=words, results=results
-    )
+    record = record_of(trial, run, cmd=shlex.join(command), server_cmd_args=words, results=results)
     return record, simulation
 
 

@@ -144,7 +144,7 @@ def workload_from_client_args(
 
 
 def _shared_prefixes(dataset: str, args: Mapping[str, Any]) -> SharedPrefixes | None:
-    """vLLM's `random_prefix_len`, and how many such beginnings there are."""
+    """What `random_prefix_len` (a name of vLLM's) says, and how many such beginnings there are."""
     if "random_prefix_len" not in args:
         if "num_prefixes" in args:
             raise InputError(

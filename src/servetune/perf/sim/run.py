@@ -301,9 +301,7 @@ def run_requests(
     )
 
 
-def rules_of(
-    plan: Plan, divided: Memory, *, seed: int = 1, ignore_eos: bool = False
-) -> Rules:
+def rules_of(plan: Plan, divided: Memory, *, seed: int = 1, ignore_eos: bool = False) -> Rules:
     """What bounds a step of a resolved Plan whose memory divides like that.
 
     Args:
