@@ -143,6 +143,20 @@ STEM = "simulated"
     help="Lengths are uniform from R times these to these. [default: 1]",
 )
 @click.option(
+    "--input-sd",
+    type=options.NOT_NEGATIVE,
+    default=None,
+    metavar="TOKENS",
+    help="Prompts are Gaussian around --input-len, at most twice that.",
+)
+@click.option(
+    "--output-sd",
+    type=options.NOT_NEGATIVE,
+    default=None,
+    metavar="TOKENS",
+    help="And answers around --output-len.",
+)
+@click.option(
     "--prefix-len",
     "prefix_tokens",
     type=click.IntRange(min=1),
@@ -226,6 +240,8 @@ def simulate(
     input_tokens: int | None,
     output_tokens: int | None,
     range_ratio: float | None,
+    input_sd: float | None,
+    output_sd: float | None,
     prefix_tokens: int | None,
     prefix_count: int | None,
     dataset: str | None,
@@ -273,6 +289,8 @@ def simulate(
         "random_input_len": input_tokens,
         "random_output_len": output_tokens,
         "random_range_ratio": range_ratio,
+        "random_input_sd": input_sd,
+        "random_output_sd": output_sd,
         "random_prefix_len": prefix_tokens,
         "num_prefixes": prefix_count,
         "seed": seed,
@@ -409,11 +427,11 @@ def _require_arrivals(client: Mapping[str, Any]) -> None:
         )
     if client.get("dataset_name") not in ("trace", "sharegpt"):
         return
-    for name in ("random_input_len", "random_output_len", "random_range_ratio"):
-        if name in client:
+    for name in ("input_len", "output_len", "range_ratio", "input_sd", "output_sd"):
+        if f"random_{name}" in client:
             raise InputError(
-                f"{client['dataset_name']} has lengths of its own, {name} changes nothing",
-                hint="leave --input-len, --output-len and --range-ratio out",
+                f"{client['dataset_name']} has lengths of its own, random_{name} changes nothing",
+                hint=f"leave --{name.replace('_', '-')} out",
             )
 
 

@@ -2,7 +2,15 @@
 
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson, Scheduled
 from servetune.workload.client_args import CLIENT_ARGS, workload_from_client_args
-from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Observed, Quantiles, UniformRange
+from servetune.workload.lengths import (
+    SHAREGPT,
+    Fixed,
+    Lengths,
+    Normal,
+    Observed,
+    Quantiles,
+    UniformRange,
+)
 from servetune.workload.prefixes import SharedPrefixes
 from servetune.workload.request import Request
 from servetune.workload.traces import Trace, read_trace
@@ -16,6 +24,7 @@ __all__ = [
     "Constant",
     "Fixed",
     "Lengths",
+    "Normal",
     "Observed",
     "Poisson",
     "Quantiles",

@@ -8,7 +8,7 @@ from typing import Any
 
 from servetune.errors import InputError, UnknownName
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson, Scheduled
-from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Observed, UniformRange
+from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Normal, Observed, UniformRange
 from servetune.workload.prefixes import SharedPrefixes
 from servetune.workload.traces import Trace
 from servetune.workload.workload import Workload
@@ -25,6 +25,8 @@ CLIENT_ARGS: Mapping[str, type] = MappingProxyType(
         "random_input_len": int,
         "random_output_len": int,
         "random_range_ratio": float,
+        "random_input_sd": float,
+        "random_output_sd": float,
         "random_prefix_len": int,
         "num_prefixes": int,
         "sharegpt_output_len": int,
@@ -190,6 +192,9 @@ def _arrivals(request_rate: float | None, law: str | None) -> Arrivals:
     return Constant(float(request_rate)) if law == "constant" else Poisson(float(request_rate))
 
 
+_DEVIATIONS = ("random_input_sd", "random_output_sd")
+
+
 def _lengths(dataset: str, args: Mapping[str, Any], observed: Observed | None) -> Lengths:
     if dataset == "sharegpt":
         if observed is not None:
@@ -202,6 +207,15 @@ def _lengths(dataset: str, args: Mapping[str, Any], observed: Observed | None) -
         return SHAREGPT
     input_tokens = int(args.get("random_input_len", _DEFAULT_INPUT_TOKENS))
     output_tokens = int(args.get("random_output_len", _DEFAULT_OUTPUT_TOKENS))
+    deviations = [float(args.get(name, 0.0)) for name in _DEVIATIONS]
+    if any(name in args for name in _DEVIATIONS):
+        if "random_range_ratio" in args:
+            raise InputError(
+                "lengths are uniform (random_range_ratio) or Gaussian (random_input_sd, "
+                "random_output_sd), not both",
+                hint="leave one of them out",
+            )
+        return Normal(input_tokens, output_tokens, *deviations)
     ratio = float(args.get("random_range_ratio", 1.0))
     if ratio == 1.0:
         return Fixed(input_tokens, output_tokens)
