@@ -11,7 +11,7 @@ from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.batcher import Rules
-from servetune.perf.sim.run import routing_of, rules_of
+from servetune.perf.sim.run import composes_ahead, routing_of, rules_of
 from servetune.plan import Plan, check_fits, check_parallel, check_starts, resolved
 from servetune.simserver.asks import Serving
 from servetune.simserver.live import LiveEngine, WayIn
@@ -79,7 +79,7 @@ def service_of(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = rules_of(filled, divided)
+    rules = rules_of(filled, divided, composes_ahead=composes_ahead(filled, node.device))
     if filled.prefill_replicas is not None:
         raise PlanError(
             "over HTTP one server is simulated, which computes its prompts itself",

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from servetune.errors import PlanError, UnknownName
-from servetune.hardware.device import Node
+from servetune.hardware.device import Device, Node
 from servetune.metrics.record import Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
@@ -36,6 +36,7 @@ from servetune.workload.workload import Workload
 __all__ = [
     "Handover",
     "Simulation",
+    "composes_ahead",
     "routing_of",
     "rules_of",
     "run_requests",
@@ -139,7 +140,15 @@ def simulate(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = rules_of(filled, divided, seed=workload.seed, ignore_eos=workload.ignore_eos)
+    rules = rules_of(
+        filled,
+        divided,
+        seed=workload.seed,
+        ignore_eos=workload.ignore_eos,
+        # What measured closed loops wait for besides (`ClosedLoopWaits`) was fitted to engines
+        # that compose ahead, by a formula without such a step: there it would count twice.
+        composes_ahead=composes_ahead(filled, node.device) and not workload.closed_loop,
+    )
     handover = None
     if filled.prefill_replicas is not None:
         if transfer is None:
@@ -301,7 +310,14 @@ def run_requests(
     )
 
 
-def rules_of(plan: Plan, divided: Memory, *, seed: int = 1, ignore_eos: bool = False) -> Rules:
+def rules_of(
+    plan: Plan,
+    divided: Memory,
+    *,
+    seed: int = 1,
+    ignore_eos: bool = False,
+    composes_ahead: bool = False,
+) -> Rules:
     """What bounds a step of a resolved Plan whose memory divides like that.
 
     Args:
@@ -309,6 +325,8 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1, ignore_eos: bool = F
         divided: Its memory.
         seed: Of the luck of drafts.
         ignore_eos: Whether requests say so, and the engine knows how long answers will be.
+        composes_ahead: Whether steps are composed while the one before runs, where the plan
+            does not say.
 
     Raises:
         PlanError: Two of its settings are not played together.
@@ -354,16 +372,24 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1, ignore_eos: bool = F
         and not state_blocks
         and further.get("disable_radix_cache") is not True,
         policy=policy,
-        # vLLM 0.32 composes ahead on GPUs unasked. The law's waits were fitted to such runs by a
-        # formula that has no step of the kind, so they contain it: played besides, it made mean
-        # TTFT of vLLM's runs worse (benchmarks/simulation/README.md), hence only where it is said.
-        async_scheduling=ahead is True,
+        async_scheduling=composes_ahead if ahead is None else ahead is True,
         draft_tokens=plan.draft_tokens or 0,
         draft_acceptance_fraction=acceptance_of(plan) if plan.draft_tokens else 0.0,
         lookahead_tokens=drafts_on_device(plan),
         seed=seed,
         variant=variant,
     )
+
+
+def composes_ahead(plan: Plan, device: Device) -> bool:
+    """Whether vLLM 0.32 schedules asynchronously where nobody says (`VllmConfig`).
+
+    Not on CPUs, nor with pipeline parallelism. It would with drafts of a layer of their own, but
+    those are played with steps composed one after another.
+    """
+    if plan.engine not in ("vllm", "simulated") or device.architecture == "cpu":
+        return False
+    return plan.pipeline_parallel == 1 and not plan.draft_tokens and not plan.prefill_replicas
 
 
 def routing_of(plan: Plan) -> Routing:
