@@ -30,10 +30,18 @@ from servetune.workload.prompts import token_prompts
 
 MODEL = "Qwen/Qwen3-4B"
 GPU = "L4"
+#: Said, as it differs between closed and open loops where it is not, and a server cannot know.
+AHEAD = (("async_scheduling", True),)
 PLANS = {
-    "TP1, 512 tokens a step": Plan(model=MODEL, max_num_batched_tokens=512, max_num_seqs=64),
+    "TP1, 512 tokens a step": Plan(
+        model=MODEL, max_num_batched_tokens=512, max_num_seqs=64, extra=AHEAD
+    ),
     "TP2, 8192 tokens a step": Plan(
-        model=MODEL, tensor_parallel=2, max_num_batched_tokens=8192, max_num_seqs=64
+        model=MODEL,
+        tensor_parallel=2,
+        max_num_batched_tokens=8192,
+        max_num_seqs=64,
+        extra=AHEAD,
     ),
 }
 LENGTHS = {

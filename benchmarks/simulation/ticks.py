@@ -17,14 +17,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from servetune.perf.sim.batcher import Batcher, Rules, Sequence
 from servetune.perf.sim.run import known_pieces
+from servetune.perf.sim.schedulers import batcher_of
 from servetune.workload.request import Request
 
 VLLM_SIDE = Path(__file__).with_name("vllm_ticks.py")
@@ -47,7 +49,7 @@ class OneSecond:
 def our_ticks(workload: Workload) -> tuple[list[Tick], Batcher]:
     """What the simulator puts into each step, and the scheduler after the last of them."""
     limits = {name: value for name, value in workload["rules"].items() if name != "max_model_len"}
-    batcher = Batcher(Rules(**limits), OneSecond())  # type: ignore[arg-type]
+    batcher = batcher_of(msgspec.convert(limits, Rules), OneSecond())  # type: ignore[arg-type]
     arrivals = sorted(workload["requests"], key=lambda asked: asked["step"])
     step, given, ticks = 0, 0, []
 
@@ -318,16 +320,20 @@ def merged(ticks: list[Tick]) -> list[list[Any]]:
     return runs
 
 
-def report(schedules: list[tuple[Workload, list[Tick]]]) -> None:
+def report(
+    schedules: list[tuple[Workload, list[Tick]]],
+    categories: Iterable[str] = CATEGORIES,
+    played: Callable[[Workload], tuple[list[Tick], Batcher]] = our_ticks,
+) -> None:
     print("| category | workloads | identical | steps | identical | preemptions | cached tokens |")
     print("|---|---|---|---|---|---|---|")
     sums = np.zeros(7, dtype=int)
-    for category in CATEGORIES:
+    for category in categories:
         row = np.zeros(7, dtype=int)
         for workload, expected in schedules:
             if workload["category"] != category:
                 continue
-            ours, after = our_ticks(workload)
+            ours, after = played(workload)
             same, steps = compare(ours, expected)
             cached = (after.cached_prompt_tokens, after.admitted_prompt_tokens)
             row += (1, same == steps, steps, same, after.preemptions, *cached)

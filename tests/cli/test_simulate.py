@@ -123,6 +123,8 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
         (("--concurrency", "4", "--client-args", "max_concurrency=5"), "given twice"),
         (("--trace", "gone.csv"), "cannot read the trace gone.csv"),
         (("--trace", "back.csv"), "back.csv line 3: due_s 1 is before the line above it"),
+        (("--trace", "back.csv", "--dataset", "sharegpt"), "a trace has requests of its own"),
+        (("--concurrency", "4", "--slo", "ttft<=-1s"), "ttft is never less than 0"),
         (("--trace", "back.csv", "--input-len", "5"), "trace has lengths of its own"),
         (("--rate", "3", "--time-scale", "2"), "time_scale needs a trace"),
         (("--rate", "0.001", "--duration", "1"), "no request is due within 1 s"),
@@ -133,6 +135,11 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
             ("--concurrency", "4", "--server-args", "num_gpu_blocks_override=10"),
             "more than the whole KV cache of 160",
         ),
+        (
+            ("--concurrency", "4", "--server-args", "max_num_batched_tokens=64;max_num_seqs=128"),
+            "vLLM refuses to start: max_num_batched_tokens (64) must be greater",
+        ),
+        (("--concurrency", "4", "--server-args", "block_size=7"), "block_size (7) is not"),
         (
             ("--concurrency", "4", "--server-args", "scheduling_policy=bogus"),
             "unknown scheduling_policy 'bogus'",
@@ -282,3 +289,68 @@ def test_the_table_names_the_law_and_a_mistake_its_place(servetune):
     assert law in done.stdout.replace("\n", "")
     wrong = servetune(*PLAN, "--arrivals", "kind=gamma,rate=4", *SHORT)
     refused(wrong, "kind=gamma has no 'rate', at character 12")
+
+
+def test_a_sweep_notes_settings_without_effect_and_records_what_vllm_would_refuse(
+    servetune, tmp_path
+):
+    done = servetune(
+        "tune",
+        "--engine",
+        "simulated",
+        *PLAN[1:],
+        "--server-args",
+        "max_num_batched_tokens=[64,2048];max_num_seqs=128;swap_space=4",
+        "--client-args",
+        "max_concurrency=4;num_prompts=8;random_input_len=100;random_output_len=20",
+        "--output-json",
+        "t.json",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "note: without effect on the simulation: swap_space" in done.stderr
+    refused_one, other = read_journal(tmp_path / "t.jsonl")
+    assert refused_one.failure.kind == "does_not_fit"
+    assert "must be greater than or equal to max_num_seqs (128)" in refused_one.failure.reason
+    assert other.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "first_words", "said"),
+    [
+        ("vllm", "max_num_seqs=8", "vllm serve", "vLLM 0.32 schedules"),
+        ("sglang", "max_running_requests=8", "python -m sglang.launch_server", "SGLang 0.5.23"),
+        ("tgi", "max_batch_size=8", "text-generation-launcher --model-id", "not compared step"),
+    ],
+)
+def test_the_engine_that_is_named_is_played_and_says_how_well_it_was_checked(
+    servetune, engine, words, first_words, said
+):
+    load = ("--rate", "4", "--requests", "30", *SHORT, "--max-model-len", "2000")
+    record = data(servetune(*PLAN, "--engine", engine, "--server-args", words, *load, "--json"))
+    assert said in record["results"]["server"]["scheduler"]
+    assert record["plan"]["engine"] == ("simulated" if engine == "vllm" else engine)
+    assert record["plan"]["max_num_seqs"] == 8
+    assert record["plan"]["max_model_len"] == 2000
+    assert first_words in record["cmd"]
+    assert words.replace("_", "-") in record["cmd"].replace(" ", "=")
+    shown = servetune(*PLAN, "--engine", engine, *load)
+    assert said in shown.stdout
+
+
+def test_engines_differ_in_what_they_do_with_the_same_load(servetune):
+    load = ("--rate", "3", "--requests", "100", "--input-len", "1500", "--output-len", "100")
+    tails = {
+        engine: data(
+            servetune(*PLAN, "--engine", engine, *load, "--max-model-len", "2000", "--json")
+        )["results"]["p99_itl_ms"]
+        for engine in ("vllm", "sglang")
+    }
+    assert tails["sglang"] > tails["vllm"]  # nobody decodes while it computes prompts
+
+
+def test_prompts_may_begin_alike_and_a_cache_finds_it(servetune):
+    load = ("--rate", "1", "--requests", "60", *SHORT, "--prefix-len", "800", "--json")
+    one = data(servetune(*PLAN, *load))["results"]
+    many = data(servetune(*PLAN, *load, "--prefixes", "30"))["results"]
+    assert one["server"]["cached_fraction"] > 0.8 > many["server"]["cached_fraction"] > 0.3
+    assert one["mean_ttft_ms"] < many["mean_ttft_ms"]

@@ -1,8 +1,8 @@
 """SGLang's and TGI's schedulers, rule by rule.
 
-SGLang: `python/sglang/srt/managers/schedule_policy.py` (`PrefillAdder`, `SchedulePolicy`),
+SGLang 0.5.23: `sglang/srt/managers/schedule_policy.py` (`PrefillAdder`, `SchedulePolicy`),
 `schedule_batch.py` (`retract_decode`), `scheduler.py` (`get_next_batch_to_run`) and
-`environ.py` of sgl-project/sglang, 0.5, at commits 00550cd and later, 2026.
+`environ.py` of the published package.
 TGI: `router/src/infer.rs` (`batching_task`) and `queue.rs` (`State::next_batch`) of
 huggingface/text-generation-inference, 1.x; `backends/v3/src/queue.rs` at 120d577 has the same
 rules for budgets.
@@ -171,25 +171,48 @@ def test_sglang_lets_decoding_ride_along_only_with_mixed_chunks() -> None:
 
 
 def test_sglang_stops_a_step_at_max_prefill_tokens_but_never_before_the_first_prompt() -> None:
-    """`add_one_req`: `input_tokens >= rem_input_tokens and len(can_run_list) != 0`."""
+    """`_select_prefill_admission`: `input_tokens >= rem_input_tokens`, where nothing is cut."""
     asked = [(0.0, 50, 1), (0.0, 10, 1)]
-    assert first_s(served(asked, Sglang(max_prefill_tokens=20))) == [1.0, 2.0]
-    assert first_s(served(asked, Sglang(max_prefill_tokens=61))) == [1.0, 1.0]
-    assert first_s(served(asked, Sglang(max_prefill_tokens=60))) == [1.0, 2.0]
+    for most, together in ((20, False), (60, False), (61, True)):
+        result = served(asked, Sglang(max_prefill_tokens=most), chunked_prefill=False)
+        assert (first_s(result)[1] == 1.0) == together
+    # Where prompts may be cut, the chunk is the limit, and this one only ends the step.
+    assert first_s(served(asked, Sglang(max_prefill_tokens=50))) == [1.0, 2.0]
+    assert first_s(served(asked, Sglang(max_prefill_tokens=51))) == [1.0, 1.0]
 
 
 def test_sglang_keeps_room_for_a_share_of_the_answers_that_run() -> None:
     """`rem_total_tokens`: free tokens less `new_token_ratio` times what running ones may get.
 
-    Of 100 tokens the first has 10 and may get 39 more: 90 - 0.7 * 39 = 62.7 are left.
+    Of 100 tokens the first has 10 and may get 39 more: 90 - 0.7 * 39 = 62.7 are left, for a
+    prompt, a page and the whole answer.
     """
-    for output_tokens, together in ((42, True), (43, False)):
+    for output_tokens, together in ((41, True), (42, False)):
         asked = [(0.0, 10, 40), (0.5, 20, output_tokens)]
         result = served(asked, Sglang(), capacity_blocks=100)
         assert (first_s(result)[1] == 2.0) == together
     bold = served([(0.0, 10, 40), (0.5, 20, 60)], Sglang(conservativeness=0.3), capacity_blocks=100)
     assert first_s(bold)[1] == 2.0
     assert bold.preemptions > 0  # 0.3 * 0.7 * 39 is not enough for both
+
+
+def test_sglang_keeps_room_for_all_of_an_answer_whose_length_it_knows() -> None:
+    """`_get_running_request_total_token_offset`: the share is 1 for requests with ignore_eos."""
+    asked = [(0.0, 10, 40), (0.5, 20, 29)]  # 20 + 29 + 1 < 90 - 39
+    known = Sglang(ignore_eos=True)
+    cached = {"prefix_caching": True, "capacity_blocks": 100}
+    assert first_s(served(asked, known, **cached))[1] == 2.0
+    asked[1] = (0.5, 20, 30)
+    assert first_s(served(asked, known, **cached))[1] > 40
+    assert first_s(served(asked, Sglang(), **cached))[1] == 2.0
+
+
+def test_sglang_lets_answers_of_known_length_take_turns_where_nothing_is_cached() -> None:
+    """`add_one_req_ignore_eos`: the second fits once the first, which ends before, is gone."""
+    asked = [(0.0, 10, 20), (0.5, 20, 60)]
+    known = Sglang(ignore_eos=True)
+    assert first_s(served(asked, known, capacity_blocks=100))[1] == 2.0
+    assert first_s(served(asked, known, capacity_blocks=100, prefix_caching=True))[1] > 20
 
 
 def test_sglang_looks_at_nobody_after_a_prompt_found_no_room_until_somebody_ends() -> None:
@@ -334,6 +357,12 @@ def plan_of(engine: str, **extra: object) -> Plan:
     return Plan(model="m", engine=engine, extra=tuple(sorted(extra.items())))  # type: ignore[arg-type]
 
 
+def test_tgi_rounds_the_prompts_of_a_step_up_to_whole_blocks() -> None:
+    """`next_batch`: `prefill_token_budget` becomes a multiple of the block size, here of 4."""
+    asked = [(0.0, 30, 2), (0.0, 2, 2), (0.0, 1, 2)]
+    assert first_s(served(asked, Tgi(), max_num_batched_tokens=30)) == [1.0, 1.0, 3.0]
+
+
 def test_a_plans_engine_and_its_own_settings_choose_the_rules() -> None:
     assert variant_of(plan_of("vllm")) is None
     assert variant_of(plan_of("simulated", max_waiting_tokens=3)) is None
@@ -364,19 +393,17 @@ def test_settings_that_are_not_played_are_refused(
 
 
 def test_what_could_never_be_admitted_is_refused_before_the_run() -> None:
-    for variant, capacity_blocks in ((Sglang(), 31), (Tgi(), 7)):
+    for variant, capacity_blocks in ((Sglang(), 32), (Tgi(), 7)):
         with pytest.raises(PlanError, match="whole KV cache"):
             served([(0.0, 10, 20)], variant, capacity_blocks=capacity_blocks - 1)
         assert served([(0.0, 10, 20)], variant, capacity_blocks=capacity_blocks + 1).records
 
 
 def test_routing_follows_the_engine_and_its_setting() -> None:
-    assert routing_of(plan_of("vllm")) == "waiting_first"
+    assert routing_of(plan_of("vllm")) == "cache_pressure"
     assert routing_of(plan_of("sglang")) == "round_robin"
     assert routing_of(plan_of("sglang", load_balance_method="total_requests")) == "shortest_queue"
-    assert (
-        routing_of(plan_of("simulated", load_balance_method="cache_pressure")) == "cache_pressure"
-    )
+    assert routing_of(plan_of("simulated", load_balance_method="waiting_first")) == "waiting_first"
     with pytest.raises(UnknownName, match="load_balance_method"):
         routing_of(plan_of("sglang", load_balance_method="minimum_tokens"))
 

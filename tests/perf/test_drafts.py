@@ -248,5 +248,5 @@ def test_a_closed_loop_agrees_with_the_formulas(users: int, method: str | None) 
 
 def test_orders_that_are_not_played_with_drafts_are_refused() -> None:
     for setting in (("scheduling_policy", "priority"), ("async_scheduling", True)):
-        with pytest.raises(PlanError, match="first come, first served"):
+        with pytest.raises(PlanError, match="are not simulated with"):
             run(draft_tokens=3, extra=(setting,))

@@ -77,7 +77,7 @@ def test_a_limit_on_what_was_not_measured_is_not_met():
 
 def test_all_simulated_is_one_clear_line_and_mixed_is_a_column():
     assert simulated_line(factory.sweep()) == (
-        "SIMULATED: all 27 trials were simulated, no server ran"
+        "SIMULATED: all 27 trials were simulated, no model ran"
     )
     both = [*factory.sweep(), *factory.measured()]
     assert simulated_line(both).startswith("SIMULATED: 27 of 30")

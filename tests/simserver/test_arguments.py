@@ -91,4 +91,4 @@ def test_a_plan_that_cannot_be_is_refused():
 
 def test_an_engine_that_nobody_knows_is_refused():
     with pytest.raises(UnknownName):
-        serve_words(["m"], engine_name="tgi")
+        serve_words(["m"], engine_name="ollama")

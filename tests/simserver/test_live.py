@@ -9,6 +9,7 @@ from servetune.models import load_shape
 from servetune.perf.roofline.step import step_law
 from servetune.perf.sim.batcher import Rules
 from servetune.perf.sim.run import run_requests
+from servetune.perf.sim.variants import Sglang, Tgi
 from servetune.plan import Plan
 from servetune.simserver.live import LiveEngine, WayIn
 from servetune.workload.request import Request
@@ -33,6 +34,9 @@ BY_PRIORITY = msgspec.structs.replace(CACHING, policy="priority")
 DRAFTING = msgspec.structs.replace(
     CRAMPED, draft_tokens=3, draft_acceptance_fraction=0.7, lookahead_tokens=3
 )
+SGLANG = msgspec.structs.replace(CACHING, variant=Sglang(), capacity_blocks=90)
+MIXED = msgspec.structs.replace(SGLANG, variant=Sglang(mixed_chunk=True, conservativeness=0.1))
+TGI = msgspec.structs.replace(CRAMPED, variant=Tgi(), chunked_prefill=False)
 AHEAD = msgspec.structs.replace(CACHING, async_scheduling=True)
 WAY_IN = WayIn(request_s=0.003, prompt_token_s=1e-6)
 
@@ -114,7 +118,7 @@ def traffic(seed, count=120, rate_per_s=6.0):
     ("rules", "ranks"),
     [
         *((RULES, 1), (CRAMPED, 1), (RULES, 2), (CACHING, 1), (BY_PRIORITY, 1), (AHEAD, 1)),
-        *((DRAFTING, 1), (DRAFTING, 2)),
+        *((DRAFTING, 1), (DRAFTING, 2), (SGLANG, 1), (MIXED, 1), (TGI, 1), (TGI, 2)),
     ],
 )
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -135,7 +139,7 @@ def test_tokens_come_at_the_times_of_the_simulator_to_the_last_digit(law, rules,
     assert all(ear.is_over for ear in ears)
     assert sum(a.preemptions for a in engine.accounts) == truth.preemptions
     assert sum(a.steps for a in engine.accounts) == truth.steps
-    assert (truth.preemptions > 0) == (rules is not RULES)
+    assert (truth.preemptions > 0) == (rules not in (RULES, TGI))
 
 
 def test_the_account_adds_up(law):
@@ -146,18 +150,30 @@ def test_the_account_adds_up(law):
     tokens = sum(request.output_tokens for request in requests)
     assert account.generation_tokens == tokens == sum(len(ear.times_s) for ear in ears)
     assert account.prompt_tokens == sum(request.input_tokens for request in requests)
-    assert account.finished == {"stop": 0, "length": len(requests), "abort": 0, "error": 0}
+    assert account.finished == {
+        "stop": 0,
+        "length": len(requests),
+        "abort": 0,
+        "error": 0,
+        "repetition": 0,
+    }
     assert (account.running, account.waiting, account.kv_usage_fraction) == (0, 0, 0.0)
     told = account.histograms
     assert sum(told["time_to_first_token_seconds"].counts) == len(requests)
     first_s = [ear.times_s[0] - r.due_s for ear, r in zip(ears, requests, strict=True)]
     assert told["time_to_first_token_seconds"].sum == pytest.approx(sum(first_s))
+    parts = [told[f"request_{part}_time_seconds"].sum for part in ("queue", "prefill", "decode")]
+    way_in_s = sum(0.003 + 1e-6 * request.input_tokens for request in requests)
+    assert sum(parts) + way_in_s == pytest.approx(told["e2e_request_latency_seconds"].sum)
+    assert parts[0] > 0
     gaps = told["inter_token_latency_seconds"]
     assert sum(gaps.counts) == tokens - len(requests)
     assert gaps.sum == pytest.approx(sum(ear.times_s[-1] - ear.times_s[0] for ear in ears))
 
 
-@pytest.mark.parametrize("rules", [RULES, CRAMPED, CACHING, BY_PRIORITY, AHEAD, DRAFTING])
+@pytest.mark.parametrize(
+    "rules", [RULES, CRAMPED, CACHING, BY_PRIORITY, AHEAD, DRAFTING, SGLANG, MIXED, TGI]
+)
 @pytest.mark.parametrize("seed", range(5))
 def test_an_abort_gives_everything_back_wherever_it_strikes(law, rules, seed):
     requests = traffic(seed, rate_per_s=20.0)

@@ -203,13 +203,24 @@ async def test_metrics_have_vllms_names_and_true_counts(serving, golden_metric_n
     assert samples[f"vllm:num_requests_running{label}"] == 0
     assert samples[f"vllm:time_to_first_token_seconds_count{label}"] == 2
     assert samples[f"vllm:inter_token_latency_seconds_count{label}"] == 7
-    reason = 'vllm:request_success_total{engine="0",model_name="tiny",finished_reason="length"}'
+    reason = 'vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"}'
     assert samples[reason] == 2
     assert samples["servetune_simulated_speed"] == 200
     assert samples["servetune_simulated_steps_total"] == 9
     names = {name.partition("{")[0] for name in samples}
     theirs = {name for name in names if name.startswith("vllm:")}
-    assert theirs <= golden_metric_names
+    assert theirs == golden_metric_names
+    typed = dict(
+        line.split()[2:] for line in told.body.decode().splitlines() if line.startswith("# TYPE")
+    )
+    assert typed["vllm:prompt_tokens_total"] == "counter"
+    assert typed["vllm:request_queue_time_seconds"] == "histogram"
+    assert {name for name in names if name.endswith("_total")} <= typed.keys()
+    parts = [
+        samples[f"vllm:request_{part}_time_seconds_sum{label}"]
+        for part in ("prefill", "decode", "inference")
+    ]
+    assert parts[0] + parts[1] == pytest.approx(parts[2])
     for name in theirs:
         if name.endswith("_bucket"):
             buckets = [value for key, value in samples.items() if key.startswith(name + "{")]
@@ -225,6 +236,9 @@ def golden_metric_names():
         "iteration_tokens_total",
         "request_decode_time_seconds",
         "request_generation_tokens",
+        "request_inference_time_seconds",
+        "request_prefill_time_seconds",
+        "request_queue_time_seconds",
         "request_prompt_tokens",
         "request_time_per_output_token_seconds",
         "time_to_first_token_seconds",

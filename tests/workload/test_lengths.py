@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 
 from servetune.errors import InputError
-from servetune.workload import SHAREGPT, Fixed, Observed, UniformRange
+from servetune.workload import (
+    SHAREGPT,
+    Fixed,
+    Normal,
+    Observed,
+    UniformRange,
+    workload_from_client_args,
+)
 
 
 def rng():
@@ -51,3 +58,22 @@ def test_observed_lengths_repeat_in_order():
 def test_lengths_without_meaning_are_refused(make):
     with pytest.raises(InputError):
         make()
+
+
+def test_gaussian_lengths_keep_mean_and_deviation_and_their_bounds():
+    law = Normal(input_tokens=1000, output_tokens=20, input_sd_tokens=200, output_sd_tokens=30)
+    inputs, outputs = law.draw(50_000, np.random.default_rng(7))
+    assert inputs.mean() == pytest.approx(1000, abs=4 * 200 / 50_000**0.5)
+    assert inputs.std() == pytest.approx(200, rel=0.02)
+    assert (outputs.min(), outputs.max()) == (1, 39)
+    assert outputs.mean() == pytest.approx(20, abs=0.3)
+    assert outputs.std() < 30
+
+
+def test_gaussian_lengths_are_asked_for_by_their_deviations():
+    asked = workload_from_client_args({"random_input_len": 50, "random_input_sd": 5.0})
+    assert asked.lengths == Normal(input_tokens=50, output_tokens=512, input_sd_tokens=5.0)
+    with pytest.raises(InputError, match="not both"):
+        workload_from_client_args({"random_input_sd": 5.0, "random_range_ratio": 0.5})
+    with pytest.raises(InputError, match="0 or more"):
+        workload_from_client_args({"random_input_sd": -5.0})

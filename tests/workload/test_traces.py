@@ -105,6 +105,17 @@ def test_blank_lines_a_byte_order_mark_and_letter_case_do_not_matter():
             ['{"timestamp": 0, "input_length": 1, "output_length": 2, "hash_ids": ["a"]}'],
             "line 1: hash_ids is not a list",
         ),
+        (
+            [
+                MOONCAKE[0],
+                '{"timestamp": 30000, "input_length": 1, "output_length": 2, "hash_ids": "abc"}',
+            ],
+            "line 2: hash_ids is not a list",
+        ),
+        (
+            ['{"timestamp": 0, "input_length": 1, "output_length": 2, "hash_ids": false}'],
+            "line 1: hash_ids is not a list",
+        ),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_with_its_line(lines, said):

@@ -57,6 +57,6 @@ def recommend(*, source: Path, constraints: str | None, objective: str, as_json:
 
 def _print_command(chosen: TrialRecord) -> None:
     if chosen.simulated:
-        print("  - SIMULATED: no server ran; measure it before you rely on it")
+        print("  - SIMULATED: no model ran; measure it before you rely on it")
     if chosen.cmd:
         print(f"\n{chosen.cmd}")

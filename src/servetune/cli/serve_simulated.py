@@ -18,6 +18,7 @@ from servetune.cli.output import echo
 from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.models import load_shape
+from servetune.perf.sim import scheduler_of
 from servetune.plan import Plan
 
 __all__ = ["Servable", "serve", "serve_command"]
@@ -35,10 +36,10 @@ FRACTION = options.Finite(min=0, max=1)
 @click.option(
     "--engine",
     "engine_name",
-    type=click.Choice(("vllm", "sglang")),
+    type=click.Choice(("vllm", "sglang", "tgi")),
     default="vllm",
     show_default=True,
-    help="Whose arguments these are, and whose defaults fill the rest.",
+    help="Whose scheduler is played, whose arguments these are, whose defaults fill the rest.",
 )
 @options.devices
 @options.calibration
@@ -260,6 +261,7 @@ def _say_what(plan: Plan, node: Node, speed: float, faults: str) -> None:
         f"SIMULATED engine: {plan.model} as {plan.label} on {node.label}, {speed:g}x real time; "
         "no model runs here, words are filler"
     )
+    echo(f"as {scheduler_of(plan)}")
     if faults:
         echo(f"with faults on demand: {faults}")
 

@@ -14,13 +14,14 @@ from servetune.cli.inputs import chosen_node
 from servetune.cli.outcome import write_artifacts
 from servetune.cli.output import echo, print_json
 from servetune.cli.serve_simulated import Servable
-from servetune.engines import engine
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
-from servetune.perf.sim import without_effect
+from servetune.perf.sim import scheduler_of, without_effect
+from servetune.plan import DIALECTS
 from servetune.report import console, timeline_of, trial_table
 from servetune.search import Axis, Space, parse_settings
+from servetune.simserver.arguments import argument_types
 from servetune.store import Artifacts, Journal, write_requests
 from servetune.trials import Run, Trial, observed_of, played, trials_of, with_fields
 from servetune.trials.calibrations import calibration_named
@@ -37,6 +38,14 @@ _MOST_SHOWN = 80
 
 @click.command(cls=Servable)
 @click.option("--model", default=None, help="Hub id, local folder, or a name of the catalogue.")
+@click.option(
+    "--engine",
+    "engine_name",
+    type=click.Choice(("vllm", "sglang", "tgi")),
+    default="vllm",
+    show_default=True,
+    help="Whose scheduler, defaults and words for --server-args.",
+)
 @options.machine
 @click.option(
     "--tensor-parallel",
@@ -138,6 +147,36 @@ _MOST_SHOWN = 80
     help="Lengths are uniform from R times these to these. [default: 1]",
 )
 @click.option(
+    "--input-sd",
+    type=options.NOT_NEGATIVE,
+    default=None,
+    metavar="TOKENS",
+    help="Prompts are Gaussian around --input-len, at most twice that.",
+)
+@click.option(
+    "--output-sd",
+    type=options.NOT_NEGATIVE,
+    default=None,
+    metavar="TOKENS",
+    help="And answers around --output-len.",
+)
+@click.option(
+    "--prefix-len",
+    "prefix_tokens",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="TOKENS",
+    help="Every prompt begins with so many tokens that others begin with, too.",
+)
+@click.option(
+    "--prefixes",
+    "prefix_count",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="COUNT",
+    help="Different such beginnings. [default: 1]",
+)
+@click.option(
     "--dataset",
     type=click.Choice(("random", "sharegpt")),
     default=None,
@@ -179,6 +218,7 @@ _MOST_SHOWN = 80
 def simulate(
     *,
     model: str | None,
+    engine_name: str,
     gpu: str | None,
     num_gpus: int | None,
     instance_name: str | None,
@@ -204,6 +244,10 @@ def simulate(
     input_tokens: int | None,
     output_tokens: int | None,
     range_ratio: float | None,
+    input_sd: float | None,
+    output_sd: float | None,
+    prefix_tokens: int | None,
+    prefix_count: int | None,
     dataset: str | None,
     seed: int | None,
     client_args: tuple[str, ...],
@@ -224,10 +268,10 @@ def simulate(
     servetune simulate --compare measured.jsonl
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     plan_options = {
-        "tensor_parallel_size": tensor_parallel,
-        "quantization": quantization,
-        "kv_cache_dtype": kv_cache_dtype,
-        "max_model_len": max_model_len,
+        _word(engine_name, "tensor_parallel"): tensor_parallel,
+        _word(engine_name, "quantization"): quantization,
+        _word(engine_name, "kv_cache_dtype"): kv_cache_dtype,
+        _word(engine_name, "max_model_len"): max_model_len,
         "kv_link": kv_link,
     }
     fields = {
@@ -249,6 +293,10 @@ def simulate(
         "random_input_len": input_tokens,
         "random_output_len": output_tokens,
         "random_range_ratio": range_ratio,
+        "random_input_sd": input_sd,
+        "random_output_sd": output_sd,
+        "random_prefix_len": prefix_tokens,
+        "num_prefixes": prefix_count,
         "seed": seed,
     }
     if compare_with is not None:
@@ -258,6 +306,7 @@ def simulate(
             | {"--constraints": constraints, "--replicas": replicas if replicas > 1 else None}
             | {"--prefill-replicas": prefill_replicas, "--draft-tokens": draft_tokens}
             | {"--draft-method": draft_method, "--draft-acceptance": draft_acceptance_fraction}
+            | {"--engine": engine_name if engine_name != "vllm" else None}
         )
         return compare(
             compare_with,
@@ -277,8 +326,13 @@ def simulate(
         )
     if token_times and out_dir is None:
         raise InputError("--token-times are kept with --out", hint="name a folder with --out DIR")
+    if trace is not None and dataset is not None:
+        raise InputError(
+            f"a trace has requests of its own, --dataset {dataset} cannot be asked as well",
+            hint="leave --dataset or --trace out",
+        )
     space = Space(
-        server=parse_settings(";".join(server_args), types=engine("vllm").argument_types()),
+        server=parse_settings(";".join(server_args), types=argument_types(engine_name)),
         client=parse_settings(
             ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
         ),
@@ -300,7 +354,7 @@ def simulate(
         calibration.require_for(shape=shape, node=node)
     run = Run(
         model=model,
-        engine="simulated",
+        engine="simulated" if engine_name == "vllm" else engine_name,
         simulated=True,
         shape=shape,
         node=node,
@@ -322,6 +376,7 @@ def simulate(
         print_json(record)
     else:
         heading = f"{model} on {node.label}, {trial.plan.label}, {_load_text(trial)}"
+        heading += f"\nas {scheduler_of(trial.plan)}"
         console().print(trial_table(record, limits, heading=heading))
     if artifacts:
         with Journal(artifacts.journal) as journal:
@@ -333,6 +388,11 @@ def simulate(
         write_artifacts(artifacts, [record], limits, timeline=timeline)
         _say_where(artifacts)
     return 1 if limits and unmet(limits, record.results) else 0
+
+
+def _word(engine_name: str, field: str) -> str:
+    """The engine's name for a field of the plan."""
+    return next(name for name, its in DIALECTS[engine_name].items() if its == field)
 
 
 def _joined(space: Space, side: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -370,11 +430,11 @@ def _require_arrivals(client: Mapping[str, Any]) -> None:
         )
     if client.get("dataset_name") not in ("trace", "sharegpt"):
         return
-    for name in ("random_input_len", "random_output_len", "random_range_ratio"):
-        if name in client:
+    for name in ("input_len", "output_len", "range_ratio", "input_sd", "output_sd"):
+        if f"random_{name}" in client:
             raise InputError(
-                f"{client['dataset_name']} has lengths of its own, {name} changes nothing",
-                hint="leave --input-len, --output-len and --range-ratio out",
+                f"{client['dataset_name']} has lengths of its own, random_{name} changes nothing",
+                hint=f"leave --{name.replace('_', '-')} out",
             )
 
 
@@ -445,6 +505,9 @@ def _load_text(trial: Trial) -> str:
         users = None
     how += f", at most {users} in flight" if users else ""
     how += f", {workload.dataset} lengths" if workload.dataset != "trace" else ""
+    if shared := workload.shared_prefixes:
+        how += f", {shared.tokens} tokens before each of {shared.count} kind"
+        how += "s" if shared.count > 1 else ""
     return how + f", seed {workload.seed}"
 
 

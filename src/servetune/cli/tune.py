@@ -22,6 +22,7 @@ from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import NetworkShape, load_shape
+from servetune.perf.sim import without_effect
 from servetune.search import Space, parse_settings
 from servetune.store import Artifacts, Journal, TrialRecord, latest
 from servetune.trials import (
@@ -256,6 +257,8 @@ def tune(
         calibration=_calibration(calibration_name, shape, node, simulated=simulated),
     )
     groups = list(trials_of(space, run, lengths_of=lambda args: observed_of(args, model)))
+    if simulated:
+        _note_idle_settings(groups)
     require_one_that_fits(groups, run)
     launch = Launch(
         executable=executable,
@@ -281,6 +284,13 @@ def tune(
     write_artifacts(artifacts, records, limits, compared=measured_before)
     print_outcome(artifacts, records, limits, compared=measured_before)
     return status or _status_of(records, limits)
+
+
+def _note_idle_settings(groups: list[list[Trial]]) -> None:
+    """Name what was asked of the engine and changes nothing here, as `simulate` does."""
+    idle = {name for group in groups for trial in group[:1] for name in without_effect(trial.plan)}
+    if idle:
+        echo(f"note: without effect on the simulation: {', '.join(sorted(idle))}")
 
 
 def _calibration(

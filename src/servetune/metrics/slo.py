@@ -208,6 +208,13 @@ def _parse_one(part: str, text: str, position: int) -> Constraint:
         raise GrammarError(
             f"{match['value']} is no limit", text, position + match.start("value"), hint=_EXAMPLE
         )
+    if float(match["value"]) < 0:
+        raise GrammarError(
+            f"{metric} is never less than 0, a limit of {match['value']}{unit} says nothing",
+            text,
+            position + match.start("value"),
+            hint=_EXAMPLE,
+        )
     scale = _MS_PER_UNIT[unit] if metric in LATENCIES else 1.0
     return Constraint(metric, statistic, match["op"], float(match["value"]) * scale)
 

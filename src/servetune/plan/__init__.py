@@ -21,6 +21,7 @@ from servetune.plan.parallel import (
     with_whole_experts,
 )
 from servetune.plan.plan import Plan, Setting
+from servetune.plan.refusals import check_starts
 
 __all__ = [
     "DEFAULTS",
@@ -31,6 +32,7 @@ __all__ = [
     "Setting",
     "check_fits",
     "check_parallel",
+    "check_starts",
     "concurrent_sequences",
     "expert_ways",
     "layer_share",

@@ -16,7 +16,7 @@ from typing import Any
 from servetune.errors import PlanError, UnknownName
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["DIALECTS", "plan_from_settings", "settings_of"]
+__all__ = ["DIALECTS", "FIELD_TYPES", "plan_from_settings", "settings_of"]
 
 _VLLM: Mapping[str, str] = MappingProxyType(
     {
@@ -76,8 +76,22 @@ DIALECTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"vllm": _VLLM, "simulated": _VLLM, "sglang": _SGLANG, "tgi": _TGI}
 )
 
-_ALIASES: Mapping[str, str] = MappingProxyType(
+_VLLM_ALIASES: Mapping[str, str] = MappingProxyType(
     {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size"}
+)
+_ALIASES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "vllm": _VLLM_ALIASES,
+        "simulated": _VLLM_ALIASES,
+        "sglang": {
+            "tp": "tp_size",
+            "tensor_parallel_size": "tp_size",
+            "pp": "pp_size",
+            "pipeline_parallel_size": "pp_size",
+            "dp": "dp_size",
+            "data_parallel_size": "dp_size",
+        },
+    }
 )
 
 
@@ -99,8 +113,8 @@ def plan_from_settings(engine: str, model: str, settings: Mapping[str, Setting])
     names = _names_of(engine)
     for raw_name, value in settings.items():
         name = raw_name.replace("-", "_")
-        if name not in names and engine in ("vllm", "simulated"):
-            name = _ALIASES.get(name, name)
+        if name not in names:
+            name = _ALIASES.get(engine, {}).get(name, name)
         if name == DRAFTS and (said := drafts(value)) is not None:
             fields.update(said)
         elif name in names:
@@ -167,7 +181,8 @@ _SILENT: Mapping[str, Setting] = {
     "expert_parallel": False,
 }
 
-_FIELD_TYPES: Mapping[str, type] = {
+#: What each field of a Plan that engines have words for takes.
+FIELD_TYPES: Mapping[str, type] = {
     "tensor_parallel": int,
     "pipeline_parallel": int,
     "data_parallel": int,
@@ -193,7 +208,7 @@ def _names_of(engine: str) -> Mapping[str, str]:
 
 
 def _checked(field: str, name: str, value: Setting) -> Setting:
-    wanted = _FIELD_TYPES[field]
+    wanted = FIELD_TYPES[field]
     if wanted is float and type(value) is int:
         return float(value)
     if value is not None and type(value) is not wanted:

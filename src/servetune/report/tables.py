@@ -96,7 +96,7 @@ def simulated_line(records: Sequence[TrialRecord]) -> str:
         return ""
     if simulated_share(records) is True:
         every = "the one trial was" if count == 1 else f"all {count} trials were"
-        return f"SIMULATED: {every} simulated, no server ran"
+        return f"SIMULATED: {every} simulated, no model ran"
     return f"SIMULATED: {count} of {len(records)} trials were simulated, marked in the table"
 
 

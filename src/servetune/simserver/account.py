@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-__all__ = ["FINISH_REASONS", "Account", "Histogram"]
+import msgspec
 
-FINISH_REASONS = ("stop", "length", "abort", "error")
+__all__ = ["FINISH_REASONS", "Account", "Histogram", "Times"]
+
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 # Upper ends of vLLM's buckets (vllm/v1/metrics/buckets.py of 0.32, read in November 2026).
 _REQUEST_S = (
@@ -41,6 +43,22 @@ class Histogram:
         self.sum += value * count
 
 
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """When what happened to one request, in the engine's seconds.
+
+    Attributes:
+        asked_s: It came in at the door.
+        queued_s: It reached the scheduler's queue.
+        admitted_s: Its prompt was first taken up.
+        first_token_s: Its first token was there.
+    """
+
+    asked_s: float
+    queued_s: float
+    admitted_s: float
+    first_token_s: float
+
+
 class Account:
     """Counters, gauges and histograms of one rank; seconds are the engine's own.
 
@@ -65,7 +83,10 @@ class Account:
         self._gap = Histogram(_TOKEN_GAP_S)
         self._mean_gap = Histogram(_TOKEN_GAP_S)
         self._whole = Histogram(_REQUEST_S)
+        self._queue = Histogram(_REQUEST_S)
+        self._prefill = Histogram(_REQUEST_S)
         self._decode = Histogram(_REQUEST_S)
+        self._inference = Histogram(_REQUEST_S)
         self._prompt = Histogram(tokens)
         self._answer = Histogram(tokens)
         self._step = Histogram(_STEP_TOKENS)
@@ -74,6 +95,9 @@ class Account:
             "inter_token_latency_seconds": self._gap,
             "request_time_per_output_token_seconds": self._mean_gap,
             "e2e_request_latency_seconds": self._whole,
+            "request_queue_time_seconds": self._queue,
+            "request_inference_time_seconds": self._inference,
+            "request_prefill_time_seconds": self._prefill,
             "request_decode_time_seconds": self._decode,
             "request_prompt_tokens": self._prompt,
             "request_generation_tokens": self._answer,
@@ -99,12 +123,15 @@ class Account:
         self,
         prompt_tokens: int,
         output_tokens: int,
-        asked_s: float,
-        first_token_s: float,
+        times: Times,
         now_s: float,
     ) -> None:
         """A request has all its tokens."""
-        self._whole.note(now_s - asked_s)
+        first_token_s = times.first_token_s
+        self._whole.note(now_s - times.asked_s)
+        self._queue.note(times.admitted_s - times.queued_s)
+        self._prefill.note(first_token_s - times.admitted_s)
+        self._inference.note(now_s - times.admitted_s)
         self._decode.note(now_s - first_token_s)
         if output_tokens > 1:
             self._mean_gap.note((now_s - first_token_s) / (output_tokens - 1))

@@ -16,13 +16,14 @@ import msgspec
 
 from servetune.engines import ENGINES, engine
 from servetune.errors import InputError, UnknownName, nearest
-from servetune.plan.dialects import DIALECTS, plan_from_settings
+from servetune.perf.sim import without_effect
+from servetune.plan.dialects import DIALECTS, FIELD_TYPES, plan_from_settings
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["SPOKEN", "ServeWords", "serve_words"]
+__all__ = ["SPOKEN", "ServeWords", "argument_types", "serve_words"]
 
 #: Engines whose words are understood.
-SPOKEN = ("vllm", "sglang")
+SPOKEN = ("vllm", "sglang", "tgi")
 
 _SHORT: Mapping[str, str] = MappingProxyType(
     {
@@ -34,8 +35,8 @@ _SHORT: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: SGLang's names that are no Plan's and mean something here (0.5, `ServerArgs`).
-_SGLANG_NAMES: Mapping[str, type] = MappingProxyType(
+#: Words that are no Plan's and mean something here (SGLang 0.5 `ServerArgs`, TGI's launcher).
+_BESIDE: Mapping[str, type] = MappingProxyType(
     {
         "model": str,
         "host": str,
@@ -46,28 +47,39 @@ _SGLANG_NAMES: Mapping[str, type] = MappingProxyType(
         "api_key": str,
     }
 )
-_SGLANG_SPELLING: Mapping[str, str] = MappingProxyType(
+#: Settings of their schedulers that `perf.sim` reads.
+_OWN_SETTINGS: Mapping[str, Mapping[str, type]] = MappingProxyType(
     {
-        "model_path": "model",
-        "tokenizer_path": "tokenizer",
-        "random_seed": "seed",
-        "tp": "tp_size",
-        "tensor_parallel_size": "tp_size",
-        "pp": "pp_size",
-        "pipeline_parallel_size": "pp_size",
-        "dp": "dp_size",
-        "data_parallel_size": "dp_size",
+        "sglang": {
+            "schedule_policy": str,
+            "schedule_conservativeness": float,
+            "max_prefill_tokens": int,
+            "enable_mixed_chunk": bool,
+            "disable_radix_cache": bool,
+            "load_balance_method": str,
+        },
+        "tgi": {
+            "waiting_served_ratio": float,
+            "max_waiting_tokens": int,
+            "max_batch_total_tokens": int,
+        },
     }
 )
-_SGLANG_NUMBERS = frozenset(
+_SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "tp_size",
-        "pp_size",
-        "dp_size",
-        "max_running_requests",
-        "chunked_prefill_size",
-        "context_length",
-        "page_size",
+        "vllm": _SHORT,
+        "sglang": {
+            "model_path": "model",
+            "tokenizer_path": "tokenizer",
+            "random_seed": "seed",
+            "tp": "tp_size",
+            "tensor_parallel_size": "tp_size",
+            "pp": "pp_size",
+            "pipeline_parallel_size": "pp_size",
+            "dp": "dp_size",
+            "data_parallel_size": "dp_size",
+        },
+        "tgi": {"model_id": "model", "hostname": "host", "tokenizer_config_path": "tokenizer"},
     }
 )
 
@@ -75,9 +87,6 @@ _SGLANG_NUMBERS = frozenset(
 _REFUSED = frozenset(
     {"config", "uds", "headless", "grpc", "ssl_keyfile", "ssl_certfile", "root_path"}
 )
-
-#: Read from `Plan.extra` by `perf.sim.run`.
-_SIMULATED_EXTRAS = frozenset({"scheduling_policy", "async_scheduling"})
 
 _LISTS = frozenset({"served_model_name"})
 _SUFFIXES: Mapping[str, float] = MappingProxyType(
@@ -116,14 +125,12 @@ class ServeWords(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def without_effect(self) -> tuple[str, ...]:
         """Settings that the simulation has no use for, as the user would write them."""
-        simulated = {*DIALECTS[self.engine], *_SIMULATED_EXTRAS}
-        return tuple(
-            f"--{name.replace('_', '-')}" for name in self.settings if name not in simulated
-        )
+        plan = self.plan(self.model or "")
+        return tuple(f"--{name.replace('_', '-')}" for name in without_effect(plan))
 
 
 def serve_words(words: Sequence[str], *, engine_name: str = "vllm") -> ServeWords:
-    """Read the words behind `vllm serve`, or behind `sglang.launch_server`.
+    """Read the words behind `vllm serve`, `sglang.launch_server` or `text-generation-launcher`.
 
     A leading `serve` is passed over, and the first word without a dash is the model.
 
@@ -154,7 +161,7 @@ def serve_words(words: Sequence[str], *, engine_name: str = "vllm") -> ServeWord
                 f"{word} is not simulated", hint="leave it out: the server speaks plain HTTP"
             )
         kind = types.get(name)
-        if kind is None and engine_name == "sglang":
+        if kind is None and engine_name != "vllm":  # there is no table of all their words
             kind = str if value is not None or (left and not left[0].startswith("-")) else bool
         if kind is None:
             raise _unrecognized(word, types)
@@ -169,19 +176,25 @@ def serve_words(words: Sequence[str], *, engine_name: str = "vllm") -> ServeWord
     return _sorted_out(engine_name, found)
 
 
-def _types(engine_name: str) -> Mapping[str, type]:
+def argument_types(engine_name: str) -> Mapping[str, type]:
+    """What each argument of an engine takes, as far as it means something here."""
     if engine_name in ENGINES:
-        return {"model": str, **engine(engine_name).argument_types()}
-    own = {name: int if name in _SGLANG_NUMBERS else str for name in DIALECTS[engine_name]}
-    return {**own, **_SGLANG_NAMES, "mem_fraction_static": float}
+        return engine(engine_name).argument_types()
+    fields = DIALECTS[engine_name].items()
+    own = {name: FIELD_TYPES[field] for name, field in fields}
+    return {**own, **_OWN_SETTINGS[engine_name]}
+
+
+def _types(engine_name: str) -> Mapping[str, type]:
+    beside = {"model": str} if engine_name in ENGINES else _BESIDE
+    return {**beside, **argument_types(engine_name)}
 
 
 def _split(word: str, engine_name: str, types: Collection[str]) -> tuple[str, str | None, bool]:
     """Name with underscores, value behind `=`, and whether it began with `no-`."""
     stem, equals, value = word.lstrip("-").partition("=")
     name = stem.replace("-", "_")
-    short = _SGLANG_SPELLING if engine_name == "sglang" else _SHORT
-    name = short.get(name, name)
+    name = _SPELLINGS[engine_name].get(name, name)
     negated = name.startswith("no_") and name not in types and name[3:] in types
     return name[3:] if negated else name, value if equals else None, negated
 

@@ -38,14 +38,14 @@ def exposition(service: Service, accounts: Sequence[Account], clockwork: Clockwo
     model = _quoted(service.serving.names[0])
     caching = service.rules.prefix_caching
     for name, kind, said in _FAMILIES:
-        lines += (f"# HELP vllm:{name} {said}", f"# TYPE vllm:{name} {kind}")
+        suffix = "_total" if kind == "counter" else ""  # prometheus_client adds it everywhere
+        lines += (f"# HELP vllm:{name}{suffix} {said}", f"# TYPE vllm:{name}{suffix} {kind}")
         for number, account in enumerate(accounts):
             label = f'engine="{number}",model_name={model}'
-            suffix = "_total" if kind == "counter" else ""
             if name == "request_success":
                 lines += (
-                    f'vllm:request_success_total{{{label},finished_reason="{reason}"}} '
-                    f"{account.finished[reason]:.1f}"
+                    f'vllm:request_success_total{{engine="{number}",finished_reason="{reason}",'
+                    f"model_name={model}}} {account.finished[reason]:.1f}"
                     for reason in FINISH_REASONS
                 )
             else:
@@ -119,8 +119,7 @@ def _own_lines(clockwork: Clockwork, accounts: Sequence[Account]) -> Iterator[st
     }
     for (name, kind, said), value in own.items():
         full = f"servetune_simulated_{name}"
-        family = full.removesuffix("_total")
-        yield from (f"# HELP {family} {said}", f"# TYPE {family} {kind}", f"{full} {value!r}")
+        yield from (f"# HELP {full} {said}", f"# TYPE {full} {kind}", f"{full} {value!r}")
 
 
 def _quoted(text: str) -> str:

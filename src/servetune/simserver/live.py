@@ -17,9 +17,9 @@ import msgspec
 
 from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.batcher import Batcher, Rules, Sequence
-from servetune.perf.sim.router import Router
+from servetune.perf.sim.router import Router, Routing
 from servetune.perf.sim.schedulers import batcher_of
-from servetune.simserver.account import Account
+from servetune.simserver.account import Account, Times
 from servetune.workload.request import Piece
 
 __all__ = ["Job", "Listener", "LiveEngine", "WayIn"]
@@ -52,10 +52,11 @@ class Job(Sequence):
     Attributes:
         asked_s: When the request came in at the door.
         finish_reason: For the account, when it ends.
+        queued_s: When it reached the scheduler's queue.
         first_token_s: When its first token came.
     """
 
-    __slots__ = ("asked_s", "finish_reason", "first_token_s", "listener", "served_by")
+    __slots__ = ("asked_s", "finish_reason", "first_token_s", "listener", "queued_s", "served_by")
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class Job(Sequence):
         self.listener = listener
         self.finish_reason = finish_reason
         self.asked_s = 0.0
+        self.queued_s = 0.0
         self.first_token_s: float | None = None
         self.served_by: _Rank | None = None
 
@@ -83,14 +85,21 @@ class LiveEngine:
         law: Step times.
         ranks: Data-parallel ranks.
         way_in: What a request costs before it queues.
+        routing: Among the ranks.
     """
 
     def __init__(
-        self, rules: Rules, law: StepLaw, *, ranks: int = 1, way_in: WayIn | None = None
+        self,
+        rules: Rules,
+        law: StepLaw,
+        *,
+        ranks: int = 1,
+        way_in: WayIn | None = None,
+        routing: Routing = "cache_pressure",
     ) -> None:
         self._ranks = [_Rank(batcher_of(rules, law)) for _ in range(ranks)]
         self._by_batcher = {id(rank.batcher): rank for rank in self._ranks}
-        self._router = Router([[rank.batcher for rank in self._ranks]])
+        self._router = Router([[rank.batcher for rank in self._ranks]], routing)
         self._way_in = way_in or WayIn()
         self._arrivals: list[tuple[float, int, Job]] = []
         self._numbers = itertools.count()
@@ -185,7 +194,7 @@ class _Rank:
 
     def account(self) -> Account:
         account, batcher = self._account, self.batcher
-        account.steps = len(batcher.ends_s) + self._told
+        account.steps = batcher.steps + self._told
         account.preemptions = batcher.preemptions
         account.prefix_queries_tokens = batcher.admitted_prompt_tokens
         account.prefix_hits_tokens = batcher.cached_prompt_tokens
@@ -196,6 +205,7 @@ class _Rank:
 
     def arrive(self, job: Job, now_s: float) -> None:
         self.in_flight += 1
+        job.queued_s = now_s
         self.batcher.enqueue(job)
         if self.batcher.planned_end_s is not None:
             self.batcher.interrupt(now_s)
@@ -233,9 +243,7 @@ class _Rank:
         told_all = self._told == len(batcher.planned_ends_s)  # the stretch was cut behind us
         gains, parts = self._gains(batcher.planned_steps - 1), list(batcher.prefilling)
         resumed_s = {
-            sequence.index: batcher.ends_s[sequence.stretches[-1][1] - 1]
-            for sequence, _ in parts
-            if sequence.stretches
+            sequence.index: batcher.ended_s(sequence) for sequence, _ in parts if sequence.stretches
         }
         ended = batcher.commit()
         self._told = 0
@@ -285,9 +293,14 @@ class _Rank:
         self.in_flight -= 1
         assert job.first_token_s is not None
         account = self._account
-        account.note_end(
-            job.prompt_tokens, job.output_tokens, job.asked_s, job.first_token_s, now_s
+        assert job.admitted_s is not None
+        times = Times(
+            asked_s=job.asked_s,
+            queued_s=job.queued_s,
+            admitted_s=job.admitted_s,
+            first_token_s=job.first_token_s,
         )
+        account.note_end(job.prompt_tokens, job.output_tokens, times, now_s)
         account.finished[job.finish_reason] += 1
         job.listener.ended()
 

@@ -11,8 +11,8 @@ from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.batcher import Rules
-from servetune.perf.sim.run import rules_of
-from servetune.plan import Plan, check_fits, check_parallel, resolved
+from servetune.perf.sim.run import composes_ahead, routing_of, rules_of
+from servetune.plan import Plan, check_fits, check_parallel, check_starts, resolved
 from servetune.simserver.asks import Serving
 from servetune.simserver.live import LiveEngine, WayIn
 from servetune.simserver.words import vocabulary_of
@@ -39,7 +39,13 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
     def engine(self) -> LiveEngine:
         """A new engine with nothing to do."""
-        return LiveEngine(self.rules, self.law, ranks=self.ranks, way_in=self.way_in)
+        return LiveEngine(
+            self.rules,
+            self.law,
+            ranks=self.ranks,
+            way_in=self.way_in,
+            routing=routing_of(self.plan),
+        )
 
 
 def service_of(
@@ -69,14 +75,15 @@ def service_of(
         PlanError: The plan does not fit the model or the machine.
         InputError: The tokenizer cannot be read.
     """
+    check_starts(plan, shape, node.device)
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = rules_of(filled, divided)
-    if rules.variant is not None or filled.prefill_replicas is not None:
+    rules = rules_of(filled, divided, composes_ahead=composes_ahead(filled, node.device))
+    if filled.prefill_replicas is not None:
         raise PlanError(
-            "over HTTP one server with vLLM's scheduler is simulated",
-            hint="leave prefill_replicas out and take engine vllm; perf.sim plays the others",
+            "over HTTP one server is simulated, which computes its prompts itself",
+            hint="leave prefill_replicas out; servetune simulate without --serve plays them",
         )
     if capacity_blocks is not None:
         rules = msgspec.structs.replace(rules, capacity_blocks=capacity_blocks)

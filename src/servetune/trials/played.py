@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from servetune.engines import engine
 from servetune.errors import InputError
 from servetune.perf.sim import Simulation
-from servetune.plan import Plan, plan_from_settings
+from servetune.plan import Plan, Setting, plan_from_settings, settings_of
 from servetune.store import TrialRecord, trial_key
 from servetune.trials.measured import DEFAULT_PORT
 from servetune.trials.prompting import observed_of
@@ -34,18 +35,35 @@ def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
         InputError: No request is due.
     """
     results, simulation = simulation_of(trial, run)
-    spoken = engine("vllm")  # its words are spoken, whoever's scheduler is simulated
-    command = spoken.command(_one_engine(trial.plan), host="127.0.0.1", port=DEFAULT_PORT)
+    one = _one_engine(trial.plan)
     silent = (*_BESIDE_ENGINES, *_SAID_OTHERWISE)
     settings = {k: v for k, v in trial.server_args.items() if k not in silent}
-    record = record_of(
-        trial,
-        run,
-        cmd=shlex.join(command),
-        server_cmd_args=spoken.server_cmd_args(settings),
-        results=results,
-    )
+    spoken = engine("vllm")
+    words = spoken.server_cmd_args(settings)
+    if run.engine in _LAUNCHED:  # nobody here starts these, so only their words are told
+        command = (*_LAUNCHED[run.engine], run.model, *_words(settings_of(one)))
+        words = list(_words(settings))
+    else:
+        command = spoken.command(one, host="127.0.0.1", port=DEFAULT_PORT)
+    record = record_of(trial, run, cmd=shlex.join(command), server_cmd_args=words, results=results)
     return record, simulation
+
+
+#: The first words of engines that are simulated and not started, up to the model's name.
+_LAUNCHED: Mapping[str, tuple[str, ...]] = {
+    "sglang": ("python", "-m", "sglang.launch_server", "--model-path"),
+    "tgi": ("text-generation-launcher", "--model-id"),
+}
+
+
+def _words(settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Settings as arguments: a switch alone, or `--name=value`."""
+    for name, value in settings.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            yield option
+        elif value is not None and value is not False:
+            yield f"{option}={value}"
 
 
 def _one_engine(plan: Plan) -> Plan:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from servetune.engines import Engine, engine
 from servetune.errors import PlanError
-from servetune.plan import check_fits, check_parallel, resolved
+from servetune.plan import check_fits, check_parallel, check_starts, resolved
 from servetune.store import Failure, TrialRecord
 from servetune.trials.measured import DEFAULT_PORT, Launch, ServerGroup, server_command
 from servetune.trials.simulated import simulate_trial
@@ -110,6 +110,8 @@ def _problem(trial: Trial, run: Run) -> str | None:
         return None
     try:
         plan = resolved(trial.plan, run.shape, run.node.device)
+        if run.simulated:  # a real engine says so itself, and its version may think otherwise
+            check_starts(trial.plan, run.shape, run.node.device)
         longest = trial.workload.longest_tokens()
         if plan.max_model_len is not None and longest > plan.max_model_len:
             return (

@@ -113,6 +113,13 @@ def trials_of(
                 hint="give num_prompts instead",
             )
     if not run.simulated:  # the load client's prompts share nothing, whatever a trace says
+        for _, workload in clients:
+            if workload.shared_prefixes is not None:
+                raise InputError(
+                    "the load client sends prompts that share nothing, random_prefix_len is for "
+                    "simulated runs",
+                    hint="leave it out, or take --engine simulated",
+                )
         clients = [(args, msgspec.structs.replace(each, prefixes=())) for args, each in clients]
     for server_args in space.servers():
         plan = plan_from_settings(run.engine, run.model, server_args)

@@ -20,10 +20,12 @@ from servetune.workload.lengths import (
     Fixed,
     Independent,
     Lengths,
+    Normal,
     Observed,
     Quantiles,
     UniformRange,
 )
+from servetune.workload.prefixes import SharedPrefixes
 from servetune.workload.request import Request
 from servetune.workload.traces import Trace, read_trace
 from servetune.workload.workload import Workload
@@ -40,6 +42,7 @@ __all__ = [
     "Law",
     "Lengths",
     "MarkovBursts",
+    "Normal",
     "Observed",
     "Piecewise",
     "Poisson",
@@ -47,6 +50,7 @@ __all__ = [
     "Ramp",
     "Request",
     "Scheduled",
+    "SharedPrefixes",
     "Sine",
     "Trace",
     "UniformRange",

@@ -16,7 +16,8 @@ from servetune.workload.arrivals import (
     Poisson,
     Scheduled,
 )
-from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Observed, UniformRange
+from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Normal, Observed, UniformRange
+from servetune.workload.prefixes import SharedPrefixes
 from servetune.workload.traces import Trace
 from servetune.workload.workload import Workload
 
@@ -32,6 +33,10 @@ CLIENT_ARGS: Mapping[str, type] = MappingProxyType(
         "random_input_len": int,
         "random_output_len": int,
         "random_range_ratio": float,
+        "random_input_sd": float,
+        "random_output_sd": float,
+        "random_prefix_len": int,
+        "num_prefixes": int,
         "sharegpt_output_len": int,
         "sharegpt_context_len": int,
         "request_rate": float,
@@ -145,6 +150,26 @@ def workload_from_client_args(
         extra_body=str(args.get("extra_request_body", "")),
         duration_s=args.get("duration_s"),
         prefixes=observed.prefixes() if isinstance(observed, Trace) else (),
+        shared_prefixes=_shared_prefixes(dataset, args),
+    )
+
+
+def _shared_prefixes(dataset: str, args: Mapping[str, Any]) -> SharedPrefixes | None:
+    """What `random_prefix_len` (a name of vLLM's) says, and how many such beginnings there are."""
+    if "random_prefix_len" not in args:
+        if "num_prefixes" in args:
+            raise InputError(
+                "num_prefixes says how many beginnings there are, not how long they are",
+                hint="give random_prefix_len as well",
+            )
+        return None
+    if dataset not in ("random", "random-ids"):
+        raise InputError(
+            f"{dataset} has prompts of its own, random_prefix_len adds nothing to them",
+            hint="leave it out, or use random prompts",
+        )
+    return SharedPrefixes(
+        count=int(args.get("num_prefixes", 1)), tokens=int(args["random_prefix_len"])
     )
 
 
@@ -196,6 +221,9 @@ def _written_out(text: str, request_rate: float | None) -> Arrivals:
     return law
 
 
+_DEVIATIONS = ("random_input_sd", "random_output_sd")
+
+
 def _lengths(dataset: str, args: Mapping[str, Any], observed: Observed | None) -> Lengths:
     if dataset == "sharegpt":
         if observed is not None:
@@ -208,6 +236,15 @@ def _lengths(dataset: str, args: Mapping[str, Any], observed: Observed | None) -
         return SHAREGPT
     input_tokens = int(args.get("random_input_len", _DEFAULT_INPUT_TOKENS))
     output_tokens = int(args.get("random_output_len", _DEFAULT_OUTPUT_TOKENS))
+    deviations = [float(args.get(name, 0.0)) for name in _DEVIATIONS]
+    if any(name in args for name in _DEVIATIONS):
+        if "random_range_ratio" in args:
+            raise InputError(
+                "lengths are uniform (random_range_ratio) or Gaussian (random_input_sd, "
+                "random_output_sd), not both",
+                hint="leave one of them out",
+            )
+        return Normal(input_tokens, output_tokens, *deviations)
     ratio = float(args.get("random_range_ratio", 1.0))
     if ratio == 1.0:
         return Fixed(input_tokens, output_tokens)

@@ -8,7 +8,16 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.workload.laws import IntArray, Law
 
-__all__ = ["SHAREGPT", "Fixed", "Independent", "Lengths", "Observed", "Quantiles", "UniformRange"]
+__all__ = [
+    "SHAREGPT",
+    "Fixed",
+    "Independent",
+    "Lengths",
+    "Normal",
+    "Observed",
+    "Quantiles",
+    "UniformRange",
+]
 
 
 class Fixed(msgspec.Struct, frozen=True, tag_field="kind", tag="fixed"):
@@ -49,6 +58,37 @@ class UniformRange(msgspec.Struct, frozen=True, tag_field="kind", tag="uniform_r
             return rng.integers(low, nominal + 1, count)
 
         return one(self.input_tokens), one(self.output_tokens)
+
+
+class Normal(msgspec.Struct, frozen=True, tag_field="kind", tag="normal"):
+    """Gaussian lengths in whole tokens, from 1 to twice the mean less 1.
+
+    Cut on both sides alike, so the mean stays; the standard deviation falls where it is not
+    small beside the mean. Load generators that are told a mean and a deviation draw so.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    input_sd_tokens: float = 0.0
+    output_sd_tokens: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require_lengths(self.input_tokens, self.output_tokens)
+        for sd in (self.input_sd_tokens, self.output_sd_tokens):
+            if not (np.isfinite(sd) and sd >= 0):
+                raise InputError(f"a standard deviation is 0 or more, got {sd:g} tokens")
+
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+        """Input and output token counts, each of shape (count,)."""
+
+        def one(mean: int, sd: float) -> IntArray:
+            drawn = np.rint(rng.normal(mean, sd, count)).astype(np.int64)
+            return np.clip(drawn, 1, 2 * mean - 1)
+
+        return (
+            one(self.input_tokens, self.input_sd_tokens),
+            one(self.output_tokens, self.output_sd_tokens),
+        )
 
 
 class Quantiles(msgspec.Struct, frozen=True, tag_field="kind", tag="quantiles"):
@@ -109,7 +149,7 @@ class Independent(msgspec.Struct, frozen=True, tag_field="kind", tag="independen
         return self.input_law.draw(count, rng), self.output_law.draw(count, rng)
 
 
-Lengths = Fixed | UniformRange | Quantiles | Observed | Independent
+Lengths = Fixed | UniformRange | Quantiles | Observed | Independent | Normal
 
 SHAREGPT = Quantiles(
     name="sharegpt",

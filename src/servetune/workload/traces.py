@@ -316,12 +316,12 @@ def _count(column: str, cells: Mapping[str, Any], at: str, *, least: int) -> int
 
 def _hash_ids(cells: Mapping[str, Any], at: str) -> tuple[int, ...]:
     written = cells.get("hash_ids")
-    if not written or isinstance(written, str):  # only JSON has lists
+    if written is None or written == "":
         return ()
     try:
         return msgspec.convert(written, tuple[Annotated[int, msgspec.Meta(ge=0)], ...])
     except msgspec.ValidationError:
         raise InputError(
             f"{at}: hash_ids is not a list of whole numbers from 0 on",
-            hint="mend or remove that line",
+            hint="mend or remove that line; only JSON lines have lists, a CSV has none",
         ) from None

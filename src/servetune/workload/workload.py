@@ -12,6 +12,7 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.workload.arrivals import AllAtOnce, Arrivals
 from servetune.workload.lengths import Lengths
+from servetune.workload.prefixes import SharedPrefixes
 from servetune.workload.request import Piece, Request
 
 __all__ = ["Workload"]
@@ -39,6 +40,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             prompts share nothing.
         asked: Requests that were prepared; they are asked instead of any that `lengths` would
             draw, and `arrivals` says when each conversation begins. Empty otherwise.
+        shared_prefixes: Law of what prompts begin with, beside and before their lengths; `None`
+            where there is none, or where `prefixes` say it request by request.
         extra_body: Further members of each request's JSON body, as JSON text.
     """
 
@@ -57,12 +60,15 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     duration_s: float | None = None
     prefixes: tuple[tuple[Piece, ...], ...] = ()
     asked: tuple[Request, ...] = ()
+    shared_prefixes: SharedPrefixes | None = None
 
     def __post_init__(self) -> None:
         if self.request_count < 1:
             raise InputError(f"a run needs at least one request, got {self.request_count}")
         if self.max_concurrency is not None and self.max_concurrency < 1:
             raise InputError(f"max_concurrency must be 1 or more, got {self.max_concurrency}")
+        if self.prefixes and self.shared_prefixes:
+            raise InputError("what prompts begin with is said twice, one by one and by a law")
         if self.warmup_count < 0:
             raise InputError(f"warmup_requests must be 0 or more, got {self.warmup_count}")
         limit = self.duration_s
@@ -81,7 +87,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.asked:
             return max(each.input_tokens + each.output_tokens for each in self.asked)
         inputs, outputs = self.lengths.draw(self.request_count, np.random.default_rng(self.seed))
-        return int((inputs + outputs).max())
+        return int((inputs + outputs).max()) + self.prefix_tokens
+
+    @property
+    def prefix_tokens(self) -> int:
+        """Of every prompt, before the tokens that its length says; 0 without such a law."""
+        return self.shared_prefixes.tokens if self.shared_prefixes else 0
 
     def requests(self) -> tuple[Request, ...]:
         """All requests in order of their due times.
@@ -99,13 +110,16 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"arrivals end after {len(due_s):,} of {self.request_count:,} requests",
                 hint="ask for fewer, or give a duration to send what comes within it",
             )
+        prefixes = self.prefixes
+        if self.shared_prefixes:
+            prefixes = self.shared_prefixes.drawn(self.request_count, self.seed)
         drawn = (
             Request(
                 index=i,
                 due_s=due,
-                input_tokens=int(tokens_in),
+                input_tokens=int(tokens_in) + self.prefix_tokens,
                 output_tokens=int(tokens_out),
-                prefix=self.prefixes[i] if self.prefixes else (),
+                prefix=prefixes[i] if prefixes else (),
             )
             for i, (due, tokens_in, tokens_out) in enumerate(
                 zip(due_s, inputs, outputs, strict=False)

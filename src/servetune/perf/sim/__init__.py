@@ -1,5 +1,6 @@
 """The engine in virtual time."""
 
 from servetune.perf.sim.run import Simulation, simulate, without_effect
+from servetune.perf.sim.schedulers import scheduler_of
 
-__all__ = ["Simulation", "simulate", "without_effect"]
+__all__ = ["Simulation", "scheduler_of", "simulate", "without_effect"]

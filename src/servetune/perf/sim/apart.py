@@ -4,25 +4,32 @@ While prompts are computed nobody decodes, so steps that decode are counted apar
 that do not, and the stretches between prompts are planned as vLLM's are. A sequence joins as if
 its first token had come with the decoding step before; when it really came is kept beside.
 
-SGLang 0.5 (`scheduler.py`, `schedule_policy.py`, `schedule_batch.py` of `srt/managers`, read
-2026-11) takes prompts before anything else, as long as
+SGLang 0.5.23 (`scheduler.py`, `schedule_policy.py`, `schedule_batch.py` of `srt/managers`, and
+`mem_cache/prefill_budget.py`) takes prompts before anything else, as long as
 
-    tokens to compute + tokens of the answer < room - r * tokens that running answers may yet get
+    tokens to compute + tokens of the answer + a page
+        < room - r * tokens that running answers may yet get
 
 where r falls from 0.7 to a seventh of it in 600 decoding steps and rises when the guess was too
-low. Then those with the fewest tokens, and of these with the longest prompts, are put back to
-the end of the queue. When a prompt found no room, none is looked at until somebody ends.
+low; it is 1 for answers whose length is known (`ignore_eos`). Where decoding finds no room, those
+with the fewest tokens, and of these with the longest prompts, are put back to the end of the
+queue. When a prompt found no room, none is looked at until somebody ends, a prompt is cut, or a
+batch that prompts began starts to decode. `benchmarks/simulation/ticks_sglang.py` compares this
+with SGLang's own classes, step by step.
 
-TGI 1.x (`router/src/infer.rs`, `queue.rs`, read 2026-11) keeps room for the whole answer, so
-nobody is put back, and lets prompts wait until there are enough of them or long enough.
+TGI (`router/src/infer.rs` of 1.x, `backends/v3/src/queue.rs` and `backend.rs` of 2.x at 120d577,
+read 2026-11) keeps room for the whole answer, so nobody is put back, and lets prompts wait until
+there are enough of them or long enough. It is written in Rust and was read, not run.
 
-Left out: SGLang's overlap of scheduling with the device, its priorities, and that prompts of
-one step which begin alike wait for the first of them; TGI's padding.
+Left out: SGLang's overlap of scheduling with the device, its priorities, and that its tree gives up
+whole leaves where ours gives up blocks; TGI's padding.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from collections.abc import Collection
 
 from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.batcher import Answer, Batcher, InOrder, Rules, Sequence
@@ -36,6 +43,8 @@ _INITIAL_RATIO, _LEAST_SHARE, _DECAY_STEPS = 0.7, 0.14, 600
 _RETRACT_STEPS, _MOST_NEW_TOKENS = 20, 4096
 #: Above so many that wait, prefixes are not looked for.
 _MOST_SORTED = 128
+#: Who finds no more than this and shares so much with one before it waits for that one.
+_ALIKE_TOKENS = 32
 _NO_LIMIT = 1 << 62
 
 
@@ -71,12 +80,23 @@ class ApartBatcher(Batcher):
             elif self._parts:
                 self._planned_ends_s = [now_s + self._mixed_step_s()]
             elif self._decoding:
-                self._planned_ends_s = self._decode_run(now_s, single=False)
+                self._planned_ends_s = self._decode_run(now_s, single=self._looks_again)
             elif self.preemptions > preempted_before:
                 continue
             else:
                 self._planned_ends_s = []
             return self.planned_end_s
+
+    @property
+    def decoding(self) -> Collection[Sequence]:
+        """Sequences that get a token in every planned step; none while prompts are computed."""
+        return () if self._prompts_only else self._decoding.values()
+
+    def planned_tokens(self) -> dict[int, int]:
+        """Tokens of each sequence, by index, in each of the planned steps."""
+        if self._prompts_only:
+            return {sequence.index: part for sequence, part in self._parts}
+        return super().planned_tokens()
 
     def commit(self) -> list[Sequence]:
         """Let the planned steps have happened; the sequences that ended, in order."""
@@ -118,6 +138,11 @@ class ApartBatcher(Batcher):
     @property
     def _mixes(self) -> bool:
         """Whether those that decode take part in a step with prompts."""
+        return False
+
+    @property
+    def _looks_again(self) -> bool:
+        """Whether the very next step may find room for who waits now."""
         return False
 
     @abstractmethod
@@ -163,20 +188,31 @@ class _Left:
 
     Attributes:
         room: In the cache, beyond what is kept for answers.
+        now: The same without what is kept for answers.
         chunk: Of `chunked_prefill_size`.
         prompts: Of `max_prefill_tokens`.
+        states: Of all that run or were admitted, (tokens to come, tokens held), where they are
+            needed; see `SglangBatcher._fits_in_turn`.
     """
 
-    __slots__ = ("chunk", "prompts", "room")
+    __slots__ = ("chunk", "now", "prompts", "room", "states")
 
-    def __init__(self, room: float, chunk: int, prompts: int) -> None:
+    def __init__(self, room: float, now: int, chunk: int, prompts: int) -> None:
         self.room = room
+        self.now = now
         self.chunk = chunk
         self.prompts = prompts
+        self.states: list[tuple[int, int]] | None = None
 
-    def charge(self, tokens: int, later_tokens: int) -> None:
-        """Take a part of a prompt, and what its answer may get."""
-        self.room -= tokens + later_tokens
+    @property
+    def spent(self) -> bool:
+        """Whether the step has no tokens for anybody else."""
+        return self.prompts <= 0 or self.chunk <= 0
+
+    def charge(self, tokens: int, page_tokens: int, later_tokens: int) -> None:
+        """Take a part of a prompt in whole pages, one page more, and what its answer may get."""
+        self.room -= tokens + page_tokens + later_tokens
+        self.now -= tokens + page_tokens
         self.chunk -= tokens
         self.prompts -= tokens
 
@@ -192,9 +228,14 @@ class SglangBatcher(ApartBatcher):
         self._least_ratio = _LEAST_SHARE * self._first_ratio
         self._ratio = self._first_ratio
         self._full = False  # nobody is admitted until somebody ends
+        self._retracted = False  # in the planned step, whose guess does not fall then
+        self._riding = False  # in the planned step those that decode ride along with prompts
+        self._from_idle = False  # nobody decoded when the planned step was composed
 
     def plan(self, now_s: float) -> float | None:
         """As every `ApartBatcher`; idle, it forgets what it guessed of answers."""
+        self._retracted = False
+        self._from_idle = not self._decoding
         end_s = super().plan(now_s)
         if end_s is None:
             self._ratio = self._first_ratio
@@ -202,25 +243,51 @@ class SglangBatcher(ApartBatcher):
         return end_s
 
     def commit(self) -> list[Sequence]:
-        """Let the planned steps have happened; the guess falls with each that decoded."""
+        """Let the planned steps have happened; the guess falls with each that decodes alone."""
         if not self._prompts_only:
             decay = (self._first_ratio - self._least_ratio) / _DECAY_STEPS
-            self._ratio = max(self._least_ratio, self._ratio - decay * self.planned_steps)
+            falls = 0 if self._parts else self.planned_steps - self._retracted
+            self._ratio = max(self._least_ratio, self._ratio - decay * falls)
             if self._parts:
                 self._note_firsts(self._planned_ends_s[-1])
+        # A batch that prompts begin, or that they leave again, has not found itself full.
+        fresh = bool(self._parts) and (self._from_idle or not self._prompts_only)
         ended = super().commit()
-        self._full = self._full and not ended
+        if ended or fresh or self._cut is not None:
+            self._full = False
         return ended
 
+    def abort(self, sequence: Sequence) -> bool:
+        """Take a sequence out for good; there may be room for others then."""
+        out = super().abort(sequence)
+        self._full = self._full and not out
+        return out
+
+    @property
+    def _mixes(self) -> bool:
+        return self._riding
+
+    @property
+    def _looks_again(self) -> bool:
+        return bool(self._waiting) and not self._full
+
     def _take_prompts(self) -> None:
+        if not self._decoding:
+            self._full = False
         if self._cut is None and (self._full or not self._waiting):
             return
-        left = self._left_of_step()
-        if self._cut is not None and not self._continue(self._cut, left):
+        if self._cut is None and len(self._decoding) >= self._rules.max_num_seqs:
+            self._full = True
             return
+        left = self._left_of_step()
         self._sort_waiting()
-        while self._waiting and self._take_first(left):
+        if self._cut is not None:
+            self._continue(self._cut, left)
+        while self._waiting and not left.spent and self._take_first(left):
             pass
+        self._riding = self._variant.mixed_chunk and bool(self._parts and self._decoding)
+        if self._riding and self._growth_blocks(len(self.ends_s), 1) > self.cache.free_blocks:
+            self._riding = False  # prompts took the room: who decodes sits the step out
 
     def _left_of_step(self) -> _Left:
         rules, variant = self._rules, self._variant
@@ -229,74 +296,111 @@ class SglangBatcher(ApartBatcher):
         free_tokens = self.cache.free_blocks * rules.block_tokens
         return _Left(
             room=free_tokens - self._promised_tokens() - mixed_tokens,
+            now=free_tokens - mixed_tokens,
             chunk=chunk_tokens - mixed_tokens,
             prompts=variant.max_prefill_tokens - mixed_tokens,
         )
 
-    def _continue(self, cut: Sequence, left: _Left) -> bool:
-        """Compute more of a prompt that was cut; whether the step has tokens for others."""
+    def _continue(self, cut: Sequence, left: _Left) -> None:
+        """Compute more of a prompt that was cut; it must go on, so it takes what room there is."""
+        size = self._rules.block_tokens
         wanted = cut.to_compute - cut.computed
-        tokens = min(wanted, left.chunk, self.cache.free_blocks * self._rules.block_tokens)
+        available = min(left.chunk, int(left.room))
+        available = available if available > 0 else left.chunk
+        tokens = min(wanted, available, self.cache.free_blocks * size)
         if tokens <= 0:
-            return False
+            return
         self._add_part(cut, tokens, self._more_blocks(cut, cut.computed + tokens))
-        whole = tokens == wanted
-        left.charge(self._paged(tokens), self._later_tokens(cut) if whole else 0)
-        return whole
+        left.charge(self._paged(tokens), size, _clipped(cut) if tokens == wanted else 0)
 
     def _take_first(self, left: _Left) -> bool:
         """Admit who waits first; whether another may be looked at."""
         rules, cache, size = self._rules, self.cache, self._rules.block_tokens
-        if len(self._decoding) + len(self._parts) >= rules.max_num_seqs or left.room <= 0:
+        if len(self._decoding) + len(self._parts) >= rules.max_num_seqs:
             self._full = True
-            return False
-        if left.prompts <= 0 or left.chunk <= 0:
+        if self._full:
             return False
         sequence = self._queue.first()
         hit = cache.find(sequence, (sequence.to_compute - 1) // size)
         wanted = sequence.to_compute - hit.blocks * size
-        later = self._later_tokens(sequence)
-        # What is found and free may be needed for itself: it is no room for others.
-        room = left.room - hit.free_blocks * size
-        blocks = cache.blocks_for(sequence.to_compute) - hit.blocks + hit.free_blocks
-        if wanted + later >= room or blocks > cache.free_blocks:  # blocks: a state needs some too
-            self._full = True
-            return False
-        if self._paged(wanted) >= left.prompts and self._parts:
-            return False
-        whole = self._paged(wanted) <= left.chunk
+        whole = (self._paged(wanted) if rules.prefix_caching else wanted) <= left.chunk
         tokens = wanted if whole else left.chunk // size * size
+        # What is found and free may be needed for itself: it is no room for others.
+        found_tokens = hit.free_blocks * size
+        blocks = cache.blocks_for(sequence.to_compute) - hit.blocks + hit.free_blocks
+        fits = self._fits(sequence, wanted, left, found_tokens)
+        if not fits or blocks > cache.free_blocks:  # blocks: a state needs some too
+            self._full = bool(self._parts or self._decoding)
+            return False
+        if not rules.chunked_prefill and self._parts and self._paged(wanted) >= left.prompts:
+            return False
         if tokens <= 0:
             return False
         self._admit(sequence, hit)
         self._add_part(sequence, tokens, self._more_blocks(sequence, sequence.computed + tokens))
-        left.room = room
-        left.charge(self._paged(tokens), later if whole else 0)
-        return whole
+        left.room -= found_tokens
+        left.now -= found_tokens
+        left.charge(self._paged(tokens), size, _clipped(sequence) if whole else 0)
+        if left.room <= 0:
+            self._full = True
+        return not self._full
 
-    @property
-    def _mixes(self) -> bool:
-        return self._variant.mixed_chunk and bool(self._decoding)
+    def _fits(self, sequence: Sequence, wanted: int, left: _Left, found_tokens: int) -> bool:
+        """Whether the cache has room for a prompt, a page more, and what is kept for its answer."""
+        if self._variant.ignore_eos and not self._rules.prefix_caching:
+            return self._fits_in_turn(sequence, wanted, left)
+        later = min(sequence.output_tokens - sequence.generated, _MOST_NEW_TOKENS)
+        return wanted + later + self._rules.block_tokens < left.room - found_tokens
+
+    def _fits_in_turn(self, sequence: Sequence, wanted: int, left: _Left) -> bool:
+        """Whether all answers find room until the first ends and leaves its own, and so on.
+
+        `PrefillAdder.add_one_req_ignore_eos`: for lengths that are known, where nothing is kept
+        in the cache for others.
+        """
+        page = self._rules.block_tokens
+        taken = self._paged(wanted) + page
+        if taken > min(left.now, left.room):
+            return False
+        state = self._state(sequence)
+        if left.states is None:
+            others = [*self._decoding.values(), *(part for part, _ in self._parts)]
+            left.states = [state, *map(self._state, others)]
+            left.states = sorted(
+                (each for each in left.states if each[0] > 0), key=lambda each: each[0]
+            )
+        elif state[0] > 0:
+            _insert(left.states, state)
+        room, freed = left.now - taken, 0
+        for place, (to_come, held) in enumerate(left.states):
+            beside = len(left.states) - place
+            if room + freed - to_come * beside <= beside:
+                return False
+            freed += held
+        return True
+
+    def _state(self, sequence: Sequence) -> tuple[int, int]:
+        got = self._got(sequence) if sequence.index in self._decoding else sequence.generated
+        return sequence.output_tokens - got, sequence.prompt_tokens + got
 
     def _make_room(self) -> None:
         """Put back whom the next step has no room for, and take its blocks."""
         step, size = len(self.ends_s), self._rules.block_tokens
         if self._growth_blocks(step, 1) > self.cache.free_blocks:
-            # Fewest tokens first, of these the longest prompt, until twenty steps fit.
+            # Fewest tokens first, of these the longest prompt, until one step fits.
             order = sorted(
                 self._decoding.values(),
                 key=lambda each: (self._got(each), -each.prompt_tokens),
                 reverse=True,
             )
-            while order and (
-                self._growth_blocks(step, 1) > self.cache.free_blocks
-                or (len(order) > 1 and self.cache.free_blocks * size < len(order) * _RETRACT_STEPS)
-            ):
+            while len(order) > 1 and self._growth_blocks(step, 1) > self.cache.free_blocks:
                 self._preempt(order.pop())
+                self.cache.make_blank(len(order) * _RETRACT_STEPS // size)
             got = sum(self._got(each) for each in order)
             asked = sum(each.output_tokens for each in order)
             self._ratio = min(1.0, (got + _RETRACT_STEPS * len(order)) / (asked + 1))
             self._full = False
+            self._retracted = True
         self.cache.take(self._growth_blocks(step, 1))
 
     def _preempt(self, sequence: Sequence, *, ahead: bool = False) -> None:
@@ -304,34 +408,51 @@ class SglangBatcher(ApartBatcher):
         self._queue.remove_first()  # it is not the first to be served again, but the last
         self._queue.append(sequence)
 
+    def _known_tokens(self, sequence: Sequence, _length: int) -> int:
+        """What was decoded is not kept for one that is put back."""
+        return min(sequence.computed, sequence.to_compute)
+
     def _got(self, sequence: Sequence) -> int:
         return sequence.generated + len(self.ends_s) - sequence.first_step
 
     def _promised_tokens(self) -> float:
         """What is kept free for the answers of those that decode."""
-        return self._ratio * sum(
-            min(each.output_tokens - self._got(each), _MOST_NEW_TOKENS)
+        share = 1.0 if self._variant.ignore_eos else self._ratio
+        return sum(
+            min(each.output_tokens - self._got(each), _MOST_NEW_TOKENS) * share
             for each in self._decoding.values()
         )
-
-    @staticmethod
-    def _later_tokens(sequence: Sequence) -> int:
-        return min(sequence.output_tokens - sequence.generated, _MOST_NEW_TOKENS)
 
     def _paged(self, tokens: int) -> int:
         size = self._rules.block_tokens
         return -(-tokens // size) * size
 
     def _sort_waiting(self) -> None:
-        """The longest known beginning first, where that is asked for."""
-        if not self._variant.longest_prefix_first or not 1 < len(self._queue) <= _MOST_SORTED:
+        """The longest known beginning first, where that is asked for.
+
+        Of several that begin alike and find little, all but the first are served last, so that
+        they will find what it computes.
+        """
+        if not self._variant.longest_prefix_first or not self._rules.prefix_caching:
+            return
+        if not 1 < len(self._queue) <= _MOST_SORTED:
             return
         size = self._rules.block_tokens
-        found = [self.cache.find(each, (each.to_compute - 1) // size) for each in self._queue]
-        order = sorted(range(len(found)), key=lambda place: -found[place].blocks)
-        waiting = list(self._queue)
+        waiting, seen = list(self._queue), set[int]()
+        order: list[tuple[float, int]] = []
+        for place, each in enumerate(waiting):
+            found = self.cache.find(each, (each.to_compute - 1) // size).blocks
+            if found * size <= _ALIKE_TOKENS:
+                alike = 0
+                while alike < len(each.keys) and each.keys[alike] in seen:
+                    alike += 1
+                if alike * size >= _ALIKE_TOKENS:
+                    order.append((math.inf, place))
+                    continue
+                seen.update(each.keys)
+            order.append((-found, place))
         self._queue.clear()
-        self._queue.extend(waiting[place] for place in order)
+        self._queue.extend(waiting[place] for _, place in sorted(order))
 
     def _add_part(self, sequence: Sequence, tokens: int, blocks: int) -> None:
         self.cache.take(blocks)
@@ -344,6 +465,19 @@ class SglangBatcher(ApartBatcher):
             if sequence.keys and sequence not in ended:
                 self.cache.remember(sequence, sequence.computed // self._rules.block_tokens)
         return ended
+
+
+def _clipped(sequence: Sequence) -> int:
+    """What admission takes off the room for a whole answer, even if some of it was given before."""
+    return min(sequence.output_tokens, _MOST_NEW_TOKENS)
+
+
+def _insert(states: list[tuple[int, int]], state: tuple[int, int]) -> None:
+    """Before the first that has as much to come, or else before the last, as SGLang does."""
+    place = next(
+        (at for at, each in enumerate(states) if state[0] <= each[0]), max(0, len(states) - 1)
+    )
+    states.insert(place, state)
 
 
 class TgiBatcher(ApartBatcher):
@@ -366,6 +500,14 @@ class TgiBatcher(ApartBatcher):
             self._asked = False
         return super().commit()
 
+    def abort(self, sequence: Sequence) -> bool:
+        """Take a sequence out for good, and with it what was promised to it."""
+        served = sequence.index in self._decoding
+        out = super().abort(sequence)
+        if out and served:
+            self._promised -= sequence.prompt_tokens + sequence.output_tokens
+        return out
+
     def _take_prompts(self) -> None:
         """One batch between two steps that decode, if it is large or late enough."""
         rules, variant = self._rules, self._variant
@@ -379,6 +521,8 @@ class TgiBatcher(ApartBatcher):
         most_tokens = rules.capacity_blocks * rules.block_tokens
         if variant.max_batch_total_tokens is not None:
             most_tokens = min(most_tokens, variant.max_batch_total_tokens)
+        size = rules.block_tokens
+        most_prompts = -(-rules.max_num_batched_tokens // size) * size  # whole blocks, rounded up
         chosen: list[Sequence] = []
         prompts = answers = blocks = 0
         for sequence in self._queue:
@@ -386,7 +530,7 @@ class TgiBatcher(ApartBatcher):
             answers += sequence.output_tokens
             blocks += self._whole_blocks(sequence)
             if (
-                prompts > rules.max_num_batched_tokens
+                prompts > most_prompts
                 or prompts + answers > most_tokens - self._promised
                 or blocks > self.cache.free_blocks
                 or running + len(chosen) >= rules.max_num_seqs

@@ -36,7 +36,7 @@ import msgspec
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
 from servetune.perf.sim.kvcache import Block, Hit, PagedCache, Run, block_keys
-from servetune.perf.sim.variants import Variant
+from servetune.perf.sim.variants import Sglang, Variant
 from servetune.workload.request import Piece
 
 __all__ = ["Answer", "Batcher", "InOrder", "Policy", "Rules", "Sequence"]
@@ -194,6 +194,7 @@ class Batcher:
             rules.block_tokens,
             rules.state_blocks,
             prefix_caching=rules.prefix_caching,
+            merges=isinstance(rules.variant, Sglang),
         )
         self._law = law
         self._rules = rules
@@ -757,13 +758,16 @@ class Batcher:
         if sequence is self._cut:
             self._cut = None
         else:
-            if self._rules.async_scheduling:
-                told = max(length - 1, sequence.to_compute)
+            told = self._known_tokens(sequence, length)
             self._leave_batch(sequence, step)
         self.cache.give_back(sequence, length, wanted=True, told_tokens=told, blocks=blocks)
         sequence.to_compute = sequence.prompt_tokens + sequence.generated
         sequence.computed = 0
         self._waiting.put_back(sequence)
+
+    def _known_tokens(self, sequence: Sequence, length: int) -> int:
+        """Of one that loses its cache while it decodes, what it may find again."""
+        return max(length - 1, sequence.to_compute) if self._rules.async_scheduling else length
 
 
 class InOrder(deque[Sequence]):

@@ -86,7 +86,10 @@ class Holder(Protocol):
 
 
 class PagedCache:
-    """Blocks of `block_tokens` tokens, `capacity_blocks` of them."""
+    """Blocks of `block_tokens` tokens, `capacity_blocks` of them.
+
+    Equal blocks stay two, as in vLLM, unless the cache `merges` them, as SGLang's tree does.
+    """
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class PagedCache:
         state_blocks: int = 0,
         *,
         prefix_caching: bool = False,
+        merges: bool = False,
     ) -> None:
         self.capacity_blocks = capacity_blocks
         self.block_tokens = block_tokens
@@ -104,6 +108,7 @@ class PagedCache:
         # _growing[r]: sequences whose length was r modulo the block when step 0 began.
         self._growing = [0] * block_tokens
         self._prefix_caching = prefix_caching
+        self._merges = merges
         self._blank_blocks = capacity_blocks  # free blocks that hold nothing reusable
         self._queue: OrderedDict[Block | Run, None] = OrderedDict()  # evicted from the front
         self._by_key: dict[int, list[Block]] = {}
@@ -191,10 +196,13 @@ class PagedCache:
         if full_blocks <= len(known):
             return
         for key in holder.keys[len(known) : full_blocks]:
+            same = self._by_key.get(key)
+            if same and self._merges:
+                known.append(self._shared(same[0]))
+                continue
             block = Block(key)
             known.append(block)
-            # Equal blocks are not merged, as in vLLM; the oldest is found.
-            self._by_key.setdefault(key, []).append(block)
+            self._by_key.setdefault(key, []).append(block)  # the oldest is found
 
     def start_growing(self, length_at_step_0: int) -> None:
         """A sequence grows by one token per step from now on."""
@@ -226,6 +234,25 @@ class PagedCache:
             else:
                 high = middle
         return low
+
+    def _shared(self, block: Block) -> Block:
+        """Hold a block instead of one's own with the same content, which becomes blank."""
+        if block.users:
+            self.free_blocks += 1
+        else:
+            del self._queue[block]
+        block.users += 1
+        self._blank_blocks += 1
+        return block
+
+    def make_blank(self, blocks: int) -> None:
+        """Evict until so many free blocks hold nothing, or all that are free."""
+        blank = self._blank_blocks
+        wanted = min(blocks, self.free_blocks) - blank
+        if self._prefix_caching and wanted > 0:
+            self._blank_blocks = 0
+            self._evict(wanted)
+            self._blank_blocks = blank + wanted
 
     def _evict(self, blocks: int) -> None:
         blank = min(blocks, self._blank_blocks)

@@ -36,8 +36,9 @@ def _shortest_queue(rank: Batcher) -> float:
 
 #: How full a rank is said to be; the least full takes the request. `round_robin` asks nobody.
 #:
-#: - `waiting_first`: vLLM's front end up to 0.2x (`DPLBAsyncMPClient`), and the default here.
-#: - `cache_pressure`: vLLM 0.32's, which also begins its search at the next rank each time.
+#: - `waiting_first`: vLLM's front end up to 0.2x (`DPLBAsyncMPClient`).
+#: - `cache_pressure`: vLLM 0.32's and the default here; its search begins at the next rank each
+#:   time.
 #:   Counts are those of the moment, where vLLM's may be 100 ms old.
 #: - `round_robin`, `shortest_queue`: SGLang's `--load-balance-method`
 #:   (`data_parallel_controller.py`; its newer `total_requests` is the latter).
@@ -62,7 +63,7 @@ class Router:
     """
 
     def __init__(
-        self, replicas: Several[Several[Batcher]], routing: Routing = "waiting_first"
+        self, replicas: Several[Several[Batcher]], routing: Routing = "cache_pressure"
     ) -> None:
         if routing not in ROUTINGS:
             raise UnknownName("routing", routing, ROUTINGS)

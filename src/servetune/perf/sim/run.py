@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from servetune.errors import PlanError, UnknownName
-from servetune.hardware.device import Node
+from servetune.hardware.device import Device, Node
 from servetune.metrics.record import Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
@@ -29,13 +29,14 @@ from servetune.perf.sim.router import Router, Routing
 from servetune.perf.sim.schedulers import batcher_of, variant_of
 from servetune.perf.sim.transfer import Transfer, transfer_of
 from servetune.perf.sim.variants import Sglang, Tgi
-from servetune.plan import Memory, Plan, Setting, check_fits, check_parallel, resolved
+from servetune.plan import Memory, Plan, Setting, check_fits, check_parallel, check_starts, resolved
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
 
 __all__ = [
     "Handover",
     "Simulation",
+    "composes_ahead",
     "routing_of",
     "rules_of",
     "run_requests",
@@ -51,6 +52,7 @@ _BACKLOG_FRACTION = 0.05
 _READ_SETTINGS = frozenset(
     {
         "async_scheduling",
+        "disable_radix_cache",
         "enable_mixed_chunk",
         "kv_link",
         "load_balance_method",
@@ -134,10 +136,19 @@ def simulate(
     Raises:
         PlanError: The plan does not fit, or a request could never be served by it.
     """
+    check_starts(plan, shape, node.device)
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = rules_of(filled, divided, seed=workload.seed)
+    rules = rules_of(
+        filled,
+        divided,
+        seed=workload.seed,
+        ignore_eos=workload.ignore_eos,
+        # What measured closed loops wait for besides (`ClosedLoopWaits`) was fitted to engines
+        # that compose ahead, by a formula without such a step: there it would count twice.
+        composes_ahead=composes_ahead(filled, node.device) and not workload.closed_loop,
+    )
     handover = None
     if filled.prefill_replicas is not None:
         if transfer is None:
@@ -230,7 +241,7 @@ def run_requests(
     ranks: int = 1,
     stop_s: float | None = None,
     each_token: bool = True,
-    routing: Routing = "waiting_first",
+    routing: Routing = "cache_pressure",
     handover: Handover | None = None,
 ) -> Simulation:
     """Serve requests with `replicas` times `ranks` batchers under one law of step times.
@@ -299,13 +310,23 @@ def run_requests(
     )
 
 
-def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
+def rules_of(
+    plan: Plan,
+    divided: Memory,
+    *,
+    seed: int = 1,
+    ignore_eos: bool = False,
+    composes_ahead: bool = False,
+) -> Rules:
     """What bounds a step of a resolved Plan whose memory divides like that.
 
     Args:
         plan: Resolved.
         divided: Its memory.
         seed: Of the luck of drafts.
+        ignore_eos: Whether requests say so, and the engine knows how long answers will be.
+        composes_ahead: Whether steps are composed while the one before runs, where the plan
+            does not say.
 
     Raises:
         PlanError: Two of its settings are not played together.
@@ -320,13 +341,16 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
             "scheduling_policy", str(further["scheduling_policy"]), ("fcfs", "priority")
         )
     policy: Policy = "priority" if further.get("scheduling_policy") == "priority" else "fcfs"
-    if plan.draft_tokens and (policy == "priority" or further.get("async_scheduling") is True):
+    ahead = further.get("async_scheduling")
+    if plan.draft_tokens and (policy == "priority" or ahead is True):
         raise PlanError(
-            "drafted tokens are simulated first come, first served, and with steps composed "
-            "one after another",
-            hint="leave scheduling_policy and async_scheduling out, or the drafts",
+            f"drafted tokens are not simulated with "
+            f"{'scheduling_policy=priority' if policy == 'priority' else 'async_scheduling'}: "
+            "what a sequence gains must be known when the step after it is composed, and who "
+            "loses its place is chosen by order of arrival",
+            hint="leave that setting out, or draft_tokens; the other is simulated by itself",
         )
-    variant = variant_of(plan)
+    variant = variant_of(plan, ignore_eos=ignore_eos)
     if variant is not None and (plan.draft_tokens or plan.prefill_replicas):
         raise PlanError(
             f"drafts and servers for prompts alone are simulated with vLLM's scheduler, "
@@ -344,9 +368,11 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
         chunked_prefill=bool(plan.chunked_prefill),
         state_blocks=state_blocks,
         # A block of tokens does not bring back the state after them.
-        prefix_caching=bool(plan.prefix_caching) and not state_blocks,
+        prefix_caching=bool(plan.prefix_caching)
+        and not state_blocks
+        and further.get("disable_radix_cache") is not True,
         policy=policy,
-        async_scheduling=further.get("async_scheduling") is True,
+        async_scheduling=composes_ahead if ahead is None else ahead is True,
         draft_tokens=plan.draft_tokens or 0,
         draft_acceptance_fraction=acceptance_of(plan) if plan.draft_tokens else 0.0,
         lookahead_tokens=drafts_on_device(plan),
@@ -355,16 +381,27 @@ def rules_of(plan: Plan, divided: Memory, *, seed: int = 1) -> Rules:
     )
 
 
+def composes_ahead(plan: Plan, device: Device) -> bool:
+    """Whether vLLM 0.32 schedules asynchronously where nobody says (`VllmConfig`).
+
+    Not on CPUs, nor with pipeline parallelism. It would with drafts of a layer of their own, but
+    those are played with steps composed one after another.
+    """
+    if plan.engine not in ("vllm", "simulated") or device.architecture == "cpu":
+        return False
+    return plan.pipeline_parallel == 1 and not plan.draft_tokens and not plan.prefill_replicas
+
+
 def routing_of(plan: Plan) -> Routing:
     """How a plan's engine chooses among its data-parallel ranks.
 
     That is what its setting `load_balance_method` says, by SGLang's names or by `ROUTINGS`;
-    without it SGLang takes turns and vLLM looks at who waits.
+    without it SGLang takes turns and vLLM looks at who waits and how full the caches are.
 
     Raises:
         UnknownName: There is no such method, or it is not played.
     """
-    usual: Routing = "round_robin" if plan.engine == "sglang" else "waiting_first"
+    usual: Routing = "round_robin" if plan.engine == "sglang" else "cache_pressure"
     methods: dict[Setting, Routing] = {
         None: usual,
         "auto": usual,
@@ -417,7 +454,7 @@ def _check_possible(requests: tuple[Request, ...], rules: Rules) -> None:
     cache_tokens = max(0, rules.capacity_blocks - rules.state_blocks) * rules.block_tokens
     drafted = rules.draft_tokens + rules.lookahead_tokens
     if rules.variant is not None:  # whole answers, the last token included, are kept room for
-        drafted = 2 if isinstance(rules.variant, Sglang) else 1
+        drafted = 2 + rules.block_tokens if isinstance(rules.variant, Sglang) else 1
         if isinstance(rules.variant, Tgi) and rules.variant.max_batch_total_tokens:
             cache_tokens = min(cache_tokens, rules.variant.max_batch_total_tokens)
     latest_s = 0.0

@@ -7,23 +7,26 @@ import msgspec
 __all__ = ["Sglang", "Tgi", "Variant"]
 
 
-class Sglang(msgspec.Struct, frozen=True, kw_only=True):
-    """SGLang 0.5: `PrefillAdder` and `SchedulePolicy` of `srt/managers/schedule_policy.py`.
+class Sglang(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """SGLang 0.5.23: `PrefillAdder` and `SchedulePolicy` of `srt/managers/schedule_policy.py`.
 
     Attributes:
         max_prefill_tokens: Of one step, beside `chunked_prefill_size`; its first may be longer.
         conservativeness: Factor on the share of an answer's tokens that admission keeps room for.
         longest_prefix_first: `schedule_policy=lpm` instead of `fcfs`.
         mixed_chunk: Whether those that decode take part in steps with prompts.
+        ignore_eos: Whether every answer is known to have its whole length; then admission keeps
+            room for all of it.
     """
 
     max_prefill_tokens: int = 16_384
     conservativeness: float = 1.0
     longest_prefix_first: bool = False
     mixed_chunk: bool = False
+    ignore_eos: bool = False
 
 
-class Tgi(msgspec.Struct, frozen=True, kw_only=True):
+class Tgi(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Text-generation-inference 1.x: `batching_task` of its router and `State::next_batch`.
 
     Attributes:

@@ -13,7 +13,7 @@ function tipRows(trial, axes) {
     unknown.forEach((c) => rows.push(['not measured', constraintText(c, QUANTITY)]));
   }
   if (trial.failed_requests) rows.push(['Failed requests', failedWords(trial)]);
-  rows.push(['How', trial.simulated ? 'simulated, no server ran' : 'measured']);
+  rows.push(['How', trial.simulated ? 'simulated, no model ran' : 'measured']);
   return rows;
 }
 

@@ -25,7 +25,7 @@ function drawHeader() {
     const all = header.simulated_count === header.trial_count;
     byId('simulated').hidden = false;
     byId('simulated').replaceChildren(make('span', { class: 'stamp' }, 'SIMULATED'), make('span', {}, all
-      ? `${header.trial_count === 1 ? 'This trial was' : `All ${header.trial_count} trials were`} simulated: no server ran. Confirm a choice on the real machine before you rely on it.`
+      ? `${header.trial_count === 1 ? 'This trial was' : `All ${header.trial_count} trials were`} simulated: no model ran. Confirm a choice on the real machine before you rely on it.`
       : `${header.simulated_count} of ${header.trial_count} trials were simulated; they are marked, and drawn hollow.`));
   }
   byId('footer').replaceChildren(

@@ -1,0 +1,71 @@
+"""The simulated SGLang scheduler is SGLang's, step by step: schedules that 0.5.23 recorded."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "sglang_ticks.jsonl"
+#: Where memory is short and beginnings are shared, SGLang's tree gives up whole leaves.
+INEXACT = ("shared prefixes, retraction",)
+
+
+def _benchmark():  # type: ignore[no-untyped-def]
+    path = ROOT / "benchmarks" / "simulation" / "ticks_sglang.py"
+    spec = importlib.util.spec_from_file_location("ticks_sglang", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+sglang = _benchmark()
+RECORDED = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
+
+
+def _name(row) -> str:  # type: ignore[no-untyped-def]
+    return f"{row['category'].replace(' ', '-')}-{row['seed']}"
+
+
+@pytest.mark.parametrize(
+    "recorded", [row for row in RECORDED if row["category"] not in INEXACT], ids=_name
+)
+def test_every_step_has_the_requests_and_tokens_that_sglang_recorded(recorded) -> None:
+    ours, batcher = sglang.our_ticks(recorded)
+    assert sglang.ticks.merged(ours) == recorded["runs"]
+    assert batcher.cache.free_blocks == batcher.cache.capacity_blocks
+
+
+@pytest.mark.parametrize(
+    "recorded", [row for row in RECORDED if row["category"] in INEXACT], ids=_name
+)
+def test_nine_of_ten_steps_are_sglangs_where_its_tree_forgets_otherwise(recorded) -> None:
+    expected = [
+        [first + i, content] for first, count, content in recorded["runs"] for i in range(count)
+    ]
+    ours, _ = sglang.our_ticks(recorded)
+    same, steps = sglang.ticks.compare(ours, expected)
+    assert same / steps > 0.9
+
+
+@pytest.mark.parametrize(
+    ("category", "limits"),
+    [
+        ("retraction", {"ignore_eos": True}),
+        ("retraction", {"conservativeness": 0.5}),
+        ("mixed chunks", {"mixed_chunk": False}),
+        ("shared prefixes, longest first", {"longest_prefix_first": False}),
+        ("chunked prefill off", {"max_prefill_tokens": 10_000}),
+    ],
+)
+def test_with_another_rule_the_recorded_steps_are_missed(category, limits) -> None:
+    missed = 0
+    for recorded in RECORDED:
+        if recorded["category"] == category:
+            rules = recorded["rules"]
+            other = recorded | {"rules": rules | {"variant": rules["variant"] | limits}}
+            missed += sglang.ticks.merged(sglang.our_ticks(other)[0]) != recorded["runs"]
+    assert missed
