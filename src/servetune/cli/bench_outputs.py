@@ -68,9 +68,9 @@ def write_outputs(folder: Path, asked: Bench, benched: Benched) -> None:
         timeline = timeline_of(records, sent_s, _kv_use(benched))
         write_artifacts(artifacts, [benched.record], asked.constraints, timeline=timeline)
         written += [artifacts.summary, artifacts.dashboard]
-    if benched.side is not None and benched.side.series:
+    if benched.result.side is not None and benched.result.side.series:
         series = folder / f"{STEM}.server.json"
-        write_text(series, msgspec.json.encode(benched.side).decode())
+        write_text(series, msgspec.json.encode(benched.result.side).decode())
         written.append(series)
     for path in written:
         echo(f"wrote {path}")
@@ -93,9 +93,9 @@ def export(named: str, asked: Bench, benched: Benched) -> None:
 
 
 def _kv_use(benched: Benched) -> list[tuple[float, float]]:
-    if benched.side is None:
+    if benched.result.side is None:
         return []
-    for series in benched.side.series:
+    for series in benched.result.side.series:
         values = series.values.get("kv_usage_fraction")
         if values is not None:
             pairs = zip(series.times_s, values, strict=True)

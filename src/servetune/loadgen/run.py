@@ -8,11 +8,12 @@ watches, tells, and makes records of what they saw.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal
 
@@ -22,10 +23,9 @@ import numpy as np
 from servetune.errors import InputError, LoadError, ServerRefused, ServetuneError
 from servetune.loadgen.bodies import api_of, ask_of, head_of
 from servetune.loadgen.crew import Conducted, Crew, Orders
-from servetune.loadgen.fetch import fetch_blocking
 from servetune.loadgen.instrument import Instrument, instrument_of
-from servetune.loadgen.scrape import parse_metrics, server_metrics
-from servetune.loadgen.server_side import ServerMetrics
+from servetune.loadgen.sampler import Sampler
+from servetune.loadgen.server_side import ServerMetrics, ServerSide
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
 from servetune.traffic.asks import Ask, Columns
@@ -81,6 +81,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         aborted_reason: Why the run ended by itself before its last request.
         ended_reason: Why it was over before its last request, as it was asked to be.
         server: The server's own account, if it was asked and gave one.
+        side: The same in time, with the machine's, from the start of the run.
         texts: Answers' words by index, as far as they were kept.
     """
 
@@ -95,6 +96,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     aborted_reason: str | None = None
     ended_reason: str | None = None
     server: ServerMetrics | None = None
+    side: ServerSide | None = None
     texts: dict[int, str] = {}
 
 
@@ -171,6 +173,8 @@ def run_load_blocking(
     server_alive: Alive | None = None,
     warmup_prompts: Sequence[Prompt] | None = None,
     scrape_every_s: float | None = None,
+    dcgm_url: str | None = None,
+    watched_processes: Mapping[str, int] | None = None,
     judge: Judge | None = None,
 ) -> LoadResult:
     """Send a workload to a server, and return one record for each request.
@@ -191,8 +195,10 @@ def run_load_blocking(
             second and after each lost connection, so it must answer at once.
         warmup_prompts: Words of the warm-up requests; made from `prompts` in another order
             when not given.
-        scrape_every_s: Asks for `/metrics` before, after, and this often meanwhile. A
-            server without metrics leaves `LoadResult.server` empty.
+        scrape_every_s: Asks for `/metrics`, this machine's cards and its cores before, after,
+            and this often meanwhile, in a process beside the load.
+        dcgm_url: A DCGM exporter's metrics, in place of this machine's cards.
+        watched_processes: Names to process ids whose trees are sampled as well.
         judge: Asked about once a second whether the run may end.
 
     Raises:
@@ -211,15 +217,31 @@ def run_load_blocking(
     watch = _Watch(on_progress, halt or threading.Event(), server_alive, judge)
     warmups = list(_warmups(requests, prompts, workload.warmup_count, warmup_prompts))
     asks = _asks(targets[0], workload, requests, prompts)
-    with _halt_on_interrupt(watch.halt):
+    with _halt_on_interrupt(watch.halt), contextlib.ExitStack() as stack:
+        sampler = None
+        if scrape_every_s is not None:
+            sampler = Sampler(
+                targets, every_s=scrape_every_s, dcgm_url=dcgm_url, processes=watched_processes
+            )
+            stack.enter_context(sampler)
         failed_count = 0
         if warmups and not watch.halt.is_set():
             failed_count = _warm_up(targets, workload, warmups, manner, watch)
-        with _scraping(targets[0], scrape_every_s) as scrapes:
-            result = _Run(targets, workload, requests, prompts, manner, watch).drive(asks)
-    return msgspec.structs.replace(
-        result, warmup_failed_count=failed_count, server=_account(scrapes)
-    )
+        if sampler is not None:
+            sampler.wait_ready()
+            sampler.ask_now()  # counters begin where the warm-up ended
+        result = _Run(targets, workload, requests, prompts, manner, watch).drive(asks)
+        side = sampler.stop() if sampler is not None else None
+    return _with_side(msgspec.structs.replace(result, warmup_failed_count=failed_count), side)
+
+
+def _with_side(result: LoadResult, side: ServerSide | None) -> LoadResult:
+    if side is None:
+        return result
+    begun_s = result.started_monotonic_s
+    own = side.within(begun_s, begun_s + result.duration_s).since(begun_s)
+    heard = any(series.kind == "engine" and series.times_s for series in own.series)
+    return msgspec.structs.replace(result, server=own.totals if heard else None, side=own)
 
 
 class _Watch(msgspec.Struct):
@@ -570,40 +592,3 @@ def _halt_on_interrupt(halt: threading.Event) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _scraping(target: Target, every_s: float | None) -> Iterator[list[str]]:
-    """Texts of `/metrics` before, during and after; fewer than two if there are none."""
-    texts: list[str] = []
-    if every_s is None or not _scrape(target, texts):
-        yield texts
-        return
-    over = threading.Event()
-
-    def repeat() -> None:
-        while not over.wait(every_s):
-            _scrape(target, texts)
-
-    thread = threading.Thread(target=repeat, name="servetune-scrape", daemon=True)
-    thread.start()
-    try:
-        yield texts
-    finally:
-        over.set()
-        thread.join()
-    _scrape(target, texts)
-
-
-def _scrape(target: Target, texts: list[str]) -> bool:
-    with suppress(LoadError):  # a server without metrics can be measured all the same
-        texts.append(fetch_blocking(target, "/metrics"))
-        return True
-    return False
-
-
-def _account(texts: Sequence[str]) -> ServerMetrics | None:
-    if len(texts) < 2:
-        return None
-    first, *between, last = (parse_metrics(text) for text in texts)
-    return server_metrics(first, last, *between)

@@ -15,8 +15,6 @@ from servetune.loadgen import (
     LoadResult,
     Manner,
     Progress,
-    Sampler,
-    ServerSide,
     Target,
     fetch_blocking,
     models_are_simulated,
@@ -90,12 +88,10 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         record: The journal's line.
         result: Every request, and the instrument.
-        side: The server's side, with times from the start of the run.
     """
 
     record: TrialRecord
     result: LoadResult
-    side: ServerSide | None
 
 
 def bench(
@@ -113,26 +109,19 @@ def bench(
     """
     started_at = now_utc()
     speed = _simulated_speed(asked.targets[0])
-    with contextlib.ExitStack() as stack:
-        sampler = None
-        if asked.scrape_every_s is not None:
-            sampler = Sampler(asked.targets, every_s=asked.scrape_every_s, dcgm_url=asked.dcgm_url)
-            stack.enter_context(sampler)
-        result = run_load_blocking(
-            asked.targets,
-            asked.workload,
-            asked.prompts,
-            manner=asked.manner,
-            on_progress=on_progress,
-            halt=halt,
-            judge=_judge(asked),
-        )
-        side = sampler.stop() if sampler is not None else None
+    result = run_load_blocking(
+        asked.targets,
+        asked.workload,
+        asked.prompts,
+        manner=asked.manner,
+        on_progress=on_progress,
+        halt=halt,
+        scrape_every_s=asked.scrape_every_s,
+        dcgm_url=asked.dcgm_url,
+        judge=_judge(asked),
+    )
     result = _counted(result, asked.tokenizer)
-    if side is not None:
-        begun_s = result.started_monotonic_s
-        side = side.within(begun_s, begun_s + result.duration_s).since(begun_s)
-    results = _results(asked, result, side)
+    results = _results(asked, result)
     if speed is not None:
         results["simulated_speed"] = speed
     record = TrialRecord(
@@ -152,7 +141,7 @@ def bench(
         failure=None if results["completed"] else _failure(result, results),
         provenance=provenance(started_at=started_at, seed=asked.workload.seed, engine_version=None),
     )
-    return Benched(record=record, result=result, side=side)
+    return Benched(record=record, result=result)
 
 
 def _judge(asked: Bench) -> Callable[[Sequence[Record], float], str | None] | None:
@@ -204,7 +193,7 @@ def _counted(result: LoadResult, tokenizer: ModelTokenizer | None) -> LoadResult
     return msgspec.structs.replace(result, records=records)
 
 
-def _results(asked: Bench, result: LoadResult, side: ServerSide | None) -> dict[str, Any]:
+def _results(asked: Bench, result: LoadResult) -> dict[str, Any]:
     workload = asked.workload
     wanted = {}
     if workload.ignore_eos and workload.api != "embeddings":
@@ -239,7 +228,7 @@ def _results(asked: Bench, result: LoadResult, side: ServerSide | None) -> dict[
         "departure_error_s": result.instrument.departure_error_s,
         "verdict": verdict_of(result.instrument, results).words,
     }
-    results["server"] = msgspec.to_builtins(side.totals) if side is not None else None
+    results["server"] = msgspec.to_builtins(result.side.totals) if result.side else None
     results["prepared"] = asked.about
     if asked.compat is not None:
         results["compat"] = {
