@@ -139,6 +139,12 @@ STEM = "simulated"
     default=None,
     help="sharegpt: its published lengths. [default: random]",
 )
+@click.option(
+    "--workload",
+    default=None,
+    metavar="NAME",
+    help="A named workload, such as multi_turn_chat, or a TOML file; its users ask it.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=None, help="[default: 1]")
 @click.option(
     "--client-args",
@@ -201,6 +207,7 @@ def simulate(
     output_tokens: int | None,
     range_ratio: float | None,
     dataset: str | None,
+    workload: str | None,
     seed: int | None,
     client_args: tuple[str, ...],
     constraints: str | None,
@@ -240,6 +247,7 @@ def simulate(
         "dataset_name": "trace" if trace else dataset,
         "dataset_path": str(trace) if trace else None,
         "time_scale": time_scale,
+        "workload": workload,
         "num_prompts": request_count,
         "duration_s": duration_s,
         "random_input_len": input_tokens,
@@ -358,6 +366,8 @@ def _joined(space: Space, side: str, chosen: Mapping[str, Any]) -> dict[str, Any
 
 
 def _require_arrivals(client: Mapping[str, Any]) -> None:
+    if "workload" in client:  # it has users of its own
+        return
     if not {"max_concurrency", "request_rate"} & client.keys() and (
         client.get("dataset_name") != "trace"
     ):
@@ -438,7 +448,10 @@ def _load_text(trial: Trial) -> str:
         how = f"{users} users" if users else "all requests at once"
         users = None
     how += f", at most {users} in flight" if users else ""
-    how += f", {workload.dataset} lengths" if workload.dataset != "trace" else ""
+    if workload.asked:
+        how += f", {workload.dataset}"
+    else:
+        how += f", {workload.dataset} lengths" if workload.dataset != "trace" else ""
     return how + f", seed {workload.seed}"
 
 
