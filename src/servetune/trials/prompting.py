@@ -1,4 +1,6 @@
-"""Words for a trial's requests: random token ids, random words, or a data set's own."""
+"""Words for a trial's requests: random token ids, random words, or a data set's own; and the
+tokenizer that a load test of a whole traffic needs.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ import msgspec
 from servetune.errors import InputError
 from servetune.trials.trial import Run, Trial
 from servetune.workload import Observed, Trace, read_trace
+from servetune.workload.model_tokenizer import ModelTokenizer, load_model_tokenizer
+from servetune.workload.prepare import Prepared, prepare
 from servetune.workload.prompts import (
     Prompt,
     Tokenizer,
@@ -20,8 +24,9 @@ from servetune.workload.prompts import (
     token_prompts,
 )
 from servetune.workload.sharegpt import Conversation, load_sharegpt, observed, sample
+from servetune.workload.traffic import Traffic
 
-__all__ = ["observed_of", "prompts_for"]
+__all__ = ["model_tokenizer", "observed_of", "prepared", "prompts_for"]
 
 #: Random ids below this are in every vocabulary that serves a language model.
 _SMALLEST_VOCAB = 2048
@@ -58,6 +63,51 @@ def prompts_for(trial: Trial, run: Run, *, seed: int) -> list[Prompt]:
         return text_prompts(requests, seed, _tokenizer(trial.client_args, run.model))
     vocab = run.shape.vocab if run.shape else _SMALLEST_VOCAB
     return token_prompts(requests, vocab, seed)
+
+
+def prepared(
+    traffic: Traffic,
+    *,
+    model: str,
+    tokenizer: str | None = None,
+    seed: int = 1,
+    api: str | None = None,
+    vocab_size: int | None = None,
+    template_tokens: int | None = None,
+) -> Prepared:
+    """A traffic's requests and prompts, counted by the tokenizer that can be found.
+
+    Args:
+        traffic: What is asked.
+        model: Its name or folder; a folder's tokenizer is used where none is named.
+        tokenizer: A folder or a `tokenizer.json`.
+        seed: Of everything.
+        api: Route; the traffic's own where not said.
+        vocab_size: For prompts of token ids where there is no tokenizer.
+        template_tokens: What the server's template adds, where a request has shown it.
+
+    Raises:
+        InputError: The named tokenizer is not there, or the traffic cannot be prepared.
+    """
+    found = model_tokenizer(tokenizer, model)
+    return prepare(
+        traffic,
+        tokenizer=found,
+        seed=seed,
+        api=api,
+        vocab_size=None if found else vocab_size,
+        template_tokens=template_tokens,
+    )
+
+
+def model_tokenizer(named: str | None, model: str) -> ModelTokenizer | None:
+    """The named tokenizer, else that of the model's folder; `None` where there is none to read.
+
+    Raises:
+        InputError: One was named and is not there, or cannot be read.
+    """
+    path = _tokenizer_path({"tokenizer": named} if named else {}, model)
+    return load_model_tokenizer(path) if path else None
 
 
 @functools.lru_cache(maxsize=2)
