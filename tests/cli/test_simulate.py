@@ -50,6 +50,17 @@ def test_the_table_says_simulated_first(servetune):
         assert word in done.stdout
 
 
+def test_a_named_workload_is_asked_by_its_own_users(servetune):
+    load = (*PLAN, "--workload", "multi_turn_chat", "--requests", "40")
+    done = servetune(*load, "--server-args", "enable_prefix_caching=true", "--json")
+    results = data(done)["results"]
+    assert results["completed"] == 40
+    assert results["total_input_tokens"] / 40 == pytest.approx(550, rel=0.02)
+    assert results["server"]["cached_fraction"] > 0.7
+    assert "10 users, multi_turn_chat" in servetune(*load).stdout
+    refused(servetune(*load, "--input-len", "5"), "says itself what is asked")
+
+
 def test_goodput_is_under_the_latencies_of_the_constraints(servetune):
     load = (*PLAN, "--concurrency", "32", "--requests", "200", "--json")
     tight = data(servetune(*load, "--slo", "ttft<=400ms"))

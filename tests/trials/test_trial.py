@@ -1,5 +1,6 @@
 import pytest
 
+from servetune.errors import InputError
 from servetune.hardware import instance
 from servetune.metrics import parse_constraints
 from servetune.models import load_shape
@@ -97,3 +98,13 @@ def test_a_data_set_file_gives_its_own_lengths(tmp_path):
     )
     assert imitated.workload.lengths == SHAREGPT
     assert imitated.workload.imitated is True
+
+
+def test_a_named_workload_is_simulated_and_not_measured_by_a_sweep():
+    client = "workload=shared_system_prompt;num_prompts=24;max_concurrency=[2,4]"
+    (trials,) = grouped(server="enable_prefix_caching=true", client=client)
+    assert [trial.workload.max_concurrency for trial in trials] == [2, 4]
+    assert len(trials[0].workload.requests()) == 24
+    with pytest.raises(InputError, match="simulated here, not measured") as error:
+        grouped(run(engine="vllm", simulated=False), client=client)
+    assert "servetune bench" in error.value.hint

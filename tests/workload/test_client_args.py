@@ -64,3 +64,27 @@ def test_workloads_round_trip_through_json():
 def test_arguments_without_meaning_are_refused(args, error):
     with pytest.raises(error):
         workload_from_client_args(args)
+
+
+class TestNamedWorkloads:
+    def test_a_name_says_what_is_asked_and_by_how_many(self):
+        workload = workload_from_client_args({"workload": "multi_turn_chat"})
+        assert workload.closed_loop
+        assert (workload.max_concurrency, workload.request_count) == (10, 200)
+        assert workload.dataset == "multi_turn_chat"
+        assert workload.requests()[1].follows == 0
+
+    def test_users_rate_number_and_seed_may_be_others(self):
+        said = {"workload": "rag_document_qa", "num_prompts": 12, "request_rate": 3.0, "seed": 7}
+        workload = workload_from_client_args(said)
+        assert workload.arrivals == Poisson(3.0)
+        assert workload.max_concurrency is None
+        assert len(workload.requests()) == 12
+        assert workload.requests()[-1].due_s > 0
+        said = {"workload": "rag_document_qa", "max_concurrency": 3}
+        assert workload_from_client_args(said).max_concurrency == 3
+
+    @pytest.mark.parametrize("name", ["dataset_name", "random_input_len", "time_scale"])
+    def test_what_it_says_itself_cannot_be_said_again(self, name):
+        with pytest.raises(InputError, match=f"{name} cannot"):
+            workload_from_client_args({"workload": "default", name: "random"})

@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +21,7 @@ from servetune.loadgen import (
     require_otel,
 )
 from servetune.metrics import LATENCIES, Constraint, Until, parse_constraints
-from servetune.trials import Bench, trace_of, traced_prompts
+from servetune.trials import Bench, model_tokenizer, trace_of, traced_prompts
 from servetune.workload import (
     AllAtOnce,
     Arrivals,
@@ -34,7 +33,7 @@ from servetune.workload import (
     parse_arrivals,
 )
 from servetune.workload.about import About
-from servetune.workload.model_tokenizer import ModelTokenizer, load_model_tokenizer
+from servetune.workload.model_tokenizer import ModelTokenizer
 from servetune.workload.prepare import prepare
 from servetune.workload.presets import preset
 from servetune.workload.traffic import Traffic, traffic_from
@@ -52,6 +51,8 @@ SMALLEST_VOCAB = 2048
 """Token ids below this are in every vocabulary that serves a language model."""
 
 MOST_REQUESTS = 5_000_000
+MOST_UNTIL = 20_000
+"""Requests that `--until` prepares; a tail is known to 5 % long before that, or never."""
 
 _MODEL_ROUTES = {"tgi": "/info", "sglang": "/get_model_info"}
 
@@ -67,7 +68,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
     api = said["api"] or (traffic.api if traffic else "completions")
     stream = not said["no_stream"] and api != "embeddings" and (traffic is None or traffic.stream)
     targets = _targets(said, api, stream)
-    tokenizer = _tokenizer(said["tokenizer"], targets[0].model)
+    tokenizer = model_tokenizer(said["tokenizer"], targets[0].model)
     limits = parse_constraints(said["constraints"] or "")
     workload, prompts, about = (
         _replayed(said, api) if traffic is None else _prepared(said, traffic, api, tokenizer)
@@ -159,18 +160,6 @@ def _model_of(target: Target, api: str) -> str:
     return names[0]
 
 
-def _tokenizer(named: str | None, model: str) -> ModelTokenizer | None:
-    """The one that was named, else the model folder's; `None` where there is none."""
-    import importlib.util
-
-    if named is not None:
-        return load_model_tokenizer(named)
-    if importlib.util.find_spec("tokenizers") is None:
-        return None
-    folder = Path(model)
-    return load_model_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
-
-
 # what is asked
 
 
@@ -251,7 +240,7 @@ def _request_count(said: Mapping[str, Any], traffic: Traffic) -> int:
         return int(said["request_count"])
     if said["duration_s"] is None:
         if said["until"]:
-            return 100_000
+            return MOST_UNTIL
         return DEFAULT_REQUESTS if not said["workload"] else traffic.request_count
     arrivals = _arrivals(said)
     rate_per_s = arrivals.mean_rate_per_s(said["duration_s"])

@@ -182,6 +182,12 @@ _MOST_SHOWN = 80
     default=None,
     help="sharegpt: its published lengths. [default: random]",
 )
+@click.option(
+    "--workload",
+    default=None,
+    metavar="NAME",
+    help="A named workload, such as multi_turn_chat, or a TOML file; its users ask it.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=None, help="[default: 1]")
 @click.option(
     "--client-args",
@@ -249,6 +255,7 @@ def simulate(
     prefix_tokens: int | None,
     prefix_count: int | None,
     dataset: str | None,
+    workload: str | None,
     seed: int | None,
     client_args: tuple[str, ...],
     constraints: str | None,
@@ -288,6 +295,7 @@ def simulate(
         "dataset_name": "trace" if trace else dataset,
         "dataset_path": str(trace) if trace else None,
         "time_scale": time_scale,
+        "workload": workload,
         "num_prompts": request_count,
         "duration_s": duration_s,
         "random_input_len": input_tokens,
@@ -422,6 +430,8 @@ def _joined(space: Space, side: str, chosen: Mapping[str, Any]) -> dict[str, Any
 
 
 def _require_arrivals(client: Mapping[str, Any]) -> None:
+    if "workload" in client:  # it has users of its own
+        return
     said = {"max_concurrency", "request_rate", "arrivals"} & client.keys()
     if not said and client.get("dataset_name") != "trace":
         raise InputError(
@@ -504,7 +514,10 @@ def _load_text(trial: Trial) -> str:
         how = f"{users} users" if users else "all requests at once"
         users = None
     how += f", at most {users} in flight" if users else ""
-    how += f", {workload.dataset} lengths" if workload.dataset != "trace" else ""
+    if workload.asked:
+        how += f", {workload.dataset}"
+    else:
+        how += f", {workload.dataset} lengths" if workload.dataset != "trace" else ""
     if shared := workload.shared_prefixes:
         how += f", {shared.tokens} tokens before each of {shared.count} kind"
         how += "s" if shared.count > 1 else ""

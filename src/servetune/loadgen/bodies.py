@@ -179,9 +179,8 @@ def _openai_sampling(target: Target, workload: Workload, request: Request) -> Me
     return members
 
 
-def _ids(prompt: Prompt) -> list[int]:
-    assert prompt.token_ids is not None
-    return [int(token) for token in prompt.token_ids]
+def _ids(prompt: Prompt) -> msgspec.Raw:
+    return msgspec.Raw(prompt.ids_json())
 
 
 def _text(prompt: Prompt) -> str:

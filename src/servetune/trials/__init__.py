@@ -3,7 +3,7 @@
 from servetune.trials.benched import Bench, Benched, bench
 from servetune.trials.measured import Launch, user_command
 from servetune.trials.played import played, played_again
-from servetune.trials.prompting import observed_of, trace_of, traced_prompts
+from servetune.trials.prompting import model_tokenizer, observed_of, trace_of, traced_prompts
 from servetune.trials.sweep import commands_of, require_one_that_fits, run_trials
 from servetune.trials.trial import Run, Trial, trials_of, with_fields
 
@@ -15,6 +15,7 @@ __all__ = [
     "Trial",
     "bench",
     "commands_of",
+    "model_tokenizer",
     "observed_of",
     "played",
     "played_again",

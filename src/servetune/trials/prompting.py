@@ -5,7 +5,9 @@ tokenizer that a load test of a whole traffic needs.
 from __future__ import annotations
 
 import functools
+from array import array
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -89,15 +91,17 @@ def traced_prompts(requests: Sequence[Request], vocab_size: int, seed: int) -> l
     low, high = min(1000, vocab_size // 8), vocab_size - vocab_size // 50
 
     @functools.lru_cache(maxsize=4096)
-    def piece(content_id: int, tokens: int) -> tuple[int, ...]:
+    def piece(content_id: int, tokens: int) -> array[int]:
         rng = np.random.default_rng((seed, content_id))
-        return tuple(rng.integers(low, high, tokens).tolist())
+        return array("I", rng.integers(low, high, tokens).astype(np.uint32).tobytes())
 
     alike = []
     for request, prompt in zip(requests, prompts, strict=True):
-        shared: tuple[int, ...] = sum((piece(*each) for each in request.prefix), ())
-        own = tuple(prompt.token_ids or ())[len(shared) :]
-        alike.append(msgspec.structs.replace(prompt, token_ids=shared + own))
+        ids = array("I")
+        for each in request.prefix:
+            ids += piece(*each)
+        ids.extend(islice(prompt.token_ids or (), len(ids), None))
+        alike.append(msgspec.structs.replace(prompt, token_ids=ids))
     return alike
 
 

@@ -112,6 +112,11 @@ def trials_of(
                 "a measured run ends with its requests, duration_s is for simulated ones",
                 hint="give num_prompts instead",
             )
+        if workload.asked and not run.simulated:
+            raise InputError(
+                f"workload {workload.dataset} is simulated here, not measured",
+                hint="measure it with servetune bench --workload",
+            )
     if not run.simulated:  # the load client's prompts share nothing, whatever a trace says
         for _, workload in clients:
             if workload.shared_prefixes is not None:
@@ -268,7 +273,7 @@ def _metadata(trial: Trial, run: Run) -> dict[str, Any]:
     node, price = run.node, run.node.price if run.node else None
     dataset = trial.workload.dataset
     lengths = trial.client_args
-    read = dataset in ("sharegpt", "trace")
+    read = dataset in ("sharegpt", "trace") or bool(trial.workload.asked)
     return {
         "gpu_type": f"{node.device.vendor} {node.device.name}".strip() if node else "unknown",
         "gpu_count": node.device_count if node else None,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from servetune.errors import InputError, UnknownName
 from servetune.workload.arrival_grammar import parse_arrivals
 from servetune.workload.arrivals import (
@@ -30,6 +32,7 @@ CLIENT_ARGS: Mapping[str, type] = MappingProxyType(
         "num_prompts": int,
         "dataset_name": str,
         "dataset_path": str,
+        "workload": str,
         "random_input_len": int,
         "random_output_len": int,
         "random_range_ratio": float,
@@ -96,9 +99,10 @@ def workload_from_client_args(
 ) -> Workload:
     """The workload that the client's arguments describe.
 
-    Without a data set the prompts are random tokens. `sharegpt` without a file imitates
-    the data set's published lengths (`Workload.imitated`). A `trace` says when requests are
-    due as well as how long they are.
+    A `workload` is a name of `presets.preset_names` or a file like them; it says itself what is
+    asked. Without it and a data set the prompts are random tokens. `sharegpt` without a file
+    imitates the data set's published lengths (`Workload.imitated`). A `trace` says when requests
+    are due as well as how long they are.
 
     Args:
         args: Names of `CLIENT_ARGS` to values.
@@ -119,6 +123,8 @@ def workload_from_client_args(
     backend = args.get("backend", "vllm")
     if backend not in _BACKENDS:
         raise UnknownName("backend", str(backend), _BACKENDS)
+    if "workload" in args:
+        return _named(args)
     dataset = args.get("dataset_name", "random")
     if dataset not in DATASETS:
         raise UnknownName("dataset", str(dataset), DATASETS)
@@ -170,6 +176,47 @@ def _shared_prefixes(dataset: str, args: Mapping[str, Any]) -> SharedPrefixes | 
         )
     return SharedPrefixes(
         count=int(args.get("num_prefixes", 1)), tokens=int(args["random_prefix_len"])
+    )
+
+
+#: What a named workload says itself.
+_SAID_BY_WORKLOAD = (
+    "dataset_name",
+    "dataset_path",
+    "random_input_len",
+    "random_output_len",
+    "random_range_ratio",
+    "sharegpt_output_len",
+    "sharegpt_context_len",
+    "time_scale",
+)
+
+
+def _named(args: Mapping[str, Any]) -> Workload:
+    """A named workload with its own users, unless others are said."""
+    from servetune.workload.prepare import prepare
+    from servetune.workload.presets import preset
+
+    for name in _SAID_BY_WORKLOAD:
+        if name in args:
+            raise InputError(
+                f"workload {args['workload']} says itself what is asked, {name} cannot",
+                hint="leave one of them out; a workload of your own is a TOML file",
+            )
+    traffic = preset(args["workload"])
+    if "num_prompts" in args:
+        traffic = msgspec.structs.replace(traffic, request_count=int(args["num_prompts"]))
+    arrivals = _arrivals(args.get("request_rate"), args.get("arrivals"))
+    users = args.get("max_concurrency")
+    if users is None and isinstance(arrivals, AllAtOnce):
+        users = traffic.concurrency
+    return prepare(traffic, seed=int(args.get("seed", 1))).workload(
+        arrivals=arrivals,
+        max_concurrency=users,
+        warmup_count=int(args.get("warmup_requests", 1)),
+        ignore_eos=not args.get("disable_ignore_eos", False),
+        extra_body=str(args.get("extra_request_body", "")),
+        duration_s=args.get("duration_s"),
     )
 
 

@@ -28,6 +28,11 @@ class Said(msgspec.Struct, frozen=True):
     shared: str
     user: str
 
+    @property
+    def whole(self) -> str:
+        """Both as one text; what is long is not copied where nothing stands in front."""
+        return f"{self.shared} {self.user}".strip() if self.shared else self.user
+
 
 def compose(drafts: Sequence[Draft], stock: Stock, seed: int) -> Iterator[Said]:
     """The words of each draft, in order; see `words` for their exact number of tokens."""

@@ -325,7 +325,7 @@ class _Maker:
                 for i in chosen
             ]
         else:
-            texts = [f"{said[i].shared} {said[i].user}".strip() for i in chosen]
+            texts = [said[i].whole for i in chosen]
             if self._chat:
                 costs = [self._costs[drafts[i].part] for i in chosen]
                 extra = [cost.first_tokens + cost.tool_tokens for cost in costs]
@@ -342,7 +342,7 @@ class _Maker:
     ) -> tuple[dict[str, Any], ...]:
         system, user = said.shared, said.user
         if system and not self._system:
-            system, user = "", f"{system} {user}".strip()
+            system, user = "", said.whole
         content: Any = [*shown, {"type": "text", "text": user}] if shown else user
         return (*((_system(system),) if system else ()), {"role": "user", "content": content})
 
@@ -361,7 +361,7 @@ class _Maker:
             return self._dialogue_prompt(draft, members)
         shown = pictures(images, self._seed, draft.request.index) if images else []
         if not self._chat:
-            return Prompt(text=f"{said.shared} {said.user}".strip(), **members)
+            return Prompt(text=said.whole, **members)
         messages = self._messages(said, shown)
         if len(messages) == 1 and not shown and draft.request.session is None:
             return Prompt(text=messages[0]["content"], **members)
