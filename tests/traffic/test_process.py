@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +15,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from servetune.errors import LoadError
+from servetune.errors import InputError, LoadError
 from servetune.loadgen import crew as crew_module
 from servetune.loadgen.bodies import ask_of, head_of
 from servetune.loadgen.crew import Crew, Orders
-from servetune.loadgen.run import Manner, run_load
+from servetune.loadgen.fetch import fetch_blocking
+from servetune.loadgen.run import Manner, run_load_blocking
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
 from servetune.traffic.asks import Columns
@@ -40,7 +42,9 @@ async def load(*urls, workload=FEW, requests=None, prompts=None, timeout_s=20.0,
     targets = [Target(base_url=url, model="fake", api=do.pop("api", None)) for url in urls]
     prompts = prompts or token_prompts(workload.requests(), 4096, 1)
     manner = msgspec.structs.replace(manner or Manner(), timeout_s=timeout_s)
-    run = run_load(targets, workload, prompts, requests=requests, manner=manner, **do)
+    run = asyncio.to_thread(
+        run_load_blocking, targets, workload, prompts, requests=requests, manner=manner, **do
+    )
     async with asyncio.timeout(60):
         return await run
 
@@ -261,6 +265,33 @@ class TestConversations:
             assert len(turns) == 4 or turns[-1].outcome == "http_status"
         assert 0 < outcomes(result)["http_status"] < 10
         assert result.not_due_count == 40 - len(result.records)
+
+    async def test_only_chat_can_carry_one_on(self):
+        requests, _ = conversation(2)
+        prompts = token_prompts(requests, 4096, 1)
+        with pytest.raises(InputError, match="only chat messages"):
+            await load(
+                "http://127.0.0.1:1",
+                workload=varied(request_count=2),
+                requests=requests,
+                prompts=prompts,
+            )
+
+    async def test_turns_whose_answer_never_came_were_not_due_when_a_run_is_stopped(self):
+        requests, prompts = conversation(3, sessions=2)
+        halt = threading.Event()
+        async with running_server(Behaviour(stall_share=1.0)) as server:
+            running = asyncio.create_task(
+                self.converse(
+                    server.url, requests, prompts, halt=halt,
+                    workload={"max_concurrency": 5, "arrivals": Constant(100.0)},
+                )
+            )  # fmt: skip
+            await until(lambda: len(server.truths) == 2)
+            halt.set()
+            result = await running
+        assert [(one.turn, one.outcome) for one in result.records] == [(0, "cancelled")] * 2
+        assert result.not_due_count == 4
 
     async def test_users_think_between_requests_of_their_own_too(self):
         requests = [
@@ -503,6 +534,22 @@ class TestCrowds:
         result = await load(server.url, workload=workload)
         assert outcomes(result) == {"refused": 10_000}
         assert sorted(record.index for record in result.records) == list(range(10_000))
+
+
+@pytest.mark.parametrize("words", [None, "not a certificate"])
+async def test_certificates_that_cannot_be_read_are_one_line_before_anything_starts(
+    tmp_path, words
+):
+    path = tmp_path / "ca.pem"
+    if words:
+        path.write_text(words)
+    target = Target(base_url="https://127.0.0.1:1", model="fake", cafile=str(path))
+    for ask in (
+        lambda: run_load_blocking(target, FEW, token_prompts(FEW.requests(), 4096, 1)),
+        lambda: fetch_blocking(target, "/metrics"),
+    ):
+        with pytest.raises(InputError, match=r"no certificates can be read from .*ca\.pem"):
+            ask()
 
 
 class TestFrames:
