@@ -71,7 +71,7 @@ class TestKeeping:
         server = scripted([[whole(), None]], [[whole()]])
         asker = client(server.port)
         asker.ask()
-        asker.turn(0.05)
+        asker.run_until(lambda: asker.reactor._idle == [[]])
         assert asker.ask()[0].outcome == "ok"
         assert (asker.reactor.reused_count, asker.reactor.retried_count) == (0, 0)
         assert len(server.came) == 2
@@ -96,7 +96,7 @@ class TestKeeping:
         server = scripted([[whole(), 0.02, b"by the way"]], [[whole()]])
         asker = client(server.port)
         asker.ask()
-        asker.turn(0.08)
+        asker.run_until(lambda: asker.reactor._idle == [[]])
         assert asker.ask()[1].content == b"hello"
         assert len(server.came) == 2
 
@@ -112,22 +112,21 @@ class TestTimes:
         assert kept.content == b"01234"
         ordered = [before_s, call.sent_s, *kept.times_s, call.end_s, time.monotonic()]
         assert ordered == sorted(ordered)
-        assert kept.times_s[-1] - kept.times_s[0] >= 0.008
+        assert kept.times_s[-1] - kept.times_s[0] >= 0.007
 
     def test_a_process_that_was_busy_does_not_shift_them(self, scripted, client):
         sent_s = []
-        server = scripted([[CHUNKED, lambda _: sent_s.append(monotonic()), b"1\r\na\r\n"]])
+        server = scripted([[CHUNKED, 0.02, b"1\r\na\r\n", lambda _: sent_s.append(monotonic())]])
         asker = client(server.port)
         call = asker.call()
         asker.run_until(lambda: call.heard and call.status == 200)
         while not sent_s:
             time.sleep(0.001)
-        time.sleep(0.3)  # the fault: nobody reads
-        asker.run_until(lambda: asker.reactor.lags_s and sent_s)
+        time.sleep(0.05)  # the fault: nobody reads
         asker.turn(0.02)
         asker.reactor.abandon("cancelled", "enough")
         (at_s,) = call.answer.times_s
-        assert at_s - sent_s[0] < 0.2
+        assert at_s <= sent_s[0] + 1e-4  # the clocks' difference is known to microseconds
 
     def test_a_wall_clock_that_is_stepped_leaves_times_between_their_neighbours(
         self, scripted, client, monkeypatch, whole
@@ -174,12 +173,13 @@ class TestLosing:
         assert (asker.reactor.retried_count, len(server.came)) == (1, 2)
 
     def test_the_retry_does_not_hide_its_cost(self, scripted, client, whole):
-        server = scripted([[whole()], [0.05, None]], [[whole()]])
+        received_s = []
+        stamp = [lambda _: received_s.append(monotonic()), 0.05, None]
+        server = scripted([[whole()], stamp], [[whole()]])
         asker = client(server.port)
         asker.ask()
-        before_s = monotonic()
         call, _ = asker.ask()
-        assert call.sent_s - before_s < 0.04
+        assert call.sent_s <= received_s[0]
         assert call.end_s - call.sent_s >= 0.05
 
     def test_it_goes_once_more_and_not_twice(self, scripted, client, whole):
@@ -240,7 +240,7 @@ class TestLosing:
         server = scripted([[whole(b"one"), "half"]], [[whole(b"two")]])
         asker = client(server.port)
         assert asker.ask()[1].content == b"one"
-        asker.turn(0.05)
+        asker.run_until(lambda: asker.reactor._idle == [[]])
         assert asker.ask()[1].content == b"two"
         assert asker.reactor.retried_count == 0
 
@@ -430,8 +430,12 @@ class TestSending:
         self, scripted, client, whole
     ):
         early = whole(b"too large").replace(b"200 OK", b"413 Content Too Large")
-        call, kept = client(scripted([[early, 0.05, "reset"]]).port).ask(LARGE)
-        assert (call.outcome, kept.status) == ("ok", 413)
+        for late_s in (0.0, 0.2):
+            asker = client(scripted([[early, 0.05, "reset"]]).port)
+            call = asker.call(LARGE)
+            time.sleep(late_s)  # the reset is there before the answer has been read
+            asker.run_until(lambda call=call: call.done)
+            assert (call.outcome, call.status) == ("ok", 413)
 
     def test_a_server_that_begins_to_answer_early_is_sent_the_rest(self, scripted, client):
         # As those do that answer 100 Continue unasked, or stream what they make of the request.
@@ -462,7 +466,7 @@ class TestEnding:
 
     def test_a_time_out_keeps_the_tokens_that_came(self, scripted, client):
         server = scripted([[CHUNKED, 0.01, b"3\r\none\r\n"]])
-        call, kept = client(server.port).ask(timeout_s=0.2)
+        call, kept = client(server.port).ask(timeout_s=0.5)
         assert (call.outcome, kept.content) == ("timeout", b"one")
 
     def test_a_connection_that_is_never_made_times_out_from_when_it_was_begun(self, client):
@@ -476,12 +480,14 @@ class TestEnding:
             time.sleep(0.05)
             asker = client(where[1])
             before_s = monotonic()
-            call, _ = asker.ask(timeout_s=0.1)
+            call = asker.call(timeout_s=0.1)
+            begun_s = monotonic()
+            asker.run_until(lambda: call.done)
             for other in others:
                 other.close()
         assert call.outcome == "timeout"
         assert call.connect_s is None
-        assert before_s <= call.sent_s < before_s + 0.09
+        assert before_s <= call.sent_s <= begun_s
 
     def test_time_outs_are_per_call_and_leave_the_others_alone(self, scripted, client, whole):
         server = scripted([[30.0]], [[0.15, whole()]])

@@ -253,7 +253,10 @@ class Crew:
         deadline_s = time.monotonic() + READY_S
         while not all(member.ready for member in members) and not self._stopped:
             if time.monotonic() > deadline_s:
-                raise LoadError("the load generator's processes did not start in time")
+                raise LoadError(
+                    f"the load generator's processes did not start within {READY_S:g} s",
+                    hint="is the machine overloaded, or the server's name not found for long?",
+                )
             self._turn()
 
     def _start(self, members: Sequence[_Member]) -> None:

@@ -7,10 +7,10 @@ import http.client
 import ssl
 import time
 
-from servetune.errors import LoadError, ServerRefused
+from servetune.errors import InputError, LoadError, ServerRefused
 from servetune.loadgen.target import Target
 
-__all__ = ["fetch", "fetch_blocking"]
+__all__ = ["fetch", "fetch_blocking", "tls_context"]
 
 
 async def fetch(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
@@ -52,6 +52,21 @@ def fetch_blocking(target: Target, path: str, *, timeout_s: float = 10.0) -> str
     return text
 
 
+def tls_context(target: Target) -> ssl.SSLContext:
+    """How a server's certificate is judged.
+
+    Raises:
+        InputError: The file of certificates cannot be read.
+    """
+    try:
+        return ssl.create_default_context(cafile=target.cafile)
+    except OSError as error:
+        raise InputError(
+            f"no certificates can be read from {target.cafile}: {error.strerror or error}",
+            hint="cafile names a file of PEM certificates",
+        ) from error
+
+
 def _connect(target: Target, timeout_s: float) -> http.client.HTTPConnection:
     origin = target.origin
     connection = http.client.HTTPConnection(origin.host, origin.port, timeout=timeout_s)
@@ -60,7 +75,7 @@ def _connect(target: Target, timeout_s: float) -> http.client.HTTPConnection:
             origin.host,
             origin.port,
             timeout=timeout_s,
-            context=ssl.create_default_context(cafile=target.cafile),
+            context=tls_context(target),
         )
     try:
         connection.connect()

@@ -23,6 +23,7 @@ import numpy as np
 from servetune.errors import InputError, LoadError, ServerRefused, ServetuneError
 from servetune.loadgen.bodies import api_of, ask_of, head_of
 from servetune.loadgen.crew import Conducted, Crew, Orders
+from servetune.loadgen.fetch import tls_context
 from servetune.loadgen.instrument import Instrument, instrument_of
 from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.server_side import ServerMetrics, ServerSide
@@ -210,6 +211,9 @@ def run_load_blocking(
     if timeout_s is not None:
         manner = msgspec.structs.replace(manner, timeout_s=timeout_s)
     targets = (target,) if isinstance(target, Target) else tuple(target)
+    for each in targets:
+        if each.cafile is not None:
+            tls_context(each)  # which says now whether it can be read
     if requests is None:
         requests = workload.requests()
     if len(prompts) < len(requests):
@@ -451,6 +455,8 @@ class _Run:
         detail = self._aborted_reason or STOPPED
         for request, prompt in zip(self._requests, self._prompts, strict=False):
             index = request.index
+            if request.follows is not None:
+                continue  # it is due after an answer, and that has not come
             if request.due_s <= now_s and index not in self._records:
                 self._failed_count += 1
                 self._records[index] = Record(
@@ -502,6 +508,10 @@ def _asks(
     ]
     for index, request in enumerate(requests):
         if request.follows is not None:
+            if asks[index].messages_at == (0, 0):
+                raise InputError(
+                    "only chat messages can carry a conversation on", hint="use the chat route"
+                )
             asks[request.follows] = msgspec.structs.replace(asks[request.follows], next=index)
     return asks
 
