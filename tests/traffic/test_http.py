@@ -105,7 +105,7 @@ class TestChunked:
             assert not body.close(1.0)
 
     @pytest.mark.parametrize(
-        "bad", [b"zz\r\n", b"\r\n\r\n", b"-1\r\na\r\n", b"0x1\r\na\r\n", b"1_0\r\n",
+        "bad", [b"zz\r\na\r\n", b"\r\n\r\n", b"-1\r\na\r\n", b"0x1\r\na\r\n", b"1_0\r\na\r\n",
                 b"2\r\nabc\r\n", b"+3\r\nabc\r\n", b" 3\r\nabc\r\n", b"3x\r\nabc\r\n", b"y" * 5000]
     )  # fmt: skip
     def test_a_bad_length_is_malformed_and_what_came_before_it_is_not_lost(self, bad):

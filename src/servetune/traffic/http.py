@@ -210,7 +210,7 @@ class Chunked:
         if self._left:
             parts, times_s = [self._left, *parts], [times_s[0], *times_s]
         pieces, came_s = self._cut(b"".join(parts), parts, times_s)
-        if self._left and self.ended_s is None:
+        if len(self._left) > LONGEST_LINE_BYTES and self.ended_s is None:
             try:
                 self._lacking = _lacking(self._left)
             except Malformed as error:
@@ -284,8 +284,6 @@ def _lacking(left: bytes) -> int:
         Malformed: No chunk begins here, or its trailers have no end.
     """
     line_end = left.find(b"\r\n", 0, LONGEST_LINE_BYTES)
-    if line_end < 0 and len(left) < LONGEST_LINE_BYTES:
-        return 0
     size = _SIZE.match(left)
     if size is None or line_end < 0:
         raise Malformed(_no_length(left))
