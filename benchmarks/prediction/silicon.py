@@ -32,7 +32,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         group: What anchors and folds are made of: (model, GPU).
         misfit: Why the plan is said not to fit although it ran, if so.
-        speculative: Whether answers were drafted ahead, which the table's reader assumes.
+        speculative: Whether answers were drafted ahead, as `trials.recipes` says.
+        held_steps: See `Run`.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     tpot_ms: float
     misfit: str | None
     speculative: bool
+    held_steps: float
 
     @property
     def group(self) -> tuple[str, str]:
@@ -66,11 +68,6 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             input_tokens=self.lengths.input_tokens,
             output_tokens=self.lengths.output_tokens,
         )
-
-    @property
-    def fitted(self) -> bool:
-        """Whether fits use the row; evaluations use all."""
-        return not self.speculative
 
     @property
     def request_count(self) -> int:
@@ -106,6 +103,7 @@ def loops_of(rows: Iterable[Measured]) -> ClosedLoops:
         [_moments(row.lengths) for row in rows],
         [row.concurrency for row in rows],
         [row.request_count for row in rows],
+        held_steps=[row.held_steps for row in rows],
     )
 
 
@@ -132,6 +130,7 @@ def _measured(row: dict[str, str], configs: Path) -> Measured:
         tpot_ms=float(row["tpot_ms"]),
         misfit=misfit,
         speculative=run.plan.draft_tokens is not None,
+        held_steps=run.held_steps,
     )
 
 
