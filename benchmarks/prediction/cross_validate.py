@@ -188,7 +188,7 @@ def print_models(problem: Problem, predicted: Predicted) -> None:
 
 
 def stored(problem: Problem, path: Path) -> np.ndarray:
-    """The problem's values from a file that `tools/fit_step_law.py` wrote; what it did not know is zero."""
+    """The problem's values from a file of `tools/fit_step_law.py`; zero where it knew nothing."""
     factors = tomllib.loads(path.read_text())["factor"]
     values = {(factor["knob"], factor["scope"]): factor["value"] for factor in factors}
     return np.array([values.get(scope, 0.0) for scope in problem.scopes])
