@@ -154,8 +154,7 @@ def fitted(
     """Values of the factors and their standard deviations, from the counted rows."""
     from scipy.optimize import least_squares
 
-    usable = np.array([row.fitted for row in problem.rows])
-    counted = usable if counted is None else counted & usable
+    counted = np.ones(len(problem.rows), dtype=bool) if counted is None else counted
     found = least_squares(
         problem.residuals,
         np.zeros(len(problem.scopes)) if start is None else start,
@@ -183,13 +182,12 @@ def main() -> int:
     rows, refused = read(given.data)
     problem = Problem(rows)
     values, sds = fitted(problem)
-    used = sum(row.fitted for row in rows)
     factors = [
         Factor(knob=knob, scope=scope, value=float(value), sd=float(sd))
         for (knob, scope), value, sd in zip(problem.scopes, values, sds, strict=True)
     ]
     given.out.parent.mkdir(exist_ok=True)
-    given.out.write_text(_document(factors, used, len(rows) - used + sum(refused.values())))
+    given.out.write_text(_document(factors, len(rows), sum(refused.values())))
     ttft_ms, tpot_ms = problem.predicted_ms(values)
     for name, predicted, measured in (
         ("TPOT", tpot_ms, problem.tpot_ms),
@@ -204,7 +202,7 @@ def _document(factors: Sequence[Factor], rows: int, unmodelled: int) -> str:
     today = dt.datetime.now(tz=dt.UTC).date()
     data = (
         f"{rows} runs of silicon_dev.csv (aiconfigurator's regression set, Apache-2.0; "
-        f"H100, H200, B200); {unmodelled} more with tokens drafted ahead not used"
+        f"H100, H200, B200); {unmodelled} more whose network is not modelled"
     )
     lines = [
         "# Written by tools/fit_step_law.py, do not edit; perf/roofline/factors.py explains it.",

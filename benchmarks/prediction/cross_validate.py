@@ -188,10 +188,10 @@ def print_models(problem: Problem, predicted: Predicted) -> None:
 
 
 def stored(problem: Problem, path: Path) -> np.ndarray:
-    """The problem's values from a file that `tools/fit_step_law.py` wrote."""
+    """The problem's values from a file of `tools/fit_step_law.py`; zero where it knew nothing."""
     factors = tomllib.loads(path.read_text())["factor"]
     values = {(factor["knob"], factor["scope"]): factor["value"] for factor in factors}
-    return np.array([values[scope] for scope in problem.scopes])
+    return np.array([values.get(scope, 0.0) for scope in problem.scopes])
 
 
 def bounds(logs: np.ndarray) -> tuple[float, float]:

@@ -18,8 +18,9 @@ from servetune.perf.roofline.closed_loop import ClosedLoops
 from servetune.perf.roofline.laws import Stack
 from servetune.perf.roofline.likeness import Place
 from servetune.perf.roofline.ops import operations
+from servetune.perf.roofline.runs import closed_loops
 from servetune.perf.roofline.steady import LengthMoments, length_moments
-from servetune.plan import Plan, check_fits, check_parallel, memory, resolved
+from servetune.plan import Plan, resolved
 from servetune.trials.rows import REQUESTS_PER_USER, run_of
 from servetune.workload import UniformRange
 
@@ -32,7 +33,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         group: What anchors and folds are made of: (model, GPU).
         misfit: Why the plan is said not to fit although it ran, if so.
-        speculative: Whether answers were drafted ahead, which the table's reader assumes.
+        speculative: Whether answers were drafted ahead, as `trials.recipes` says.
+        held_steps: See `Run`.
     """
 
     id: str
@@ -50,6 +52,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     tpot_ms: float
     misfit: str | None
     speculative: bool
+    held_steps: float
 
     @property
     def group(self) -> tuple[str, str]:
@@ -66,11 +69,6 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             input_tokens=self.lengths.input_tokens,
             output_tokens=self.lengths.output_tokens,
         )
-
-    @property
-    def fitted(self) -> bool:
-        """Whether fits use the row; evaluations use all."""
-        return not self.speculative
 
     @property
     def request_count(self) -> int:
@@ -106,6 +104,7 @@ def loops_of(rows: Iterable[Measured]) -> ClosedLoops:
         [_moments(row.lengths) for row in rows],
         [row.concurrency for row in rows],
         [row.request_count for row in rows],
+        held_steps=[row.held_steps for row in rows],
     )
 
 
@@ -114,8 +113,7 @@ def _measured(row: dict[str, str], configs: Path) -> Measured:
     run = run_of(row, lambda model: _shape(model, configs))
     assert isinstance(run.lengths, UniformRange)
     filled = resolved(run.plan, run.shape, run.node.device)
-    context_tokens = _moments(run.lengths).context_tokens
-    kv_tokens, misfit = _cache(filled, run.shape, run.node, context_tokens)
+    loop, (misfit,) = closed_loops([run])
     return Measured(
         id=row["id"],
         model=row["model"],
@@ -125,26 +123,15 @@ def _measured(row: dict[str, str], configs: Path) -> Measured:
         shape=run.shape,
         node=run.node,
         plan=filled,
-        kv_tokens=kv_tokens,
+        kv_tokens=float(loop.kv_tokens[0]),
         lengths=run.lengths,
         concurrency=run.concurrency,
         ttft_ms=float(row["ttft_ms"]),
         tpot_ms=float(row["tpot_ms"]),
         misfit=misfit,
         speculative=run.plan.draft_tokens is not None,
+        held_steps=run.held_steps,
     )
-
-
-def _cache(
-    plan: Plan, shape: NetworkShape, machine: Node, context_tokens: float
-) -> tuple[float, str | None]:
-    """Tokens that the cache holds; a plan that ran has room for its users, whatever we think."""
-    try:
-        check_parallel(plan, shape, machine)
-        check_fits(plan, shape, machine.device)
-    except ServetuneError as error:
-        return float("inf"), error.message
-    return memory(plan, shape, machine.device).kv_tokens_at(context_tokens), None
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import numpy as np
 import pytest
@@ -37,9 +39,11 @@ def run(
     devices: int = 2,
     generations: int = 10,
     coefficients: Coefficients | None = None,
+    held_steps: float = 0.0,
+    places: int | None = None,
 ) -> RunPoint:
     machine = node(gpu="H100", count=devices)
-    plan = Plan(model=MODEL, tensor_parallel=devices, max_num_seqs=users)
+    plan = Plan(model=MODEL, tensor_parallel=devices, max_num_seqs=places or users)
     filled = resolved(plan, SHAPE, machine.device)
     loops = ClosedLoops(
         Stack([(operations(filled, SHAPE), machine, filled)]),
@@ -48,6 +52,7 @@ def run(
         [length_moments(lengths)],
         [users],
         [generations * users],
+        held_steps=[held_steps],
     )
     return loops.points(columns_of([coefficients or plain(devices)]))[0]
 
@@ -120,3 +125,50 @@ def test_users_in_step_wait_longer_first_and_shorter_between_tokens() -> None:
     in_step = run(lengths, 64, coefficients=plain(2, prefill_first=1.0))
     assert in_step.ttft_ms > 2 * apart.ttft_ms
     assert in_step.tpot_ms < apart.tpot_ms
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize(("prompt", "answer"), [(1024, 1024), (8192, 1024), (1024, 8192)])
+@pytest.mark.parametrize("ratio", [0.0, 0.8, 1.0])
+@pytest.mark.parametrize("places", [64, 2048])
+def test_more_users_than_places_wait_but_change_nothing_else(
+    engine: str, prompt: int, answer: int, ratio: float, places: int
+) -> None:
+    """The cache fills up (and `places` before it): then gaps and throughput stand still."""
+    chosen = coefficients_for(node(gpu="H100", count=2).device, engine)
+    points = [
+        run(UniformRange(prompt, answer, ratio), users, coefficients=chosen, places=places)
+        for users in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+    ]
+    for less, more in pairwise(points):
+        assert more.tpot_ms >= 0.999 * less.tpot_ms
+        assert more.ttft_ms >= 0.999 * less.ttft_ms
+        assert more.output_tokens_per_s >= 0.999 * less.output_tokens_per_s
+    assert points[-2].queued
+    last, before = points[-1].output_tokens_per_s, points[-2].output_tokens_per_s
+    assert last == pytest.approx(before, rel=0.01)
+
+
+def test_prompts_held_back_wait_that_many_steps_once_the_burst_is_over() -> None:
+    lengths = UniformRange(1024, 1024, 0.8)
+    free, held = (run(lengths, 32, generations=10_000, held_steps=n) for n in (0.0, 15.0))
+    assert held.ttft_ms - free.ttft_ms == pytest.approx(15 * free.tpot_ms, rel=0.1)
+
+
+def test_equal_answers_keep_users_in_step_and_spread_ones_do_not() -> None:
+    """Under an engine that computes prompts first; half of the prompts then lie before tokens."""
+    first = plain(2, prefill_first=1.0)
+    gaps = [
+        run(lengths, 64, coefficients=chosen).tpot_ms
+        for lengths in (Fixed(2048, 256), UniformRange(4096, 512, 0.0))
+        for chosen in (plain(2), first)
+    ]
+    assert gaps[1] < 0.8 * gaps[0]
+    assert gaps[3] == pytest.approx(gaps[2], rel=0.1)
+
+
+def test_whole_answers_leave_fewer_places_where_answers_are_long() -> None:
+    lengths = UniformRange(1024, 8192, 0.8)
+    loose, whole = (run(lengths, 512, coefficients=plain(2, whole_answers=w)) for w in (0.0, 1.0))
+    assert whole.running == pytest.approx(loose.running * 0.56, rel=0.02)
+    assert whole.ttft_ms > loose.ttft_ms

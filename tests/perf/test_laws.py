@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -57,3 +58,34 @@ def test_laws_side_by_side_equal_each_law_alone(step: Step) -> None:
     )
     together = laws.seconds(*(np.full(len(PLANS), float(value)) for value in fields))
     assert list(together) == pytest.approx(alone, rel=1e-9)
+
+
+def test_a_step_beyond_captured_graphs_waits_for_its_experts_to_be_launched() -> None:
+    shape = load_shape("deepseek-ai/DeepSeek-V3", catalogue_first=True)
+    machine = node(gpu="B200", count=8)
+    plan = Plan(model=shape.name, tensor_parallel=8)
+    ops = operations(plan, shape)
+    chosen = coefficients_for(machine.device)
+    slow = msgspec.structs.replace(chosen, host_experts_s=chosen.host_experts_s + 1e-3)
+    captured = Step(decode_sequences=256, decode_context_tokens=256 * 1000)
+    eager = Step(prefill_tokens=600, prefill_pairs=600 * 300, prefill_sequences=1)
+    added = [
+        StepLaw(ops, machine, plan, slow)(step) - StepLaw(ops, machine, plan, chosen)(step)
+        for step in (captured, eager)
+    ]
+    assert added[0] == 0
+    assert 0 < added[1] <= 58e-3 * 1.001  # 58 of its 61 layers have experts
+
+
+def test_verifying_drafts_keeps_the_host_busy_for_each_sequence() -> None:
+    shape, machine = load_shape("Qwen/Qwen3-32B", catalogue_first=True), node(gpu="H100", count=2)
+    chosen = coefficients_for(machine.device)
+    busier = msgspec.structs.replace(chosen, draft_sequence_s=chosen.draft_sequence_s + 1e-4)
+    step = Step(decode_sequences=50, decode_context_tokens=50_000)
+    added = []
+    for drafted in (None, 3):
+        plan = Plan(model=shape.name, tensor_parallel=2, draft_tokens=drafted)
+        ops = operations(plan, shape)
+        laws = [StepLaw(ops, machine, plan, each)(step) for each in (chosen, busier)]
+        added.append(laws[1] - laws[0])
+    assert added == pytest.approx([0, 50e-4])

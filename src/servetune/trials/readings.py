@@ -13,6 +13,9 @@ __all__ = ["assumed"]
 _TOGETHER = ("", "agg", "aggregated", "ifb", "static")
 _APART = ("disagg", "disaggregated", "pd")
 
+#: Whence `trials.recipes` knows; a row with settings of its own is priced by `estimate`.
+_SO_RUN = "as InferenceMAX ran these settings"
+
 
 def assumed(row: Mapping[str, str], run: Run) -> str:
     """How the run differs from the row's own words, for a reader; empty where it does not."""
@@ -21,12 +24,19 @@ def assumed(row: Mapping[str, str], run: Run) -> str:
 
 def _readings(row: Mapping[str, str], run: Run) -> Iterator[str]:
     plan = run.plan
-    if plan.expert_parallel and row.get("moe_ep", "").strip() in ("", "1", "1.0"):
+    divided = plan.data_parallel > 1 and row.get("dp", "").strip() in ("", "1", "1.0")
+    if divided:
+        yield f"attention divided by users over {plan.data_parallel} devices, {_SO_RUN}"
+    elif plan.expert_parallel and row.get("moe_ep", "").strip() in ("", "1", "1.0"):
         yield (
             "experts whole on their devices (expert parallelism): split over "
             f"{plan.tensor_parallel * plan.data_parallel} they would not divide"
         )
-    if plan.gpu_memory_fraction is not None:
+    if plan.draft_tokens:
+        yield f"{plan.draft_tokens} tokens drafted ahead per step, {_SO_RUN}"
+    if run.held_steps:
+        yield f"waiting prompts held back for {run.held_steps:.3g} steps, {_SO_RUN}"
+    if plan.gpu_memory_fraction == WIDEST_FRACTION:
         yield (
             f"engine's share of memory {WIDEST_FRACTION:g}: its default does not hold the weights "
             "and one request"

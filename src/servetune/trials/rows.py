@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,10 +16,11 @@ import msgspec
 
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Device, device, node
-from servetune.models import ExpertFeedForward, LatentAttention, NetworkShape
+from servetune.models import ExpertFeedForward, NetworkShape
 from servetune.perf import Calibration
 from servetune.perf.roofline import PricedRun, Run, interval_of, length_moments
 from servetune.plan import Plan, with_useful_places, with_whole_experts, with_wider_share
+from servetune.trials.recipes import Asked, recipe_of
 from servetune.workload import UniformRange
 
 __all__ = ["COLUMNS", "answer", "run_of", "stored_as"]
@@ -61,10 +61,9 @@ STORAGE = {
 #: silent: the tables' own concurrencies would not fit otherwise.
 _WITH_FP8_CACHE = ("fp8", "fp8_block", "nvfp4")
 
-#: The first release of TensorRT-LLM whose runs of DeepSeek-R1 draft, how many tokens, and the
-#: share that is right: chosen by the 47 runs of it, of which no fit of the law has seen one.
-_DRAFTING_RELEASE = "1.2.0rc6.post3"
-_DRAFTED, _ACCEPTANCE = 3, 0.7
+#: Share of drafted tokens that is right, chosen by the rows that drafted, none of which any fit
+#: of the law has seen.
+_ACCEPTANCE = 0.7
 
 
 def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> Run:
@@ -88,15 +87,37 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
     gpu = device(_word(row, "gpu").replace("_", " "))
     if cache is None and _caches_in_fp8(engine, storage, gpu):
         cache = "fp8"
-    drafts = _drafts(engine, row.get("engine_version", ""), shape)
+    tensor_parallel = _count(row, "tp", default=1)
+    spread_experts = _count(row, "moe_ep", default=1) > 1
+    version = row.get("engine_version", "").strip()
+    recipe = recipe_of(
+        Asked(
+            engine=engine,
+            version=version,
+            model=shape.name,
+            architecture=gpu.architecture,
+            storage=storage,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            concurrency=concurrency,
+            tensor_parallel=tensor_parallel,
+            copies=copies,
+            spread_experts=spread_experts,
+        )
+    )
+    if recipe.divided_attention:
+        tensor_parallel, copies, spread_experts = 1, tensor_parallel, True
+    drafts = recipe.draft_tokens
     plan = Plan(
         model=shape.name,
         # Attention of several copies beside common experts is planned as vLLM does it.
         engine="sglang" if engine == "sglang" and copies == 1 else "vllm",
-        tensor_parallel=_count(row, "tp", default=1),
+        tensor_parallel=tensor_parallel,
         pipeline_parallel=_count(row, "pp", default=1),
         data_parallel=copies,
-        expert_parallel=_count(row, "moe_ep", default=1) > 1,
+        expert_parallel=spread_experts,
+        max_num_batched_tokens=recipe.max_num_batched_tokens,
+        gpu_memory_fraction=recipe.gpu_memory_fraction,
         max_num_seqs=max(1, math.ceil(concurrency / copies)),
         max_model_len=prompt + output,
         kv_cache_dtype=cache,
@@ -105,7 +126,7 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
         draft_acceptance_fraction=_ACCEPTANCE if drafts else None,
     )
     # It was run, so as an engine can: `readings` says what of this the row did not.
-    lengths = UniformRange(prompt, output, RANGE_RATIO)
+    lengths = UniformRange(prompt, output, 1.0 if recipe.equal_lengths else RANGE_RATIO)
     plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
     plan = with_useful_places(plan, shape, gpu, _context_tokens(lengths))
     return Run(
@@ -116,6 +137,7 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
         concurrency=concurrency,
         request_count=REQUESTS_PER_USER * concurrency,
         engine=engine,
+        held_steps=recipe.held_steps,
     )
 
 
@@ -133,27 +155,6 @@ def _caches_in_fp8(engine: str, storage: str, gpu: Device) -> bool:
     if engine == "vllm" and storage != "nvfp4" and gpu.architecture != "blackwell":
         return False
     return storage in _WITH_FP8_CACHE
-
-
-def _drafts(engine: str, version: str, shape: NetworkShape) -> int | None:
-    """Tokens that a silent table's run drafted ahead.
-
-    DeepSeek-R1's runs from this release of TensorRT-LLM on took 0.4 to 0.75 of the time per
-    token of the release before at few users and nearly the same at many, which only drafting
-    does; the recipes of that table (InferenceMAX, late 2025) use the network's own MTP layer.
-    """
-    latent = any(isinstance(layer.mixer, LatentAttention) for layer in shape.layers)
-    if engine != "trtllm" or not latent or _release(version) < _release(_DRAFTING_RELEASE):
-        return None
-    return _DRAFTED
-
-
-def _release(version: str) -> tuple[float, ...]:
-    """Numbers of a version in order of time: a candidate comes before its release."""
-    final, _, candidate = version.partition("rc")
-    numbers = [float(number) for number in re.findall(r"\d+", final)]
-    after = [float(number) for number in re.findall(r"\d+", candidate)]
-    return (*numbers, *(after if candidate else [math.inf] * bool(numbers)))
 
 
 @functools.cache

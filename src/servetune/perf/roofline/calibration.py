@@ -26,15 +26,23 @@ __all__ = ["LEARNED", "Anchor", "Calibration", "calibrated", "relearned"]
 _TPOT_REACH = 0.6
 _TTFT_REACH = 1.2
 #: Engine times that lie outside the device and scale with the step all the same.
-_STEP_FIELDS = ("device_factor", "step_s", "sequence_s", "prompt_s", "host_layer_s")
+_STEP_FIELDS = (
+    "device_factor",
+    "step_s",
+    "sequence_s",
+    "draft_sequence_s",
+    "prompt_s",
+    "host_layer_s",
+    "host_experts_s",
+)
 _REQUEST_FIELDS = ("request_s", "prompt_token_s")
 
 
 #: Knob -> the coefficients that it scales; a share of a peak is divided instead.
 LEARNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "step": ("step_s", "host_layer_s"),
-        "sequence": ("sequence_s",),
+        "step": ("step_s", "host_layer_s", "host_experts_s"),
+        "sequence": ("sequence_s", "draft_sequence_s"),
         "device": ("device_factor",),
         "prompt": (
             "gemm_compute_fraction",

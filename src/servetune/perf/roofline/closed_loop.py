@@ -20,13 +20,15 @@ successors come, a = C/w of them each. While a < n a prompt waits for the step i
 and its own; beyond that a queue grows to C (1 - n/a) prompts. Once w reaches D the run is
 the steady state of `SteadyState`. `warm_up_s` is paid by generation 0.
 
-Measured prompts wait for more of each other than arrivals spread over that window explain:
-`clump_prompts` (sqrt(C) - 1) prompts more, whatever the lengths; where these vary much,
-less (`clump_share`). What is waited for before the
-first token no longer lies between tokens. Under an engine that computes prompts first a share
-exp(-D / together_steps) of later generations comes all at once, as the burst does; users in
-step wait for half of the others' prompts before their first token, so only the other half
-lies between their tokens.
+Some measured prompts wait for more of each other than arrivals spread over that window explain:
+`clump_prompts` (sqrt(C) - 1) prompts more; where lengths vary much, less (`clump_share`). What
+is waited for before the first token no longer lies between tokens. Under an engine that computes
+prompts first a share exp(-w / together_steps) of later generations comes all at once, as the
+burst does, w the window of generation 1 without the burst's length (zero for equal answers);
+users in step wait for half of the others' prompts before their first token, so only the other
+half lies between their tokens. An engine that holds prompts back adds `held_steps` of tau.
+
+Users beyond `most_running` wait for a place and change nothing else.
 
 Checked against the simulator in tests/perf/test_closed_loop.py. Left to it: percentiles,
 preemption, and arrivals that are no closed loop.
@@ -98,6 +100,7 @@ class ClosedLoops:
         moments: Of the lengths, per run.
         concurrency: Requests in flight, all copies together, per run.
         request_count: Requests of the run, all copies together, per run.
+        held_steps: `Run.held_steps`, per run; none where not given.
     """
 
     def __init__(
@@ -108,6 +111,8 @@ class ClosedLoops:
         moments: Sequence[LengthMoments],
         concurrency: Sequence[int],
         request_count: Sequence[int],
+        *,
+        held_steps: Sequence[float] | None = None,
     ) -> None:
         self._stack = stack
         self.copies = np.array([plan.replicas * plan.data_parallel for plan in plans], float)
@@ -126,13 +131,18 @@ class ClosedLoops:
         self.users = np.maximum(1.0, self.concurrency / self.copies)
         self.busy_copies = np.minimum(self.concurrency, self.copies)
         self.generations = np.maximum(1.0, np.asarray(request_count, float) / self.concurrency)
-        self.most_running = np.maximum(
-            1.0,
-            np.minimum(
-                np.minimum(places, np.asarray(kv_tokens, float) / self.context),
-                self.budget / (self.each + self.inputs / self.steps),
-            ),
-        )
+        self.held_steps = np.asarray(held_steps or np.zeros(len(plans)), float)
+        self.kv_tokens = np.asarray(kv_tokens, float)
+        self._other_caps = np.minimum(places, self.budget / (self.each + self.inputs / self.steps))
+
+    def most_running(self, c: Mapping[str, Array]) -> Array:
+        """Sequences of one copy that have a place at the same time, shape (R,).
+
+        Where the engine reserves whole answers a sequence keeps all of its place from the start.
+        """
+        whole = self.inputs + self.outputs
+        kept = self.context + c["whole_answers"] * (whole - self.context)
+        return np.asarray(np.maximum(1.0, np.minimum(self._other_caps, self.kv_tokens / kept)))
 
     def times_s(self, c: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         """Mean time to first token, mean gap, sequences running per copy; each (R,)."""
@@ -141,7 +151,7 @@ class ClosedLoops:
         ttft_s = self._ttft_s(laws, running, tau_s)
         # Where places are short the others wait; Little's law says how long.
         e2e_s = self.users * self.steps * tau_s / running
-        short = self.users > self.most_running
+        short = self.users > self.most_running(c)
         waiting_s = np.where(short, e2e_s - self.steps * tau_s, 0.0)
         return np.maximum(ttft_s, waiting_s), tau_s / self.gained, running
 
@@ -150,7 +160,7 @@ class ClosedLoops:
         ttft_s, tau_s, running = self.times_s(c)
         e2e_s = ttft_s + np.maximum(0.0, self.outputs - 1) * tau_s
         rate = self.users / e2e_s * self.busy_copies * self.outputs
-        queued = self.users > self.most_running
+        queued = self.users > self.most_running(c)
         return [
             RunPoint(
                 ttft_ms=float(ttft_s[i] * MS_PER_S),
@@ -165,9 +175,9 @@ class ClosedLoops:
 
     def _balanced(self, laws: Laws) -> tuple[Array, Array]:
         """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`, and tau."""
-        most = np.minimum(self.users, self.most_running)
+        most = np.minimum(self.users, self.most_running(laws.c))
         running = most
-        others = (self.users - 1) / self.users
+        others = self._others(laws)
         for _ in range(_ROUNDS):
             per_step = running / self.steps * others
             ttft_s, tau_s = self._waiting(laws, per_step, running)
@@ -177,9 +187,14 @@ class ClosedLoops:
         _, tau_s = self._waiting(laws, running / self.steps * others, running)
         return running, tau_s
 
+    def _others(self, laws: Laws) -> Array:
+        """Share of the prompts that are not one's own; who has no place brings none."""
+        placed = np.minimum(self.users, self.most_running(laws.c))
+        return np.asarray((placed - 1) / placed)
+
     def _waiting(self, laws: Laws, per_step: Array, running: Array) -> tuple[Array, Array]:
         """To the first token and between tokens while `per_step` prompts come per step."""
-        others = (self.users - 1) / self.users
+        others = self._others(laws)
         beside = np.maximum(1.0, running)
         plain_s = laws.seconds(0 * beside, 0 * beside, 0 * beside, beside, beside * self.context)
         prompts = np.maximum(1.0, per_step)
@@ -189,19 +204,24 @@ class ClosedLoops:
         squares = (1 - share) * plain_s**2 + share * mixed_s**2
         residual_s = others * squares / (2 * tau_s)
         own_s = self._mixed_s(laws, prompts, running * others)
-        clumped_s = np.minimum(self._clump_s(laws, own_s) / self.steps, (tau_s - plain_s) / 2)
-        tau_s = tau_s - clumped_s - self._in_step(laws) / 2 * np.maximum(0.0, tau_s - plain_s)
-        return self._request_s(laws) + residual_s + own_s, tau_s
+        mixing_s = np.maximum(0.0, tau_s - plain_s)
+        clumped_s = np.minimum(self._clump_s(laws, own_s) / self.steps, mixing_s / 2)
+        in_step = self._in_step(laws)
+        tau_s = tau_s - (1 - in_step) * clumped_s - in_step * mixing_s / 2
+        held_s = others * self.held_steps * tau_s
+        return self._request_s(laws) + residual_s + held_s + own_s, tau_s
 
     def _in_step(self, laws: Laws) -> Array:
         """Share of later generations that come all at once, as the burst does."""
-        shares: Array = np.exp(-self.steps / laws.c["together_steps"])
+        window = np.sqrt(12) * self.spread
+        shares: Array = np.exp(-window / laws.c["together_steps"])
         shares[laws.c["prefill_first"] == 0] = 0.0
         return shares
 
     def _clump_s(self, laws: Laws, prompt_s: Array) -> Array:
         """What a prompt waits for others that came just before it, beyond evenly spread ones."""
-        others: Array = self._clump_share * (np.sqrt(self.users) - 1)
+        users = np.minimum(self.users, self.most_running(laws.c))
+        others: Array = self._clump_share * (np.sqrt(users) - 1)
         return np.asarray(laws.c["clump_prompts"] * others * prompt_s)
 
     def _request_s(self, laws: Laws) -> Array:
@@ -222,7 +242,7 @@ class ClosedLoops:
         return np.asarray(steps * each_s)
 
     def _ttft_s(self, laws: Laws, running: Array, tau_s: Array) -> Array:
-        users = np.minimum(self.users, self.most_running)
+        users = np.minimum(self.users, self.most_running(laws.c))
         burst_s, burst_steps = self._burst(laws, users, tau_s)
         later = np.maximum(0.0, self.generations - 1)
         total = burst_s + laws.c["warm_up_s"]
@@ -239,7 +259,7 @@ class ClosedLoops:
             full_s = self._mixed_s(laws, taken, running)
             queue = np.maximum(0.0, users - window * taken) / 2  # in its mean, prompts ahead
             apart_s = ttft_s + queue / taken * full_s
-            mean_s = in_step * burst_s + (1 - in_step) * apart_s + clump_s
+            mean_s = in_step * burst_s + (1 - in_step) * (apart_s + clump_s)
             total = total + later * (high - low) * mean_s
         return np.asarray(total / self.generations)
 
@@ -249,5 +269,5 @@ class ClosedLoops:
         steps = users / taken
         beside = users / 2 * (1 - 1 / steps)  # those that already decode, on average
         step_s = self._mixed_s(laws, taken, beside)
-        intake_s = laws.c["intake_s"] * self.users / 2
+        intake_s = laws.c["intake_s"] * users / 2
         return self._request_s(laws) + intake_s + step_s * (steps + 1) / 2, steps

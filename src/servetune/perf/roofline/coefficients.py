@@ -51,13 +51,18 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         sequence_s: The part of that which grows with each running sequence [2-20 us].
         host_layer_s: Launching one layer's kernels from the host where no captured
             graph covers the step [0.1-0.3 ms]; a step takes at least that long.
-        captured_tokens: Largest step that captured graphs cover (vLLM: 512 tokens).
+        host_experts_s: What an expert layer adds to that: routing and grouped products are
+            many small kernels [0-1.5 ms].
+        captured_tokens: Largest step that captured graphs cover (vLLM: 512 tokens), those
+            counted once that are drafted for one sequence.
         sampling_bytes_per_logit: Traffic of turning one logit into its share of a token:
             bf16 in, float32 copy, two reads.
         request_s: From a request's arrival at the server to the scheduler's queue:
             HTTP, tokenizer, one hop between processes [2-20 ms].
         prompt_token_s: The part of that which grows with the prompt, per token.
         prompt_s: Host work of a step for each prompt that it finishes [0-3 ms].
+        draft_sequence_s: Host work of a step for each sequence whose drafted tokens it verifies
+            [10-200 us]; such a step often waits for the host, which others overlap.
         warm_up_s: What the first requests of a run wait for once: kernels compiled or tuned
             on first use. Only a run that begins cold pays it (`closed_loop`).
 
@@ -88,13 +93,14 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         prefill_first: One where the engine computes all waiting prompts before it goes on
             decoding (SGLang without mixed chunks), else zero.
         together_steps: Such an engine keeps users in step: their prompts come together in
-            a share exp(-decode steps / together_steps) of generations.
+            a share exp(-w / together_steps) of generations, w the steps over which users who
+            began together end (sqrt(12) of the answers' standard deviation).
         prompts_apart: One where prompts are computed in steps of their own and nothing decodes
             beside them (text-generation-inference), else zero.
         admission_steps: Steps of decoding between two steps that take in prompts, where an
             engine counts them; zero where it does not.
         whole_answers: One where the engine admits a request only when its whole answer has
-            room in the cache (text-generation-inference), else zero.
+            room in the cache (text-generation-inference, TensorRT-LLM), else zero.
         device_factor: Over all time on the device; one engine's kernels against another's.
     """
 
@@ -115,11 +121,13 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     step_s: float = 1.0e-3
     sequence_s: float = 5e-6
     host_layer_s: float = 150e-6
+    host_experts_s: float = 600e-6
     captured_tokens: int = 512
     sampling_bytes_per_logit: float = 14.0
     request_s: float = 5e-3
     prompt_token_s: float = 1e-6
     prompt_s: float = 0.3e-3
+    draft_sequence_s: float = 20e-6
     warm_up_s: float = 0.3
     gemm_compute_fraction_4bit: float = 0.40
     experts_compute_share: float = 1.0
@@ -133,7 +141,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     clump_prompts: float = 0.2
     intake_s: float = 2e-3
     prefill_first: float = 0.0
-    together_steps: float = 1000.0
+    together_steps: float = 220.0
     prompts_apart: float = 0.0
     admission_steps: float = 0.0
     whole_answers: float = 0.0
@@ -219,6 +227,7 @@ _CPU = Coefficients(
     step_s=8e-3,
     sequence_s=0.4e-3,
     host_layer_s=0.0,
+    host_experts_s=0.0,
     request_s=15e-3,
     prompt_token_s=0.0,
     prompt_s=0.0,
@@ -270,7 +279,9 @@ def table_for(device: Device, engine: str = "vllm") -> Coefficients:
     table = COEFFICIENTS[architecture_of(device)]
     if engine == "tgi":
         return _tgi(table)
-    return _prefill_first(table) if engine in _PREFILL_FIRST else table
+    if engine in _PREFILL_FIRST:
+        return _prefill_first(table)
+    return _whole_answers(table) if engine in _WHOLE_ANSWERS else table
 
 
 def architecture_of(device: Device) -> str:
@@ -298,6 +309,7 @@ def _tgi(table: Coefficients) -> Coefficients:
         admission_steps=20.0,
         whole_answers=1.0,
         prompt_s=0.0,
+        host_experts_s=0.0,
         **TGI_FIT,
     )
 
@@ -309,3 +321,13 @@ _PREFILL_FIRST = ("sglang",)
 @functools.cache
 def _prefill_first(table: Coefficients) -> Coefficients:
     return msgspec.structs.replace(table, prefill_first=1.0)
+
+
+#: Engines that never put a sequence back: TensorRT-LLM's scheduler policy is
+#: GUARANTEED_NO_EVICT unless told otherwise (its documentation of `CapacitySchedulerPolicy`).
+_WHOLE_ANSWERS = ("trtllm",)
+
+
+@functools.cache
+def _whole_answers(table: Coefficients) -> Coefficients:
+    return msgspec.structs.replace(table, whole_answers=1.0)

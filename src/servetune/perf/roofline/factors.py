@@ -83,6 +83,8 @@ KNOBS: Mapping[str, Knob] = MappingProxyType(
         "step_s": Knob(fields=("step_s",), all_sd=0.5, engine_sd=0.4),
         "sequence_s": Knob(fields=("sequence_s",), all_sd=0.7, engine_sd=0.5),
         "prompt_s": Knob(fields=("prompt_s",), all_sd=0.7, engine_sd=0.5),
+        "host_experts_s": Knob(fields=("host_experts_s",), all_sd=1.0, engine_sd=0.7),
+        "draft_sequence_s": Knob(fields=("draft_sequence_s",), all_sd=0.7, engine_sd=0.7),
         "warm_up_s": Knob(fields=("warm_up_s",), all_sd=0.7, engine_sd=0.7),
         "clump": Knob(fields=("clump_prompts",), all_sd=0.5, engine_sd=0.7),
         "intake_s": Knob(fields=("intake_s",), all_sd=1.0, engine_sd=0.7),

@@ -112,6 +112,7 @@ class Laws:
             + (attention["count"] * attention["indexing"]).sum(axis=1) * c["index_s"]
             + stack.experts["count"].sum(axis=1) * c["experts_s"]
         )
+        self._expert_layers = stack.experts["count"].sum(axis=1)
         fabric = flat["fabric"] > 0
         latency = np.where(fabric, c["agreement_latency_factor"], 1.0)
         rate = np.where(fabric, c["agreement_rate_factor"], 1.0)
@@ -141,9 +142,12 @@ class Laws:
         pairs += (c["attention_extra_pairs_per_token"] * prefill_tokens)[:, None]
         keys = np.minimum(decode_context_tokens[:, None], decode_sequences[:, None] * window)
         device_s += (self._pair_s * pairs).sum(axis=1) + (self._key_s * keys).sum(axis=1)
-        captured = (flat["graphs"] > 0) & (tokens <= c["captured_tokens"])
-        floor_s = np.where(captured, 0.0, c["host_layer_s"] * flat["layers"])
+        captured = flat["graphs"] > 0
+        captured &= prefill_tokens + decode_sequences <= c["captured_tokens"]
+        launched_s = c["host_layer_s"] * flat["layers"] + c["host_experts_s"] * self._expert_layers
+        floor_s = np.where(captured, 0.0, launched_s)
         host_s = c["step_s"] + c["sequence_s"] * sequences + c["prompt_s"] * prefill_sequences
+        host_s += c["draft_sequence_s"] * decode_sequences * (flat["tokens_each"] > 1)
         return np.asarray(host_s + np.maximum(c["device_factor"] * device_s, floor_s))
 
     def _drafting_s(self, sequences: Array) -> Array:

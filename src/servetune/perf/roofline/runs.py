@@ -40,6 +40,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         engine: Whose kernels and overheads; the plan's engine where `None`. It may be one
             that no plan can name yet, such as `trtllm`.
+        held_steps: Decode steps that the engine holds a waiting prompt back for, in the mean:
+            it asks for new requests every so many steps, or waits for company.
     """
 
     shape: NetworkShape
@@ -49,6 +51,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     request_count: int
     engine: str | None = None
+    held_steps: float = 0.0
 
 
 class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +127,7 @@ def closed_loops(runs: Sequence[Run]) -> tuple[ClosedLoops, list[str | None]]:
         [moments[run.lengths] for run in runs],
         [run.concurrency for run in runs],
         [run.request_count for run in runs],
+        held_steps=[run.held_steps for run in runs],
     )
     return side_by_side, misfits
 

@@ -102,6 +102,7 @@ class StepLaw:
         self._graphs = not plan.enforce_eager
         self.tokens_each = 1 + (plan.draft_tokens or 0)
         self._drafted = drafts_on_device(plan)
+        self._verified_s = coefficients.draft_sequence_s if plan.draft_tokens else 0.0
         self._dense: dict[tuple[float, float], float] = {}
 
     def __call__(self, step: Step) -> float:
@@ -143,7 +144,10 @@ class StepLaw:
         return (
             self._host_s(prefill_sequences + decode_sequences)
             + c.prompt_s * prefill_sequences
-            + max(c.device_factor * device_s, self._launch_floor_s(tokens))
+            + self._verified_s * decode_sequences
+            + max(
+                c.device_factor * device_s, self._launch_floor_s(prefill_tokens + decode_sequences)
+            )
         )
 
     def decode_run_s(self, sequences: int, context_tokens: float, steps: int) -> FloatArray:
@@ -175,9 +179,10 @@ class StepLaw:
                 device_s += key_s * contexts
             else:
                 device_s += key_s * np.minimum(contexts, sequences * op.window)
-        floor_s = self._launch_floor_s(tokens)
+        floor_s = self._launch_floor_s(sequences)
         device_s *= self.coefficients.device_factor
-        run_s: FloatArray = self._host_s(sequences) + np.maximum(device_s, floor_s)
+        host_s = self._host_s(sequences) + self._verified_s * sequences
+        run_s: FloatArray = host_s + np.maximum(device_s, floor_s)
         return run_s
 
     def agreement_s(self, step: Step) -> float:
@@ -223,10 +228,12 @@ class StepLaw:
     def _host_s(self, sequences: float) -> float:
         return self.coefficients.step_s + self.coefficients.sequence_s * sequences
 
-    def _launch_floor_s(self, tokens: float) -> float:
-        if self._graphs and tokens <= self.coefficients.captured_tokens:
+    def _launch_floor_s(self, sequences: float) -> float:
+        if self._graphs and sequences <= self.coefficients.captured_tokens:
             return 0.0
-        return self.coefficients.host_layer_s * self.ops.layer_count
+        c = self.coefficients
+        expert_layers = sum(op.count for op in self.ops.experts)
+        return c.host_layer_s * self.ops.layer_count + c.host_experts_s * expert_layers
 
     def _dense_seconds(self, tokens: float, logit_rows: float) -> float:
         """All that depends on counts of tokens and sequences alone."""

@@ -218,7 +218,7 @@ def _closed_loop_waits(
     prompts = c.clump_prompts * max(0.0, math.sqrt(users) - 1)
     prompts *= float(clump_share(answers.std() / answers.mean()))
     if c.prefill_first and answers.std() > 0:  # equal answers stay in step by themselves
-        prompts += math.exp(-(answers.mean() - 1) / c.together_steps) * users / 2
+        prompts += math.exp(-math.sqrt(12) * answers.std() / c.together_steps) * users / 2
     pairs = prompt_tokens * (prompt_tokens + 1) / 2
     return ClosedLoopWaits(
         warm_up_s=0.0 if workload.warmup_count else c.warm_up_s,
