@@ -79,7 +79,8 @@ def test_programs_compile_without_a_warning(bench, tmp_path, monkeypatch):
 def test_each_client_counts_what_was_sent(bench, name, shape, cores, tmp_path):
     client = client_named(bench, name)
     options = bench["shapes"].SHAPES[shape]
-    counted = bench["shapes"].counted(client, options, cores, tmp_path, load(bench))
+    words = bench["word_tokenizer"].word_tokenizer(tmp_path / "tokenizer")
+    counted = bench["shapes"].counted(client, options, cores, words, load(bench))
     assert counted == "exact"
 
 
