@@ -2,7 +2,7 @@ import itertools
 from bisect import bisect_left
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from servetune.traffic.http import Chunked, Malformed, Sized, UntilClosed, body_of, read_head
@@ -77,6 +77,7 @@ class TestChunked:
         assert (quick.ended_s, quick.overrun) == (slow.ended_s, slow.overrun)
 
     @given(raw=st.binary(max_size=60) | st.from_regex(rb"([0-9a-f+x_ -]{0,3}\r\n.{0,4}\r\n){0,4}"))
+    @example(raw=b"\r\n")
     def test_whatever_comes_the_two_ways_agree(self, raw):
         def told(way):
             try:

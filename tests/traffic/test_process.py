@@ -23,7 +23,7 @@ from servetune.loadgen.fetch import fetch_blocking
 from servetune.loadgen.run import Manner, run_load_blocking
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
-from servetune.traffic.asks import Columns
+from servetune.traffic.asks import Columns, LaidOut, lay_out
 from servetune.traffic.seen import Frames, Setup, Start, Stop, Users, frame
 from servetune.workload.arrivals import AllAtOnce, Constant
 from servetune.workload.lengths import Fixed
@@ -401,7 +401,9 @@ def children(pid):
     return found
 
 
-def crew_of(url, workload=FEW, *, on_turn=lambda _: None, on_seen=lambda _: None, processes=1):
+def crew_of(
+    url, workload=FEW, *, on_turn=lambda _: None, on_seen=lambda _: None, processes=1, asks=None
+):
     target = Target(base_url=url, model="fake")
     prompts = token_prompts(workload.requests(), 4096, 1)
     setup = Setup(
@@ -409,10 +411,10 @@ def crew_of(url, workload=FEW, *, on_turn=lambda _: None, on_seen=lambda _: None
         columns=Columns(begins=b"", due_s=b""), asks_fd=-1, queue_fd=-1, api="completions",
         closed=workload.closed_loop, timeout_s=20.0,
     )  # fmt: skip
-    asks = [
+    asks = asks or lay_out(
         ask_of(target, workload, request, prompt)
         for request, prompt in zip(workload.requests(), prompts, strict=True)
-    ]
+    )
     orders = Orders(setup=setup, users=workload.max_concurrency, processes=processes,
                     most_processes=processes)  # fmt: skip
     return Crew(orders, asks, on_start=lambda _: None, on_seen=on_seen, on_turn=on_turn)
@@ -432,17 +434,14 @@ class TestBreaking:
                 await asyncio.wait_for(asyncio.to_thread(crew.run), 20)
             assert all(map(gone, others))
 
-    async def test_a_process_that_breaks_is_told_with_its_last_words(self, monkeypatch):
+    async def test_a_process_that_breaks_is_told_with_its_last_words(self):
         async with running_server() as server:
             crew = crew_of(server.url)
             for member in crew._members:
                 member.tell(Setup(addresses=[], heads=[], columns=Columns(begins=b"", due_s=b""),
                                   asks_fd=-1, queue_fd=-1, api="no such dialect"))  # fmt: skip
-            monkeypatch.setattr(
-                crew_module, "write_asks", lambda _: (os.open("/", os.O_RDONLY), Columns(
-                    begins=np.array([0, 9], "q").tobytes(), due_s=b""), []),
-            )  # fmt: skip
-            broken = crew_of(server.url)
+            begins = Columns(begins=np.array([0, 9], "q").tobytes(), due_s=b"")
+            broken = crew_of(server.url, asks=LaidOut(os.open("/", os.O_RDONLY), begins, []))
             with pytest.raises(LoadError, match=r"load generator broke: \w+Error"):
                 await asyncio.wait_for(asyncio.to_thread(broken.run), 20)
             assert (await asyncio.to_thread(crew.run)).seen_count == 60

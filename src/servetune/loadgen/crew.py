@@ -14,13 +14,13 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import IO
 
 import msgspec
 
 from servetune.errors import LoadError
-from servetune.traffic.asks import Ask, write_asks
+from servetune.traffic.asks import LaidOut
 from servetune.traffic.seen import (
     Beat,
     Frames,
@@ -152,7 +152,7 @@ class Crew:
     def __init__(
         self,
         orders: Orders,
-        asks: Iterable[Ask],
+        asks: LaidOut,
         *,
         on_start: Callable[[float], None],
         on_seen: Callable[[Seen], None],
@@ -162,7 +162,7 @@ class Crew:
 
         Args:
             orders: For all of them.
-            asks: What is asked, in order.
+            asks: What is asked, in order; the caller closes it, after the run.
             on_start: Is told the time of the start on the monotonic clock.
             on_seen: Is told of every request that ended.
             on_turn: Runs about twenty times a second.
@@ -178,9 +178,9 @@ class Crew:
         self._owed_users: list[float] = []
         self.conducted = Conducted()
         self.lost = False
-        self._asks_fd, self._columns, firsts = write_asks(asks)
+        self._asks = asks
         self._queue_fd, self._feed_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._to_feed = memoryview(array("I", firsts).tobytes())
+        self._to_feed = memoryview(array("I", asks.firsts).tobytes())
         if self._to_feed.nbytes:
             self._selector.register(self._feed_fd, selectors.EVENT_WRITE, None)
         else:
@@ -228,22 +228,21 @@ class Crew:
             member.end()
         self._close_feed()
         self._selector.close()
-        for fd in (self._asks_fd, self._queue_fd):
-            if fd >= 0:
-                os.close(fd)
-        self._asks_fd = self._queue_fd = -1
+        if self._queue_fd >= 0:
+            os.close(self._queue_fd)
+        self._queue_fd = -1
 
     # processes
 
     def _add(self, users: int | None) -> _Member:
         setup = msgspec.structs.replace(
             self._orders.setup,
-            asks_fd=self._asks_fd,
+            asks_fd=self._asks.fd,
             queue_fd=self._queue_fd,
-            columns=self._columns,
+            columns=self._asks.columns,
             users=users,
         )
-        member = _Member((self._asks_fd, self._queue_fd), setup)
+        member = _Member((self._asks.fd, self._queue_fd), setup)
         assert member.process.stdout is not None
         self._selector.register(member.process.stdout, selectors.EVENT_READ, member)
         self._members.append(member)

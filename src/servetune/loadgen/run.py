@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal
 
@@ -29,7 +29,7 @@ from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.server_side import ServerMetrics, ServerSide
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
-from servetune.traffic.asks import Ask, Columns
+from servetune.traffic.asks import Ask, Columns, LaidOut, lay_out
 from servetune.traffic.seen import Seen, Setup
 from servetune.workload.arrivals import AllAtOnce
 from servetune.workload.prompts import Prompt, unlike
@@ -220,8 +220,9 @@ def run_load_blocking(
         raise InputError(f"{len(requests)} requests need as many prompts, got {len(prompts)}")
     watch = _Watch(on_progress, halt or threading.Event(), server_alive, judge)
     warmups = list(_warmups(requests, prompts, workload.warmup_count, warmup_prompts))
-    asks = _asks(targets[0], workload, requests, prompts)
+    laid_out = lay_out(_asks(targets[0], workload, requests, prompts))
     with _halt_on_interrupt(watch.halt), contextlib.ExitStack() as stack:
+        stack.callback(laid_out.close)
         sampler = None
         if scrape_every_s is not None:
             sampler = Sampler(
@@ -234,7 +235,7 @@ def run_load_blocking(
         if sampler is not None:
             sampler.wait_ready()
             sampler.ask_now()  # counters begin where the warm-up ended
-        result = _Run(targets, workload, requests, prompts, manner, watch).drive(asks)
+        result = _Run(targets, workload, requests, prompts, manner, watch).drive(laid_out)
         side = sampler.stop() if sampler is not None else None
     return _with_side(msgspec.structs.replace(result, warmup_failed_count=failed_count), side)
 
@@ -290,7 +291,7 @@ class _Run:
         self._aborted_reason: str | None = None
         self._ended_reason: str | None = None
 
-    def drive(self, asks: Iterable[Ask]) -> LoadResult:
+    def drive(self, asks: LaidOut) -> LoadResult:
         """Send everything, or as much as the watchers allow."""
         if self._watch.halt.is_set():
             self._interrupted = True
@@ -501,19 +502,21 @@ def _processes(manner: Manner) -> tuple[int, int]:
 
 def _asks(
     target: Target, workload: Workload, requests: Sequence[Request], prompts: Sequence[Prompt]
-) -> list[Ask]:
-    asks = [
-        ask_of(target, workload, request, prompt)
-        for request, prompt in zip(requests, prompts, strict=False)
-    ]
-    for index, request in enumerate(requests):
-        if request.follows is not None:
-            if asks[index].messages_at == (0, 0):
-                raise InputError(
-                    "only chat messages can carry a conversation on", hint="use the chat route"
-                )
-            asks[request.follows] = msgspec.structs.replace(asks[request.follows], next=index)
-    return asks
+) -> Iterator[Ask]:
+    """One after another, so that no body is kept but in the file that processes share."""
+    followers = {
+        request.follows: index
+        for index, request in enumerate(requests)
+        if request.follows is not None
+    }
+    for index, (request, prompt) in enumerate(zip(requests, prompts, strict=False)):
+        ask = ask_of(target, workload, request, prompt)
+        if request.follows is not None and ask.messages_at == (0, 0):
+            raise InputError(
+                "only chat messages can carry a conversation on", hint="use the chat route"
+            )
+        follower = followers.get(index)
+        yield ask if follower is None else msgspec.structs.replace(ask, next=follower)
 
 
 def _warmups(
@@ -552,7 +555,8 @@ def _warm_up(
     plainly = Manner(timeout_s=manner.timeout_s)
     quietly = _Watch(None, watch.halt, watch.server_alive, None)
     run = _Run(targets, one_by_one, requests, prompts, plainly, quietly)
-    records = run.drive(_asks(targets[0], one_by_one, requests, prompts)).records
+    with contextlib.closing(lay_out(_asks(targets[0], one_by_one, requests, prompts))) as asks:
+        records = run.drive(asks).records
     failures = [record for record in records if record.outcome != "ok"]
     if failures and len(failures) == len(records) and not watch.halt.is_set():
         raise _refusal(targets[0], failures[0])

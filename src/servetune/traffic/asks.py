@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["Ask", "Asks", "Columns", "write_asks"]
+__all__ = ["Ask", "Asks", "Columns", "LaidOut", "lay_out"]
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,12 +57,39 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     message_ends: bytes = b""
 
 
-def write_asks(asks: Iterable[Ask]) -> tuple[int, Columns, list[int]]:
-    """A file descriptor with all bodies, where they are in it, and the requests that wait for none.
+class LaidOut:
+    """All bodies in an anonymous file, until it is closed.
 
-    The descriptor is the caller's to close.
+    Attributes:
+        fd: Of the file.
+        columns: Where everything is in it.
+        firsts: Indices of the requests that wait for no answer.
     """
+
+    def __init__(self, fd: int, columns: Columns, firsts: list[int]) -> None:
+        self.fd = fd
+        self.columns = columns
+        self.firsts = firsts
+
+    def close(self) -> None:
+        """Let go of the file; processes that map it keep it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+
+def lay_out(asks: Iterable[Ask]) -> LaidOut:
+    """Write all bodies down; whatever cannot be made is raised, and nothing is left open."""
     fd = os.memfd_create("servetune-asks", os.MFD_CLOEXEC)
+    try:
+        columns, firsts = _written(fd, asks)
+    except BaseException:
+        os.close(fd)
+        raise
+    return LaidOut(fd, columns, firsts)
+
+
+def _written(fd: int, asks: Iterable[Ask]) -> tuple[Columns, list[int]]:
     begins, due_s, think_s = array("q", [0]), array("d"), array("d")
     nexts, message_begins, message_ends = array("q"), array("q"), array("q")
     firsts: list[int] = []
@@ -86,7 +113,7 @@ def write_asks(asks: Iterable[Ask]) -> tuple[int, Columns, list[int]]:
         message_begins=b"" if alone else message_begins.tobytes(),
         message_ends=b"" if alone else message_ends.tobytes(),
     )
-    return fd, columns, firsts
+    return columns, firsts
 
 
 class Asks:

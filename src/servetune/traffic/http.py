@@ -223,13 +223,14 @@ class Chunked:
     ) -> tuple[list[bytes], list[float]]:
         pieces = raw.split(b"\r\n")
         count = (len(pieces) - 1) // 2
-        sizes, chunks = pieces[0 : 2 * count : 2], pieces[1 : 2 * count : 2]
+        # One more than there are chunks, where the last chunk has only begun.
+        sizes, chunks = pieces[0 : len(pieces) - 1 : 2], pieces[1 : 2 * count : 2]
         if not all(sizes) or b"".join(sizes).translate(None, _HEX_DIGITS):
             return self._feed_slowly(raw, parts, times_s)
-        lengths = [int(size, 16) for size in sizes]
+        lengths = [int(size, 16) for size in sizes[:count]]
         if lengths != list(map(len, chunks)):
             return self._feed_slowly(raw, parts, times_s)
-        ends = list(accumulate(map(_whole_length, sizes, chunks)))
+        ends = list(accumulate(map(_whole_length, sizes, chunks)))  # as far as both go
         self._left = raw[ends[-1] :] if ends else raw
         arrived_s = _arrivals(ends, parts, times_s)
         if 0 in lengths:

@@ -33,7 +33,18 @@ _STARVED_S = 0.0005
 SENT_A_TURN = 32
 """Requests that leave in one go: what has come is read in between, however many are due."""
 
+MOST_LAGS = 32
+"""Turns of the loop that a beat tells of."""
+
 Clock = Callable[[], float]
+
+
+def _sample(lags_s: list[float]) -> array[float]:
+    """The longest turn and an even choice of the others: hours of all of them fill a memory."""
+    if len(lags_s) <= MOST_LAGS:
+        return array("d", lags_s)
+    step = -(-len(lags_s) // MOST_LAGS)
+    return array("d", [max(lags_s), *lags_s[::step]])
 
 
 class _Message(msgspec.Struct):
@@ -142,7 +153,7 @@ class Player:
             cpu_s=cpu_s,
             at_s=monotonic(),
             late_s=self._lates_s.tobytes(),
-            lag_s=array("d", reactor.lags_s).tobytes(),
+            lag_s=_sample(reactor.lags_s).tobytes(),
             let_go_s=self._let_go_s,
         )
         self._seen, self._skipped, self._let_go_s, self._lost = [], [], [], False
