@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from servetune.errors import InputError, LoadError, ServerRefused
-from servetune.loadgen.run import run_load, run_load_blocking
+from servetune.loadgen.run import Manner, run_load, run_load_blocking
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
 from servetune.workload.arrivals import Constant, Poisson
@@ -75,6 +75,19 @@ class TestClosedLoop:
         for before, after in zip(result.records, others, strict=False):
             assert after.due_s == pytest.approx(before.end_s, abs=1e-9)
         assert all(record.due_s <= record.sent_s for record in result.records)
+
+    async def test_each_users_connection_is_opened_before_the_clock_starts(self):
+        async with running_server(Behaviour(ttft_s=0.004)) as server:
+            result = await load(server.url)
+            cold = await load(server.url, manner=Manner(open_ahead=False))
+        for loaded in (result, cold):
+            first = [record for record in loaded.records if record.connect_s is not None]
+            assert len(first) == loaded.instrument.connections_opened == 5
+            assert loaded.instrument.connections_reused == 35
+        ahead_s = [r.sent_s - r.due_s for r in result.records if r.connect_s is not None]
+        later = [r for r in cold.records if r.connect_s is not None]
+        assert all(record.sent_s - record.due_s >= record.connect_s for record in later)
+        assert min(ahead_s) >= 0
 
     async def test_without_a_limit_all_are_due_and_sent_at_the_start(self):
         burst = msgspec.structs.replace(CLOSED, max_concurrency=None)

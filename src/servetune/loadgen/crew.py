@@ -56,6 +56,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         users: Requests in flight at most, all processes together; `None` for no limit.
         processes: To start with.
+        open_ahead: Whether each user's connection is opened before the clock starts.
         most_processes: That may be added when the others are busy.
     """
 
@@ -63,6 +64,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     users: int | None
     processes: int = 1
     most_processes: int = 1
+    open_ahead: bool = True
 
 
 class Conducted(msgspec.Struct, kw_only=True):
@@ -241,6 +243,7 @@ class Crew:
             queue_fd=self._queue_fd,
             columns=self._asks.columns,
             users=users,
+            ahead=users or 0 if self._orders.open_ahead else 0,
         )
         member = _Member((self._asks.fd, self._queue_fd), setup)
         assert member.process.stdout is not None

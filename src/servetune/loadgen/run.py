@@ -114,6 +114,8 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
         failures_limit: Failures one after another that end the run; `None` for no limit.
         failed_fraction_limit: Share of failures among the last hundred that ends it.
         keep_texts: How many answers come with their words, from the first request on.
+        open_ahead: Whether each user's connection is opened before the clock starts; otherwise
+            connecting is part of the first latencies.
         run_id: Name of the run for the `traceparent` that requests carry; empty for none.
     """
 
@@ -127,6 +129,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     failed_fraction_limit: float | None = None
     keep_texts: int = 0
     run_id: str = ""
+    open_ahead: bool = True
 
 
 async def run_load(
@@ -342,6 +345,7 @@ class _Run:
                 keep_text_below=manner.keep_texts,
             ),
             users=workload.max_concurrency,
+            open_ahead=manner.open_ahead,
             processes=first,
             most_processes=most,
         )

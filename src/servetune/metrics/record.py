@@ -36,7 +36,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens: As the server's usage says; the number of pieces where it is silent.
         end_s: When the answer was complete, or the failure was noticed.
         detail: For a failure, what was seen.
-        connect_s: Time spent connecting, TLS included; `None` on a connection that was kept.
+        connect_s: Time spent connecting, TLS included, whether before the request was due or
+            after; `None` on a connection that had carried one before.
         counted_output_tokens: Our own tokenizer's count of the answer; `None` where it was
             not counted.
         session: Which conversation it belongs to; `None` for a request by itself.

@@ -25,6 +25,8 @@ from servetune.traffic.wire import monotonic
 
 BEAT_S = 0.05
 PIPE_BYTES = 1 << 20
+AHEAD_S = 2.0
+"""For connections to open before the clock starts; those that take longer are opened later."""
 
 
 class Process:
@@ -37,6 +39,7 @@ class Process:
         self._reactor.prepare()
         self._asks = Asks(setup.asks_fd, setup.columns)
         self._player = Player(setup, self._reactor, self._asks)
+        self._setup = setup
         self._frames = frames
         self._unsent = bytearray()
         self._decode = msgspec.msgpack.Decoder(Order).decode
@@ -45,6 +48,7 @@ class Process:
         """Play until there is nothing left, and say so."""
         os.set_blocking(0, False)
         os.set_blocking(1, False)
+        self._open_ahead()
         self._reactor.watch(0, self._listen)
         for order in orders:
             self._obey(order)
@@ -55,6 +59,15 @@ class Process:
         gc.disable()
         self._reactor.run()
         self._tell_last()
+
+    def _open_ahead(self) -> None:
+        """Connections for the first requests: a burst of them is not one of connecting."""
+        setup = self._setup
+        targets = len(setup.addresses)
+        count = min(setup.ahead, len(self._asks))
+        for target in range(targets):
+            self._reactor.open_ahead(target, -(-(count - target) // targets))
+        self._reactor.wait_open(AHEAD_S)
 
     def _listen(self) -> None:
         data = os.read(0, PIPE_BYTES)

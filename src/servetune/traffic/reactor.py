@@ -63,6 +63,8 @@ class Reactor:
         self._timers: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = itertools.count()
         self._over = False
+        self._opening_count = 0
+        self._waits = False
         self.offset_s = monotonic() - time.time()
         self._read_both_s = max(_READ_BOTH_S, 2 * _fastest_reading_s())
         for _ in range(100):
@@ -89,6 +91,27 @@ class Reactor:
             if address.scheme == "https":
                 self._context(target)
 
+    def open_ahead(self, target: int, count: int) -> None:
+        """Open connections that calls will find; those that fail are the calls' to notice."""
+        resolved = self._resolve(target)
+        if isinstance(resolved, str):
+            return
+        for _ in range(count):
+            self._opening_count += 1
+            self._wire(target, resolved).open_ahead()
+
+    def wait_open(self, limit_s: float) -> None:
+        """Turn until what was opened ahead is open, or has failed, or time is up."""
+        if self._opening_count:
+            self.at(monotonic() + limit_s, self._stop_waiting)
+            self._waits = True
+            self.run()
+            self._over = self._waits = False
+
+    def _stop_waiting(self) -> None:
+        if self._waits:
+            self.stop()
+
     def exchange(self, call: Call) -> None:
         """Send a call; its `on_done` runs when it is settled, one way or another."""
         self._calls[call] = None
@@ -97,8 +120,9 @@ class Reactor:
         idle = self._idle[call.target]
         if idle:
             wire = idle.pop()
-            self.reused_count += 1
-            call.reused = True
+            call.connect_s, wire.connect_s = wire.connect_s, None
+            call.reused = call.connect_s is None
+            self.reused_count += call.reused
             wire.start(call)
         else:
             self._connect(call)
@@ -204,6 +228,14 @@ class Reactor:
         """See `wire.Hub`."""
         self._idle[wire.target].append(wire)
 
+    def opened_ahead(self, wire: Wire | None) -> None:
+        """See `wire.Hub`."""
+        self._opening_count -= 1
+        if wire is not None:
+            self.idle(wire)
+        if not self._opening_count and self._waits:
+            self.stop()
+
     def again(self, call: Call) -> None:
         """See `wire.Hub`."""
         self.retried_count += 1
@@ -230,8 +262,12 @@ class Reactor:
                 call.sent_s = monotonic()
             self.ended(call, "refused", monotonic(), f"cannot connect to {address}: {resolved}")
             return
-        tls = self._context(call.target) if address.scheme == "https" else None
-        Wire(self, call.target, address, resolved, tls).connect(call)
+        self._wire(call.target, resolved).connect(call)
+
+    def _wire(self, target: int, resolved: list[tuple[int, tuple[object, ...]]]) -> Wire:
+        address = self._addresses[target]
+        tls = self._context(target) if address.scheme == "https" else None
+        return Wire(self, target, address, resolved, tls)
 
     def _resolve(self, target: int) -> list[tuple[int, tuple[object, ...]]] | str:
         """Where an address is, or why it is nowhere.

@@ -30,6 +30,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
         closed: Whether the next request waits for an answer rather than for a time.
         users: Requests in flight at most, in this process; `None` for no limit. A process that
             is to take over users of another starts with none.
+        ahead: Connections that are opened before the clock starts.
         timeout_s: Limit of each request.
         routing: `round_robin` or `least_outstanding`, over several addresses.
         trace: Name of the run for `traceparent` headers; empty for none.
@@ -46,6 +47,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     streamed: bool = True
     closed: bool = True
     users: int | None = None
+    ahead: int = 0
     timeout_s: float = 600.0
     routing: str = "round_robin"
     trace: str = ""

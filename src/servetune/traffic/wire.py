@@ -144,6 +144,7 @@ class Hub(Protocol):
     def forget(self, wire: Wire) -> None: ...
     def idle(self, wire: Wire) -> None: ...
     def again(self, call: Call) -> None: ...
+    def opened_ahead(self, wire: Wire | None) -> None: ...
     def ended(self, call: Call, outcome: str, at_s: float, detail: str = "") -> None: ...
 
 
@@ -152,6 +153,7 @@ class Wire:
 
     __slots__ = (
         "_addresses",
+        "_ahead",
         "_body",
         "_call",
         "_connecting_s",
@@ -168,6 +170,7 @@ class Wire:
         "_times_s",
         "_tls",
         "address",
+        "connect_s",
         "fd",
         "ready",
         "target",
@@ -187,6 +190,8 @@ class Wire:
         self._addresses = list(resolved)
         self._tls = tls
         self._call: Call | None = None
+        self._ahead = False
+        self.connect_s: float | None = None  # of a connection that has carried nothing yet
         self._sock: socket.socket | None = None
         self._connecting_s = 0.0
         self._out: memoryview | None = None
@@ -209,6 +214,12 @@ class Wire:
         """Open the connection for a call."""
         self._call = call
         call.wire = self
+        self._connecting_s = monotonic()
+        self._connect_next("no address")
+
+    def open_ahead(self) -> None:
+        """Open the connection before there is a call for it."""
+        self._ahead = True
         self._connecting_s = monotonic()
         self._connect_next("no address")
 
@@ -237,6 +248,9 @@ class Wire:
     def _refuse(self, why: str) -> None:
         call = self._call
         self._close()
+        if self._ahead:
+            self._ahead = False
+            self._hub.opened_ahead(None)
         if call is None:
             return
         words = f"cannot connect to {self.address}: {why}"
@@ -294,10 +308,18 @@ class Wire:
         self._recvmsg = self._sock.recvmsg
         self._hub.opened_count += 1
         call = self._call
+        connect_s = monotonic() - self._connecting_s
+        if self._ahead:
+            self._ahead = False
+            self.connect_s = connect_s
+            self.ready = self._on_idle
+            self._hub.modify(self, _IN)
+            self._hub.opened_ahead(self)
+            return
         if call is None:  # settled while connecting
             self._close()
             return
-        call.connect_s = monotonic() - self._connecting_s
+        call.connect_s = connect_s
         self.start(call)
 
     # sending
