@@ -347,9 +347,41 @@ class Player:
     # answers
 
     def _done(self, call: Call) -> None:
+        """A request ended. Whoever waited for it goes first, the account of it is made after."""
+        following = self._asks.next(call.index)
+        end_s = call.answer.end_s(call.outcome, call.end_s)
+        self._open_count -= 1
+        if following < 0:
+            self._go_on(end_s)
+        history = self._histories.pop(call.index, b"")
+        outcome = self._account(call)
+        if following < 0:
+            return
+        if outcome != "ok":
+            self._skip(following)
+            self._go_on(end_s)
+        elif not self._stopping:
+            self._carry_on(call, following, history)
+            if not self._setup.closed:
+                self._slot_free()
+            self._think(following, end_s + self._asks.think_s(following))
+        else:
+            self._go_on(end_s)
+
+    def _go_on(self, end_s: float) -> None:
+        """The place that a request had is free."""
+        if not self._setup.closed:
+            self._slot_free()
+        elif self._users is None:
+            self._active_users -= 1
+            self._check_over()
+        else:
+            self._user_free(end_s)
+
+    def _account(self, call: Call) -> str:
+        """Keep what was seen for the next beat; the outcome."""
         answer = call.answer
         outcome, status, detail = answer.settle(call.outcome, call.status, call.detail, call.end_s)
-        end_s = answer.end_s(call.outcome, call.end_s)
         times_s, counts, output_tokens = answer.packed()
         kept = call.index < self._setup.keep_text_below
         assert call.sent_s is not None
@@ -358,7 +390,7 @@ class Player:
                 call.index,
                 call.due_s,
                 call.sent_s,
-                end_s,
+                answer.end_s(call.outcome, call.end_s),
                 times_s,
                 counts,
                 answer.prompt_tokens,
@@ -371,26 +403,9 @@ class Player:
                 "".join(answer.texts) if kept else None,
             )
         )
-        self._open_count -= 1
-        history = self._histories.pop(call.index, b"")
         if outcome in {"refused", "disconnected"}:
             self._lost = True
-        following = self._asks.next(call.index)
-        if outcome != "ok":
-            self._skip(following)
-            following = -1
-        if following >= 0 and not self._stopping:
-            self._carry_on(call, following, history)
-            if not self._setup.closed:
-                self._slot_free()
-            self._think(following, end_s + self._asks.think_s(following))
-        elif self._setup.closed and self._users is None:
-            self._active_users -= 1
-            self._check_over()
-        elif self._setup.closed:
-            self._user_free(end_s)
-        else:
-            self._slot_free()
+        return outcome
 
     def _skip(self, following: int) -> None:
         """A conversation that broke off: none of its further turns will be due."""
