@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from servetune.cli import options
 from servetune.cli.main import INTERRUPTED
-from servetune.cli.output import print_json
+from servetune.cli.output import echo, print_json
+
+if TYPE_CHECKING:
+    from servetune.errors import ServerRefused
+    from servetune.trials import Bench, Benched
 
 __all__ = ["bench"]
 
@@ -19,6 +23,8 @@ APIS = ("completions", "chat", "responses", "embeddings", "tgi", "sglang")
 DEFAULT_INPUT_TOKENS = "550"
 DEFAULT_OUTPUT_TOKENS = "150"
 DEFAULT_REQUESTS = 100
+#: Statuses that may mean a route that is not there, or a model that is not.
+NO_SUCH_ROUTE = (404, 405, 501)
 
 
 Command = Callable[..., Any]
@@ -172,9 +178,7 @@ def bench(**said: Any) -> int:
     servetune bench URL1 URL2 --routing least_outstanding --until "ttft:p99±5%"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     from servetune.cli.bench_inputs import asked_of, dry_run_text
-    from servetune.cli.bench_outputs import Live, export, require_free, write_outputs
-    from servetune.report import bench_table, console
-    from servetune.trials import bench as run_bench
+    from servetune.cli.bench_outputs import export, require_free, write_outputs
 
     if said["out_dir"] is not None:
         require_free(said["out_dir"])
@@ -182,8 +186,9 @@ def bench(**said: Any) -> int:
     if said["dry_run"]:
         print(dry_run_text(asked))
         return 0
-    with Live(enabled=not said["quiet"] and not said["as_json"], total=len(asked.prompts)) as live:
-        benched = run_bench(asked, on_progress=live.show)
+    asked, benched = _run(asked, said)
+    from servetune.report import bench_table, console
+
     record = benched.record
     if said["as_json"]:
         print_json(record)
@@ -198,3 +203,42 @@ def bench(**said: Any) -> int:
     if record.status != "ok" or benched.result.aborted_reason:
         return 3
     return 0
+
+
+def _run(asked: Bench, said: dict[str, Any]) -> tuple[Bench, Benched]:
+    """The run, on the chat route where nobody named one and the server has no other.
+
+    What was asked in the end comes back with what came of it.
+    """
+    from servetune.cli.bench_inputs import asked_of
+    from servetune.cli.bench_outputs import Live
+    from servetune.errors import ServerRefused, ServetuneError
+    from servetune.trials import bench as run_bench
+
+    shown = not said["quiet"] and not said["as_json"]
+
+    def run(asked: Bench) -> Benched:
+        with Live(enabled=shown, total=len(asked.prompts)) as live:
+            return run_bench(asked, on_progress=live.show)
+
+    try:
+        return asked, run(asked)
+    except ServerRefused as refusal:
+        if refusal.status not in NO_SUCH_ROUTE:
+            raise
+        if said["api"] is None and said["trace"] is None and asked.workload.api == "completions":
+            try:
+                chat = asked_of({**said, "api": "chat"})
+                benched = run(chat)
+            except ServetuneError:  # it is something else, such as the model's name
+                pass
+            else:
+                echo("note: the server has no /v1/completions, /v1/chat/completions was asked")
+                return chat, benched
+        raise _with_routes(refusal) from None
+
+
+def _with_routes(refusal: ServerRefused) -> ServerRefused:
+    routes = "--api says which route is asked (chat, completions, ...)"
+    refusal.hint = f"{refusal.hint}; {routes}" if refusal.hint else routes
+    return refusal

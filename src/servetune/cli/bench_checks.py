@@ -76,8 +76,8 @@ def require_agreement(said: Said) -> None:
         if _given(said, name) and not any(_given(said, other) for other in needed):
             others = " or ".join(option_of(other) for other in needed)
             raise InputError(f"{option_of(name)} has no meaning without {others}", hint=hint)
-    for name, claim, others, hint in _SAYS_ALL:
-        for other in others:
+    for name, claim, rivals, hint in _SAYS_ALL:
+        for other in rivals:
             if _given(said, name) and _given(said, other):
                 raise InputError(
                     f"{claim}: {option_of(name)} and {option_of(other)} contradict each other",
