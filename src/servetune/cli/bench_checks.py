@@ -63,6 +63,8 @@ _SAYS_ALL: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 
 def option_of(name: str) -> str:
     """An option as a user writes it: `--grace` of `grace_s`."""
+    if name == "think_s":
+        return "--think-time"
     return "--" + name.removesuffix("_s").replace("_", "-")
 
 

@@ -99,7 +99,7 @@ def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
     said = (
         f"{instrument.stamped_by}'s clock"
         + (f", {format_seconds(stamp_s)} late (p99)" if stamp_s else "")
-        + f"; requests left {format_seconds(late_s)} late (p99), {late_fraction:.1%} of "
+        + f"; sent {format_seconds(late_s)} late (p99), {late_fraction:.1%} of "
         f"median {first_name}"
     )
     if instrument.busy_fraction > BUSY_FRACTION:

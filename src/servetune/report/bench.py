@@ -177,7 +177,7 @@ def _steady(results: Mapping[str, Any]) -> Iterator[str]:
         for name in ("ttft", "tpot")
         if steady.get(f"mean_{name}_ms")
     ]
-    figures = ", ".join([f"{format_rate(rate)} tokens/s out"] * bool(rate) + means)
+    figures = ", ".join([f"{format_rate(rate)} tokens/s"] * bool(rate) + means)
     yield (
         f"steady from {steady['start_s']:.1f} s to {steady['end_s']:.1f} s"
         + (f": {figures}" if figures else "")
