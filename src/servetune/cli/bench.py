@@ -187,6 +187,7 @@ def bench(**said: Any) -> int:
         print(dry_run_text(asked))
         return 0
     asked, benched = _run(asked, said)
+    from servetune.metrics import unmet
     from servetune.report import bench_table, console
 
     record = benched.record
@@ -202,7 +203,7 @@ def bench(**said: Any) -> int:
         return INTERRUPTED
     if record.status != "ok" or benched.result.aborted_reason:
         return 3
-    return 0
+    return 1 if asked.constraints and unmet(asked.constraints, record.results) else 0
 
 
 def _run(asked: Bench, said: dict[str, Any]) -> tuple[Bench, Benched]:

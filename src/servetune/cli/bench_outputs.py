@@ -65,7 +65,7 @@ def write_outputs(folder: Path, asked: Bench, benched: Benched) -> None:
             written.append(parquet)
         else:
             echo("note: no Parquet without pyarrow: pip install 'servetune[parquet]'")
-        timeline = timeline_of(records, sent_s, _kv_use(benched))
+        timeline = timeline_of(records, sent_s, _kv_use(benched), seen_by_client=True)
         write_artifacts(artifacts, [benched.record], asked.constraints, timeline=timeline)
         written += [artifacts.summary, artifacts.dashboard]
     if benched.result.side is not None and benched.result.side.series:

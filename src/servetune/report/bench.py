@@ -93,8 +93,8 @@ def _facts(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     )
     if results.get("concurrency") is not None:
         limit = results.get("max_concurrency")
-        most = f", {limit:,} at most" if limit else ""
-        yield "in flight", f"{results['concurrency']:,.3g} requests on average{most}"
+        most = f", {limit:,} of them sent at most" if limit else ""
+        yield "in system", f"{results['concurrency']:,.3g} requests on average{most}"
     wait = results.get("wait_before_send_ms") or {}
     if wait.get("mean") is not None:
         most = shown(wait["max"], "ms")
