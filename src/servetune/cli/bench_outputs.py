@@ -9,11 +9,9 @@ from typing import Any, Self
 
 import msgspec
 
-from servetune.cli.outcome import write_artifacts
 from servetune.cli.output import echo
 from servetune.errors import StoreError
 from servetune.loadgen import Progress, export_spans, otlp_endpoint
-from servetune.report import timeline_of
 from servetune.store import (
     Artifacts,
     Journal,
@@ -47,6 +45,10 @@ def require_free(folder: Path) -> None:
 
 def write_outputs(folder: Path, asked: Bench, benched: Benched) -> None:
     """Journal, summary, dashboard, and every request in as many forms as can be written."""
+    # Imported when the load is over: nothing of it is needed before the first request.
+    from servetune.cli.outcome import write_artifacts
+    from servetune.report import timeline_of
+
     folder.mkdir(parents=True, exist_ok=True)
     artifacts = Artifacts(folder, STEM)
     with Journal(artifacts.journal) as journal:
