@@ -47,6 +47,10 @@ class _ChatAlone(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.seen.append((self.path, dict(self.headers), body))
+        if self.server.repeats_key:
+            said = {"error": {"message": f"\x1b[31mnot {self.headers['Authorization']}\nmore"}}
+            self._reply(401, json.dumps(said).encode())
+            return
         if self.path != "/v1/chat/completions":
             self._reply(404, b'{"detail":"Not Found"}')
             return
@@ -69,9 +73,11 @@ class _ChatAlone(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def chat_alone():
-    """A server that has no route but chat; `seen` has what it was asked."""
+    """A server that has no route but chat; `seen` has what it was asked. With `repeats_key`
+    it refuses in words that have the key in them.
+    """
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _ChatAlone)
-    server.seen = []
+    server.seen, server.repeats_key = [], False
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

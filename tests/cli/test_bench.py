@@ -496,6 +496,25 @@ def test_a_key_goes_to_the_server_and_nowhere_else(chat_alone, tmp_path):
         assert key.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.parametrize("warmup", ["0", "1"])
+def test_a_server_that_repeats_the_key_tells_nobody(chat_alone, servetune, tmp_path, warmup):
+    chat_alone.repeats_key = True
+    done = servetune(
+        "bench", f"http://127.0.0.1:{chat_alone.server_port}", *SMALL, "-n", "3", "--api", "chat",
+        "--api-key-env", "BENCH_TEST_KEY", "--out", "out", "--warmup", warmup,
+        env={**os.environ, "BENCH_TEST_KEY": "sk-planted-9999"},
+    )  # fmt: skip
+    assert done.returncode == 3
+    printed = done.stdout + done.stderr
+    assert "not Bearer $BENCH_TEST_KEY more" in printed
+    assert "\x1b" not in printed
+    assert "sk-planted" not in printed
+    if warmup == "1":
+        assert "hint: name the environment variable" in printed
+    for path in tmp_path.rglob("bench.*"):
+        assert b"sk-planted" not in path.read_bytes(), path
+
+
 def test_trace_headers_name_one_run(chat_alone):
     url = f"http://127.0.0.1:{chat_alone.server_port}"
     run(url, *SMALL, "-n", 3, "--api", "chat", "--trace-headers", "--warmup", 0)
@@ -526,6 +545,25 @@ def test_interrupting_a_run_leaves_what_was_measured(fake, tmp_path):
     assert kept.results["interrupted"] is True
     assert 0 < kept.results["completed"] < 5000
     assert {path.suffix for path in (tmp_path / "out").iterdir()} >= {".jsonl", ".csv", ".html"}
+
+
+def test_interrupting_the_warm_up_leaves_a_record_of_nothing(fake, tmp_path):
+    server = fake(ttft_s=60)
+    process = subprocess.Popen(
+        [*COMMAND, server.url, *SMALL, "-n", "5", "--out", tmp_path / "out"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline_s = time.monotonic() + 30
+    while not server.running_count and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    printed, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "5 requests were not sent" in printed
+    assert read_journal(tmp_path / "out" / "bench.jsonl")[0].status == "failed"
 
 
 def test_a_simulated_server_is_said_to_be_one(servetune, tmp_path):

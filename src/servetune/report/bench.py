@@ -41,7 +41,8 @@ def bench_table(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Ren
     lines += [Text(_heading(record)), Text(), _fact_table(record), Text()]
     if results["completed"]:
         lines += [_latency_table(results), Text()]
-    lines += [Text(said) for said in (*_steady(results), *_failures(results), *_notes(results))]
+        lines += [Text(said) for said in _steady(results)]
+    lines += [Text(said) for said in (*_failures(results), *_notes(results))]
     lines += [Text(said, style="bold") for said in _verdicts(results)]
     lines += [Text(said) for said in _standing(record, constraints)]
     return Group(*lines)
@@ -55,7 +56,8 @@ def _simulated(results: Mapping[str, Any]) -> str:
 
 def _heading(record: TrialRecord) -> str:
     urls = ", ".join(record.metadata.get("urls", ()))
-    return f"{record.metadata.get('model_tag', '')} at {urls}"
+    model = str(record.metadata.get("model_tag", ""))  # its server may have named it anything
+    return f"{''.join(filter(str.isprintable, model))} at {urls}"
 
 
 # facts
@@ -91,7 +93,7 @@ def _facts(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "tokens",
         f"{results['total_input_tokens']:,} in, {results['total_output_tokens']:,} out",
     )
-    if results.get("concurrency") is not None:
+    if results["completed"] and results.get("concurrency") is not None:
         limit = results.get("max_concurrency")
         most = f", {limit:,} of them sent at most" if limit else ""
         yield "in system", f"{results['concurrency']:,.3g} requests on average{most}"
