@@ -44,14 +44,25 @@ def _group(*choices: Callable[[Command], Command]) -> Callable[[Command], Comman
 _TARGET = _group(
     click.argument("urls", nargs=-1, required=True, metavar="URL.."),
     click.option("--model", default=None, help="[default: the first that the server names]"),
-    click.option("--api", type=click.Choice(APIS), default=None, help="[default: completions]"),
+    click.option(
+        "--api",
+        type=click.Choice(APIS),
+        default=None,
+        help="[default: completions; chat where conversations are asked or there is nothing else]",
+    ),
     click.option(
         "--api-key-env",
         default=None,
         metavar="NAME",
         help="Environment variable that holds the API key.",
     ),
-    click.option("--cafile", type=click.Path(path_type=Path), default=None, metavar="FILE"),
+    click.option(
+        "--cafile",
+        type=click.Path(path_type=Path),
+        default=None,
+        metavar="FILE",
+        help="Certificates to trust instead of the system's.",
+    ),
     click.option(
         "--routing",
         type=click.Choice(("round_robin", "least_outstanding")),
@@ -84,12 +95,25 @@ _WORDS = _group(
         help=f"Likewise. [default: {DEFAULT_OUTPUT_TOKENS}]",
     ),
     click.option("--dataset", default=None, metavar="FILE", help="JSON(L), CSV, Parquet, hf:NAME."),
-    click.option("--prompt-column", default=None, metavar="NAME"),
-    click.option("--output-column", default=None, metavar="NAME"),
+    click.option("--prompt-column", default=None, metavar="NAME", help="[default: found by name]"),
+    click.option("--output-column", default=None, metavar="NAME", help="Answers, or their tokens."),
     click.option("--turns", default=None, metavar="LAW", help="Conversations of so many turns."),
     click.option("--turn-tokens", default=None, metavar="LAW", help="That each further turn adds."),
-    click.option("--think-time", "think_s", type=options.NOT_NEGATIVE, default=None, metavar="S"),
-    click.option("--shared-prefix", type=click.IntRange(min=1), default=None, metavar="TOKENS"),
+    click.option(
+        "--think-time",
+        "think_s",
+        type=options.NOT_NEGATIVE,
+        default=None,
+        metavar="S",
+        help="From an answer to the next question of its user.",
+    ),
+    click.option(
+        "--shared-prefix",
+        type=click.IntRange(min=1),
+        default=None,
+        metavar="TOKENS",
+        help="Of --input-tokens, what prompts begin with alike.",
+    ),
     click.option(
         "--prefixes",
         type=click.IntRange(min=1),
@@ -99,15 +123,46 @@ _WORDS = _group(
     ),
     click.option("--lora", multiple=True, metavar="NAME[=WEIGHT]", help="Adapters to spread over."),
     click.option("--tokenizer", default=None, metavar="FOLDER", help="[default: the model's]"),
-    click.option("--trace", type=click.Path(path_type=Path), default=None, metavar="FILE"),
-    click.option("--time-scale", type=options.POSITIVE, default=None, metavar="FACTOR"),
+    click.option(
+        "--trace",
+        type=click.Path(path_type=Path),
+        default=None,
+        metavar="FILE",
+        help="Replay requests: Mooncake JSONL, Azure or BurstGPT CSV, or what --out wrote.",
+    ),
+    click.option(
+        "--time-scale",
+        type=options.POSITIVE,
+        default=None,
+        metavar="FACTOR",
+        help="On the trace's times; 0.5 is twice the load.",
+    ),
     click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True),
 )
 
 _WHEN = _group(
-    click.option("--concurrency", "-c", type=click.IntRange(min=1), default=None),
-    click.option("--rate", type=options.POSITIVE, default=None, metavar="PER_S"),
-    click.option("--arrivals", default=None, metavar="LAW", help="See docs/guides/arrivals.md."),
+    click.option(
+        "--concurrency",
+        "-c",
+        type=click.IntRange(min=1),
+        default=None,
+        metavar="USERS",
+        help="Who each wait for their answer; with --rate or --trace the most in flight. "
+        "[default: 10 without --rate]",
+    ),
+    click.option(
+        "--rate",
+        type=options.POSITIVE,
+        default=None,
+        metavar="PER_S",
+        help="Requests per second, whether or not the server keeps up.",
+    ),
+    click.option(
+        "--arrivals",
+        default=None,
+        metavar="LAW",
+        help="poisson (the default with --rate), constant, or a law in full (docs/guides/arrivals.md).",
+    ),
     click.option(
         "--num-prompts",
         "--requests",
@@ -118,7 +173,14 @@ _WHEN = _group(
         metavar="COUNT",
         help=f"[default: {DEFAULT_REQUESTS}]",
     ),
-    click.option("--duration", "duration_s", type=options.POSITIVE, default=None, metavar="S"),
+    click.option(
+        "--duration",
+        "duration_s",
+        type=options.POSITIVE,
+        default=None,
+        metavar="S",
+        help="Nothing is sent after so long.",
+    ),
     click.option(
         "--grace",
         "grace_s",
@@ -128,12 +190,45 @@ _WHEN = _group(
         help="For what is in flight when --duration or --until ends the run. [default: 30]",
     ),
     click.option("--until", default=None, metavar="ttft:p99±5%", help="Stop when known so well."),
-    click.option("--warmup", type=click.IntRange(min=0), default=1, show_default=True),
-    click.option("--timeout", "timeout_s", type=options.POSITIVE, default=600.0, metavar="S"),
-    click.option("--max-failures", type=click.IntRange(min=1), default=None, metavar="IN_A_ROW"),
-    click.option("--max-error-rate", type=options.NOT_NEGATIVE, default=None, metavar="FRACTION"),
+    click.option(
+        "--warmup",
+        type=click.IntRange(min=0),
+        default=1,
+        show_default=True,
+        metavar="COUNT",
+        help="Requests before the load, unlike it in words, that are not counted.",
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=options.POSITIVE,
+        default=600.0,
+        show_default=True,
+        metavar="S",
+        help="Of each request.",
+    ),
+    click.option(
+        "--max-failures",
+        type=click.IntRange(min=1),
+        default=None,
+        metavar="COUNT",
+        help="End the run when so many fail one after another.",
+    ),
+    click.option(
+        "--max-error-rate",
+        type=options.NOT_NEGATIVE,
+        default=None,
+        metavar="FRACTION",
+        help="End it when more of the last hundred failed.",
+    ),
     click.option("--keep-saturated", is_flag=True, help="Go on though the queue grows."),
-    click.option("--processes", default="auto", show_default=True, metavar="N|auto"),
+    click.option(
+        "--processes",
+        default="auto",
+        show_default=True,
+        metavar="N|auto",
+        help="That send; auto adds one when those that run are busy.",
+    ),
 )
 
 _TELL = _group(
@@ -146,8 +241,18 @@ _TELL = _group(
         help="Also the figures as that tool defines and names them.",
     ),
     click.option("--strict-length", is_flag=True, help="An answer of another length is a failure."),
-    click.option("--scrape-every", "scrape_s", type=options.NOT_NEGATIVE, default=1.0, metavar="S"),
-    click.option("--dcgm", "dcgm_url", default=None, metavar="URL"),
+    click.option(
+        "--scrape-every",
+        "scrape_s",
+        type=options.NOT_NEGATIVE,
+        default=1.0,
+        show_default=True,
+        metavar="S",
+        help="Of the server's metrics and this machine; 0 for never.",
+    ),
+    click.option(
+        "--dcgm", "dcgm_url", default=None, metavar="URL", help="A DCGM exporter's metrics."
+    ),
     click.option("--trace-headers", is_flag=True, help="Send a W3C traceparent with each request."),
     click.option("--otel", "otel_endpoint", default=None, metavar="URL", help="Export spans."),
     click.option(
@@ -219,7 +324,7 @@ def _run(asked: Bench, said: dict[str, Any]) -> tuple[Bench, Benched]:
     shown = not said["quiet"] and not said["as_json"]
 
     def run(asked: Bench) -> Benched:
-        with Live(enabled=shown, total=len(asked.prompts)) as live:
+        with Live(asked, enabled=shown) as live:
             return run_bench(asked, on_progress=live.show)
 
     try:

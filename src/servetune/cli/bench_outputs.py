@@ -106,11 +106,11 @@ def _kv_use(benched: Benched) -> list[tuple[float, float]]:
 
 
 class Live:
-    """A line about the run on the terminal, twice a second; nothing where there is none."""
+    """A few lines about the run on the terminal, twice a second; nothing where there is none."""
 
-    def __init__(self, *, enabled: bool, total: int) -> None:
+    def __init__(self, asked: Bench, *, enabled: bool) -> None:
         self._shown = enabled and sys.stderr.isatty()
-        self._total = total
+        self._asked = asked
         self._display: Any = None
 
     def __enter__(self) -> Self:
@@ -122,6 +122,7 @@ class Live:
                 console=Console(stderr=True), transient=True, auto_refresh=False
             )
             self._display.start()
+            self._display.update("warming up", refresh=True)
         return self
 
     def __exit__(
@@ -141,8 +142,16 @@ class Live:
 
         table = Table(box=None, pad_edge=False, show_header=False)
         rate = progress.output_tokens / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
-        table.add_row("elapsed", format_seconds(progress.elapsed_s))
-        table.add_row("answered", f"{progress.finished_count:,} of {progress.request_count:,}")
+        duration_s, until = self._asked.manner.duration_s, self._asked.until
+        elapsed, ended = format_seconds(progress.elapsed_s), f"{progress.finished_count:,}"
+        if duration_s is not None:
+            elapsed += f" of {format_seconds(duration_s)}"
+        elif until is not None:
+            ended += f", until {until.label}"
+        else:
+            ended += f" of {progress.request_count:,}"
+        table.add_row("elapsed", elapsed)
+        table.add_row("ended", ended)
         table.add_row("in flight", f"{progress.in_flight_count:,}")
         table.add_row("failed", f"{progress.failed_count:,}")
         table.add_row("output tokens/s", f"{rate:,.0f}")
