@@ -161,7 +161,8 @@ _WHEN = _group(
         "--arrivals",
         default=None,
         metavar="LAW",
-        help="poisson (the default with --rate), constant, or a law in full (docs/guides/arrivals.md).",
+        help="poisson (the default with --rate), constant, or any law in full "
+        "(docs/guides/arrivals.md).",
     ),
     click.option(
         "--num-prompts",
