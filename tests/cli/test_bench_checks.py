@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from servetune.cli.bench import bench
+from servetune.cli.main import cli
 from servetune.errors import InputError, LoadError, ServetuneError
 
 NOWHERE = "http://127.0.0.1:9"
@@ -14,7 +14,7 @@ NOWHERE = "http://127.0.0.1:9"
 def refusal(*options, url=NOWHERE, kind=InputError):
     """The error that these options end in; nothing may have been asked of any server."""
     named = [] if "--model" in options else ["--model", "m"]
-    run = CliRunner().invoke(bench, [*url.split(), *named, *options], standalone_mode=False)
+    run = CliRunner().invoke(cli, ["bench", *url.split(), *named, *options], standalone_mode=False)
     assert isinstance(run.exception, ServetuneError), (run.exception, run.output)
     assert isinstance(run.exception, kind), repr(run.exception)
     assert "\n" not in run.exception.message
@@ -157,7 +157,7 @@ def test_values_that_mean_nothing(options, words, monkeypatch):
     "options", [("--rate", "-3"), ("--rate", "0"), ("-c", "0"), ("-n", "0"), ("--duration", "-1")]
 )
 def test_numbers_out_of_range_are_the_parsers_business(options):
-    run = CliRunner().invoke(bench, [NOWHERE, *options])
+    run = CliRunner().invoke(cli, ["bench", NOWHERE, *options])
     assert run.exit_code == 2
     assert "is not in the range" in run.output
 
@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(tmp_path, name, text,
 
 
 def test_a_server_that_is_not_there():
-    run = CliRunner().invoke(bench, [NOWHERE], standalone_mode=False)
+    run = CliRunner().invoke(cli, ["bench", NOWHERE], standalone_mode=False)
     assert isinstance(run.exception, LoadError)
     assert run.exception.exit_code == 3
     assert NOWHERE in run.exception.message

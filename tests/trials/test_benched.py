@@ -74,8 +74,8 @@ def test_another_load_on_the_same_server_is_another_trial():
 def test_the_servers_side_has_times_of_the_run():
     with serving(ttft_s=0.05) as server:
         done = bench(asked(server.url, count=30, scrape_every_s=0.05))
-    assert done.side is not None
-    (engine,) = [each for each in done.side.series if each.kind == "engine"]
+    assert done.result.side is not None
+    (engine,) = [each for each in done.result.side.series if each.kind == "engine"]
     within = [at_s for at_s in engine.times_s if 0 <= at_s <= done.result.duration_s]
     assert len(within) >= 5
     assert done.record.results["server"]["max_running_count"] == 3
@@ -84,7 +84,7 @@ def test_the_servers_side_has_times_of_the_run():
 def test_a_run_that_scrapes_nothing_has_no_servers_side():
     with serving() as server:
         done = bench(asked(server.url, scrape_every_s=None))
-    assert done.side is None
+    assert done.result.side is None
     assert done.record.results["server"] is None
 
 
