@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from servetune.cli import options
 from servetune.cli.main import INTERRUPTED
-from servetune.cli.output import print_json
+from servetune.cli.output import echo, print_json
+
+if TYPE_CHECKING:
+    from servetune.errors import ServerRefused
+    from servetune.trials import Bench, Benched
 
 __all__ = ["bench"]
 
@@ -19,6 +23,8 @@ APIS = ("completions", "chat", "responses", "embeddings", "tgi", "sglang")
 DEFAULT_INPUT_TOKENS = "550"
 DEFAULT_OUTPUT_TOKENS = "150"
 DEFAULT_REQUESTS = 100
+#: Statuses that may mean a route that is not there, or a model that is not.
+NO_SUCH_ROUTE = (404, 405, 501)
 
 
 Command = Callable[..., Any]
@@ -38,20 +44,30 @@ def _group(*choices: Callable[[Command], Command]) -> Callable[[Command], Comman
 _TARGET = _group(
     click.argument("urls", nargs=-1, required=True, metavar="URL.."),
     click.option("--model", default=None, help="[default: the first that the server names]"),
-    click.option("--api", type=click.Choice(APIS), default=None, help="[default: completions]"),
+    click.option(
+        "--api",
+        type=click.Choice(APIS),
+        default=None,
+        help="[default: completions; chat where conversations are asked or there is nothing else]",
+    ),
     click.option(
         "--api-key-env",
         default=None,
         metavar="NAME",
         help="Environment variable that holds the API key.",
     ),
-    click.option("--cafile", type=click.Path(path_type=Path), default=None, metavar="FILE"),
+    click.option(
+        "--cafile",
+        type=click.Path(path_type=Path),
+        default=None,
+        metavar="FILE",
+        help="Certificates to trust instead of the system's.",
+    ),
     click.option(
         "--routing",
         type=click.Choice(("round_robin", "least_outstanding")),
-        default="round_robin",
-        show_default=True,
-        help="Over several URLs.",
+        default=None,
+        help="Over several URLs. [default: round_robin]",
     ),
     click.option("--no-stream", is_flag=True, help="Whole answers: no time to first token."),
     click.option("--temperature", type=options.NOT_NEGATIVE, default=0.0, show_default=True),
@@ -79,24 +95,75 @@ _WORDS = _group(
         help=f"Likewise. [default: {DEFAULT_OUTPUT_TOKENS}]",
     ),
     click.option("--dataset", default=None, metavar="FILE", help="JSON(L), CSV, Parquet, hf:NAME."),
-    click.option("--prompt-column", default=None, metavar="NAME"),
-    click.option("--output-column", default=None, metavar="NAME"),
+    click.option("--prompt-column", default=None, metavar="NAME", help="[default: found by name]"),
+    click.option("--output-column", default=None, metavar="NAME", help="Answers, or their tokens."),
     click.option("--turns", default=None, metavar="LAW", help="Conversations of so many turns."),
     click.option("--turn-tokens", default=None, metavar="LAW", help="That each further turn adds."),
-    click.option("--think-time", "think_s", type=options.NOT_NEGATIVE, default=None, metavar="S"),
-    click.option("--shared-prefix", type=click.IntRange(min=1), default=None, metavar="TOKENS"),
-    click.option("--prefixes", type=click.IntRange(min=1), default=1, help="How many of them."),
+    click.option(
+        "--think-time",
+        "think_s",
+        type=options.NOT_NEGATIVE,
+        default=None,
+        metavar="S",
+        help="From an answer to the next question of its user.",
+    ),
+    click.option(
+        "--shared-prefix",
+        type=click.IntRange(min=1),
+        default=None,
+        metavar="TOKENS",
+        help="Of --input-tokens, what prompts begin with alike.",
+    ),
+    click.option(
+        "--prefixes",
+        type=click.IntRange(min=1),
+        default=None,
+        metavar="COUNT",
+        help="Different ones. [default: 1]",
+    ),
     click.option("--lora", multiple=True, metavar="NAME[=WEIGHT]", help="Adapters to spread over."),
     click.option("--tokenizer", default=None, metavar="FOLDER", help="[default: the model's]"),
-    click.option("--trace", type=click.Path(path_type=Path), default=None, metavar="FILE"),
-    click.option("--time-scale", type=options.POSITIVE, default=None, metavar="FACTOR"),
+    click.option(
+        "--trace",
+        type=click.Path(path_type=Path),
+        default=None,
+        metavar="FILE",
+        help="Replay requests: Mooncake JSONL, Azure or BurstGPT CSV, or what --out wrote.",
+    ),
+    click.option(
+        "--time-scale",
+        type=options.POSITIVE,
+        default=None,
+        metavar="FACTOR",
+        help="On the trace's times; 0.5 is twice the load.",
+    ),
     click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True),
 )
 
 _WHEN = _group(
-    click.option("--concurrency", "-c", type=click.IntRange(min=1), default=None),
-    click.option("--rate", type=options.POSITIVE, default=None, metavar="PER_S"),
-    click.option("--arrivals", default=None, metavar="LAW", help="See docs/guides/arrivals.md."),
+    click.option(
+        "--concurrency",
+        "-c",
+        type=click.IntRange(min=1),
+        default=None,
+        metavar="USERS",
+        help="Who each wait for their answer; with --rate or --trace the most in flight. "
+        "[default: 10 without --rate]",
+    ),
+    click.option(
+        "--rate",
+        type=options.POSITIVE,
+        default=None,
+        metavar="PER_S",
+        help="Requests per second, whether or not the server keeps up.",
+    ),
+    click.option(
+        "--arrivals",
+        default=None,
+        metavar="LAW",
+        help="poisson (the default with --rate), constant, or any law in full "
+        "(docs/guides/arrivals.md).",
+    ),
     click.option(
         "--num-prompts",
         "--requests",
@@ -107,15 +174,62 @@ _WHEN = _group(
         metavar="COUNT",
         help=f"[default: {DEFAULT_REQUESTS}]",
     ),
-    click.option("--duration", "duration_s", type=options.POSITIVE, default=None, metavar="S"),
-    click.option("--grace", "grace_s", type=options.NOT_NEGATIVE, default=30.0, metavar="S"),
+    click.option(
+        "--duration",
+        "duration_s",
+        type=options.POSITIVE,
+        default=None,
+        metavar="S",
+        help="Nothing is sent after so long.",
+    ),
+    click.option(
+        "--grace",
+        "grace_s",
+        type=options.NOT_NEGATIVE,
+        default=None,
+        metavar="S",
+        help="For what is in flight when --duration or --until ends the run. [default: 30]",
+    ),
     click.option("--until", default=None, metavar="ttft:p99±5%", help="Stop when known so well."),
-    click.option("--warmup", type=click.IntRange(min=0), default=1, show_default=True),
-    click.option("--timeout", "timeout_s", type=options.POSITIVE, default=600.0, metavar="S"),
-    click.option("--max-failures", type=click.IntRange(min=1), default=None, metavar="IN_A_ROW"),
-    click.option("--max-error-rate", type=options.NOT_NEGATIVE, default=None, metavar="FRACTION"),
+    click.option(
+        "--warmup",
+        type=click.IntRange(min=0),
+        default=1,
+        show_default=True,
+        metavar="COUNT",
+        help="Requests before the load, unlike it in words, that are not counted.",
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=options.POSITIVE,
+        default=600.0,
+        show_default=True,
+        metavar="S",
+        help="Of each request.",
+    ),
+    click.option(
+        "--max-failures",
+        type=click.IntRange(min=1),
+        default=None,
+        metavar="COUNT",
+        help="End the run when so many fail one after another.",
+    ),
+    click.option(
+        "--max-error-rate",
+        type=options.NOT_NEGATIVE,
+        default=None,
+        metavar="FRACTION",
+        help="End it when more of the last hundred failed.",
+    ),
     click.option("--keep-saturated", is_flag=True, help="Go on though the queue grows."),
-    click.option("--processes", default="auto", show_default=True, metavar="N|auto"),
+    click.option(
+        "--processes",
+        default="auto",
+        show_default=True,
+        metavar="N|auto",
+        help="That send; auto adds one when those that run are busy.",
+    ),
 )
 
 _TELL = _group(
@@ -128,8 +242,18 @@ _TELL = _group(
         help="Also the figures as that tool defines and names them.",
     ),
     click.option("--strict-length", is_flag=True, help="An answer of another length is a failure."),
-    click.option("--scrape-every", "scrape_s", type=options.NOT_NEGATIVE, default=1.0, metavar="S"),
-    click.option("--dcgm", "dcgm_url", default=None, metavar="URL"),
+    click.option(
+        "--scrape-every",
+        "scrape_s",
+        type=options.NOT_NEGATIVE,
+        default=1.0,
+        show_default=True,
+        metavar="S",
+        help="Of the server's metrics and this machine; 0 for never.",
+    ),
+    click.option(
+        "--dcgm", "dcgm_url", default=None, metavar="URL", help="A DCGM exporter's metrics."
+    ),
     click.option("--trace-headers", is_flag=True, help="Send a W3C traceparent with each request."),
     click.option("--otel", "otel_endpoint", default=None, metavar="URL", help="Export spans."),
     click.option(
@@ -160,9 +284,7 @@ def bench(**said: Any) -> int:
     servetune bench URL1 URL2 --routing least_outstanding --until "ttft:p99±5%"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     from servetune.cli.bench_inputs import asked_of, dry_run_text
-    from servetune.cli.bench_outputs import Live, export, require_free, write_outputs
-    from servetune.report import bench_table, console
-    from servetune.trials import bench as run_bench
+    from servetune.cli.bench_outputs import export, require_free, write_outputs
 
     if said["out_dir"] is not None:
         require_free(said["out_dir"])
@@ -170,8 +292,10 @@ def bench(**said: Any) -> int:
     if said["dry_run"]:
         print(dry_run_text(asked))
         return 0
-    with Live(enabled=not said["quiet"] and not said["as_json"], total=len(asked.prompts)) as live:
-        benched = run_bench(asked, on_progress=live.show)
+    asked, benched = _run(asked, said)
+    from servetune.metrics import unmet
+    from servetune.report import bench_table, console
+
     record = benched.record
     if said["as_json"]:
         print_json(record)
@@ -185,4 +309,43 @@ def bench(**said: Any) -> int:
         return INTERRUPTED
     if record.status != "ok" or benched.result.aborted_reason:
         return 3
-    return 0
+    return 1 if asked.constraints and unmet(asked.constraints, record.results) else 0
+
+
+def _run(asked: Bench, said: dict[str, Any]) -> tuple[Bench, Benched]:
+    """The run, on the chat route where nobody named one and the server has no other.
+
+    What was asked in the end comes back with what came of it.
+    """
+    from servetune.cli.bench_inputs import asked_of
+    from servetune.cli.bench_outputs import Live
+    from servetune.errors import ServerRefused, ServetuneError
+    from servetune.trials import bench as run_bench
+
+    shown = not said["quiet"] and not said["as_json"]
+
+    def run(asked: Bench) -> Benched:
+        with Live(asked, enabled=shown) as live:
+            return run_bench(asked, on_progress=live.show)
+
+    try:
+        return asked, run(asked)
+    except ServerRefused as refusal:
+        if refusal.status not in NO_SUCH_ROUTE:
+            raise
+        if said["api"] is None and said["trace"] is None and asked.workload.api == "completions":
+            try:
+                chat = asked_of({**said, "api": "chat"})
+                benched = run(chat)
+            except ServetuneError:  # it is something else, such as the model's name
+                pass
+            else:
+                echo("note: the server has no /v1/completions, /v1/chat/completions was asked")
+                return chat, benched
+        raise _with_routes(refusal) from None
+
+
+def _with_routes(refusal: ServerRefused) -> ServerRefused:
+    routes = "--api says which route is asked (chat, completions, ...)"
+    refusal.hint = f"{refusal.hint}; {routes}" if refusal.hint else routes
+    return refusal

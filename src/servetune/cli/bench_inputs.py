@@ -6,10 +6,13 @@ import contextlib
 import os
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from servetune.cli.bench_checks import arrivals_said, require_agreement
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import (
     Manner,
@@ -22,16 +25,7 @@ from servetune.loadgen import (
 )
 from servetune.metrics import LATENCIES, Constraint, Until, parse_constraints
 from servetune.trials import Bench, model_tokenizer, trace_of, traced_prompts
-from servetune.workload import (
-    AllAtOnce,
-    Arrivals,
-    Constant,
-    Observed,
-    Poisson,
-    Scheduled,
-    Workload,
-    parse_arrivals,
-)
+from servetune.workload import AllAtOnce, Observed, Scheduled, Workload
 from servetune.workload.about import About
 from servetune.workload.model_tokenizer import ModelTokenizer
 from servetune.workload.prepare import prepare
@@ -51,8 +45,18 @@ SMALLEST_VOCAB = 2048
 """Token ids below this are in every vocabulary that serves a language model."""
 
 MOST_REQUESTS = 5_000_000
+
 MOST_UNTIL = 20_000
 """Requests that `--until` prepares; a tail is known to 5 % long before that, or never."""
+
+MOST_FOR_DURATION = 50_000
+"""Of a closed loop that ends after a time: bodies of 200 MB."""
+
+QUICK_TOKEN_S, QUICK_ANSWER_S = 0.002, 0.02
+"""Of a fast server's answer: what decides how many requests a closed loop may need."""
+
+DEFAULT_GRACE_S = 30.0
+MODELS_TIMEOUT_S = 3.0
 
 _MODEL_ROUTES = {"tgi": "/info", "sglang": "/get_model_info"}
 
@@ -64,6 +68,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         InputError: The options contradict one another, or a file cannot be read.
         LoadError: The server that should say its model cannot be reached.
     """
+    require_agreement(said)
     traffic = None if said["trace"] else _traffic(said)
     api = said["api"] or (traffic.api if traffic else "completions")
     stream = not said["no_stream"] and api != "embeddings" and (traffic is None or traffic.stream)
@@ -73,6 +78,8 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
     workload, prompts, about = (
         _replayed(said, api) if traffic is None else _prepared(said, traffic, api, tokenizer)
     )
+    if not said["dry_run"]:
+        _require_context(targets[0], api, workload)
     if said["otel_endpoint"]:
         otlp_endpoint(said["otel_endpoint"])
         require_otel()
@@ -81,9 +88,9 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
     manner = Manner(
         timeout_s=said["timeout_s"],
         processes=_processes(said["processes"]),
-        routing=said["routing"],
+        routing=said["routing"] or "round_robin",
         duration_s=said["duration_s"],
-        grace_s=said["grace_s"],
+        grace_s=DEFAULT_GRACE_S if said["grace_s"] is None else said["grace_s"],
         failures_limit=said["max_failures"],
         failed_fraction_limit=_fraction(said["max_error_rate"]),
         keep_texts=CHECKED_ANSWERS if tokenizer is not None and api != "embeddings" else 0,
@@ -160,27 +167,42 @@ def _model_of(target: Target, api: str) -> str:
     return names[0]
 
 
+class _Served(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+
+
+class _AllServed(msgspec.Struct):
+    data: list[_Served]
+
+
+def _require_context(target: Target, api: str, workload: Workload) -> None:
+    """Refuse requests that are longer than the server says it takes, where it says so."""
+    if api in _MODEL_ROUTES:
+        return
+    with contextlib.suppress(msgspec.MsgspecError, LoadError):
+        text = fetch_blocking(target, "/v1/models", timeout_s=MODELS_TIMEOUT_S)
+        served = {each.id: each for each in msgspec.json.decode(text, type=_AllServed).data}
+        most = served[target.model].max_model_len if target.model in served else None
+        longest = workload.longest_tokens()
+        if most is not None and longest > most:
+            raise InputError(
+                f"the longest request has {longest:,} tokens, prompt and answer together, and "
+                f"{target.model} takes {most:,}",
+                hint="ask for shorter prompts or answers, or start the server with a longer "
+                "context",
+            )
+
+
 # what is asked
 
 
 def _traffic(said: Mapping[str, Any]) -> Traffic:
-    own = {
-        "input_tokens": said["input_tokens"],
-        "output_tokens": said["output_tokens"],
-        "dataset": said["dataset"],
-        "turns": said["turns"],
-        "shared_prefix": said["shared_prefix"],
-    }
     if said["workload"]:
-        given = [f"--{name.replace('_', '-')}" for name, value in own.items() if value is not None]
-        if given:
-            raise InputError(
-                f"--workload {said['workload']} says what is asked, and so does {given[0]}",
-                hint="leave one of them out; a workload of your own is a TOML file",
-            )
         traffic = preset(said["workload"])
     else:
-        traffic = traffic_from({"name": "bench", "part": [_part(said)]}, where="the options")
+        name = Path(said["dataset"]).stem if said["dataset"] else "random"
+        traffic = traffic_from({"name": name, "part": [_part(said)]}, where="the options")
     if said["lora"]:
         traffic = msgspec.structs.replace(traffic, adapters=_adapters(said["lora"]))
     count = _request_count(said, traffic)
@@ -193,11 +215,6 @@ def _part(said: Mapping[str, Any]) -> dict[str, Any]:
     if said["dataset"]:
         columns = {name: said[name] for name in ("prompt_column", "output_column") if said[name]}
         part["dataset"] = {"path": said["dataset"], **columns}
-        if said["input_tokens"]:
-            raise InputError(
-                "a data set has its own prompts, --input-tokens cannot change them",
-                hint="leave it out; --output-tokens may stay",
-            )
         if said["output_tokens"]:
             part["output_tokens"] = said["output_tokens"]
         return part
@@ -206,7 +223,8 @@ def _part(said: Mapping[str, Any]) -> dict[str, Any]:
     if said["api"] == "embeddings":
         part["output_tokens"] = "1"
     if said["shared_prefix"]:
-        level = {"tokens": said["shared_prefix"], "branches": said["prefixes"]}
+        _require_room(part["input_tokens"], said["shared_prefix"])
+        level = {"tokens": said["shared_prefix"], "branches": said["prefixes"] or 1}
         part["prefix"] = {"levels": [level]}
     if said["turns"]:
         part["sessions"] = {
@@ -214,9 +232,17 @@ def _part(said: Mapping[str, Any]) -> dict[str, Any]:
             "turn_tokens": said["turn_tokens"] or "64",
             "think_s": said["think_s"] or 0.0,
         }
-    elif said["turn_tokens"]:
-        raise InputError("--turn-tokens needs conversations", hint="say --turns, such as 4")
     return part
+
+
+def _require_room(input_tokens: str, prefix_tokens: int) -> None:
+    """`--input-tokens` is the whole prompt, what it begins with included."""
+    if input_tokens.isdigit() and int(input_tokens) <= prefix_tokens:
+        raise InputError(
+            f"prompts of {input_tokens} tokens have no room for a shared prefix of {prefix_tokens} "
+            "and words of their own",
+            hint=f"--input-tokens is the whole prompt: say {prefix_tokens + 100} or more",
+        )
 
 
 def _adapters(named: tuple[str, ...]) -> Any:
@@ -226,6 +252,8 @@ def _adapters(named: tuple[str, ...]) -> Any:
     for text in named:
         name, _, weight = text.partition("=")
         try:
+            if not name:
+                raise ValueError
             adapters.append(Adapter(name=name, weight=float(weight or 1)))
         except ValueError:
             raise InputError(
@@ -242,29 +270,27 @@ def _request_count(said: Mapping[str, Any], traffic: Traffic) -> int:
         if said["until"]:
             return MOST_UNTIL
         return DEFAULT_REQUESTS if not said["workload"] else traffic.request_count
-    arrivals = _arrivals(said)
-    rate_per_s = arrivals.mean_rate_per_s(said["duration_s"])
-    if rate_per_s is None:  # a closed loop: more than any server answers in that time
-        users = said["concurrency"] or traffic.concurrency or DEFAULT_CONCURRENCY
-        return min(MOST_REQUESTS, max(1000, int(users * said["duration_s"] * 5)))
-    return min(MOST_REQUESTS, max(1, int(rate_per_s * said["duration_s"] * 1.5) + 10))
+    rate_per_s = arrivals_said(said).mean_rate_per_s(said["duration_s"])
+    if rate_per_s is not None:
+        return min(MOST_REQUESTS, max(1, int(rate_per_s * said["duration_s"] * 1.5) + 20))
+    users = said["concurrency"] or traffic.concurrency or DEFAULT_CONCURRENCY
+    answer_s = QUICK_ANSWER_S + QUICK_TOKEN_S * _shortest_answers(traffic) + (said["think_s"] or 0)
+    wanted = int(users * said["duration_s"] / answer_s)
+    return max(1000, users, min(MOST_FOR_DURATION, wanted))
 
 
-def _arrivals(said: Mapping[str, Any]) -> Arrivals:
-    rate, law = said["rate"], said["arrivals"]
-    if law is None:
-        return AllAtOnce() if rate is None else Poisson(rate)
-    if "=" in law:
-        return parse_arrivals(law, defaults={} if rate is None else {"rate_per_s": rate})
-    if rate is None:
-        raise InputError(f"{law} arrivals need a rate", hint="say --rate, requests per second")
-    return Constant(rate) if law == "constant" else parse_arrivals(f"kind={law},rate_per_s={rate}")
+def _shortest_answers(traffic: Traffic) -> float:
+    """Tokens of the mean answer, of the part whose answers are shortest."""
+    rng = np.random.default_rng(0)
+    laws = [part.output_tokens for part in traffic.parts]
+    means = [float(law.draw(100, rng).mean()) for law in laws if law is not None]
+    return min(means, default=0.0)
 
 
 def _prepared(
     said: Mapping[str, Any], traffic: Traffic, api: str, tokenizer: ModelTokenizer | None
 ) -> tuple[Workload, Any, dict[str, Any]]:
-    arrivals = _arrivals(said)
+    arrivals = arrivals_said(said)
     ids = api in {"completions", "sglang", "embeddings"} and tokenizer is None
     ids = ids and not any(part.dataset for part in traffic.parts)
     prepared = prepare(
@@ -284,7 +310,23 @@ def _prepared(
         ignore_eos=not said["stop_at_eos"],
         duration_s=said["duration_s"] if not isinstance(arrivals, AllAtOnce) else None,
     )
-    return workload, prepared.prompts, _about(prepared.about)
+    return _with_thought(workload, said), prepared.prompts, _about(prepared.about)
+
+
+def _with_thought(workload: Workload, said: Mapping[str, Any]) -> Workload:
+    """With users who think before each request, where they are no turns with thoughts of
+    their own.
+    """
+    think_s = said["think_s"]
+    if think_s is None or said["turns"]:
+        return workload
+    asked = tuple(
+        msgspec.structs.replace(each, think_s=think_s)
+        if workload.closed_loop or each.follows is not None
+        else each
+        for each in workload.asked
+    )
+    return msgspec.structs.replace(workload, asked=asked)
 
 
 def _about(about: About) -> dict[str, Any]:
@@ -293,14 +335,11 @@ def _about(about: About) -> dict[str, Any]:
 
 def _replayed(said: Mapping[str, Any], api: str) -> tuple[Workload, Any, dict[str, Any]]:
     """A trace: when requests came, how long they were, and what they shared."""
-    for name in ("workload", "dataset", "input_tokens", "output_tokens", "rate", "arrivals"):
-        if said[name] is not None:
-            raise InputError(
-                f"a trace says itself what is asked and when, --{name.replace('_', '-')} cannot",
-                hint="leave it out; --time-scale 0.5 replays the trace twice as fast",
-            )
     if api not in {"completions", "sglang"}:
-        raise InputError(f"a trace has token counts, which {api} does not take")
+        raise InputError(
+            f"a trace has lengths and no words, and {api} takes only words",
+            hint="leave --api out: prompts are token ids, which /v1/completions takes",
+        )
     trace = trace_of(said["trace"], said["time_scale"] or 1.0, said["request_count"])
     workload = Workload(
         lengths=Observed(name=trace.name, pairs=trace.pairs),
@@ -345,8 +384,9 @@ def _request_limits(slo: str, limits: tuple[Constraint, ...]) -> tuple[Constrain
 def _client_args(said: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
     """What the user said that makes one load differ from another."""
     names = (
-        "workload", "input_tokens", "output_tokens", "dataset", "turns", "shared_prefix", "lora",
-        "rate", "arrivals", "duration_s", "until", "seed", "api", "routing", "no_stream",
+        "workload", "input_tokens", "output_tokens", "dataset", "turns", "turn_tokens",
+        "shared_prefix", "prefixes", "lora", "arrivals", "duration_s", "until", "seed", "api",
+        "routing", "no_stream", "stop_at_eos", "think_s", "time_scale",
     )  # fmt: skip
     args: dict[str, Any] = {
         "max_concurrency": workload.max_concurrency,
@@ -354,6 +394,8 @@ def _client_args(said: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
         "dataset_name": workload.dataset,
     }
     args |= {name: said[name] for name in names if said[name] not in (None, (), False)}
+    if said["rate"] is not None:
+        args["request_rate"] = said["rate"]
     if said["trace"]:
         args["dataset_path"] = os.fspath(said["trace"])
     return args

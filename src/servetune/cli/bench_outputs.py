@@ -9,11 +9,9 @@ from typing import Any, Self
 
 import msgspec
 
-from servetune.cli.outcome import write_artifacts
 from servetune.cli.output import echo
 from servetune.errors import StoreError
 from servetune.loadgen import Progress, export_spans, otlp_endpoint
-from servetune.report import timeline_of
 from servetune.store import (
     Artifacts,
     Journal,
@@ -47,6 +45,10 @@ def require_free(folder: Path) -> None:
 
 def write_outputs(folder: Path, asked: Bench, benched: Benched) -> None:
     """Journal, summary, dashboard, and every request in as many forms as can be written."""
+    # Imported when the load is over: nothing of it is needed before the first request.
+    from servetune.cli.outcome import write_artifacts
+    from servetune.report import timeline_of
+
     folder.mkdir(parents=True, exist_ok=True)
     artifacts = Artifacts(folder, STEM)
     with Journal(artifacts.journal) as journal:
@@ -65,7 +67,7 @@ def write_outputs(folder: Path, asked: Bench, benched: Benched) -> None:
             written.append(parquet)
         else:
             echo("note: no Parquet without pyarrow: pip install 'servetune[parquet]'")
-        timeline = timeline_of(records, sent_s, _kv_use(benched))
+        timeline = timeline_of(records, sent_s, _kv_use(benched), seen_by_client=True)
         write_artifacts(artifacts, [benched.record], asked.constraints, timeline=timeline)
         written += [artifacts.summary, artifacts.dashboard]
     if benched.result.side is not None and benched.result.side.series:
@@ -104,11 +106,11 @@ def _kv_use(benched: Benched) -> list[tuple[float, float]]:
 
 
 class Live:
-    """A line about the run on the terminal, twice a second; nothing where there is none."""
+    """A few lines about the run on the terminal, twice a second; nothing where there is none."""
 
-    def __init__(self, *, enabled: bool, total: int) -> None:
+    def __init__(self, asked: Bench, *, enabled: bool) -> None:
         self._shown = enabled and sys.stderr.isatty()
-        self._total = total
+        self._asked = asked
         self._display: Any = None
 
     def __enter__(self) -> Self:
@@ -120,6 +122,7 @@ class Live:
                 console=Console(stderr=True), transient=True, auto_refresh=False
             )
             self._display.start()
+            self._display.update("warming up", refresh=True)
         return self
 
     def __exit__(
@@ -139,8 +142,16 @@ class Live:
 
         table = Table(box=None, pad_edge=False, show_header=False)
         rate = progress.output_tokens / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
-        table.add_row("elapsed", format_seconds(progress.elapsed_s))
-        table.add_row("answered", f"{progress.finished_count:,} of {progress.request_count:,}")
+        duration_s, until = self._asked.manner.duration_s, self._asked.until
+        elapsed, ended = format_seconds(progress.elapsed_s), f"{progress.finished_count:,}"
+        if duration_s is not None:
+            elapsed += f" of {format_seconds(duration_s)}"
+        elif until is not None:
+            ended += f", until {until.label}"
+        else:
+            ended += f" of {progress.request_count:,}"
+        table.add_row("elapsed", elapsed)
+        table.add_row("ended", ended)
         table.add_row("in flight", f"{progress.in_flight_count:,}")
         table.add_row("failed", f"{progress.failed_count:,}")
         table.add_row("output tokens/s", f"{rate:,.0f}")

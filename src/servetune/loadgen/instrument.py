@@ -89,23 +89,24 @@ def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
     Late departures count against the time to first token, which they are part of; errors of
     single stamps against the gaps between tokens as well.
     """
-    first_s = _smallest_s(results, "ttft", "e2e_latency")
-    gap_s = _smallest_s(results, "itl", "tpot", "ttft", "e2e_latency")
-    if first_s is None or gap_s is None:
-        return Verdict(trusted=True, words="no latency was reported")
+    first = _smallest(results, "ttft", "e2e_latency")
+    gap = _smallest(results, "itl", "tpot", "ttft", "e2e_latency")
+    if first is None or gap is None:
+        return Verdict(trusted=True, words="instrument: no latency was reported")
+    (first_name, first_s), (_, gap_s) = first, gap
     late_s, stamp_s = instrument.departure_error_s, instrument.stamp_error_s
     late_fraction, stamp_fraction = late_s / first_s, stamp_s / gap_s
     said = (
-        f"times are the {instrument.stamped_by}'s"
+        f"{instrument.stamped_by}'s clock"
         + (f", {format_seconds(stamp_s)} late (p99)" if stamp_s else "")
-        + f"; requests left {format_seconds(late_s)} late (p99), {late_fraction:.1%} of the "
-        "median time to first token"
+        + f"; sent {format_seconds(late_s)} late (p99), {late_fraction:.1%} of "
+        f"median {first_name}"
     )
     if instrument.busy_fraction > BUSY_FRACTION:
         return Verdict(
             trusted=False,
             words=f"THE CLIENT WAS THE LIMIT: it was busy for {instrument.busy_fraction:.0%} of "
-            f"a core; give it more with --processes, or a core of its own ({said})",
+            f"a core ({said}); give it more with --processes, or a core of its own",
         )
     if max(late_fraction, stamp_fraction) > TRUSTED_FRACTION:
         return Verdict(
@@ -114,12 +115,15 @@ def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
     return Verdict(trusted=True, words=f"instrument: {said}")
 
 
-def _smallest_s(results: Mapping[str, Any], *metrics: str) -> float | None:
-    """Of the first metrics that have a median."""
+_TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e_latency": "E2E latency"}
+
+
+def _smallest(results: Mapping[str, Any], *metrics: str) -> tuple[str, float] | None:
+    """Of the first of the metrics that has a median: its name for readers, and that, in seconds."""
     for metric in metrics:
         value = results.get(f"median_{metric}_ms")
         if value:
-            return float(value) / MS_PER_S
+            return _TITLES[metric], float(value) / MS_PER_S
     return None
 
 

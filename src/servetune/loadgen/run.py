@@ -385,7 +385,7 @@ class _Run:
             chunk_tokens=array("i", seen.counts) if seen.counts else (),
             outcome=seen.outcome,  # type: ignore[arg-type]
             status=seen.status,
-            detail=seen.detail,
+            detail=self._targets[seen.target].plain(seen.detail) if seen.detail else "",
             connect_s=seen.connect_s,
             session=request.session,
             turn=request.turn,

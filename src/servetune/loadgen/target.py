@@ -65,6 +65,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             headers["Authorization"] = f"Bearer {_key(self.api_key_env)}"
         return headers
 
+    def plain(self, words: str) -> str:
+        """What this server said, as it may be shown and kept: a server that repeats what it
+        was sent tells nobody the key, and moves no terminal's cursor.
+        """
+        if self.api_key_env and (key := os.environ.get(self.api_key_env, "").strip()):
+            words = words.replace(key, f"${self.api_key_env}")
+        return "".join(each if each.isprintable() else " " for each in words)
+
 
 def _key(variable: str) -> str:
     key = os.environ.get(variable, "").strip()

@@ -1,11 +1,13 @@
-"""A run of load for the terminal: latencies with their certainty, rates, failures, verdicts."""
+"""A run of load for the terminal: latencies with their certainty, rates, failures, verdicts.
+
+Every line of it fits a terminal of 80 columns, but for what servers say in their own words.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -13,15 +15,16 @@ from rich.text import Text
 from servetune.metrics import Constraint
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import standing_of
-from servetune.report.tables import simulated_line
 from servetune.store.schema import TrialRecord
-from servetune.units import format_seconds
+from servetune.units import format_rate, format_seconds
 
 __all__ = ["bench_table"]
 
 _LATENCIES = ("ttft", "tpot", "itl", "e2e_latency")
-_STATISTICS = ("mean", "p50", "p90", "p99")
-_RATES = ("output_throughput", "input_throughput", "request_throughput", "goodput")
+_STATISTICS = ("mean", "median", "p90", "p99")
+_SHOWN_FAILURES = 5
+_AROUND = 2
+"""Scrapes before and after a run, which say nothing of how full the server was meanwhile."""
 
 
 def bench_table(record: TrialRecord, constraints: tuple[Constraint, ...]) -> RenderableType:
@@ -34,40 +37,125 @@ def bench_table(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Ren
     results = record.results
     lines: list[RenderableType] = []
     if record.simulated:
-        lines += [Text(simulated_line([record]), style="bold yellow")]
-    lines += [Text(_heading(record)), Text()]
-    facts = Table(box=None, pad_edge=False, show_header=False)
-    facts.add_column(no_wrap=True)
-    facts.add_column()
-    for name, said in _facts(results):
-        facts.add_row(name, Text(said))
-    lines += [facts, _latency_table("latency, from due", results)]
-    if (steady := _steady_table(results)) is not None:
-        lines += steady
-    lines += [Text(said) for said in _failures(results)]
+        lines.append(Text(_simulated(results), style="bold yellow"))
+    lines += [Text(_heading(record)), Text(), _fact_table(record), Text()]
+    if results["completed"]:
+        lines += [_latency_table(results), Text()]
+        lines += [Text(said) for said in _steady(results)]
+    lines += [Text(said) for said in (*_failures(results), *_notes(results))]
     lines += [Text(said, style="bold") for said in _verdicts(results)]
     lines += [Text(said) for said in _standing(record, constraints)]
     return Group(*lines)
 
 
+def _simulated(results: Mapping[str, Any]) -> str:
+    speed = results.get("simulated_speed")
+    fast = f", {speed:g} times as fast as the engine" if speed not in (None, 1.0) else ""
+    return f"SIMULATED: the server plays an engine{fast}; no model ran"
+
+
 def _heading(record: TrialRecord) -> str:
     urls = ", ".join(record.metadata.get("urls", ()))
-    return f"{record.metadata.get('model_tag', '')} at {urls}"
+    model = str(record.metadata.get("model_tag", ""))  # its server may have named it anything
+    return f"{''.join(filter(str.isprintable, model))} at {urls}"
 
 
-def _latency_table(title: str, results: Mapping[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(title, no_wrap=True)
+# facts
+
+
+def _fact_table(record: TrialRecord) -> Table:
+    facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    facts.add_column(no_wrap=True)
+    facts.add_column()
+    for name, said in _facts(record.results):
+        facts.add_row(name, Text(said))
+    return facts
+
+
+def _facts(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    asked = results["completed"] + results["failed"]
+    yield (
+        "requests",
+        f"{results['completed']:,} of {asked:,} answered in {format_seconds(results['duration'])}",
+    )
+    if results["completed"]:
+        yield (
+            "throughput",
+            _per_s(results, "output_throughput")
+            + f" tokens/s out, {_per_s(results, 'input_throughput')} in; "
+            + f"{_per_s(results, 'request_throughput')} requests/s",
+        )
+    if results.get("goodput") is not None:
+        share = results.get("goodput_fraction")
+        of_all = f", {share:.1%} of the requests" if share is not None else ""
+        yield "goodput", f"{format_rate(results['goodput'])} requests/s within limits{of_all}"
+    yield (
+        "tokens",
+        f"{results['total_input_tokens']:,} in, {results['total_output_tokens']:,} out",
+    )
+    if results["completed"] and results.get("concurrency") is not None:
+        limit = results.get("max_concurrency")
+        most = f", {limit:,} of them sent at most" if limit else ""
+        yield "in system", f"{results['concurrency']:,.3g} requests on average{most}"
+    wait = results.get("wait_before_send_ms") or {}
+    if wait.get("mean") is not None:
+        most = shown(wait["max"], "ms")
+        yield "sent", f"{shown(wait['mean'], 'ms')} after due on average, {most} at worst"
+    if said := _server(results.get("server") or {}):
+        yield "server", said
+
+
+def _per_s(results: Mapping[str, Any], name: str) -> str:
+    return format_rate(quantity_value(results, name))
+
+
+def _server(totals: Mapping[str, Any]) -> str:
+    """What the server and its cards said of themselves, as far as they did."""
+    words = []
+    watched = (totals.get("scrape_count") or 0) > _AROUND
+    for name, form, gauge in (
+        ("max_running_count", "{:,} running at most", True),
+        ("max_waiting_count", "{:,} waiting", True),
+        ("max_kv_usage_fraction", "KV cache {:.1%}", True),
+        ("preemption_count", "{:,} preemptions", False),
+    ):
+        if totals.get(name) is not None and (watched or not gauge):
+            words.append(form.format(totals[name]))
+    queries, hits = totals.get("prefix_queries_tokens"), totals.get("prefix_hits_tokens")
+    if queries and hits:
+        words.append(f"{hits / queries:.0%} of prompt tokens cached")
+    if totals.get("mean_power_w") is not None:
+        words.append(f"{totals['mean_power_w']:,.0f} W")
+    if totals.get("energy_j") is not None:
+        words.append(f"{totals['energy_j']:,.0f} J")
+    return ", ".join(words)
+
+
+# latencies
+
+
+def _latency_table(results: Mapping[str, Any]) -> Table:
+    """Rows of what was measured; half of each 95 % interval's width stands beside the value."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("from due", no_wrap=True)
     for head in _STATISTICS:
         table.add_column(head, justify="right", no_wrap=True)
     intervals = results.get("intervals") or {}
     for name in _LATENCIES:
-        cells = []
-        for statistic in _STATISTICS:
-            value = quantity_value(results, name, statistic)
-            field = f"{'median' if statistic == 'p50' else statistic}_{name}_ms"
-            cells.append(shown(value, "ms") + _spread(intervals.get(field), value))
-        table.add_row(QUANTITIES[name].title, *cells)
+        values = [quantity_value(results, name, statistic) for statistic in _STATISTICS]
+        if values[0] is None:  # an answer in one piece has no first token
+            continue
+        cells = [
+            shown(value, "ms") + _spread(intervals.get(f"{statistic}_{name}_ms"), value)
+            for statistic, value in zip(_STATISTICS, values, strict=True)
+        ]
+        table.add_row(QUANTITIES[name].short, *cells)
+    from_sent = results.get("from_sent") or {}
+    for name in ("ttft", "e2e_latency"):
+        sent = from_sent.get(f"{name}_ms") or {}
+        if sent.get("mean") is not None:
+            cells = [shown(sent.get(statistic), "ms") for statistic in _STATISTICS]
+            table.add_row(f"{QUANTITIES[name].short} from sent", *cells)
     return table
 
 
@@ -75,83 +163,76 @@ def _spread(interval: Any, value: float | None) -> str:
     """Half of an interval's width, in percent of the value."""
     if not interval or None in interval or not value:
         return ""
-    half = (interval[1] - interval[0]) / 2
-    return f" ±{half / value:.0%}"
+    half = (interval[1] - interval[0]) / 2 / value
+    return f" ±{half:.0%}" if half >= 0.0995 else f" ±{half:.1%}"
 
 
-def _facts(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    asked = results["completed"] + results["failed"]
-    yield (
-        "requests",
-        f"{results['completed']:,} of {asked:,} answered in {format_seconds(results['duration'])}"
-        + (f", {results['not_sent']:,} were never due" if results.get("not_sent") else ""),
-    )
-    for name in _RATES:
-        value = quantity_value(results, name)
-        if value is not None:
-            yield QUANTITIES[name].title.lower(), shown(value, QUANTITIES[name].unit)
-    yield (
-        "tokens",
-        f"{results['total_input_tokens']:,} in, {results['total_output_tokens']:,} out",
-    )
-    if results.get("concurrency") is not None:
-        yield "requests in flight, mean", f"{results['concurrency']:.3g}"
-    wait = results.get("mean_wait_before_send_ms")
-    if wait is not None:
-        yield "wait before send", f"{shown(wait, 'ms')} on average"
-    server = results.get("server") or {}
-    for name, title in _SERVER_FACTS.items():
-        if server.get(name) is not None:
-            yield title, f"{server[name]:,.4g}"
-
-
-_SERVER_FACTS = {
-    "max_running_count": "server: most running",
-    "max_waiting_count": "server: most waiting",
-    "max_kv_usage_fraction": "server: KV cache at its fullest",
-    "preemption_count": "server: preemptions",
-    "energy_j": "server: energy, J",
-}
-
-
-def _steady_table(results: Mapping[str, Any]) -> list[RenderableType] | None:
+def _steady(results: Mapping[str, Any]) -> Iterator[str]:
     steady = results.get("steady") or {}
     if not steady.get("settled", False):
-        reason = steady.get("reason")
-        return [Text(f"no steady state: {reason}")] if reason else None
+        if steady.get("reason"):
+            yield f"no steady state: {steady['reason']}"
+        return
     rate = steady.get("output_throughput")
-    words = (
-        f"steady from {steady['start_s']:.3g} s to {steady['end_s']:.3g} s"
-        + (f": {rate:,.4g} output tokens/s" if rate else "")
-        + _shown_latency(steady, "ttft")
-        + _shown_latency(steady, "tpot")
+    means = [
+        f"mean {QUANTITIES[name].short} {shown(steady[f'mean_{name}_ms'], 'ms')}"
+        for name in ("ttft", "tpot")
+        if steady.get(f"mean_{name}_ms")
+    ]
+    figures = ", ".join([f"{format_rate(rate)} tokens/s"] * bool(rate) + means)
+    yield (
+        f"steady from {steady['start_s']:.1f} s to {steady['end_s']:.1f} s"
+        + (f": {figures}" if figures else "")
     )
-    return [Text(words)]
 
 
-def _shown_latency(steady: Mapping[str, Any], name: str) -> str:
-    value = steady.get(f"mean_{name}_ms")
-    return f", mean {QUANTITIES[name].title} {shown(value, 'ms')}" if value else ""
+# what went otherwise
 
 
 def _failures(results: Mapping[str, Any]) -> Iterator[str]:
-    for failure in results["failures"]:
+    failures = results["failures"]
+    for failure in failures[:_SHOWN_FAILURES]:
         yield f"FAILED {failure['count']:,} x {failure['outcome']}: {failure['sample']}"
+    if len(failures) > _SHOWN_FAILURES:
+        yield f"FAILED in {len(failures) - _SHOWN_FAILURES} more ways, which are in the record"
     wrong = results.get("wrong_length") or {}
     if wrong.get("count"):
         yield f"{wrong['count']:,} answers have another length than asked"
 
 
+def _notes(results: Mapping[str, Any]) -> Iterator[str]:
+    prepared = results.get("prepared") or {}
+    if prepared.get("exact") is False and prepared.get("template") != "none":
+        yield "note: prompts were made without the model's tokenizer and chat template, and their"
+        yield "      lengths are near what was asked; tokens here are the server's count"
+    for note in prepared.get("notes") or ():
+        yield f"note: {note}"
+
+
 def _verdicts(results: Mapping[str, Any]) -> Iterator[str]:
-    for name in ("aborted_reason", "ended_reason"):
-        if results.get(name):
-            yield f"ended early: {results[name]}"
+    if results.get("aborted_reason"):
+        yield f"ABORTED: {results['aborted_reason']}{_unsent(results)}"
+    saturated = (results.get("saturation") or {}).get("saturated")
+    if saturated:
+        yield f"SATURATED: {results['saturation']['words']}"
+    ended = results.get("ended_reason")
+    if ended and not (saturated and ended.startswith("saturated")):
+        yield f"ended: {ended}"
+    until = results.get("until")
+    if until and not until["reached"]:
+        yield f"NOT REACHED: {until['label']}{_known_to(until)}; more requests would tell"
     if results.get("interrupted"):
-        yield "INTERRUPTED: these figures are of what was measured until then"
-    saturation = results.get("saturation")
-    if saturation and saturation["saturated"]:
-        yield f"SATURATED: {saturation['words']}"
+        yield f"INTERRUPTED: this is what was measured until then{_unsent(results)}"
     yield str(results["instrument"]["verdict"])
+
+
+def _unsent(results: Mapping[str, Any]) -> str:
+    return f"; {results['not_sent']:,} requests were not sent" if results.get("not_sent") else ""
+
+
+def _known_to(until: Mapping[str, Any]) -> str:
+    width = until.get("relative_half_width")
+    return "" if width is None else f" (±{width:.1%} so far)"
 
 
 def _standing(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Iterator[str]:

@@ -91,6 +91,9 @@ def label_of(record: TrialRecord, names: Varying) -> str:
     parts += [setting_text(name, config.client_args.get(name)) for name in names.client]
     if not parts:
         parts = [setting_text(name, value) for name, value in config.server_args.items()]
+    if not parts and record.metadata.get("framework") == "external":  # only its load is known
+        load = {name: config.client_args.get(name) for name in ("max_concurrency", "request_rate")}
+        parts = [setting_text(name, value) for name, value in load.items() if value is not None]
     return " · ".join(parts) or "default settings"
 
 

@@ -24,6 +24,8 @@ def timeline_of(
     records: Sequence[Record],
     admitted_s: Sequence[float | None],
     kv_use: Sequence[tuple[float, float]],
+    *,
+    seen_by_client: bool = False,
 ) -> dict[str, Any]:
     """Bars of single requests, and curves of the whole run.
 
@@ -34,6 +36,7 @@ def timeline_of(
     Args:
         records: At least one, by index.
         admitted_s: When each one's prompt was first taken up, if it was.
+        seen_by_client: Whether that is when it was sent, because nobody saw it taken up.
         kv_use: Pairs (seconds, share of the KV cache in use).
     """
     end_s = max(record.end_s for record in records)
@@ -44,6 +47,7 @@ def timeline_of(
     return {
         "duration_s": end_s,
         "total": len(records),
+        "seen_by_client": seen_by_client,
         "bars": [_bar(records[i], admitted_s[i]) for i in chosen],
         "curves": _curves(records, starts, end_s),
         "kv": [

@@ -37,7 +37,14 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         first_token_s: When the first token came.
         end_s: When the last came, or the run was stopped.
         outcome: As of `metrics.Record`.
-        token_times_s: Of every token, where they were asked for.
+        token_times_s: Of every token, where they were asked for; of every piece of content
+            where these hold several.
+        chunk_tokens: Tokens of each piece, where not all have one.
+        status: Of HTTP, where it failed by that; `detail` says how in words.
+        connect_s: Spent on a connection of its own.
+        session: Conversation that it belongs to, and `turn` its place there.
+        target: Which of several servers answered, from 0.
+        model: Adapter that was asked.
     """
 
     index: int
@@ -50,6 +57,14 @@ class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     output_tokens: int
     outcome: str
     token_times_s: tuple[float, ...] | None = None
+    chunk_tokens: tuple[int, ...] | None = None
+    status: int | None = None
+    detail: str = ""
+    connect_s: float | None = None
+    session: int | None = None
+    turn: int = 0
+    target: int = 0
+    model: str = ""
 
 
 def write_requests(
@@ -78,12 +93,20 @@ def _line(record: Record, admitted_s: float | None, *, token_times: bool) -> Req
         due_s=record.due_s,
         sent_s=record.sent_s,
         admitted_s=admitted_s,
-        first_token_s=times_s[0] if times_s else None,
+        first_token_s=times_s[0] if len(times_s) else None,
         end_s=record.end_s,
         input_tokens=record.input_tokens,
         output_tokens=record.output_tokens,
         outcome=record.outcome,
         token_times_s=tuple(times_s) if token_times else None,
+        chunk_tokens=tuple(record.chunk_tokens) if token_times and record.chunk_tokens else None,
+        status=record.status,
+        detail=record.detail,
+        connect_s=record.connect_s,
+        session=record.session,
+        turn=record.turn,
+        target=record.target,
+        model=record.model,
     )
 
 
@@ -156,9 +179,11 @@ def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
     from pyarrow import parquet
 
     columns = list(zip(*map(_row, records), strict=True)) or [()] * len(_COLUMNS)
-    types = {"status": pa.int32(), "session": pa.int64(), "connect_s": pa.float64()}
-    arrays = {
-        name: pa.array(values, type=types.get(name))
+    kinds = {"outcome": pa.string(), "detail": pa.string(), "model": pa.string()}
+    arrays = {  # the same columns of the same kinds, also where a run has no value of one
+        name: pa.array(
+            values, type=pa.float64() if name.endswith("_s") else kinds.get(name, pa.int64())
+        )
         for name, values in zip(_COLUMNS, columns, strict=True)
     }
     arrays["chunk_times_s"] = _lists([record.chunk_times_s for record in records], pa.float64())
@@ -178,6 +203,6 @@ def _lists(values: Sequence[Sequence[float]], kind: Any) -> Any:
     import pyarrow as pa
 
     ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    flat = np.concatenate([np.asarray(each, dtype=np.float64) for each in values])
+    flat = np.concatenate([np.zeros(0), *(np.asarray(each, dtype=np.float64) for each in values)])
     numbers = pa.array(flat).cast(kind)
     return pa.ListArray.from_arrays(pa.array(ends), numbers)

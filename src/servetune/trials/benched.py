@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -219,7 +220,9 @@ def _results(asked: Bench, result: LoadResult) -> dict[str, Any]:
     )
     results["not_sent"] = result.not_due_count
     results["interrupted"] = result.interrupted
-    results["ended_reason"] = result.ended_reason
+    results["ended_reason"] = result.ended_reason or _ran_out(asked, result)
+    if asked.until is not None:
+        results["until"] = _until(asked.until, result)
     results["aborted_reason"] = result.aborted_reason
     results["saturation"] = _saturation(asked, result)
     results["instrument"] = {
@@ -241,6 +244,27 @@ def _results(asked: Bench, result: LoadResult) -> dict[str, Any]:
         }
     results["cost_per_million_tokens"] = None
     return results
+
+
+def _ran_out(asked: Bench, result: LoadResult) -> str | None:
+    """What a closed loop says that was to last longer than its requests did."""
+    limit_s = asked.manner.duration_s
+    if limit_s is None or not asked.workload.closed_loop:
+        return None
+    if result.interrupted or result.aborted_reason or result.not_due_count:
+        return None
+    return f"all {len(result.records):,} requests were answered before {limit_s:g} s were over"
+
+
+def _until(until: Until, result: LoadResult) -> dict[str, Any]:
+    """How well the metric was known in the end, as of the last look."""
+    progress = until.met(result.records)
+    width = progress.relative_half_width
+    return {
+        "label": until.label,
+        "reached": progress.met,
+        "relative_half_width": width if math.isfinite(width) else None,
+    }
 
 
 def _saturation(asked: Bench, result: LoadResult) -> dict[str, Any] | None:

@@ -1,7 +1,13 @@
 /* Timeline of one trial: how full the engine was, and what each request waited for. */
 const ROWS = 150;
 const SATURATED_WORDS = 'Requests came faster than they were served: latencies grow with the length of the run and say nothing of a lasting state.';
-const PHASES = [['queued', 'waits for the engine'], ['prefill', 'prompt is computed'], ['decode', 'tokens come'], ['cut', 'cut off when the run was stopped']];
+/* A simulation knows when the engine took a request up; a client only when it sent it. */
+const ENGINE_WORDS = { queued: 'waits for the engine', prefill: 'prompt is computed', cut: 'cut off when the run was stopped',
+  running: 'running', waiting: 'waiting', waited: 'Waited', note: 'A preempted request goes on counting as running.' };
+const CLIENT_WORDS = { queued: 'due, not sent yet', prefill: 'sent, no token yet', cut: 'failed, or cut off',
+  running: 'in flight', waiting: 'not sent', waited: 'Sent after', note: 'Seen from the client: until its first token a request waits in the server’s queue or is computed.' };
+const wordsHere = () => (DATA.timeline.seen_by_client ? CLIENT_WORDS : ENGINE_WORDS);
+const phases = () => { const w = wordsHere(); return [['queued', w.queued], ['prefill', w.prefill], ['decode', 'tokens come'], ['cut', w.cut]]; };
 const seconds = (s) => (known(s) ? duration(s * 1000) : DASH);
 const count = (n) => n.toLocaleString('en-US');
 
@@ -17,8 +23,8 @@ function wireTimeline() {
   if (!DATA.timeline) return;
   byId('timeline-card').hidden = false;
   document.documentElement.dataset.timeline = DATA.timeline.total;
-  const { server } = TRIALS[0].results;
-  if (server && server.saturated) byId('timeline-saturated').replaceChildren(make('span', { class: 'stamp' }, 'SATURATED'), SATURATED_WORDS);
+  const { server, saturation } = TRIALS[0].results;
+  if ((server && server.saturated) || (saturation && saturation.saturated)) byId('timeline-saturated').replaceChildren(make('span', { class: 'stamp' }, 'SATURATED'), SATURATED_WORDS);
   const { bars } = DATA.timeline;
   const pages = Math.ceil(bars.length / ROWS);
   if (pages < 2) return;
@@ -43,13 +49,13 @@ function drawTimeline() {
   const to = whole ? DATA.timeline.duration_s : Math.max(...shownBars.map((b) => b[4]));
   drawCurves(from, to);
   drawBars(shownBars, from, to);
-  byId('timeline-legend').replaceChildren(...PHASES.filter(([name]) => name !== 'cut' || shownBars.some((b) => !b[7]))
+  byId('timeline-legend').replaceChildren(...phases().filter(([name]) => name !== 'cut' || shownBars.some((b) => !b[7]))
     .map(([name, words]) => make('span', {}, svg('svg', { viewBox: '0 0 18 16', class: 'bars', 'aria-hidden': 'true' },
       svg('rect', { class: name, x: 1, y: 4, width: 16, height: 8 })), words)));
   const { total, bars } = DATA.timeline;
   const drawn = shownBars.length === total ? `All ${count(total)} requests are drawn.`
     : `${count(shownBars.length)} of ${count(total)} requests are drawn${whole ? ', evenly chosen' : ''}${bars.length < total ? `; of them this page holds ${count(bars.length)}, one in ${digits(total / bars.length)}, the file of requests all` : ''}. The curves are of all.`;
-  byId('timeline-note').textContent = `${drawn} A preempted request goes on counting as running.`;
+  byId('timeline-note').textContent = `${drawn} ${wordsHere().note}`;
   document.documentElement.dataset.bars = shownBars.length;
 }
 
@@ -82,8 +88,8 @@ function drawCurves(from, to) {
   const below = svg('g', { transform: `translate(0 ${box.bottom + 32})` }, frame(low, x, z, titles('KV cache in use', (v) => `${v * 100}%`)),
     share.length > 1 ? svg('path', { class: 'area c1', d: `${path(share, z)}L${clip(share[share.length - 1][0])} ${low.bottom}L${clip(share[0][0])} ${low.bottom}Z` }) : '',
     curve(share, z, 'c1', 'KV', share.length ? z.at(share[share.length - 1][1]) + 4 : 0));
-  host.replaceChildren(svg('svg', { height: box.bottom + low.bottom + 62, role: 'img', 'aria-label': 'Requests running and waiting, and the KV cache in use, over time' },
-    frame(box, x, y, titles('Requests at a time', tickText)), curve(waiting, y, 'c2', 'waiting', ends[1] + 4), curve(running, y, 'c0', 'running', ends[0] + 4), below));
+  host.replaceChildren(svg('svg', { height: box.bottom + low.bottom + 62, role: 'img', 'aria-label': `Requests ${wordsHere().running} and ${wordsHere().waiting}, and the KV cache in use, over time` },
+    frame(box, x, y, titles('Requests at a time', tickText)), curve(waiting, y, 'c2', wordsHere().waiting, ends[1] + 4), curve(running, y, 'c0', wordsHere().running, ends[0] + 4), below));
 }
 
 function drawBars(bars, from, to) {
@@ -94,7 +100,7 @@ function drawBars(bars, from, to) {
   const x = timeAxis(from, to, box);
   const every = Math.ceil(bars.length / 10);
   const y = { at: (i) => box.top + 2 + row * (i + 0.5), ticks: bars.map((_, i) => i).filter((i) => i % every === 0), log: false };
-  const picture = svg('svg', { height: box.bottom + 46, class: 'bars', role: 'group', 'aria-label': `${bars.length} requests, one bar each: queued, prefill, decode` },
+  const picture = svg('svg', { height: box.bottom + 46, class: 'bars', role: 'group', 'aria-label': `${bars.length} requests, one bar each: ${wordsHere().queued}, ${wordsHere().prefill}, tokens come` },
     frame(box, x, y, { x: 'Seconds since the run began', y: 'Request', xTick: tickText, yTick: (i) => count(bars[i][0] + 1) }));
   bars.forEach((bar, i) => picture.append(barOf(bar, x, y.at(i) - row / 2, row, box)));
   host.replaceChildren(picture);
@@ -104,7 +110,7 @@ function barOf([index, due, admitted, first, end, input, output, whole], x, top,
   const queuedTo = admitted ?? end;
   const prefillTo = first ?? end;
   const parts = [['queued', due, queuedTo], ['prefill', queuedTo, prefillTo], [whole ? 'decode' : 'cut', prefillTo, end]];
-  const rows = () => [['Due', `at ${seconds(due)}`], ['Waited', seconds(queuedTo - due)], ['Prompt', admitted === null ? DASH : `${count(input)} tokens, ${first === null ? 'not done' : seconds(first - admitted)}`],
+  const rows = () => [['Due', `at ${seconds(due)}`], [wordsHere().waited, seconds(queuedTo - due)], ['Prompt', admitted === null ? DASH : `${count(input)} tokens, ${first === null ? 'not done' : seconds(first - admitted)}`],
     ['First token after', first === null ? DASH : seconds(first - due)], ['Answer', first === null ? DASH : `${count(output)} tokens, ${seconds(end - first)}`], [whole ? 'Ended' : 'Cut off', `after ${seconds(end - due)}`]];
   return svg('g', withTip(`Request ${count(index + 1)}`, rows),
     svg('rect', { class: 'row', x: box.left, y: top, width: box.right - box.left, height: row }),
