@@ -136,6 +136,7 @@ def test_many_kinds_of_failures_do_not_push_the_figures_away():
         ({"wrong_length": {"count": 3}}, "3 answers have another length than asked"),
         ({"goodput": 1.5, "goodput_fraction": 0.25}, "1.5 requests/s within limits, 25.0% of"),
         ({"prepared": {"notes": ["rows come again"]}}, "note: rows come again"),
+        ({"prepared": {"exact": False, "template": "unknown"}}, "about as long as asked"),
         (
             {"server": {"scrape_count": 9, "max_running_count": 4, "max_kv_usage_fraction": 0.5}},
             "4 running at most, KV cache 50.0%",

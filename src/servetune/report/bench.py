@@ -203,8 +203,8 @@ def _failures(results: Mapping[str, Any]) -> Iterator[str]:
 def _notes(results: Mapping[str, Any]) -> Iterator[str]:
     prepared = results.get("prepared") or {}
     if prepared.get("exact") is False and prepared.get("template") != "none":
-        yield "note: prompts were made without the model's tokenizer and chat template, and their"
-        yield "      lengths are near what was asked; tokens here are the server's count"
+        yield "note: prompts are about as long as asked, for want of the model's tokenizer or chat"
+        yield "      template (--tokenizer); tokens here are the server's count, where it has one"
     for note in prepared.get("notes") or ():
         yield f"note: {note}"
 
