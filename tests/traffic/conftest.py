@@ -117,14 +117,19 @@ class Scripted:
 class Client:
     """A reactor that is run until what was asked is done."""
 
-    def __init__(self, *ports, scheme="http", host="127.0.0.1", cafile=None, rest_s=0.0):
+    def __init__(self, *ports, scheme="http", host="127.0.0.1", cafile=None, rests=False):
         addresses = [Address(scheme=scheme, host=host, port=port, cafile=cafile) for port in ports]
-        self.reactor = Reactor(addresses, rest_s=rest_s)
+        self.reactor = Reactor(addresses, rests=rests)
         self._asked = 0
 
     def call(self, payload=REQUEST, *, timeout_s=10.0, on_done=lambda _: None, target=0):
         """A call that has just left."""
-        call = Call(self._asked, payload, Kept(), on_done, target=target, limit_s=timeout_s)
+
+        def settled(call):
+            call.take_rest()
+            on_done(call)
+
+        call = Call(self._asked, payload, Kept(), settled, target=target, limit_s=timeout_s)
         self._asked += 1
         self.reactor.exchange(call)
         return call
@@ -151,11 +156,14 @@ class Client:
         """The call, done, and what it was answered."""
         call = self.call(payload, **options)
         self.run_until(lambda: call.done)
+        call.take_rest()
         return call, call.answer
 
     def ask_many(self, count, payload=REQUEST, **options):
         calls = [self.call(payload, **options) for _ in range(count)]
         self.run_until(lambda: all(call.done for call in calls))
+        for call in calls:
+            call.take_rest()
         return calls
 
 

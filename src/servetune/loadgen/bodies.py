@@ -144,6 +144,7 @@ def ask_of(target: Target, workload: Workload, request: Request, prompt: Prompt)
         body = b'{"messages":[' + inside + b"]," + body[1:]
     return Ask(
         body=body,
+        output_tokens=request.output_tokens if workload.ignore_eos and target.stream else 0,
         due_s=request.due_s,
         think_s=request.think_s,
         messages_at=messages_at,

@@ -247,7 +247,9 @@ def _with_side(result: LoadResult, side: ServerSide | None) -> LoadResult:
     if side is None:
         return result
     begun_s = result.started_monotonic_s
-    own = side.within(begun_s, begun_s + result.duration_s).since(begun_s)
+    # Up to the last word, which was asked for when all was over: an earlier one may have been on
+    # its way while the last tokens were counted.
+    own = side.within(begun_s, time.monotonic()).since(begun_s)
     heard = any(series.kind == "engine" and series.times_s for series in own.series)
     return msgspec.structs.replace(result, server=own.totals if heard else None, side=own)
 

@@ -19,7 +19,7 @@ import msgspec
 
 from servetune.traffic.asks import Asks
 from servetune.traffic.player import Player
-from servetune.traffic.reactor import REST_S, Reactor
+from servetune.traffic.reactor import Reactor
 from servetune.traffic.seen import Frames, Order, Over, Setup, Start, Stop, Users, frame
 from servetune.traffic.wire import monotonic
 
@@ -34,8 +34,7 @@ class Process:
 
     def __init__(self, setup: Setup, frames: Frames) -> None:
         _allow_open_files()
-        rest_s = REST_S if setup.rest_s is None else setup.rest_s
-        self._reactor = Reactor(setup.addresses, rest_s=rest_s)
+        self._reactor = Reactor(setup.addresses, rests=setup.rests)
         self._reactor.prepare()
         self._asks = Asks(setup.asks_fd, setup.columns)
         self._player = Player(setup, self._reactor, self._asks)

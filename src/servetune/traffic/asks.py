@@ -21,6 +21,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         body: JSON.
+        output_tokens: That are asked for; 0 where the answer may have any length.
         due_s: From the start of the run.
         think_s: Between the answer before it and this request, where it follows one.
         next: Index of the request that follows its answer; -1 for none.
@@ -30,6 +31,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     body: bytes
+    output_tokens: int = 0
     due_s: float = 0.0
     think_s: float = 0.0
     next: int = -1
@@ -43,6 +45,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         begins: int64, one more than there are bodies: where each begins.
         due_s: double.
+        output_tokens: int64.
         think_s: double.
         nexts: int64.
         message_begins: int64.
@@ -51,6 +54,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
     begins: bytes
     due_s: bytes
+    output_tokens: bytes = b""
     think_s: bytes = b""
     nexts: bytes = b""
     message_begins: bytes = b""
@@ -92,12 +96,14 @@ def lay_out(asks: Iterable[Ask]) -> LaidOut:
 def _written(fd: int, asks: Iterable[Ask]) -> tuple[Columns, list[int]]:
     begins, due_s, think_s = array("q", [0]), array("d"), array("d")
     nexts, message_begins, message_ends = array("q"), array("q"), array("q")
+    output_tokens = array("q")
     firsts: list[int] = []
     with os.fdopen(os.dup(fd), "wb", buffering=1 << 20) as file:
         for index, ask in enumerate(asks):
             file.write(ask.body)
             begins.append(begins[-1] + len(ask.body))
             due_s.append(ask.due_s)
+            output_tokens.append(ask.output_tokens)
             think_s.append(ask.think_s)
             nexts.append(ask.next)
             message_begins.append(ask.messages_at[0])
@@ -108,6 +114,7 @@ def _written(fd: int, asks: Iterable[Ask]) -> tuple[Columns, list[int]]:
     columns = Columns(
         begins=begins.tobytes(),
         due_s=due_s.tobytes(),
+        output_tokens=output_tokens.tobytes(),
         think_s=think_s.tobytes() if any(think_s) else b"",
         nexts=b"" if alone else nexts.tobytes(),
         message_begins=b"" if alone else message_begins.tobytes(),
@@ -122,6 +129,7 @@ class Asks:
     def __init__(self, fd: int, columns: Columns) -> None:
         self._begins = array("q", columns.begins)
         self.due_s = array("d", columns.due_s)
+        self._output_tokens = array("q", columns.output_tokens)
         self._think_s = array("d", columns.think_s)
         self._nexts = array("q", columns.nexts)
         self._message_begins = array("q", columns.message_begins)
@@ -139,6 +147,10 @@ class Asks:
     def next(self, index: int) -> int:
         """The request that follows its answer; -1 for none."""
         return self._nexts[index] if self._nexts else -1
+
+    def output_tokens(self, index: int) -> int:
+        """That were asked for; 0 where the answer may have any length."""
+        return self._output_tokens[index] if self._output_tokens else 0
 
     def think_s(self, index: int) -> float:
         """Between the answer before it and this request."""

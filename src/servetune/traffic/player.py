@@ -178,26 +178,31 @@ class Player:
             self._reactor.at(monotonic() + _STARVED_S, self._all_at_once)
         self._check_over()
 
-    def _user_free(self, due_s: float) -> None:
-        """A user has nothing to do since `due_s`."""
+    def _user_free(self, since_s: float) -> None:
+        """A user has read its answer, whose last byte came at `since_s`: it asks again now.
+
+        What passed in between is how late this process was, and is told as that; it is no part
+        of what the server takes for the next request.
+        """
         if self._to_let_go and not self._stopping:
             self._to_let_go -= 1
             self._active_users -= 1
-            self._let_go_s.append(due_s)
+            self._let_go_s.append(since_s)
             self._check_over()
             return
         index = None if self._stopping else self._take()
         if index is not None:
-            think_s = self._asks.think_s(index) if due_s > self._start_s else 0.0
+            first = since_s <= self._start_s
+            think_s = 0.0 if first else self._asks.think_s(index)
             if think_s > 0:
-                self._think(index, due_s + think_s)
+                self._think(index, since_s + think_s)
             else:
-                self._send(index, due_s)
+                self._send(index, since_s if first else monotonic(), since_s=since_s)
         elif self._queue_ended or self._stopping:
             self._active_users -= 1
             self._check_over()
         else:
-            self._reactor.at(monotonic() + _STARVED_S, self._user_free, due_s)
+            self._reactor.at(monotonic() + _STARVED_S, self._user_free, since_s)
 
     # open loop
 
@@ -295,7 +300,7 @@ class Player:
             return None
         return int(_INDEX.unpack(packed)[0])
 
-    def _send(self, index: int, due_s: float) -> None:
+    def _send(self, index: int, due_s: float, *, since_s: float | None = None) -> None:
         setup = self._setup
         target = self._choose()
         following = self._asks.next(index)
@@ -310,10 +315,12 @@ class Player:
             self._done,
             target=target,
             due_s=due_s,
+            output_tokens=self._asks.output_tokens(index),
             limit_s=setup.timeout_s,
         )
         self._held_count += self._held_until_s > due_s
-        self._lates_s.append(max(0.0, monotonic() - max(due_s, self._held_until_s)))
+        could_leave_s = max(due_s, self._held_until_s) if since_s is None else since_s
+        self._lates_s.append(max(0.0, monotonic() - could_leave_s))
         self._begun_count += 1
         self._open_count += 1
         self._reactor.exchange(call)
@@ -351,12 +358,12 @@ class Player:
         following = self._asks.next(call.index)
         end_s = call.answer.end_s(call.outcome, call.end_s)
         self._open_count -= 1
-        if following < 0:
-            self._go_on(end_s)
         history = self._histories.pop(call.index, b"")
-        outcome = self._account(call)
         if following < 0:
+            self._reactor.later(self._account_later, call)
+            self._go_on(end_s)
             return
+        outcome = self._account(call)
         if outcome != "ok":
             self._skip(following)
             self._go_on(end_s)
@@ -378,9 +385,13 @@ class Player:
         else:
             self._user_free(end_s)
 
+    def _account_later(self, call: Call) -> None:
+        self._account(call)
+
     def _account(self, call: Call) -> str:
         """Keep what was seen for the next beat; the outcome."""
         answer = call.answer
+        call.take_rest()
         outcome, status, detail = answer.settle(call.outcome, call.status, call.detail, call.end_s)
         times_s, counts, output_tokens = answer.packed()
         kept = call.index < self._setup.keep_text_below

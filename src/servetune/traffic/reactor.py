@@ -11,9 +11,11 @@ import itertools
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from servetune.traffic.foresight import Foresight
 from servetune.traffic.wire import Address, Call, Wire, monotonic
 
 __all__ = ["Reactor"]
@@ -23,13 +25,9 @@ EVENTS_A_TURN = 256
 SPIN_S = 0.002
 """epoll waits in whole milliseconds: the last two before something is due are waited finer."""
 
-REST_S = 0.00025
-"""How long a turn waits for company once a socket is ready, where times are the kernel's.
-
-Waking up costs more than reading, so that a quarter of a millisecond's worth of tokens is
-taken in one go. Nothing is late by it but the next request of a user whose answer ended."""
-
 FEW_EVENTS = 8
+
+CHORES_A_TURN = 8
 
 _READ_BOTH_S = 2e-6
 """Reading both clocks takes a tenth of this where the kernel helps with it, and more elsewhere."""
@@ -48,9 +46,11 @@ class Reactor:
         lags_s: How long each turn of the loop took, sampled.
     """
 
-    def __init__(self, addresses: Sequence[Address], *, rest_s: float = REST_S) -> None:
+    def __init__(self, addresses: Sequence[Address], *, rests: bool = True) -> None:
         self._addresses = list(addresses)
-        self._rest_s = 0.0 if any(one.scheme == "https" for one in addresses) else rest_s
+        # Over TLS the process stamps: what it does not read is late.
+        self._rests = rests and all(one.scheme == "http" for one in addresses)
+        self.foresight = Foresight()
         self._resolved: dict[int, list[tuple[int, tuple[object, ...]]] | str] = {}
         self._tls: dict[int, Any] = {}
         self._epoll = select.epoll()
@@ -62,6 +62,7 @@ class Reactor:
         self._next_deadline_s = float("inf")
         self._timers: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = itertools.count()
+        self._chores: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._over = False
         self._opening_count = 0
         self._waits = False
@@ -131,6 +132,15 @@ class Reactor:
         """Run something at a time on the monotonic clock, or as soon after as can be."""
         heapq.heappush(self._timers, (due_s, next(self._sequence), action, given))
 
+    def later(self, action: Callable[..., None], *given: Any) -> None:
+        """Run something when nothing is due, a little of it in each turn; all before the end."""
+        self._chores.append((action, given))
+
+    def _do_chores(self, most: int) -> None:
+        for _ in range(min(most, len(self._chores))):
+            action, given = self._chores.popleft()
+            action(*given)
+
     def watch(self, fd: int, action: Callable[[], None]) -> None:
         """Run something whenever a file can be read."""
         self._watched[fd] = action
@@ -167,10 +177,13 @@ class Reactor:
                 _, _, action, given = heapq.heappop(timers)
                 action(*given)
             if self._over:
+                self._do_chores(len(self._chores))
                 self._over = False
                 return
+            if self._chores:
+                self._do_chores(CHORES_A_TURN)
             due_s = min(timers[0][0], self._next_deadline_s) if timers else self._next_deadline_s
-            events = self._wait(due_s - monotonic())
+            events = self._wait(0.0 if self._chores else due_s - monotonic())
             if not events:
                 continue
             begun_s = self._set_offset()
@@ -191,9 +204,11 @@ class Reactor:
             return poll(0, EVENTS_A_TURN)
         wait_s = None if left_s == float("inf") else left_s - SPIN_S / 2
         events = poll(wait_s, EVENTS_A_TURN)
-        if self._rest_s and 0 < len(events) < FEW_EVENTS and left_s > SPIN_S + self._rest_s:
-            time.sleep(self._rest_s)
-            events = poll(0, EVENTS_A_TURN)
+        if self._rests and 0 < len(events) < FEW_EVENTS:
+            rest_s = self.foresight.rest_s(monotonic())
+            if rest_s and left_s > SPIN_S + rest_s:
+                time.sleep(rest_s)
+                events = poll(0, EVENTS_A_TURN)
         return events
 
     def _set_offset(self) -> float:

@@ -35,7 +35,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
         routing: `round_robin` or `least_outstanding`, over several addresses.
         trace: Name of the run for `traceparent` headers; empty for none.
         keep_text_below: Answers to requests of a smaller index come with their words.
-        rest_s: See `reactor.REST_S`; `None` for the usual.
+        rests: Whether the loop may let tokens gather, see `foresight`.
     """
 
     addresses: list[Address]
@@ -52,7 +52,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     routing: str = "round_robin"
     trace: str = ""
     keep_text_below: int = 0
-    rest_s: float | None = None
+    rests: bool = True
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from servetune.traffic.foresight import Foresight
 from servetune.traffic.http import Body, Chunked, Head, Malformed, Sized, body_of, read_head
 
 if TYPE_CHECKING:
@@ -68,10 +69,12 @@ class Call:
     Attributes:
         index: Which request of the run it is.
         due_s: When it should have left.
+        output_tokens: That were asked for; 0 where the answer may have any length.
         limit_s: Time-out, from now on.
         sent_s: When its first byte left; when connecting began if none did.
         end_s: When the answer was complete, or the failure was noticed.
         connect_s: Spent connecting, `None` on a kept connection.
+        left: Of the body, what the answer has not taken in yet.
         outcome: "ok" when a whole HTTP message came, with any status.
     """
 
@@ -85,9 +88,11 @@ class Call:
         "end_s",
         "heard",
         "index",
+        "left",
         "limit_s",
         "on_done",
         "outcome",
+        "output_tokens",
         "payload",
         "retried",
         "reused",
@@ -106,6 +111,7 @@ class Call:
         *,
         target: int = 0,
         due_s: float = 0.0,
+        output_tokens: int = 0,
         limit_s: float = float("inf"),
     ) -> None:
         self.index = index
@@ -114,6 +120,7 @@ class Call:
         self.on_done = on_done
         self.target = target
         self.due_s = due_s
+        self.output_tokens = output_tokens
         self.limit_s = limit_s
         self.deadline_s = monotonic() + limit_s
         self.wire: Wire | None = None
@@ -123,10 +130,18 @@ class Call:
         self.outcome = "ok"
         self.detail = ""
         self.status: int | None = None
+        self.left: tuple[list[bytes], list[float]] = ([], [])
         self.done = False
         self.heard = False
         self.reused = False
         self.retried = False
+
+    def take_rest(self) -> None:
+        """Have the answer take in what is left of the body."""
+        pieces, came_s = self.left
+        if pieces:
+            self.left = ([], [])
+            self.answer.take(pieces, came_s)
 
 
 class Hub(Protocol):
@@ -135,10 +150,12 @@ class Hub(Protocol):
     Attributes:
         offset_s: What to add to a wall-clock time to have it on the monotonic clock.
         opened_count: Connections made.
+        foresight: What was learnt of when answers end.
     """
 
     offset_s: float
     opened_count: int
+    foresight: Foresight
 
     def register(self, wire: Wire, mask: int) -> None: ...
     def modify(self, wire: Wire, mask: int) -> None: ...
@@ -165,6 +182,8 @@ class Wire:
         "_keep_alive",
         "_out",
         "_parts",
+        "_reads",
+        "_reads_before_last",
         "_receive",
         "_recvmsg",
         "_sock",
@@ -200,6 +219,8 @@ class Wire:
         self._head: Head | None = None
         self._body: Body | None = None
         self._eager = False
+        self._reads = 0
+        self._reads_before_last = 0
         self._keep_alive = False
         self._parts: list[bytes] = []
         self._times_s: list[float] = []
@@ -332,6 +353,8 @@ class Wire:
         self._head = self._body = None
         self._head_bytes = b""
         self._parts, self._times_s = [], []
+        self._reads = 0
+        self._reads_before_last = self._hub.foresight.reads_before_last(call.output_tokens)
         self._out = memoryview(call.payload)
         if call.sent_s is None:  # a retry keeps the first departure: its cost is not hidden
             call.sent_s = monotonic()
@@ -462,6 +485,9 @@ class Wire:
             return
         parts = self._parts
         last = parts[-1]
+        self._reads += 1
+        if self._reads == self._reads_before_last:
+            self._hub.foresight.nearly_over(self, self._times_s[-1])
         # The end of a body in chunks is an empty line, in whatever pieces it may come.
         if self._eager or b"\r\n\r\n" in last or len(last) < 5 or len(parts) >= DIGEST_READS:
             self._digest()
@@ -472,16 +498,18 @@ class Wire:
         assert body is not None
         parts, times_s = self._parts, self._times_s
         self._parts, self._times_s = [], []
+        self._hub.foresight.read(times_s)
         try:
             pieces, came_s = body.feed(parts, times_s)
         except Malformed as error:
             call.answer.take(*error.before)
             self._fail("malformed", times_s[-1], f"not HTTP: {error}")
             return
-        if pieces:
-            call.answer.take(pieces, came_s)
-        if body.ended_s is not None:
+        if body.ended_s is not None:  # what it says can wait, whoever waits for its end cannot
+            call.left = (pieces, came_s)
             self._finish(body)
+        elif pieces:
+            call.answer.take(pieces, came_s)
 
     def _finish(self, body: Body) -> None:
         call = self._call
@@ -489,6 +517,7 @@ class Wire:
         assert body.ended_s is not None
         self._call = None
         call.wire = None
+        self._hub.foresight.over(self, self._reads, call.output_tokens, whole=True)
         if self._keep_alive and not body.overrun and self._out is None:
             self.ready = self._on_idle
             self._hub.idle(self)
@@ -554,6 +583,7 @@ class Wire:
         call, self._call = self._call, None
         if call is not None:
             call.wire = None
+            self._hub.foresight.over(self, self._reads, 0, whole=False)
         # Methods of its own are what keeps a wire alive that nobody knows any more, and the
         # process that sends collects no garbage.
         self.ready, self._receive = _nothing, _nothing_came
