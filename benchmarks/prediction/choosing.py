@@ -5,7 +5,8 @@
 A pool is what was measured of one model on one GPU under one engine with one pair of lengths:
 plans and concurrencies to choose from. Each is asked for the highest output rate with a TPOT of
 at most 15, 30 and 50 ms; predictions come from a fit that has not seen the (model, GPU). Needs
-scipy. `--likeness` prints the scatter that `search.forecasts` rests on instead.
+scipy. After the policies comes a frontier: the best that any one factor on all predictions could
+do, had it been known, and with smaller errors. `--likeness` prints the scatter that `search.forecasts` rests on instead.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import collections
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,9 @@ LIMITS_MS = (15.0, 30.0, 50.0)
 FEWEST = 3
 #: Of repeated measurements; others count a pick that is this close as meeting its limit.
 TOLERANCE = 1.05
+#: On predicted TPOT, for the frontier; and the share of picks that it is to hold.
+SAFETY, HELD = np.arange(1.0, 1.5, 0.01), 0.95
+SHOWN = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -109,6 +113,7 @@ def main() -> int:
         pools = Pools(problem, held_out, per_gpu=per_gpu)
         tell_questions(pools)
         tell_policies(pools, held_out)
+        tell_frontier(pools, held_out)
     return 0
 
 
@@ -136,6 +141,13 @@ def tell_policies(pools: Pools, held_out: Predicted) -> None:
         for confidence in (0.5, 0.8):
             answers = [anchored(pools, held_out, key, confidence, seed) for seed in range(SEEDS)]
             tell(f"2 random anchors per {name}, confidence {confidence:g}", pools, *answers)
+    for count in (2, 4):
+        for confidence in (0.5, 0.6, 0.7, 0.8):
+            key = ANCHORED["(model, GPU)"]
+            answer = anchored(pools, held_out, key, confidence, count=count)
+            tell(
+                f"{count} chosen anchors per (model, GPU), confidence {confidence:g}", pools, answer
+            )
     for count in (1, 2, 3, 4):
         tell(f"measured: the {count} that promised most", pools, measured(pools, count))
 
@@ -154,29 +166,72 @@ def anchored(
     held_out: Predicted,
     key: Callable[[Measured], object],
     confidence: float,
-    seed: int,
+    seed: int | None = None,
+    count: int = 2,
 ) -> Answers:
-    """The same after two random runs of each group as anchors, which cannot be picked."""
-    corrected = with_anchors(pools.problem, held_out, key, 2, seed)
+    """The same after runs of each group as anchors, which cannot be picked.
+
+    Random ones with a seed, chosen by `telling` without.
+    """
+    corrected = with_anchors(pools.problem, held_out, key, count, seed)
     logs = residuals(pools.problem, corrected)["tpot"]
     groups = len({str(key(row)) for row in pools.rows})
     found = _by_factor(pools, *corrected, logs, confidence)
-    return Answers(found.picks, told=2 * groups)
+    return Answers(found.picks, told=count * groups)
 
 
 def _by_factor(
     pools: Pools, ttft_ms: np.ndarray, tpot_ms: np.ndarray, logs: np.ndarray, confidence: float
 ) -> Answers:
-    rate = pools.rate_of(ttft_ms, tpot_ms)
     factors = {
         name: cautions(logs[pools.group != name]).get(confidence, 1.0) for name in set(pools.group)
     }
+    return _held_back(pools, ttft_ms, tpot_ms, factors)
+
+
+def _held_back(
+    pools: Pools, ttft_ms: np.ndarray, tpot_ms: np.ndarray, factors: Mapping[str, float]
+) -> Answers:
+    """The highest predicted rate of those that hold when TPOT is a group's factor longer."""
+    rate = pools.rate_of(ttft_ms, tpot_ms)
     picks: list[int | None] = []
     for question in pools.questions:
         factor = factors[pools.group[question.rows[0]]]
         holding = question.rows[tpot_ms[question.rows] * factor <= question.limit_ms]
         picks.append(int(holding[np.argmax(rate[holding])]) if len(holding) else None)
     return Answers(picks)
+
+
+def tell_frontier(pools: Pools, held_out: Predicted) -> None:
+    """Share that holds / share of the best, by one factor on every predicted TPOT."""
+    key = ANCHORED["(model, GPU)"]
+    beliefs = {"no measurement": held_out}
+    for count in (2, 4):
+        beliefs[f"{count} chosen anchors"] = with_anchors(pools.problem, held_out, key, count)
+    for share in (0.75, 0.5, 0.25):
+        beliefs[f"errors x {share:g}"] = _better(pools.problem, held_out, share)
+    print("\n| factor | " + " | ".join(f"{factor:g}" for factor in SHOWN), end=" ")
+    print(f"| most of the best with {HELD:.0%} held |\n|---|" + "--:|" * (len(SHOWN) + 1))
+    for name, (ttft_ms, tpot_ms) in beliefs.items():
+        found = {}
+        for factor in (*SHOWN, *SAFETY):
+            factors = dict.fromkeys(pools.group, factor)
+            cells = _cells(pools, _held_back(pools, ttft_ms, tpot_ms, factors))
+            found[factor] = cells[3], cells[5]
+        best, factor = max(
+            (share, factor) for factor, (held, share) in found.items() if held >= HELD
+        )
+        shown = " | ".join("{:.0%} / {:.0%}".format(*found[factor]) for factor in SHOWN)
+        print(f"| {name} | {shown} | {best:.0%} at {factor:.2f} |", flush=True)
+
+
+def _better(problem: Problem, predicted: Predicted, share: float) -> Predicted:
+    """Predictions with this share of every error's logarithm left."""
+    ttft_ms, tpot_ms = predicted
+    return (
+        problem.ttft_ms * (ttft_ms / problem.ttft_ms) ** share,
+        problem.tpot_ms * (tpot_ms / problem.tpot_ms) ** share,
+    )
 
 
 def measured(pools: Pools, count: int, confidence: float = 0.8) -> Answers:

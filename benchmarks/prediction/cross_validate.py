@@ -4,7 +4,7 @@
 
 Fits the factors again for every fold (`tools/fit_step_law.py`, needs scipy) with whole groups
 left out, predicts those, and prints medians and means of absolute errors; then with k measured
-rows of each group as anchors; then how many held-out rows the intervals hold. `--write` stores
+rows of each group as anchors, drawn at random or chosen by `telling`; then how many held-out rows the intervals hold. `--write` stores
 the interval factors that ship with the package. `--factors` judges a stored `factors.toml`
 instead, model by model: one from before a model came is blind to it.
 """
@@ -27,6 +27,7 @@ from fit_step_law import Problem, fitted  # noqa: E402
 from silicon import Measured, read  # noqa: E402
 
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
+from servetune.perf.roofline.likeness import telling  # noqa: E402
 
 OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data" / "intervals.toml"
 FOLDS: dict[str, Callable[[Measured], object]] = {
@@ -87,7 +88,13 @@ def main() -> int:
                 with_anchors(problem, held_out["(model, GPU)"], key, count, seed)
                 for seed in range(SEEDS)
             ]
-            print_line(f"{count} anchors per {name}", problem, *anchored[count])
+            print_line(f"{count} random anchors per {name}", problem, *anchored[count])
+    key = ANCHORED["(model, GPU)"]
+    for count in (1, 2, 4):
+        chosen = with_anchors(problem, held_out["(model, GPU)"], key, count)
+        print_line(f"{count} chosen anchors per (model, GPU)", problem, chosen)
+    best = centred(problem, held_out["(model, GPU)"])
+    print_line("each group's own median error taken off", problem, best)
     for cells in RIVALS:
         print(f"| {cells[0]} | | " + " | ".join(cells[1:]) + " |")
     tell_speed(problem, values)
@@ -120,15 +127,21 @@ def with_anchors(
     predicted: Predicted,
     key: Callable[[Measured], object],
     count: int,
-    seed: int,
+    seed: int | None = None,
 ) -> Predicted:
-    """The predictions after `count` random rows of each group; anchors become NaN."""
+    """The predictions after `count` rows of each group; anchors become NaN.
+
+    Without a seed they are those that `telling` chooses, else drawn at random.
+    """
     rng = np.random.default_rng(seed)
     ttft_ms, tpot_ms = predicted[0].copy(), predicted[1].copy()
     group = np.array([str(key(row)) for row in problem.rows])
     for name in sorted(set(group)):
         mine = np.flatnonzero(group == name)
-        chosen = rng.choice(mine, count, replace=False)
+        if seed is None:
+            chosen = mine[list(telling([problem.rows[i].place for i in mine], count))]
+        else:
+            chosen = rng.choice(mine, count, replace=False)
         found = calibrated(
             [
                 Anchor(
@@ -144,6 +157,17 @@ def with_anchors(
         ttft_ms[mine] *= [each.ttft_factor for each in found]
         tpot_ms[mine] *= [each.tpot_factor for each in found]
         ttft_ms[chosen] = tpot_ms[chosen] = np.nan
+    return ttft_ms, tpot_ms
+
+
+def centred(problem: Problem, predicted: Predicted) -> Predicted:
+    """What one factor per (model, GPU) could reach at best: each by its own median error."""
+    ttft_ms, tpot_ms = predicted[0].copy(), predicted[1].copy()
+    group = np.array([str(row.group) for row in problem.rows])
+    for name in set(group):
+        mine = group == name
+        ttft_ms[mine] *= np.median(problem.ttft_ms[mine] / ttft_ms[mine])
+        tpot_ms[mine] *= np.median(problem.tpot_ms[mine] / tpot_ms[mine])
     return ttft_ms, tpot_ms
 
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from servetune.perf import Anchor, Place, calibrated
+from servetune.perf import Anchor, Place, calibrated, telling
 from servetune.perf.roofline.likeness import Likeness, guessed_logs, likeness_of
 
 HERE = Place(
@@ -64,9 +64,9 @@ def test_a_run_that_its_neighbours_contradict_counts_little() -> None:
     assert disturbed - agreed < 0.5 * (believed - agreed)
 
 
-def test_the_stored_field_can_be_solved_at_any_place() -> None:
+def scattered(count: int) -> list[Place]:
     rng = np.random.default_rng(4)
-    places = [
+    return [
         Place(
             engine=str(rng.choice(["vllm", "sglang"])),
             storage=str(rng.choice(["fp8", "none"])),
@@ -75,8 +75,12 @@ def test_the_stored_field_can_be_solved_at_any_place() -> None:
             input_tokens=float(2 ** rng.uniform(5, 15)),
             output_tokens=float(2 ** rng.uniform(5, 14)),
         )
-        for _ in range(60)
+        for _ in range(count)
     ]
+
+
+def test_the_stored_field_can_be_solved_at_any_place() -> None:
+    places = scattered(60)
     for quantity in ("tpot", "ttft"):
         covariance = likeness_of(quantity).between(places, [*places, None])
         assert np.linalg.eigvalsh(covariance[:, :60]).min() > -1e-9
@@ -100,3 +104,39 @@ def test_a_calibration_is_asked_at_a_place_and_answers_differently_there() -> No
     assert few.tpot_factor < found.tpot_factor < many.tpot_factor
     assert few.at(HERE) == (few,)
     assert few.tpot_anchors == many.ttft_anchors == 2
+
+
+def test_what_is_chosen_to_be_measured_leaves_least_doubt_of_all() -> None:
+    places = scattered(25)
+    first, second = telling(places, 2, LIKENESS)
+    doubts = {
+        other: doubt_after([first, other], places) for other in range(len(places)) if other != first
+    }
+    assert second == min(doubts, key=lambda other: doubts[other])
+    alone = {one: doubt_after([one], places) for one in range(len(places))}
+    assert first == min(alone, key=lambda one: alone[one])
+
+
+def doubt_after(measured: list[int], places: list[Place]) -> float:
+    """Mean standard deviation that is left, by the textbook and not step by step."""
+    known = [places[one] for one in measured]
+    among = LIKENESS.between(known, known) + LIKENESS.accident**2 * np.eye(len(known))
+    towards = LIKENESS.between(known, places)
+    explained = (towards * np.linalg.solve(among, towards)).sum(axis=0)
+    return float(np.sqrt(np.diag(LIKENESS.between(places, places)) - explained).mean())
+
+
+def test_the_second_choice_is_of_the_other_storage() -> None:
+    stored = [
+        msgspec.structs.replace(HERE, storage=storage, concurrency=users)
+        for storage in ("fp8", "none")
+        for users in (4, 8, 16, 32, 64)
+    ]
+    chosen = telling(stored, 2)
+    assert {stored[one].storage for one in chosen} == {"fp8", "none"}
+    assert {stored[one].concurrency for one in chosen} == {16}
+
+
+def test_no_more_are_chosen_than_there_are() -> None:
+    assert sorted(telling(scattered(3), 5)) == [0, 1, 2]
+    assert telling([], 2) == ()

@@ -3,7 +3,7 @@
 from servetune.perf.roofline import Coefficients, Estimate, estimate, performance_at
 from servetune.perf.roofline.calibration import Anchor, Calibration, calibrated
 from servetune.perf.roofline.learning import learned_factors
-from servetune.perf.roofline.likeness import Place, place_of
+from servetune.perf.roofline.likeness import Place, place_of, telling
 from servetune.perf.sim import Simulation, simulate
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "performance_at",
     "place_of",
     "simulate",
+    "telling",
 ]

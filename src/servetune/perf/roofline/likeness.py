@@ -30,7 +30,7 @@ from servetune.perf.roofline.steady import length_moments
 from servetune.plan.plan import Plan
 from servetune.workload.lengths import Lengths
 
-__all__ = ["Likeness", "Place", "guessed_logs", "likeness_of", "place_of"]
+__all__ = ["Likeness", "Place", "guessed_logs", "likeness_of", "place_of", "telling"]
 
 _ROUNDS = 3
 
@@ -122,6 +122,37 @@ def guessed_logs(
         accidents = likeness.accident**2 * (1 + off**2)
     weights = np.linalg.solve(among + np.diag(accidents), measured)
     return np.asarray(likeness.between(wanted, places) @ weights)
+
+
+def telling(
+    places: Sequence[Place], count: int, likeness: Likeness | None = None
+) -> tuple[int, ...]:
+    """Which places to measure so that least doubt is left of all: their numbers, best first.
+
+    Nothing needs to be measured to say so. Each next one is what lowers the mean standard
+    deviation most, given those before it: one in the middle of the largest crowd, then one of
+    another engine or storage. Unlikely to be the best plans; those are what `search` asks for.
+
+    Args:
+        places: Of one model on one kind of device.
+        count: At most this many; fewer where there are fewer places.
+        likeness: That of times per token if omitted.
+    """
+    if not places:
+        return ()
+    likeness = likeness or likeness_of("tpot")
+    doubt = likeness.between(places, places)
+    chosen: list[int] = []
+    for _ in range(min(count, len(places))):
+        # doubt[:, j]**2 / heard[j] is what a run at j would take from every variance
+        heard = np.diag(doubt) + likeness.accident**2
+        left = np.diag(doubt)[:, None] - doubt**2 / heard
+        means = np.sqrt(np.maximum(left, 0)).mean(axis=0)
+        means[chosen] = np.inf
+        best = int(np.argmin(means))
+        chosen.append(best)
+        doubt = doubt - np.outer(doubt[:, best], doubt[best]) / heard[best]
+    return tuple(chosen)
 
 
 @functools.cache
