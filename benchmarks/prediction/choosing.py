@@ -6,7 +6,8 @@ A pool is what was measured of one model on one GPU under one engine with one pa
 plans and concurrencies to choose from. Each is asked for the highest output rate with a TPOT of
 at most 15, 30 and 50 ms; predictions come from a fit that has not seen the (model, GPU). Needs
 scipy. After the policies comes a frontier: the best that any one factor on all predictions could
-do, had it been known, and with smaller errors. `--likeness` prints the scatter that `search.forecasts` rests on instead.
+do, had it been known, and with smaller errors. `--likeness` prints the scatter that
+`search.forecasts` rests on instead.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
 
 Fits the factors again for every fold (`tools/fit_step_law.py`, needs scipy) with whole groups
 left out, predicts those, and prints medians and means of absolute errors; then with k measured
-rows of each group as anchors, drawn at random or chosen by `telling`; then how many held-out rows the intervals hold. `--write` stores
-the interval factors that ship with the package. `--factors` judges a stored `factors.toml`
-instead, model by model: one from before a model came is blind to it.
+rows of each group as anchors, drawn at random or chosen by `telling`; then how many held-out
+rows the intervals hold. `--write` stores the interval factors that ship with the package.
+`--factors` judges a stored `factors.toml` instead, model by model: one from before a model came
+is blind to it.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from servetune.plan import (
     stage_layers,
     with_whole_experts,
 )
+from servetune.plan.parallel import distinct_layers
 
 
 def shape_of(name):
@@ -178,3 +179,18 @@ def test_experts_are_placed_whole_only_where_nothing_else_runs():
     dense = load_shape("Qwen/Qwen3-8B", catalogue_first=True)
     odd = Plan(model="m", tensor_parallel=3)
     assert with_whole_experts(odd, dense) == odd
+
+
+@pytest.mark.parametrize("name", ["openai/gpt-oss-120b", "Qwen/Qwen3.5-397B-A17B"])
+def test_kinds_of_layer_that_take_turns_are_counted_once_and_none_is_lost(name):
+    layers = shape_of(name).layers
+    kinds = distinct_layers(layers)
+    assert len(kinds) < len(layers)
+    assert sum(kind.count for kind in kinds) == sum(layer.count for layer in layers)
+    hidden = shape_of(name).hidden
+    for part in ("dense", "experts", "kv_heads"):
+        assert parameters_of(kinds, hidden, part) == parameters_of(layers, hidden, part)
+
+
+def parameters_of(layers, hidden, part):
+    return sum(layer.count * getattr(layer_parameters(layer, hidden), part) for layer in layers)

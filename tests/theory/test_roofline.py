@@ -186,7 +186,8 @@ def steady(lengths: object, *, kv_tokens: float = 4e5, seqs: int = 256) -> Stead
 def test_the_steady_state_obeys_littles_law(lengths: object) -> None:
     for concurrency in (1, 4, 32, 300, 2000):
         point = steady(lengths).at(concurrency)
-        assert point.requests_per_s * point.e2e_ms / 1000 == pytest.approx(concurrency, rel=0.02)
+        close = 0.02 if point.queued else 1e-6  # the balance is solved, not nearly so
+        assert point.requests_per_s * point.e2e_ms / 1000 == pytest.approx(concurrency, rel=close)
 
 
 def test_throughput_rises_to_a_plateau_and_latency_only_rises() -> None:

@@ -26,13 +26,23 @@ def own_devices_path() -> Path | None:
     named = os.environ.get("SERVETUNE_DEVICES")
     if named is not None:
         return Path(named).expanduser() if named.strip() else None
-    config = os.environ.get("XDG_CONFIG_HOME")
+    home = os.environ.get("HOME") or str(_home() or "")
+    config = os.environ.get("XDG_CONFIG_HOME") or (home and f"{home}/.config")
+    path = _path_in(config) if config else None
+    return path if path is not None and path.is_file() else None
+
+
+@lru_cache(maxsize=8)
+def _path_in(config: str) -> Path:
+    """Kept, because it is asked for every row of a table."""
+    return Path(config) / "servetune" / "devices.toml"
+
+
+def _home() -> Path | None:
     try:
-        folder = Path(config) if config else Path.home() / ".config"
+        return Path.home()
     except RuntimeError:
         return None  # a user without a home
-    path = folder / "servetune" / "devices.toml"
-    return path if path.is_file() else None
 
 
 def stamp_of(path: Path | None) -> Stamp | None:

@@ -46,7 +46,7 @@ def resolved(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
         raise UnknownName("engine", plan.engine, DEFAULTS)
     filled = DEFAULTS[plan.engine](plan, shape, device)
     silent = {name: value for name, value in filled.items() if getattr(plan, name) is None}
-    return msgspec.structs.replace(plan, **silent)
+    return msgspec.structs.replace(plan, **silent) if silent else plan
 
 
 def _vllm(plan: Plan, shape: NetworkShape, device: Device) -> Defaults:

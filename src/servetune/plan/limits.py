@@ -46,7 +46,12 @@ from servetune.models.shape import (
     StateSpace,
 )
 from servetune.plan.defaults import resolved
-from servetune.plan.parallel import layer_share, possible_tensor_parallel, stage_layers
+from servetune.plan.parallel import (
+    distinct_layers,
+    layer_share,
+    possible_tensor_parallel,
+    stage_layers,
+)
 from servetune.plan.plan import Plan
 from servetune.units import GIB, MIB, format_bytes
 
@@ -366,7 +371,7 @@ def _activation_bytes(plan: Plan, shape: NetworkShape) -> float:
     """
     assert plan.max_num_batched_tokens is not None
     assert plan.max_num_seqs is not None
-    widest = max(_width(plan, shape, layer) for layer in shape.layers)
+    widest = max(_width(plan, shape, layer) for layer in distinct_layers(shape.layers))
     numbers = plan.max_num_batched_tokens * (_RESIDUAL_COPIES * shape.hidden + widest)
     return numbers * _plain_bytes(plan, shape) + plan.max_num_seqs * shape.vocab * _LOGIT_BYTES
 
@@ -400,7 +405,7 @@ def _mixer_width(mixer: Mixer | None, ways: int) -> float:
 
 
 def _stages(plan: Plan, shape: NetworkShape) -> tuple[tuple[tuple[Layer, ...], float], ...]:
-    """Layers of each pipeline stage, and the weights on each of its devices."""
+    """Kinds of layer of each pipeline stage, and the weights on each of its devices."""
     # Only what splits or stores weights: plans that differ in batch limits share the answer.
     split = Plan(
         model="",
@@ -443,7 +448,7 @@ def _weighed_stages(plan: Plan, shape: NetworkShape) -> tuple[tuple[tuple[Layer,
                 weights_bytes += head_bytes
             elif last > 0:
                 weights_bytes += embedding_bytes
-        found.append((layers, weights_bytes))
+        found.append((distinct_layers(layers), weights_bytes))
     return tuple(found)
 
 

@@ -14,6 +14,7 @@ give the remainder to the middle stages.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import msgspec
 
@@ -36,6 +37,7 @@ from servetune.plan.plan import Plan
 
 __all__ = [
     "check_parallel",
+    "distinct_layers",
     "expert_ways",
     "layer_share",
     "possible_tensor_parallel",
@@ -120,6 +122,19 @@ def stage_layers(plan: Plan, shape: NetworkShape) -> tuple[tuple[Layer, ...], ..
     return tuple(tuple(_take(remaining, count)) for count in counts)
 
 
+@lru_cache(maxsize=1024)
+def distinct_layers(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Equal groups of layers as one, in order of their first: for what only adds or compares.
+
+    Kinds of layer often take turns (36 groups of two kinds in gpt-oss).
+    """
+    counts: dict[Layer, int] = {}
+    for layer in layers:
+        kind = msgspec.structs.replace(layer, count=1)
+        counts[kind] = counts.get(kind, 0) + layer.count
+    return tuple(msgspec.structs.replace(kind, count=count) for kind, count in counts.items())
+
+
 def layer_share(plan: Plan, layer: Layer, hidden: int) -> LayerParameters:
     """Parameters of one such layer that each device of its stage holds."""
     whole = layer_parameters(layer, hidden)
@@ -158,7 +173,7 @@ def _obstacles(plan: Plan, shape: NetworkShape) -> Iterator[str]:
         yield (
             f"{plan.pipeline_parallel} pipeline stages are more than the {shape.layer_count} layers"
         )
-    for layer in shape.layers:
+    for layer in distinct_layers(shape.layers):
         yield from _mixer_obstacles(layer.mixer, ways)
         yield from _feed_forward_obstacles(plan, shape, layer)
     if plan.expert_parallel and not any(

@@ -36,7 +36,8 @@ from servetune.workload.lengths import Lengths
 __all__ = ["LengthMoments", "OperatingPoint", "SteadyState", "length_moments"]
 
 _LENGTH_SAMPLES = 512
-_BISECTIONS = 30
+#: Steps towards the number of running requests, and how near in it two of them are one answer.
+_ROUNDS, _NEAR = 60, 1e-9
 
 
 class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,15 +169,27 @@ class SteadyState:
 
     def _running(self, share: float) -> float:
         """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`."""
-        low, high = 0.0, min(share, self.most_running)
-        if self._wanted(high, share) >= high:
+        high = min(share, self.most_running)
+        over = self._wanted(high, share) - high
+        if over >= 0:
             return high
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            if self._wanted(middle, share) >= middle:
-                low = middle
+        # False position between two bounds; a bound that stays twice counts half (Illinois).
+        low, under, last = 0.0, self._wanted(0.0, share), high
+        stayed = 0
+        for _ in range(_ROUNDS):
+            here = (low * over - high * under) / (over - under)
+            gap = self._wanted(here, share) - here
+            if abs(here - last) <= _NEAR * here:
+                return here
+            last = here
+            if gap >= 0:
+                low, under = here, gap
+                over = over / 2 if stayed > 0 else over
+                stayed = 1
             else:
-                high = middle
+                high, over = here, gap
+                under = under / 2 if stayed < 0 else under
+                stayed = -1
         return (low + high) / 2
 
     def _wanted(self, running: float, share: float) -> float:

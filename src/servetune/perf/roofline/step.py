@@ -103,6 +103,8 @@ class StepLaw:
         self.tokens_each = 1 + (plan.draft_tokens or 0)
         self._drafted = drafts_on_device(plan)
         self._verified_s = coefficients.draft_sequence_s if plan.draft_tokens else 0.0
+        expert_layers = sum(op.count for op in ops.experts)
+        self._launch_s = c.host_layer_s * ops.layer_count + c.host_experts_s * expert_layers
         self._dense: dict[tuple[float, float], float] = {}
 
     def __call__(self, step: Step) -> float:
@@ -231,9 +233,7 @@ class StepLaw:
     def _launch_floor_s(self, sequences: float) -> float:
         if self._graphs and sequences <= self.coefficients.captured_tokens:
             return 0.0
-        c = self.coefficients
-        expert_layers = sum(op.count for op in self.ops.experts)
-        return c.host_layer_s * self.ops.layer_count + c.host_experts_s * expert_layers
+        return self._launch_s
 
     def _dense_seconds(self, tokens: float, logit_rows: float) -> float:
         """All that depends on counts of tokens and sequences alone."""
