@@ -407,21 +407,34 @@ def _mixer_width(mixer: Mixer | None, ways: int) -> float:
 def _stages(plan: Plan, shape: NetworkShape) -> tuple[tuple[tuple[Layer, ...], float], ...]:
     """Kinds of layer of each pipeline stage, and the weights on each of its devices."""
     # Only what splits or stores weights: plans that differ in batch limits share the answer.
-    split = Plan(
-        model="",
-        engine=plan.engine,
-        tensor_parallel=plan.tensor_parallel,
-        pipeline_parallel=plan.pipeline_parallel,
-        data_parallel=plan.data_parallel,
-        expert_parallel=plan.expert_parallel,
-        dtype=plan.dtype,
-        quantization=plan.quantization,
+    return _weighed_stages(
+        shape,
+        plan.engine,
+        (plan.tensor_parallel, plan.pipeline_parallel, plan.data_parallel, plan.expert_parallel),
+        plan.dtype,
+        plan.quantization,
     )
-    return _weighed_stages(split, shape)
 
 
 @lru_cache(maxsize=1024)
-def _weighed_stages(plan: Plan, shape: NetworkShape) -> tuple[tuple[tuple[Layer, ...], float], ...]:
+def _weighed_stages(
+    shape: NetworkShape,
+    engine: str,
+    degrees: tuple[int, int, int, bool],
+    dtype: str | None,
+    quantization: str | None,
+) -> tuple[tuple[tuple[Layer, ...], float], ...]:
+    tensor_parallel, pipeline_parallel, data_parallel, expert_parallel = degrees
+    plan = Plan(
+        model="",
+        engine=engine,
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+        data_parallel=data_parallel,
+        expert_parallel=expert_parallel,
+        dtype=dtype,
+        quantization=quantization,
+    )
     storage = effective_quantization(shape.quantization, plan.quantization)
     plain_bytes = _plain_bytes(plan, shape)
     embedding_bytes = embedding_parameter_count(shape) * plain_bytes / plan.tensor_parallel

@@ -75,29 +75,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     extra: tuple[tuple[str, Setting], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel", "pipeline_parallel", "data_parallel", "replicas"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in (
-            "max_num_seqs",
-            "max_num_batched_tokens",
-            "max_model_len",
-            "block_tokens",
-            "draft_tokens",
-            "prefill_replicas",
-        ):
+        for name in _DEGREES:
+            if getattr(self, name) < 1:
+                raise _out_of_range(name, getattr(self, name), "1 or more")
+        for name in _COUNTS:
             value = getattr(self, name)
-            _require(value is None or value >= 1, name, value, "1 or more")
+            if value is not None and value < 1:
+                raise _out_of_range(name, value, "1 or more")
         fraction = self.gpu_memory_fraction
-        _require(
-            fraction is None or 0 < fraction <= 1, "gpu_memory_fraction", fraction, "in (0, 1]"
-        )
+        if fraction is not None and not 0 < fraction <= 1:
+            raise _out_of_range("gpu_memory_fraction", fraction, "in (0, 1]")
         accepted = self.draft_acceptance_fraction
-        _require(
-            accepted is None or 0 <= accepted <= 1,
-            "draft_acceptance_fraction",
-            accepted,
-            "in [0, 1]",
-        )
+        if accepted is not None and not 0 <= accepted <= 1:
+            raise _out_of_range("draft_acceptance_fraction", accepted, "in [0, 1]")
         if self.draft_tokens is None and (accepted is not None or self.draft_method is not None):
             raise PlanError(
                 "a plan that drafts no tokens has no method or acceptance of drafts",
@@ -140,6 +130,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return " ".join(parts)
 
 
+_DEGREES = ("tensor_parallel", "pipeline_parallel", "data_parallel", "replicas")
+_COUNTS = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "block_tokens",
+    "draft_tokens",
+    "prefill_replicas",
+)
+
 #: Engines that can hand a sequence's cache over to another of their kind.
 _HANDING_OVER = ("vllm", "simulated", "sglang")
 
@@ -160,6 +160,5 @@ _LABELLED = (
 )
 
 
-def _require(holds: bool, name: str, value: object, wanted: str) -> None:
-    if not holds:
-        raise PlanError(f"{name} must be {wanted}, got {value}")
+def _out_of_range(name: str, value: object, wanted: str) -> PlanError:
+    return PlanError(f"{name} must be {wanted}, got {value}")

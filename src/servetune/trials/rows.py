@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from servetune.errors import InputError, UnknownName
-from servetune.hardware import Device, device, node
+from servetune.hardware import Device, Node, device, node
 from servetune.models import ExpertFeedForward, NetworkShape
 from servetune.perf import Calibration
 from servetune.perf.roofline import PricedRun, Run, interval_of, length_moments
@@ -131,7 +131,7 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
     plan = with_useful_places(plan, shape, gpu, _context_tokens(lengths))
     return Run(
         shape=shape,
-        node=node(gpu=gpu, count=plan.device_count),
+        node=_machine(gpu, plan.device_count),
         plan=plan,
         lengths=lengths,
         concurrency=concurrency,
@@ -139,6 +139,12 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
         engine=engine,
         held_steps=recipe.held_steps,
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _machine(gpu: Device, count: int) -> Node:
+    """The same for all rows that ran on it: what is priced for one need not be for the next."""
+    return node(gpu=gpu, count=count)
 
 
 @functools.cache
