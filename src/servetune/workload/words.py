@@ -67,7 +67,7 @@ def stock_of(tokenizer: ModelTokenizer) -> Stock:
     has to be mended.
     """
     specials = tokenizer.counts([""])[0]
-    mark, found, apart = _candidates(tokenizer.tokenizer)
+    found, apart = _candidates(tokenizer.tokenizer)
     pool = found or list(WORDS)
     the = tokenizer.counts(["the the"])[0]
     inside = tokenizer.counts([f"the the {word}" for word in pool])
@@ -83,7 +83,7 @@ def stock_of(tokenizer: ModelTokenizer) -> Stock:
         words=words,
         starters=len(starters) or len(words),
         text_specials=specials,
-        additive=bool(mark) and apart and whole and bool(starters),
+        additive=apart and whole and bool(starters),
         counted=True,
     )
 
@@ -131,10 +131,14 @@ def distinct_rows(stock: Stock, lengths: Sequence[int], seed: int) -> Iterator[I
         yield row
 
 
-def _candidates(tokenizer: Any) -> tuple[str, list[str], bool]:
-    """The mark of a space, words that follow it, and whether no token goes from one to the next."""
+def _candidates(tokenizer: Any) -> tuple[list[str], bool]:
+    """Words that follow a space, and whether no token goes from one word to the next."""
     if not hasattr(tokenizer, "get_vocab"):
-        return "", [], False
+        return [], False
+    if (
+        type(getattr(tokenizer, "model", None)).__name__ == "WordLevel"
+    ):  # whatever it does not know is one token
+        return [], True
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     for mark in _MARKS:
         usual = re.compile(f"{mark}[a-z]{{3,10}}").fullmatch
@@ -142,5 +146,5 @@ def _candidates(tokenizer: Any) -> tuple[str, list[str], bool]:
         if len(words) >= FEWEST_WORDS:
             across = re.search(f"[a-z]{mark}", "\n".join(vocabulary)) is not None
             step = -(-len(words) // MOST_WORDS)
-            return mark, words[::step], not across
-    return "", [], False
+            return words[::step], not across
+    return [], False
