@@ -222,6 +222,11 @@ _WHEN = _group(
         metavar="FRACTION",
         help="End it when more of the last hundred failed.",
     ),
+    click.option(
+        "--cold",
+        is_flag=True,
+        help="Connect when requests are due, not before the clock starts.",
+    ),
     click.option("--keep-saturated", is_flag=True, help="Go on though the queue grows."),
     click.option(
         "--processes",

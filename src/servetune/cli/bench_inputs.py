@@ -89,6 +89,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         timeout_s=said["timeout_s"],
         processes=_processes(said["processes"]),
         routing=said["routing"] or "round_robin",
+        open_ahead=not said["cold"],
         duration_s=said["duration_s"],
         grace_s=DEFAULT_GRACE_S if said["grace_s"] is None else said["grace_s"],
         failures_limit=said["max_failures"],
