@@ -1,5 +1,7 @@
 """What all tests share: where the optional shared data are, and the command line as a process."""
 
+import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+# Ray reads these when it is imported: it tells nobody of itself, and the loopback is every
+# node's address.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +42,70 @@ def servetune(tmp_path):
         )
 
     return run
+
+
+class RayCluster:
+    """A Ray cluster in a process of its own, whose nodes come and go."""
+
+    def __init__(self, log):
+        self._process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "ray_nodes.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        self.address = self._answer()["address"]
+        self._nodes = []
+
+    def add(self, **resources):
+        """A node with so many `num_cpus`, `num_gpus`, `resources`; its id."""
+        self._nodes.append(self._ask({"add": resources})["node_id"])
+        return self._nodes[-1]
+
+    def kill(self, node_id):
+        self._nodes.remove(node_id)
+        self._ask({"kill": node_id})
+
+    def clear(self):
+        for node_id in list(self._nodes):
+            self.kill(node_id)
+
+    def close(self):
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        finally:
+            self._process.kill()
+            self._process.stdout.close()
+
+    def _ask(self, order):
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self):
+        for line in self._process.stdout:
+            if line.startswith("@"):
+                return json.loads(line[1:])
+        raise RuntimeError("the Ray cluster did not come up")
+
+
+@pytest.fixture(scope="session")
+def _ray_cluster(tmp_path_factory):
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed: make test-ray installs it and runs these")
+    with (tmp_path_factory.mktemp("ray") / "cluster.log").open("w") as log:
+        cluster = RayCluster(log)
+        yield cluster
+        cluster.close()
+
+
+@pytest.fixture
+def ray_cluster(_ray_cluster):
+    """A cluster with a head that has no core to give; a test adds nodes, which are gone after."""
+    yield _ray_cluster
+    import ray
+
+    ray.shutdown()
+    _ray_cluster.clear()

@@ -15,11 +15,12 @@ import tempfile
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from typing import IO
+from typing import IO, Protocol
 
 import msgspec
 
 from servetune.errors import LoadError
+from servetune.loadgen.nodes import NodeShare
 from servetune.traffic.asks import LaidOut
 from servetune.traffic.seen import (
     Beat,
@@ -33,7 +34,7 @@ from servetune.traffic.seen import (
     frame,
 )
 
-__all__ = ["Conducted", "Crew", "Orders"]
+__all__ = ["Conducted", "Conductor", "Crew", "Orders"]
 
 READ_BYTES = 1 << 20
 WAIT_S = 0.05
@@ -47,6 +48,9 @@ BUSY_FRACTION = 0.7
 BUSY_BEATS = 10
 """Half a second of this much CPU, and another process is started if there may be one."""
 
+AS_MANY_AS_CORES = 0
+"""Of `Orders.most_processes`: those of the machine that the orders are carried out on."""
+
 _decode = msgspec.msgpack.Decoder(Beat | Over).decode
 
 
@@ -57,7 +61,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
         users: Requests in flight at most, all processes together; `None` for no limit.
         processes: To start with.
         open_ahead: Whether each user's connection is opened before the clock starts.
-        most_processes: That may be added when the others are busy.
+        most_processes: That may be added when the others are busy, or `AS_MANY_AS_CORES`.
     """
 
     setup: Setup
@@ -78,6 +82,7 @@ class Conducted(msgspec.Struct, kw_only=True):
         cpu_s: Of all processes together.
         busy_fraction: Largest share of a core that one of them used over half a second.
         peak_memory_bytes: Of all of them together.
+        nodes: Those that shared the load, where there were several.
     """
 
     start_s: float = 0.0
@@ -94,6 +99,26 @@ class Conducted(msgspec.Struct, kw_only=True):
     retried_count: int = 0
     process_count: int = 0
     peak_memory_bytes: int = 0
+    nodes: list[NodeShare] = msgspec.field(default_factory=list)
+
+
+class Conductor(Protocol):
+    """Whoever has a run's requests sent: processes here, or on the nodes of a cluster.
+
+    Attributes:
+        lost: Whether a connection was refused or lost since somebody set it to false.
+        broken: Why nobody is left to send, where that is so.
+    """
+
+    lost: bool
+    broken: str | None
+
+    @property
+    def in_flight_count(self) -> int: ...
+
+    def run(self) -> Conducted: ...
+
+    def stop(self, outcome: str, detail: str, *, grace_s: float = 0.0) -> None: ...
 
 
 class _Member:
@@ -159,6 +184,7 @@ class Crew:
         on_start: Callable[[float], None],
         on_seen: Callable[[Seen], None],
         on_turn: Callable[[Crew], None],
+        agree: Callable[[], float] | None = None,
     ) -> None:
         """Start the processes.
 
@@ -168,8 +194,10 @@ class Crew:
             on_start: Is told the time of the start on the monotonic clock.
             on_seen: Is told of every request that ended.
             on_turn: Runs about twenty times a second.
+            agree: Asked when all are ready: the time of the start, where others start as well.
         """
         self._orders = orders
+        self._agree = agree
         self._on_start = on_start
         self._on_seen = on_seen
         self._on_turn = on_turn
@@ -180,6 +208,7 @@ class Crew:
         self._owed_users: list[float] = []
         self.conducted = Conducted()
         self.lost = False
+        self.broken: str | None = None
         self._asks = asks
         self._queue_fd, self._feed_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._to_feed = memoryview(array("I", asks.firsts).tobytes())
@@ -188,6 +217,9 @@ class Crew:
         else:
             self._close_feed()
         users = orders.users
+        if orders.most_processes == AS_MANY_AS_CORES:
+            cores = max(1, len(os.sched_getaffinity(0)))
+            orders = msgspec.structs.replace(orders, most_processes=cores)
         # A process without a user would have nothing to do.
         self._most = orders.most_processes if users is None else min(orders.most_processes, users)
         count = orders.processes if users is None else min(orders.processes, users)
@@ -200,6 +232,11 @@ class Crew:
     def in_flight_count(self) -> int:
         return sum(m.last.in_flight_count for m in self._members if m.last and not m.over)
 
+    @property
+    def begun_count(self) -> int:
+        """Requests begun, as far as the processes have told."""
+        return sum(member.last.begun_count for member in self._members if member.last)
+
     def run(self) -> Conducted:
         """Until all is done or stopped.
 
@@ -208,9 +245,10 @@ class Crew:
         """
         try:
             self._wait_ready(self._members)
+            agreed_s = None if self._agree is None else self._agree()
             if self._stopped:  # before the start: nothing is in flight that could be waited for
                 return self._sum_up()
-            self._start(self._members)
+            self._start(self._members, agreed_s)
             while any(member.over is None for member in self._members):
                 self._turn()
             return self._sum_up()
@@ -261,8 +299,8 @@ class Crew:
                 )
             self._turn()
 
-    def _start(self, members: Sequence[_Member]) -> None:
-        self.conducted.start_s = time.monotonic() + LEAD_S
+    def _start(self, members: Sequence[_Member], agreed_s: float | None) -> None:
+        self.conducted.start_s = time.monotonic() + LEAD_S if agreed_s is None else agreed_s
         self._on_start(self.conducted.start_s)
         for member in members:
             member.tell(Start(start_s=self.conducted.start_s))

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from servetune.loadgen.crew import Conducted
+from servetune.loadgen.nodes import NodeShare
 from servetune.units import MS_PER_S, format_seconds
 
 __all__ = ["LATE_S", "Instrument", "Verdict", "instrument_of", "verdict_of"]
@@ -38,6 +39,9 @@ class Instrument(msgspec.Struct, frozen=True, kw_only=True):
         cpu_s: Processor time of these together.
         busy_fraction: Largest share of a core that one of them used over half a second.
         peak_memory_bytes: Largest resident sets of these, added up.
+        clock_error_s: By how much the times of one node may be off against another's; nought
+            on one machine. No latency has it in it, which begin and end on one node.
+        nodes: That shared the load, where it was spread over a cluster.
     """
 
     stamped_by: str = "process"
@@ -54,6 +58,8 @@ class Instrument(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float = 0.0
     busy_fraction: float = 0.0
     peak_memory_bytes: int = 0
+    clock_error_s: float = 0.0
+    nodes: tuple[NodeShare, ...] = ()
 
     @property
     def stamp_error_s(self) -> float:
@@ -100,7 +106,7 @@ def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
         f"{instrument.stamped_by}'s clock"
         + (f", {format_seconds(stamp_s)} late (p99)" if stamp_s else "")
         + f"; sent {format_seconds(late_s)} late (p99), {late_fraction:.1%} of "
-        f"median {first_name}"
+        f"median {first_name}" + _nodes_said(instrument)
     )
     if instrument.busy_fraction > BUSY_FRACTION:
         return Verdict(
@@ -113,6 +119,16 @@ def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
             trusted=False, words=f"THE CLIENT WAS LATE: {said}; give it a core of its own"
         )
     return Verdict(trusted=True, words=f"instrument: {said}")
+
+
+def _nodes_said(instrument: Instrument) -> str:
+    """Of a load that was spread: how well its clocks agree, and who was lost."""
+    nodes = instrument.nodes
+    if not nodes:
+        return ""
+    lost = [f"{node.name} was lost" for node in nodes if node.lost]
+    error_s = format_seconds(instrument.clock_error_s)
+    return "; ".join(["", f"{len(nodes)} nodes' clocks agree to {error_s}", *lost])
 
 
 _TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e_latency": "E2E latency"}
@@ -146,6 +162,8 @@ def instrument_of(conducted: Conducted, *, stamped_by: str) -> Instrument:
         cpu_s=conducted.cpu_s,
         busy_fraction=conducted.busy_fraction,
         peak_memory_bytes=conducted.peak_memory_bytes,
+        clock_error_s=max((node.clock_error_s for node in conducted.nodes), default=0.0),
+        nodes=tuple(conducted.nodes),
     )
 
 

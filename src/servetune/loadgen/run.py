@@ -22,9 +22,10 @@ import numpy as np
 
 from servetune.errors import InputError, LoadError, ServerRefused, ServetuneError
 from servetune.loadgen.bodies import api_of, ask_of, head_of
-from servetune.loadgen.crew import Conducted, Crew, Orders
+from servetune.loadgen.crew import AS_MANY_AS_CORES, Conducted, Conductor, Crew, Orders
 from servetune.loadgen.fetch import tls_context
 from servetune.loadgen.instrument import Instrument, instrument_of
+from servetune.loadgen.nodes import require_cluster
 from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.server_side import ServerMetrics, ServerSide
 from servetune.loadgen.target import Target
@@ -117,6 +118,9 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
         open_ahead: Whether each user's connection is opened before the clock starts; otherwise
             connecting is part of the first latencies.
         run_id: Name of the run for the `traceparent` that requests carry; empty for none.
+        cluster: Ray cluster whose nodes share the load, each with `processes` of its own:
+            `auto`, or its head's HOST:PORT; `None` for this machine alone.
+        nodes: Ids of those that do; empty for all that have a core to give.
     """
 
     timeout_s: float = 600.0
@@ -130,6 +134,8 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     keep_texts: int = 0
     run_id: str = ""
     open_ahead: bool = True
+    cluster: str | None = None
+    nodes: tuple[str, ...] = ()
 
 
 async def run_load(
@@ -217,6 +223,8 @@ def run_load_blocking(
     for each in targets:
         if each.cafile is not None:
             tls_context(each)  # which says now whether it can be read
+    if manner.cluster is not None:
+        require_cluster(manner.cluster, targets, manner.nodes)
     if requests is None:
         requests = workload.requests()
     if len(prompts) < len(requests):
@@ -302,14 +310,9 @@ class _Run:
             self._interrupted = True
             conducted = Conducted()
         else:
-            crew = Crew(
-                self._orders(),
-                asks,
-                on_start=self._begin,
-                on_seen=self._see,
-                on_turn=self._look,
-            )
-            conducted = crew.run()
+            conductor = self._conductor(asks)
+            conducted = conductor.run()
+            self._aborted_reason = self._aborted_reason or conductor.broken
         if self._stopped and not self._workload.closed_loop:
             self._record_overdue()
         self._tell(0)
@@ -326,6 +329,22 @@ class _Run:
             aborted_reason=self._aborted_reason,
             ended_reason=self._ended_reason,
             texts=self._texts,
+        )
+
+    def _conductor(self, asks: LaidOut) -> Conductor:
+        manner, orders = self._manner, self._orders()
+        if manner.cluster is None:
+            return Crew(orders, asks, on_start=self._begin, on_seen=self._see, on_turn=self._look)
+        from servetune.loadgen.spread import Spread
+
+        return Spread(
+            manner.cluster,
+            manner.nodes,
+            orders,
+            asks,
+            on_start=self._begin,
+            on_seen=self._see,
+            on_turn=self._look,
         )
 
     def _orders(self) -> Orders:
@@ -395,7 +414,7 @@ class _Run:
             model=prompt.model or "",
         )
 
-    def _look(self, crew: Crew) -> None:
+    def _look(self, crew: Conductor) -> None:
         """About twenty times a second: tell, and end the run where somebody wants it ended."""
         if self._stopped:
             return
@@ -420,7 +439,7 @@ class _Run:
                 self._ended_reason = reason
                 self._end(crew, "cancelled", reason, grace_s=self._manner.grace_s)
 
-    def _check_server(self, crew: Crew) -> bool:
+    def _check_server(self, crew: Conductor) -> bool:
         alive = self._watch.server_alive
         reason = alive() if alive is not None else None
         if reason is None or len(self._records) == len(self._requests):
@@ -429,7 +448,7 @@ class _Run:
         self._end(crew, "disconnected", reason, grace_s=GRACE_S)
         return True
 
-    def _break_circuit(self, crew: Crew) -> bool:
+    def _break_circuit(self, crew: Conductor) -> bool:
         limit, share = self._manner.failures_limit, self._manner.failed_fraction_limit
         recent = self._recent_failures
         if limit is not None and self._failures_in_a_row >= limit:
@@ -442,7 +461,7 @@ class _Run:
         self._end(crew, "cancelled", reason)
         return True
 
-    def _time_is_up(self, crew: Crew, elapsed_s: float) -> bool:
+    def _time_is_up(self, crew: Conductor, elapsed_s: float) -> bool:
         limit_s = self._manner.duration_s
         if limit_s is None or elapsed_s < limit_s:
             return False
@@ -450,7 +469,7 @@ class _Run:
         self._end(crew, "cancelled", self._ended_reason, grace_s=self._manner.grace_s)
         return True
 
-    def _end(self, crew: Crew, outcome: str, detail: str, *, grace_s: float = 0.0) -> None:
+    def _end(self, crew: Conductor, outcome: str, detail: str, *, grace_s: float = 0.0) -> None:
         self._stopped = True
         crew.stop(outcome, detail, grace_s=grace_s)
 
@@ -498,6 +517,8 @@ def _processes(manner: Manner) -> tuple[int, int]:
         return manner.processes, manner.processes
     if manner.most_processes is not None:
         return 1, manner.most_processes
+    if manner.cluster is not None:
+        return 1, AS_MANY_AS_CORES
     import os
 
     return 1, max(1, len(os.sched_getaffinity(0)))

@@ -1,0 +1,208 @@
+"""What sends on one node of a cluster: crews, as on one machine, told and heard over Ray.
+
+A station is given the whole list of requests and those indices that it is to send, so that
+what a lost node left undone needs no second journey. Each such deal is a crew of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+
+import msgspec
+
+from servetune import __version__
+from servetune.errors import ServetuneError
+from servetune.loadgen.crew import Conducted, Crew, Orders
+from servetune.traffic.asks import Ask
+from servetune.traffic.seen import Seen
+
+__all__ = ["DealState", "News", "Station", "pack_asks"]
+
+ABANDONED_S = 20.0
+"""Of silence after which nobody conducts any more, and the load is ended."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_asks = msgspec.msgpack.Decoder(list[Ask]).decode
+
+
+class DealState(msgspec.Struct, frozen=True, array_like=True):
+    """How far one deal is."""
+
+    number: int
+    ready: bool
+    over: bool
+    begun_count: int
+    in_flight_count: int
+    broken: str
+
+
+class News(msgspec.Struct, frozen=True, array_like=True):
+    """What happened on a node since it was last asked.
+
+    Attributes:
+        now_s: Its monotonic clock.
+        seen: Requests that ended, on that clock.
+        lost: Whether a connection was refused or lost.
+    """
+
+    now_s: float
+    seen: list[Seen]
+    lost: bool
+    deals: list[DealState]
+
+
+class _Stop(msgspec.Struct, frozen=True):
+    outcome: str
+    detail: str
+    grace_s: float
+
+
+def pack_asks(asks: list[Ask]) -> bytes:
+    """Requests as they travel."""
+    return _encode(asks)
+
+
+class _Deal:
+    """One crew in a thread of its own."""
+
+    def __init__(self, number: int, station: Station, orders: Orders, asks: list[Ask]) -> None:
+        self._number = number
+        self._station = station
+        self._start_s: float | None = None
+        self._begun = threading.Event()
+        self._stopped = False
+        self.ready = False
+        self.over = False
+        self.broken = ""
+        self.conducted = Conducted()
+        self.crew: Crew | None = None
+        self._thread = threading.Thread(target=self._run, args=(orders, asks), daemon=True)
+        self._thread.start()
+
+    def begin(self, start_s: float) -> None:
+        """Start at this time on this machine's clock."""
+        self._start_s = start_s
+        self._begun.set()
+
+    @property
+    def state(self) -> DealState:
+        crew = self.crew
+        return DealState(
+            number=self._number,
+            ready=self.ready,
+            over=self.over,
+            begun_count=crew.begun_count if crew else 0,
+            in_flight_count=crew.in_flight_count if crew and not self.over else 0,
+            broken=self.broken,
+        )
+
+    def _run(self, orders: Orders, asks: list[Ask]) -> None:
+        try:
+            self.crew = crew = Crew(
+                orders,
+                asks,
+                on_start=lambda _: None,
+                on_seen=self._station.note,
+                on_turn=self._look,
+                agree=self._agree,
+            )
+            self.conducted = crew.run()
+        except (ServetuneError, OSError) as error:
+            self.broken = str(error)
+        finally:
+            self.over = True
+
+    def _agree(self) -> float:
+        self.ready = True
+        while not self._begun.wait(0.05):
+            assert self.crew is not None
+            self._look(self.crew)
+            if self._stopped:
+                break
+        return time.monotonic() if self._start_s is None else self._start_s
+
+    def _look(self, crew: Crew) -> None:
+        if crew.lost:
+            self._station.lost, crew.lost = True, False
+        order = self._station.order()
+        if order is not None and not self._stopped:
+            self._stopped = True
+            crew.stop(order.outcome, order.detail, grace_s=order.grace_s)
+
+
+class Station:
+    """An actor: its methods are called from the machine that conducts the run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: list[Seen] = []
+        self._deals: dict[int, _Deal] = {}
+        self._asks: list[Ask] = []
+        self._orders: Orders | None = None
+        self._stop: _Stop | None = None
+        self._heard_s = time.monotonic()
+        self.lost = False
+
+    # called from afar
+
+    def version(self) -> str:
+        """Of servetune here."""
+        return __version__
+
+    def now_s(self) -> float:
+        """This machine's monotonic clock."""
+        return time.monotonic()
+
+    def prepare(self, orders: Orders, packed_asks: bytes) -> None:
+        """Take in what all deals have in common."""
+        self._orders = orders
+        self._asks = _decode_asks(packed_asks)
+
+    def deal(self, number: int, packed_firsts: bytes, users: int | None) -> None:
+        """Get ready to send these requests and what follows them; calls may come in any order."""
+        assert self._orders is not None
+        self._heard_s = time.monotonic()
+        firsts = frozenset(array("I", packed_firsts))
+        asks = [
+            ask if ask.first == (index in firsts) else msgspec.structs.replace(ask, first=False)
+            for index, ask in enumerate(self._asks)
+        ]
+        orders = msgspec.structs.replace(self._orders, users=users)
+        self._deals[number] = _Deal(number, self, orders, asks)
+
+    def begin(self, number: int, start_s: float) -> None:
+        """Let a deal start at this time on this machine's clock."""
+        self._deals[number].begin(start_s)
+
+    def news(self) -> bytes:
+        """`News`, packed."""
+        self._heard_s = time.monotonic()
+        with self._lock:
+            # States before what was seen: a request is never both over and unheard of.
+            states = [deal.state for deal in list(self._deals.values())]
+            seen, self._seen = self._seen, []
+        lost, self.lost = self.lost, False
+        return _encode(News(time.monotonic(), seen, lost, states))
+
+    def stop(self, outcome: str, detail: str, grace_s: float) -> None:
+        """Send nothing more; end what is in flight after a while."""
+        self._stop = _Stop(outcome, detail, grace_s)
+
+    def accounts(self) -> list[Conducted]:
+        """What the crews did, when they are over."""
+        return [deal.conducted for deal in self._deals.values()]
+
+    # called by the deals' threads
+
+    def note(self, seen: Seen) -> None:
+        """A request ended."""
+        with self._lock:
+            self._seen.append(seen)
+
+    def order(self) -> _Stop | None:
+        """To stop, if that was said, or if nobody says anything any more."""
+        if self._stop is None and time.monotonic() - self._heard_s > ABANDONED_S:
+            self._stop = _Stop("cancelled", "nobody conducts the run any more", 0.0)
+        return self._stop
