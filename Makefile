@@ -55,6 +55,16 @@ test-engine: $(DEV_STAMP) $(TINY)/config.json  ## The thread on real vLLM (a few
 	SERVETUNE_VLLM="$(VLLM)" SERVETUNE_TINY_MODEL="$(CURDIR)/$(TINY)" \
 	  $(BIN)/python -m pytest -m engine
 
+RAY_STAMP := $(VENV)/.ray-installed
+
+$(RAY_STAMP): $(DEV_STAMP) requirements/ray.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/ray.txt
+	@touch $@
+
+.PHONY: test-ray
+test-ray: $(RAY_STAMP)  ## What needs a Ray cluster; it is started on this machine
+	$(BIN)/python -m pytest -m ray
+
 lint: $(DEV_STAMP)  ## Style, and the rooms' allowed imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

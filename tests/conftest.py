@@ -68,8 +68,9 @@ class RayCluster:
         self._ask({"kill": node_id})
 
     def clear(self):
-        for node_id in list(self._nodes):
-            self.kill(node_id)
+        for node_id in self._nodes:
+            self._ask({"remove": node_id})
+        self._nodes = []
 
     def close(self):
         self._process.stdin.close()

@@ -140,7 +140,7 @@ class TestOnACluster:
             assert record.outcome == "ok"
             assert record.due_s == pytest.approx(due, abs=2 * error_s + 1e-6)
         # The server's log is on the same clock, as all of this is one machine.
-        firsts = sorted(truth.token_times_s[0] for truth in server.truths[1:])
+        firsts = sorted(truth.sent_s[0] for truth in server.truths[1:])
         heard = sorted(
             record.chunk_times_s[0] + result.started_monotonic_s for record in result.records
         )

@@ -235,6 +235,12 @@ _WHEN = _group(
         metavar="N|auto",
         help="That send; auto adds one when those that run are busy.",
     ),
+    click.option(
+        "--cluster",
+        default=None,
+        metavar="auto|ADDRESS",
+        help="Send from the nodes of a Ray cluster, each with --processes of its own.",
+    ),
 )
 
 _TELL = _group(

@@ -21,6 +21,7 @@ from servetune.loadgen import (
     otlp_endpoint,
     parse_models,
     request_text,
+    require_cluster,
     require_otel,
 )
 from servetune.metrics import LATENCIES, Constraint, Until, parse_constraints
@@ -69,6 +70,8 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         LoadError: The server that should say its model cannot be reached.
     """
     require_agreement(said)
+    if said["cluster"] and not said["dry_run"]:
+        require_cluster(said["cluster"])  # before a minute goes into preparing
     traffic = None if said["trace"] else _traffic(said)
     api = said["api"] or (traffic.api if traffic else "completions")
     stream = not said["no_stream"] and api != "embeddings" and (traffic is None or traffic.stream)
@@ -95,6 +98,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         failures_limit=said["max_failures"],
         failed_fraction_limit=_fraction(said["max_error_rate"]),
         keep_texts=CHECKED_ANSWERS if tokenizer is not None and api != "embeddings" else 0,
+        cluster=said["cluster"],
         run_id=secrets.token_hex(16) if said["trace_headers"] or said["otel_endpoint"] else "",
     )
     return Bench(

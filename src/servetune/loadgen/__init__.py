@@ -3,6 +3,7 @@
 from servetune.loadgen.bodies import request_text
 from servetune.loadgen.fetch import fetch, fetch_blocking
 from servetune.loadgen.instrument import Instrument, Verdict, verdict_of
+from servetune.loadgen.nodes import Machine, NodeShare, join, machines, require_cluster
 from servetune.loadgen.origin import Origin
 from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
 from servetune.loadgen.run import (
@@ -28,7 +29,9 @@ __all__ = [
     "Api",
     "Instrument",
     "LoadResult",
+    "Machine",
     "Manner",
+    "NodeShare",
     "Origin",
     "Progress",
     "Routing",
@@ -41,12 +44,15 @@ __all__ = [
     "export_spans",
     "fetch",
     "fetch_blocking",
+    "join",
+    "machines",
     "models_are_simulated",
     "otlp_endpoint",
     "parse_metrics",
     "parse_models",
     "parse_speed",
     "request_text",
+    "require_cluster",
     "require_otel",
     "run_load",
     "run_load_blocking",

@@ -192,8 +192,7 @@ class Spread:
                 self._turn()
             return self._sum_up()
         finally:
-            for part in self._parts:
-                self._ray.kill(part.actor)
+            self._dismiss(self._parts)
 
     def stop(self, outcome: str, detail: str, *, grace_s: float = 0.0) -> None:
         """Send nothing more, and end what is in flight after a while."""
@@ -220,39 +219,54 @@ class Spread:
             )
             for machine in found[: users or None]  # a node without a user has nothing to do
         ]
-        hellos = {part.actor.version.remote(): part for part in parts}
-        up, waiting = ray.wait(list(hellos), num_returns=len(hellos), timeout=COME_UP_S)
         try:
-            for hello in up:
-                self._require_same(hellos[hello].machine, hello)
+            up = self._require_same(parts)
         except LoadError:
-            for part in parts:
-                ray.kill(part.actor)
+            self._dismiss(parts)
             raise
-        for hello in waiting:
-            ray.kill(hellos[hello].actor)
+        self._dismiss([part for part in parts if part not in up])
         if not up:
             raise LoadError(
                 f"no node of the cluster had a core free within {COME_UP_S:g} s",
                 hint="see ray status for who has them",
             )
-        ready = [part for hello, part in hellos.items() if hello in up]
         packed = ray.put(pack_asks(self._asks))
-        ray.get([part.actor.prepare.remote(self._orders, packed) for part in ready])
-        return ready
+        ray.get([part.actor.prepare.remote(self._orders, packed) for part in up])
+        return up
 
-    def _require_same(self, machine: Machine, hello: Any) -> None:
-        """Refuse a node whose servetune is missing or another."""
+    def _dismiss(self, parts: Sequence[_Part]) -> None:
+        for part in parts:
+            self._ray.kill(part.actor)
+
+    def _require_same(self, parts: Sequence[_Part]) -> list[_Part]:
+        """Those whose node has a core free; one that is gone by now is left out as well.
+
+        Raises:
+            LoadError: On one of the nodes servetune is missing or another.
+        """
         hint = f"pip install 'servetune[ray]=={__version__}' on every node"
-        try:
-            version = self._ray.get(hello)
-        except self._ray.exceptions.RayError as error:
-            said = str(error).strip().splitlines()[-1]
-            raise LoadError(f"{machine.label} cannot send: {said}", hint=hint) from None
-        if version != __version__:
-            raise LoadError(
-                f"{machine.label} has servetune {version}, and this is {__version__}", hint=hint
-            )
+        hellos = {part.actor.version.remote(): part for part in parts}
+        self._ray.wait(list(hellos), num_returns=len(hellos), timeout=COME_UP_S)
+        up = []
+        for hello, part in hellos.items():
+            try:
+                version = self._ray.get(hello, timeout=0)
+            except self._ray.exceptions.GetTimeoutError:
+                continue
+            except self._ray.exceptions.RayError as error:
+                said = [line for line in str(error).splitlines() if "ModuleNotFound" in line]
+                if said:
+                    raise LoadError(
+                        f"{part.machine.label} cannot send: {said[-1].strip()}", hint=hint
+                    ) from None
+                continue
+            if version != __version__:
+                raise LoadError(
+                    f"{part.machine.label} has servetune {version}, and this is {__version__}",
+                    hint=hint,
+                )
+            up.append(part)
+        return up
 
     def _compare_clocks(self) -> None:
         for part in self._parts:
