@@ -20,6 +20,7 @@ from servetune.cli.output import echo
 from servetune.engines import ENGINES, Engine, engine, require_free_port
 from servetune.errors import InputError
 from servetune.hardware import Node
+from servetune.loadgen import join, machines
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import NetworkShape, load_shape
 from servetune.perf.sim import without_effect
@@ -173,6 +174,12 @@ ENGINE_NAMES = ("simulated", *ENGINES)
     help="Pause between two trials on one server.",
 )
 @click.option(
+    "--cluster",
+    default=None,
+    metavar="auto|ADDRESS",
+    help="Run the trials on the nodes of a Ray cluster, as many at once as have room.",
+)
+@click.option(
     "--mute-server",
     is_flag=True,
     hidden=True,
@@ -205,6 +212,7 @@ def tune(
     ready_timeout_s: float,
     request_timeout_s: float,
     rest_s: float,
+    cluster: str | None,
     mute_server: bool,  # noqa: ARG001 - see the option
 ) -> int:
     """Try every combination of server and client settings and find the best.
@@ -235,6 +243,14 @@ def tune(
     limits = parse_constraints(constraints or "")
     request_limits = parse_constraints(slo)
     _require_goodput_limits(limits, request_limits)
+    if cluster is not None:
+        if simulated:
+            raise InputError(
+                "--cluster is for servers, the simulated engine needs none",
+                hint="leave it out, or measure servetune simulate --serve with --server-cmd",
+            )
+        if not dry_run:
+            gpu, num_gpus = _gpus_of(cluster, gpu, num_gpus, instance_name)
     node = chosen_node(
         gpu=gpu,
         num_gpus=num_gpus,
@@ -274,10 +290,13 @@ def tune(
     if dry_run:
         return _print_plan(groups, run, launch, artifacts)
     artifacts.require_free(renew=resume and artifacts.journal.exists())
-    _require_server(spoken, launch, simulated=simulated)
+    if cluster is None:
+        _require_server(spoken, launch, simulated=simulated)
+    else:
+        _require_cluster(groups, run, launch, cluster)
     with Journal(artifacts.journal, resume=resume) as journal:
         done = _finished(journal.records, run, retry_failed=retry_failed)
-        status = _run(groups, run, launch, journal, done, artifacts)
+        status = _run(groups, run, launch, journal, done, artifacts, cluster)
         records = latest(journal.records)
     if not records:  # interrupted before the first trial ended
         return status
@@ -312,6 +331,7 @@ def _run(
     journal: Journal,
     done: set[str],
     artifacts: Artifacts,
+    cluster: str | None,
 ) -> int:
     """Run what is missing; 130 when the user stopped it."""
     total = sum(len(group) for group in groups)
@@ -327,7 +347,20 @@ def _run(
 
     try:
         with _sigterm_as_interrupt():
-            run_trials(missing, run, launch, logs=artifacts.logs, ended=ended, say=echo)
+            if cluster is None:
+                run_trials(missing, run, launch, logs=artifacts.logs, ended=ended, say=echo)
+            else:
+                from servetune.trials.cluster import run_trials_on_cluster
+
+                run_trials_on_cluster(
+                    missing,
+                    run,
+                    launch,
+                    address=cluster,
+                    logs=artifacts.logs,
+                    ended=ended,
+                    say=echo,
+                )
     except KeyboardInterrupt:
         echo(
             f"interrupted; {len(wanted & {r.key for r in journal.records})} of {total} trials "
@@ -408,6 +441,30 @@ def _require_server(spoken: Engine, launch: Launch, *, simulated: bool) -> None:
         user_command(launch.server_cmd)
     if launch.port is not None:
         require_free_port(launch.host, launch.port)
+
+
+def _require_cluster(groups: list[list[Trial]], run: Run, launch: Launch, cluster: str) -> None:
+    """The same for servers on other machines."""
+    from servetune.trials.cluster import require_room
+
+    if launch.server_cmd is not None:
+        user_command(launch.server_cmd)
+    require_room(groups, run, launch, cluster)
+
+
+def _gpus_of(
+    cluster: str, gpu: str | None, num_gpus: int | None, instance_name: str | None
+) -> tuple[str | None, int | None]:
+    """The machine that trials run on is a node of the cluster, not the one that is here."""
+    from servetune.trials.cluster import gpus_of_cluster, most_gpus
+
+    if instance_name is not None:
+        return gpu, num_gpus
+    nodes = machines(join(cluster))
+    if gpu is not None:
+        return gpu, num_gpus or most_gpus(nodes, gpu)
+    found = gpus_of_cluster(nodes)
+    return (None, num_gpus) if found is None else (found[0], num_gpus or found[1])
 
 
 def _progress(record: TrialRecord, done: int, total: int) -> str:

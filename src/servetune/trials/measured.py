@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from servetune.errors import (
 )
 from servetune.loadgen import (
     LoadResult,
+    Manner,
     Target,
     fetch_blocking,
     models_are_simulated,
@@ -62,6 +64,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         ready_timeout_s: From start to ready.
         request_timeout_s: Per request.
         rest_s: Pause between two trials on one server.
+        load_node: Node of the Ray cluster that sends the load, by Ray's id, where it is not
+            this machine; a core of it is set aside already.
     """
 
     executable: str | None = None
@@ -72,6 +76,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     ready_timeout_s: float = 600.0
     request_timeout_s: float = 600.0
     rest_s: float = 0.0
+    load_node: str | None = None
 
 
 class ServerGroup:
@@ -87,6 +92,7 @@ class ServerGroup:
         log_path: Of the first start; where one is there already the next gets a number.
         ended: Takes each record as its trial ends.
         say: Takes lines of progress.
+        halt: Set by `stop`.
     """
 
     def __init__(
@@ -101,7 +107,10 @@ class ServerGroup:
         log_path: Path,
         ended: Ended,
         say: Say,
+        halt: threading.Event | None = None,
     ) -> None:
+        self._halt = halt or threading.Event()
+        self._server: ServerProcess | None = None
         self._waiting = list(trials)
         self._plan = trials[0].plan
         self._settings = trials[0].server_args
@@ -114,12 +123,20 @@ class ServerGroup:
         self._started_at = ""
         self._server_log: Path | None = None
 
+    def stop(self) -> None:
+        """From another thread: have `measure` end with `KeyboardInterrupt`, and no server left."""
+        self._halt.set()
+        if self._server is not None:
+            self._server.stop()
+
     def measure(self) -> None:
         """Run every trial; one record each, whatever the server does."""
         deaths = 0
         while self._waiting:
             before = len(self._waiting)
             failure = self._serve_once()
+            if self._halt.is_set():
+                raise KeyboardInterrupt
             if failure is None:
                 continue
             deaths += 1
@@ -159,6 +176,7 @@ class ServerGroup:
         except PlanError as error:
             return Failure(kind="settings", reason=error.message)
         self._server_log = log_path
+        self._server = server
         self._say(f"starting {self._cmd}")
         try:
             with server:
@@ -216,10 +234,17 @@ class ServerGroup:
             target,
             trial.workload,
             prompts,
-            timeout_s=self._launch.request_timeout_s,
+            manner=self._manner(),
+            halt=self._halt,
             server_alive=why_dead,
             scrape_every_s=_SCRAPE_EVERY_S,
         )
+
+    def _manner(self) -> Manner:
+        launch = self._launch
+        if launch.load_node is None:
+            return Manner(timeout_s=launch.request_timeout_s)
+        return Manner(timeout_s=launch.request_timeout_s, cluster="auto", nodes=(launch.load_node,))
 
     def _served_name(self, server: ServerProcess, trial: Trial) -> str:
         """The name that the server knows the model by."""

@@ -14,7 +14,14 @@ from servetune.trials.measured import DEFAULT_PORT, Launch, ServerGroup, server_
 from servetune.trials.simulated import simulate_trial
 from servetune.trials.trial import Run, Trial, record_of
 
-__all__ = ["commands_of", "require_one_that_fits", "run_trials"]
+__all__ = [
+    "commands_of",
+    "problem_of",
+    "require_one_that_fits",
+    "run_trials",
+    "shown_command",
+    "speaker_of",
+]
 
 Ended = Callable[[TrialRecord], None]
 Say = Callable[[str], None]
@@ -51,11 +58,11 @@ def run_trials(
     for number, group in enumerate(groups, start=1):
         if not group:
             continue
-        able = [trial for trial in group if _problem(trial, run) is None]
-        cmd = shlex.join(_shown_command(group[0], launch, spoken))
+        able = [trial for trial in group if problem_of(trial, run) is None]
+        cmd = shlex.join(shown_command(group[0], launch, spoken))
         words = spoken.server_cmd_args(group[0].server_args)
         for trial in group:
-            problem = _problem(trial, run)
+            problem = problem_of(trial, run)
             if problem is not None:
                 failure = Failure(kind="does_not_fit", reason=problem)
                 ended(record_of(trial, run, cmd=cmd, server_cmd_args=words, failure=failure))
@@ -79,7 +86,7 @@ def commands_of(groups: Sequence[list[Trial]], run: Run, launch: Launch) -> Iter
     """The command line of each group's server, for reading."""
     spoken = speaker_of(run)
     for group in groups:
-        yield shlex.join(_shown_command(group[0], launch, spoken))
+        yield shlex.join(shown_command(group[0], launch, spoken))
 
 
 def speaker_of(run: Run) -> Engine:
@@ -93,7 +100,7 @@ def require_one_that_fits(groups: Sequence[list[Trial]], run: Run) -> None:
     Raises:
         PlanError: With the first plan's reason.
     """
-    problems = [_problem(trial, run) for group in groups for trial in group]
+    problems = [problem_of(trial, run) for group in groups for trial in group]
     if problems and all(problem is not None for problem in problems):
         several = len(problems) > 1
         raise PlanError(
@@ -104,7 +111,7 @@ def require_one_that_fits(groups: Sequence[list[Trial]], run: Run) -> None:
         )
 
 
-def _problem(trial: Trial, run: Run) -> str | None:
+def problem_of(trial: Trial, run: Run) -> str | None:
     """Why a trial cannot run on the machine, as far as arithmetic can tell."""
     if run.shape is None or run.node is None:
         return None
@@ -127,7 +134,8 @@ def _problem(trial: Trial, run: Run) -> str | None:
     return None
 
 
-def _shown_command(trial: Trial, launch: Launch, spoken: Engine) -> tuple[str, ...]:
+def shown_command(trial: Trial, launch: Launch, spoken: Engine) -> tuple[str, ...]:
+    """A trial's server command with a port that it might have, for reading."""
     return server_command(
         spoken,
         trial.plan,

@@ -1,0 +1,165 @@
+"""A room on a node of a cluster: servers are started and loaded there as on one machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from servetune import __version__
+from servetune.errors import ServetuneError
+from servetune.store import TrialRecord
+from servetune.trials.measured import Launch, ServerGroup
+from servetune.trials.sweep import speaker_of
+from servetune.trials.trial import Run, Trial
+
+__all__ = ["Lent", "Room", "RoomNews", "probe"]
+
+MOST_LOG_BYTES = 1 << 20
+"""Of each server's log that travels: its end, which says why it stopped."""
+
+
+class Lent(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cluster gave for one server and its load.
+
+    Attributes:
+        node: Of the server, for reading.
+        address: Of that node.
+        load_node: Ray's id of the node that sends, where it is another one.
+    """
+
+    node: str
+    address: str
+    load_node: str | None = None
+
+
+class RoomNews(msgspec.Struct, frozen=True):
+    """What happened in a room since it was last asked.
+
+    Attributes:
+        records: Trials that ended, as JSON.
+        said: Lines of progress.
+        broken: Why the room cannot go on.
+    """
+
+    records: list[bytes]
+    said: list[str]
+    over: bool
+    broken: str
+
+
+def probe(run: Run, launch: Launch) -> tuple[str, str]:
+    """Servetune's version on a node, and why its engine cannot be started there."""
+    if launch.server_cmd is None:
+        try:
+            speaker_of(run).find_executable(launch.executable)
+        except ServetuneError as error:
+            return __version__, error.message
+    return __version__, ""
+
+
+class Room:
+    """An actor on the node that a server runs on."""
+
+    def __init__(self, threads: str | None) -> None:
+        # Ray gives each of its processes one thread for arithmetic; the engine is not Ray's.
+        os.environ.pop("OMP_NUM_THREADS", None)
+        if threads is not None:
+            os.environ["OMP_NUM_THREADS"] = threads
+        self._lock = threading.Lock()
+        self._halt = threading.Event()
+        self._records: list[bytes] = []
+        self._said: list[str] = []
+        self._over = False
+        self._broken = ""
+        self._folder = Path(tempfile.mkdtemp(prefix="servetune-room-"))
+        self._lent: Lent | None = None
+        self._group: ServerGroup | None = None
+
+    def begin(self, trials: list[Trial], run: Run, launch: Launch, lent: Lent, log: str) -> None:
+        """Run these trials, all of one server configuration.
+
+        `log` is the server's log file with its folder, as records shall name it.
+        """
+        self._lent = lent
+        if lent.load_node is not None:
+            launch = msgspec.structs.replace(launch, host=lent.address, load_node=lent.load_node)
+        work = threading.Thread(
+            target=self._measure, args=(trials, run, launch, self._folder / log), daemon=True
+        )
+        work.start()
+
+    def news(self) -> RoomNews:
+        """What happened since the last call."""
+        with self._lock:
+            over = self._over  # before the rest: nothing follows it
+            records, self._records = self._records, []
+            said, self._said = self._said, []
+        return RoomNews(records, said, over, self._broken)
+
+    def logs(self) -> dict[str, bytes]:
+        """The ends of the servers' logs, by name."""
+        found = {}
+        for path in sorted(self._folder.glob("*/*")):
+            with path.open("rb") as log:
+                log.seek(max(0, path.stat().st_size - MOST_LOG_BYTES))
+                found[path.name] = log.read()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return found
+
+    def stop(self) -> None:
+        """End the server; `news` says when it is over."""
+        self._halt.set()
+        if self._group is not None:
+            self._group.stop()
+
+    # in the room's own thread
+
+    def _measure(self, trials: list[Trial], run: Run, launch: Launch, log_path: Path) -> None:
+        try:
+            spoken = speaker_of(run)
+            executable: tuple[str, ...] = ()
+            version: str | None = None
+            if launch.server_cmd is None:
+                executable = spoken.find_executable(launch.executable)
+                version = spoken.version(executable)
+            self._group = ServerGroup(
+                trials,
+                run,
+                launch,
+                engine=spoken,
+                executable=executable,
+                engine_version=version,
+                log_path=log_path,
+                ended=self._ended,
+                say=self._say,
+                halt=self._halt,
+            )
+            self._group.measure()
+        except KeyboardInterrupt:
+            self._broken = "it was stopped"
+        except Exception as error:  # the edge of a process: told where somebody can read it
+            self._broken = f"{type(error).__name__}: {error}"
+        finally:
+            self._over = True
+
+    def _ended(self, record: TrialRecord) -> None:
+        assert self._lent is not None
+        where: dict[str, Any] = {
+            "node": self._lent.node,
+            "address": self._lent.address,
+            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+            "load_node": self._lent.load_node,
+        }
+        record = msgspec.structs.replace(record, provenance={**record.provenance, "cluster": where})
+        with self._lock:
+            self._records.append(record.to_json())
+
+    def _say(self, line: str) -> None:
+        with self._lock:
+            self._said.append(line)

@@ -1,0 +1,196 @@
+"""Trials over a real Ray cluster of several nodes, the simulated engine answering over HTTP."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from servetune.errors import InputError
+from servetune.hardware import node
+from servetune.loadgen import Machine
+from servetune.store import read_journal
+from servetune.trials.cluster import Need, gpus_of_cluster, is_type, most_gpus
+
+SERVE = f"{shlex.quote(sys.executable)} -m servetune.cli.serve_simulated"
+
+
+def machine(gpus=0, *types, cpus=4):
+    return Machine(node_id="n", name="n", address="10.0.0.1", cpus=cpus, gpus=gpus, gpu_types=types)
+
+
+class TestNeeds:
+    def test_a_server_needs_its_gpus_on_one_node_of_the_type(self):
+        need = Need(gpus=4, gpu_type="H100")
+        assert need.fits(machine(4, "H100"))
+        assert not need.fits(machine(2, "H100"))
+        assert not need.fits(machine(8, "L4"))
+        assert not need.fits(machine(8, "H100", cpus=0))
+        assert need.bundles == [{"CPU": 1, "GPU": 4, "accelerator_type:H100": 0.001}, {"CPU": 1}]
+
+    def test_a_server_without_gpus_runs_anywhere(self):
+        assert Need(gpus=0, gpu_type="H100").fits(machine())
+        assert Need(gpus=0).bundles == [{"CPU": 1}, {"CPU": 1}]
+
+    @pytest.mark.parametrize(
+        ("ray_name", "ours"),
+        [("H100", "H100"), ("A100", "A100-40GB"), ("A100-80G", "A100-80GB"), ("V100", "V100-32GB")],
+    )
+    def test_rays_names_for_gpus_are_understood(self, ray_name, ours):
+        assert is_type(ray_name, node(gpu=ours, count=1).device)
+
+    def test_other_gpus_are_not_taken_for_them(self):
+        assert not is_type("L4", node(gpu="L40S", count=1).device)
+        assert not is_type("H100", node(gpu="H200", count=1).device)
+
+    def test_the_clusters_own_gpus_are_used_where_there_is_one_type(self):
+        assert gpus_of_cluster([machine(), machine(4, "L4"), machine(8, "L4")]) == ("L4", 8)
+        assert gpus_of_cluster([machine()]) is None
+        assert most_gpus([machine(2, "L4"), machine(8, "H100")], "L4") == 2
+        with pytest.raises(InputError, match="H100, L4"):
+            gpus_of_cluster([machine(4, "L4"), machine(8, "H100")])
+        with pytest.raises(InputError, match="no known type"):
+            gpus_of_cluster([machine(4)])
+
+
+def words(cluster, *more, speed=20, server="max_num_seqs=[2,4,8]", client="max_concurrency=[2,4]"):
+    return [
+        "tune", "--model", "Qwen/Qwen3-4B", "--cluster", cluster.address,
+        "--server-cmd", f"{SERVE} {{model}} --gpu L4 --port {{port}} --speed {speed}",
+        "--server-args", server,
+        "--client-args", f"{client};num_prompts=24;random_input_len=200;random_output_len=24",
+        "--output-json", "q.json", *more,
+    ]  # fmt: skip
+
+
+def own_speed(about):
+    """Tells the servers of this test from those of others on this machine."""
+    return about + os.getpid() * 1e-9
+
+
+def l4(cluster, count, cpus=4):
+    return cluster.add(num_cpus=cpus, num_gpus=count, resources={"accelerator_type:L4": 1})
+
+
+def places(records):
+    return Counter(record.provenance["cluster"]["node"].split(", ")[1][:8] for record in records)
+
+
+@pytest.mark.ray
+class TestOnACluster:
+    def test_trials_are_placed_by_gpus_and_come_back_to_one_journal(
+        self, ray_cluster, servetune, tmp_path
+    ):
+        small, large = l4(ray_cluster, 1), l4(ray_cluster, 2)
+        other = ray_cluster.add(
+            num_cpus=4, num_gpus=4, resources={"accelerator_type:H100": 1}
+        )  # fmt: skip
+        done = servetune(
+            *words(ray_cluster, "--gpu", "L4", server="tensor_parallel_size=[1,2]"), timeout_s=170
+        )
+        assert done.returncode == 0, done.stderr
+        records = read_journal(tmp_path / "q.jsonl")
+        assert len({record.key for record in records}) == len(records) == 4
+        assert all(record.status == "ok" and record.simulated for record in records)
+        assert all(record.results["completed"] == 24 for record in records)
+        where = {
+            record.config.server_args["tensor_parallel_size"]: record.provenance["cluster"]
+            for record in records
+        }
+        assert large[:8] in where[2]["node"]
+        assert len(where[2]["gpus"].split(",")) == 2
+        assert len(where[1]["gpus"].split(",")) == 1
+        assert not any(other[:8] in each["node"] for each in where.values())
+        assert small[:8] in where[1]["node"] or large[:8] in where[1]["node"]
+        for record in records:
+            assert "SIMULATED" in (tmp_path / record.server_log).read_text()
+        assert "[4/4]" in done.stderr
+
+    def test_load_comes_from_another_node_where_the_servers_has_no_core_left(
+        self, ray_cluster, servetune, tmp_path
+    ):
+        server, load = l4(ray_cluster, 1, cpus=1), ray_cluster.add(num_cpus=1)
+        done = servetune(
+            *words(ray_cluster, "--gpu", "L4", server="max_num_seqs=8", client="max_concurrency=4"),
+            timeout_s=170,
+        )
+        assert done.returncode == 0, done.stderr
+        (record,) = read_journal(tmp_path / "q.jsonl")
+        cluster = record.provenance["cluster"]
+        assert server[:8] in cluster["node"]
+        assert cluster["load_node"] == load
+        (sender,) = record.results["instrument"]["nodes"]
+        assert load[:8] in sender["name"]
+        assert record.results["completed"] == 24
+
+    def test_a_node_lost_costs_its_trial_which_runs_again_elsewhere(self, ray_cluster, tmp_path):
+        speed = own_speed(2)
+        nodes = [l4(ray_cluster, 1), l4(ray_cluster, 1)]
+        run = subprocess.Popen(
+            [sys.executable, "-m", "servetune", *words(ray_cluster, "--gpu", "L4", speed=speed)],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ,
+        )
+        told = []
+        while sum("ready after" in line for line in told) < 2:  # each node has a server
+            line = run.stderr.readline()
+            assert line, "".join(told)
+            told.append(line)
+        ray_cluster.kill(nodes[0])
+        told.append(run.communicate(timeout=170)[1])
+        said = "".join(told)
+        assert run.returncode == 0, said
+        assert "was lost" in said
+        records = read_journal(tmp_path / "q.jsonl")
+        assert len({record.key for record in records}) == len(records) == 6
+        assert all(record.status == "ok" for record in records)
+        assert places(records)[nodes[1][:8]] >= 4
+        assert nothing_left_of(speed)
+
+    def test_a_run_that_is_stopped_leaves_no_server(self, ray_cluster, tmp_path):
+        speed = own_speed(0.2)
+        l4(ray_cluster, 1)
+        run = subprocess.Popen(
+            [sys.executable, "-m", "servetune", *words(ray_cluster, "--gpu", "L4", speed=speed)],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ,
+        )
+        told = []
+        while not any("ready after" in line for line in told):
+            line = run.stderr.readline()
+            assert line, "".join(told)
+            told.append(line)
+        run.send_signal(signal.SIGINT)
+        said = run.communicate(timeout=60)[1]
+        assert run.returncode == 130, said
+        assert "--resume" in said
+        assert nothing_left_of(speed)
+
+    def test_too_few_gpus_are_said_before_anything_starts(self, ray_cluster, servetune, tmp_path):
+        l4(ray_cluster, 2)
+        done = servetune(
+            *words(ray_cluster, "--gpu", "L4", "--num-gpus", "4", server="tensor_parallel_size=4")
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith(
+            "error: a plan needs 4 L4 GPUs on one node, and the cluster has 1 node with 2 L4 GPUs"
+        )
+        assert not (tmp_path / "q.jsonl").exists()
+
+
+def nothing_left_of(speed):
+    """Whether no server with this clock is left, within a while."""
+    for _ in range(100):
+        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+        if f"--speed {speed}" not in listed.stdout:
+            return True
+        time.sleep(0.1)
+    return False
