@@ -1,4 +1,5 @@
 import asyncio
+import json
 import threading
 
 import msgspec
@@ -194,6 +195,27 @@ class TestOnACluster:
         assert result.interrupted
         assert sum(record.outcome == "ok" for record in result.records) >= 12
         assert result.not_due_count > 400
+
+    async def test_bench_leaves_its_record_alone_on_stdout_though_a_node_is_lost(
+        self, ray_cluster, servetune
+    ):
+        ray_cluster.add(num_cpus=1)
+        lost = ray_cluster.add(num_cpus=1)
+        words = ("--model", "fake", "-c", 6, "-n", 60, "--input-tokens", 12, "--output-tokens", 8)
+        async with running_server(Behaviour(ttft_s=0.5, itl_s=0.01)) as server:
+            done, _ = await asyncio.gather(
+                asyncio.to_thread(
+                    servetune,
+                    *("bench", server.url, *words, "--cluster", ray_cluster.address, "--json"),
+                ),
+                kill_once(ray_cluster, lost, lambda: len(server.truths) > 12),
+            )
+        assert done.returncode == 0, done.stderr
+        results = json.loads(done.stdout)["results"]
+        assert results["completed"] + results["failed"] == 60
+        assert 1 <= results["failed"] <= 3
+        assert f"{lost[:8]}) was lost" in results["instrument"]["verdict"]
+        assert len(results["instrument"]["nodes"]) == 2
 
     async def test_a_cluster_without_a_core_to_give_is_refused(self, ray_cluster):
         with pytest.raises(LoadError, match="none of the cluster's 1 nodes has a core"):

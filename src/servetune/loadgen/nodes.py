@@ -89,6 +89,7 @@ def join(address: str) -> Any:
         ) from None
     if ray.is_initialized():
         return ray
+    _keep_off_stdout()
     if address != "auto":
         _require_listener(address)
     try:
@@ -101,6 +102,17 @@ def join(address: str) -> Any:
             hint=_HEAD,
         ) from None
     return ray
+
+
+def _keep_off_stdout() -> None:
+    """Ray prints what its machines complain of on standard output, where our results go.
+
+    It has no option against that, so its printer is replaced; a lost node is told by us.
+    """
+    from ray._private import worker
+
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda *_, **__: None
 
 
 def _require_listener(address: str) -> None:

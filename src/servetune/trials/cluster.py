@@ -365,8 +365,8 @@ class _Floor:
             + ("" if lent.load_node is None else f"; load from {load.label}")
         )
         log = f"{self._logs.name}/{job.log}"
-        job.actor.begin.remote(job.trials, self._run, self._launch, lent, log)
-        job.question, job.asked_s = job.actor.news.remote(), time.monotonic() + COME_UP_S
+        job.question = job.actor.begin.remote(job.trials, self._run, self._launch, lent, log)
+        job.asked_s = time.monotonic() + COME_UP_S
 
     def _give_up_without_place(self, job: _Job) -> None:
         if any(job.need.fits(each) for each in machines(self._ray)):
@@ -395,10 +395,18 @@ class _Floor:
                 self._lose(job, f"it was silent for {SILENT_S:g} s")
             return
         try:
-            news: RoomNews = self._ray.get(job.question)
+            news: RoomNews | None = self._ray.get(job.question)
+        except self._ray.exceptions.RayTaskError as error:
+            self._close(job, str(error.cause))
+            return
         except self._ray.exceptions.RayError:
             self._lose(job, "its process or its machine is gone")
             return
+        job.question, job.asked_s = job.actor.news.remote(), time.monotonic()
+        if news is not None:  # which is the answer to the order to begin
+            self._take(job, news)
+
+    def _take(self, job: _Job, news: RoomNews) -> None:
         for line in news.said:
             self._say(f"{job.where}: {line}")
         for packed in news.records:
@@ -409,11 +417,9 @@ class _Floor:
             job.trials = [trial for trial in job.trials if trial.key != record.key]
             self._ended(record)
         if news.over:
-            self._close(job, news)
-            return
-        job.question, job.asked_s = job.actor.news.remote(), time.monotonic()
+            self._close(job, news.broken)
 
-    def _close(self, job: _Job, news: RoomNews) -> None:
+    def _close(self, job: _Job, broken: str) -> None:
         try:
             for name, log in self._ray.get(job.actor.logs.remote(), timeout=SILENT_S).items():
                 self._logs.mkdir(parents=True, exist_ok=True)
@@ -422,7 +428,7 @@ class _Floor:
             self._say(f"{job.where}: the server's log was lost")
         self._leave(job)
         for trial in job.trials:  # none, unless the room itself broke
-            self._fail(trial, Failure(kind="error", reason=f"{job.where}: {news.broken}"))
+            self._fail(trial, Failure(kind="error", reason=f"{job.where}: {broken}"))
 
     def _lose(self, job: _Job, reason: str) -> None:
         """Run what is left elsewhere; the first of it was under way."""
