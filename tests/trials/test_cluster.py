@@ -80,6 +80,23 @@ def places(records):
     return Counter(record.provenance["cluster"]["node"].split(", ")[1][:8] for record in records)
 
 
+@pytest.fixture
+def start():
+    """Start servetune as a process, which is gone after the test."""
+    started = []
+
+    def start(arguments, folder):
+        command = [sys.executable, "-m", "servetune", *arguments]
+        run = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+        started.append(run)
+        return run
+
+    yield start
+    for run in started:
+        run.kill()
+        run.communicate()
+
+
 @pytest.mark.ray
 class TestOnACluster:
     def test_trials_are_placed_by_gpus_and_come_back_to_one_journal(
@@ -127,24 +144,21 @@ class TestOnACluster:
         assert load[:8] in sender["name"]
         assert record.results["completed"] == 24
 
-    def test_a_node_lost_costs_its_trial_which_runs_again_elsewhere(self, ray_cluster, tmp_path):
+    def test_a_node_lost_costs_its_trial_which_runs_again_elsewhere(
+        self, ray_cluster, tmp_path, start
+    ):
         speed = own_speed(2)
         nodes = [l4(ray_cluster, 1), l4(ray_cluster, 1)]
-        run = subprocess.Popen(
-            [sys.executable, "-m", "servetune", *words(ray_cluster, "--gpu", "L4", speed=speed)],
-            cwd=tmp_path,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ,
-        )
+        run = start(words(ray_cluster, "--gpu", "L4", speed=speed), tmp_path)
         told = []
         while sum("ready after" in line for line in told) < 2:  # each node has a server
             line = run.stderr.readline()
             assert line, "".join(told)
             told.append(line)
+        assert is_serving(speed)
         ray_cluster.kill(nodes[0])
-        told.append(run.communicate(timeout=170)[1])
-        said = "".join(told)
+        said = "".join(told) + run.stderr.read()
+        run.wait(10)
         assert run.returncode == 0, said
         assert "was lost" in said
         records = read_journal(tmp_path / "q.jsonl")
@@ -153,25 +167,23 @@ class TestOnACluster:
         assert places(records)[nodes[1][:8]] >= 4
         assert nothing_left_of(speed)
 
-    def test_a_run_that_is_stopped_leaves_no_server(self, ray_cluster, tmp_path):
+    @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+    def test_a_run_that_is_stopped_leaves_no_server(self, ray_cluster, tmp_path, start, how):
         speed = own_speed(0.2)
         l4(ray_cluster, 1)
-        run = subprocess.Popen(
-            [sys.executable, "-m", "servetune", *words(ray_cluster, "--gpu", "L4", speed=speed)],
-            cwd=tmp_path,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ,
-        )
+        run = start(words(ray_cluster, "--gpu", "L4", speed=speed), tmp_path)
         told = []
         while not any("ready after" in line for line in told):
             line = run.stderr.readline()
             assert line, "".join(told)
             told.append(line)
-        run.send_signal(signal.SIGINT)
-        said = run.communicate(timeout=60)[1]
-        assert run.returncode == 130, said
-        assert "--resume" in said
+        assert is_serving(speed)
+        run.send_signal(how)
+        said = run.stderr.read()
+        run.wait(60)
+        if how == signal.SIGINT:
+            assert run.returncode == 130, said
+            assert "--resume" in said
         assert nothing_left_of(speed)
 
     def test_too_few_gpus_are_said_before_anything_starts(self, ray_cluster, servetune, tmp_path):
@@ -186,11 +198,21 @@ class TestOnACluster:
         assert not (tmp_path / "q.jsonl").exists()
 
 
+def is_serving(speed):
+    """Whether there is a server with this clock on this machine."""
+    listed = subprocess.run(
+        ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
+    )
+    return any(
+        f"--speed {speed}" in line and "servetune tune" not in line
+        for line in listed.stdout.splitlines()
+    )
+
+
 def nothing_left_of(speed):
-    """Whether no server with this clock is left, within a while."""
+    """Whether there is none any more, within ten seconds."""
     for _ in range(100):
-        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-        if f"--speed {speed}" not in listed.stdout:
+        if not is_serving(speed):
             return True
         time.sleep(0.1)
     return False
