@@ -37,6 +37,9 @@ ALL_LOST = "every node that sent the load was lost"
 COME_UP_S = 60.0
 """For Ray to start a process on a node, and servetune in it."""
 
+STRAGGLER_S = 10.0
+"""For the others, once one is there: a node whose cores are taken sends nothing."""
+
 ROUND_TRIPS = 20
 LEAD_S = 0.05
 """Between the order to start and the start, above the slowest round trip."""
@@ -217,10 +220,10 @@ class Spread:
                     scheduling_strategy=NodeAffinitySchedulingStrategy(machine.node_id, soft=False),
                 ).remote(),
             )
-            for machine in found[: users or None]  # a node without a user has nothing to do
+            for machine in found
         ]
         try:
-            up = self._require_same(parts)
+            up = self._require_same(parts)[: users or None]  # a node without a user is idle
         except LoadError:
             self._dismiss(parts)
             raise
@@ -246,7 +249,8 @@ class Spread:
         """
         hint = f"pip install 'servetune[ray]=={__version__}' on every node"
         hellos = {part.actor.version.remote(): part for part in parts}
-        self._ray.wait(list(hellos), num_returns=len(hellos), timeout=COME_UP_S)
+        self._ray.wait(list(hellos), num_returns=1, timeout=COME_UP_S)
+        self._ray.wait(list(hellos), num_returns=len(hellos), timeout=STRAGGLER_S)
         up = []
         for hello, part in hellos.items():
             try:
