@@ -171,7 +171,7 @@ class TestOnACluster:
         async with running_server(Behaviour(ttft_s=0.3, itl_s=0.01)) as server:
             result, _ = await asyncio.gather(
                 spread(ray_cluster, server.url),
-                kill_once(ray_cluster, only, lambda: len(server.truths) > 8),
+                kill_once(ray_cluster, only, lambda: len(server.truths) > 14),
             )
         assert result.aborted_reason.startswith(ALL_LOST)
         assert sum(record.outcome == "ok" for record in result.records) >= 6

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -26,8 +26,8 @@ from servetune.loadgen.nodes import (
     join,
     require_cluster,
 )
-from servetune.loadgen.station import DealState, News, Station, pack_asks
-from servetune.traffic.asks import Ask
+from servetune.loadgen.station import DealState, News, Station, carried
+from servetune.traffic.asks import Asks, LaidOut
 from servetune.traffic.seen import Seen
 
 __all__ = ["ALL_LOST", "Spread", "dealt", "left_of"]
@@ -145,7 +145,7 @@ class Spread:
         address: str,
         node_ids: Sequence[str],
         orders: Orders,
-        asks: Iterable[Ask],
+        asks: LaidOut,
         *,
         on_start: Callable[[float], None],
         on_seen: Callable[[Seen], None],
@@ -158,7 +158,7 @@ class Spread:
             node_ids: That share the load, whose cores are set aside already; empty for all
                 that have a core free.
             orders: For the crew of each node, but for its users.
-            asks: What is asked, in order.
+            asks: What is asked, in order; the caller closes it.
             on_start: Is told the time of the start on this machine's monotonic clock.
             on_seen: Is told of every request that ended, on that clock.
             on_turn: Runs about twenty times a second.
@@ -168,7 +168,8 @@ class Spread:
         """
         self._ray = join(address)
         self._orders = orders
-        self._asks = list(asks)
+        self._laid_out = asks
+        self._asks = Asks(asks.fd, asks.columns)
         self._on_start, self._on_seen, self._on_turn = on_start, on_seen, on_turn
         self._seen: set[int] = set()
         self._start_s = 0.0
@@ -187,7 +188,7 @@ class Spread:
         """Until all is done or stopped, or no node is left."""
         try:
             self._compare_clocks()
-            self._deal([i for i, ask in enumerate(self._asks) if ask.first], self._orders.users)
+            self._deal(self._laid_out.firsts, self._orders.users)
             self._wait_ready()
             if self._stop is None:
                 self._start()
@@ -233,7 +234,7 @@ class Spread:
                 f"no node of the cluster had a core free within {COME_UP_S:g} s",
                 hint="see ray status for who has them",
             )
-        packed = ray.put(pack_asks(self._asks))
+        packed = ray.put(carried(self._laid_out))
         ray.get([part.actor.prepare.remote(self._orders, packed) for part in up])
         return up
 
@@ -388,9 +389,7 @@ class Spread:
                 self._hand_on(part, deal, detail)
 
     def _hand_on(self, part: _Part, deal: _Deal, detail: str) -> None:
-        begun, left = left_of(
-            deal.firsts, deal.state.begun_count, self._seen, lambda i: self._asks[i].next
-        )
+        begun, left = left_of(deal.firsts, deal.state.begun_count, self._seen, self._asks.next)
         if not self._orders.setup.closed and self._start_s:
             # What came due before its end was noticed could only leave late, by our fault.
             late = [i for i in left if self._due_s(i) <= time.monotonic()]
@@ -403,7 +402,7 @@ class Spread:
             self._deal(left, deal.users)
 
     def _due_s(self, index: int) -> float:
-        return self._start_s + self._asks[index].due_s
+        return self._start_s + self._asks.due_s[index]
 
     def _broken_off(self, index: int, heard_s: float, detail: str) -> Seen:
         """Of a request in flight nothing is known but that it was lost with its node."""

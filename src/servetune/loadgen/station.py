@@ -6,6 +6,7 @@ what a lost node left undone needs no second journey. Each such deal is a crew o
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from array import array
@@ -15,16 +16,15 @@ import msgspec
 from servetune import __version__
 from servetune.errors import ServetuneError
 from servetune.loadgen.crew import Conducted, Crew, Orders
-from servetune.traffic.asks import Ask
+from servetune.traffic.asks import Columns, LaidOut
 from servetune.traffic.seen import Seen
 
-__all__ = ["DealState", "News", "Station", "pack_asks"]
+__all__ = ["Carried", "DealState", "News", "Station", "carried"]
 
 ABANDONED_S = 20.0
 """Of silence after which nobody conducts any more, and the load is ended."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_asks = msgspec.msgpack.Decoder(list[Ask]).decode
 
 
 class DealState(msgspec.Struct, frozen=True, array_like=True):
@@ -59,15 +59,34 @@ class _Stop(msgspec.Struct, frozen=True):
     grace_s: float
 
 
-def pack_asks(asks: list[Ask]) -> bytes:
-    """Requests as they travel."""
-    return _encode(asks)
+class Carried(msgspec.Struct, frozen=True):
+    """What is asked, as it travels: what `LaidOut` has, and no file."""
+
+    bodies: bytes
+    columns: Columns
+
+    def lay_out(self) -> int:
+        """A file of it on this machine, for the rest of this process's life."""
+        fd = os.memfd_create("servetune-asks", os.MFD_CLOEXEC)
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(self.bodies)
+        return fd
+
+
+def carried(asks: LaidOut) -> Carried:
+    """What is asked, ready to travel."""
+    size, parts = os.fstat(asks.fd).st_size, []
+    at = 0
+    while at < size:
+        parts.append(os.pread(asks.fd, size - at, at))
+        at += len(parts[-1])
+    return Carried(b"".join(parts), asks.columns)
 
 
 class _Deal:
     """One crew in a thread of its own."""
 
-    def __init__(self, number: int, station: Station, orders: Orders, asks: list[Ask]) -> None:
+    def __init__(self, number: int, station: Station, orders: Orders, asks: LaidOut) -> None:
         self._number = number
         self._station = station
         self._start_s: float | None = None
@@ -98,7 +117,7 @@ class _Deal:
             broken=self.broken,
         )
 
-    def _run(self, orders: Orders, asks: list[Ask]) -> None:
+    def _run(self, orders: Orders, asks: LaidOut) -> None:
         try:
             self.crew = crew = Crew(
                 orders,
@@ -139,7 +158,8 @@ class Station:
         self._lock = threading.Lock()
         self._seen: list[Seen] = []
         self._deals: dict[int, _Deal] = {}
-        self._asks: list[Ask] = []
+        self._asks_fd = -1
+        self._columns = Columns(begins=b"", due_s=b"")
         self._orders: Orders | None = None
         self._stop: _Stop | None = None
         self._heard_s = time.monotonic()
@@ -155,20 +175,16 @@ class Station:
         """This machine's monotonic clock."""
         return time.monotonic()
 
-    def prepare(self, orders: Orders, packed_asks: bytes) -> None:
+    def prepare(self, orders: Orders, asks: Carried) -> None:
         """Take in what all deals have in common."""
         self._orders = orders
-        self._asks = _decode_asks(packed_asks)
+        self._asks_fd, self._columns = asks.lay_out(), asks.columns
 
     def deal(self, number: int, packed_firsts: bytes, users: int | None) -> None:
         """Get ready to send these requests and what follows them; calls may come in any order."""
         assert self._orders is not None
         self._heard_s = time.monotonic()
-        firsts = frozenset(array("I", packed_firsts))
-        asks = [
-            ask if ask.first == (index in firsts) else msgspec.structs.replace(ask, first=False)
-            for index, ask in enumerate(self._asks)
-        ]
+        asks = LaidOut(self._asks_fd, self._columns, list(array("I", packed_firsts)))
         orders = msgspec.structs.replace(self._orders, users=users)
         self._deals[number] = _Deal(number, self, orders, asks)
 
