@@ -13,7 +13,7 @@ from servetune.engines.settings import SettingTable, with_underscores
 from servetune.errors import InputError, PlanError
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["Command", "filled_command", "words_of"]
+__all__ = ["Command", "filled_command", "plain_arguments", "words_of"]
 
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
 _OWN = ("model", "host", "port")
@@ -96,6 +96,18 @@ def _value(name: str, values: Mapping[str, Setting]) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def plain_arguments(settings: Mapping[str, Setting]) -> list[str]:
+    """Settings as most programs take them: `--name=value`, a bare switch, or nothing."""
+    words = []
+    for name, value in settings.items():
+        option = f"--{with_underscores(name).replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif value is not None and value is not False:
+            words.append(f"{option}={value}")
+    return words
+
+
 class Command:
     """An engine of which only its command is known: all settings are passed on as they are."""
 
@@ -152,14 +164,7 @@ class Command:
         )
 
     def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:
-        words = []
-        for name, value in settings.items():
-            option = f"--{with_underscores(name).replace('_', '-')}"
-            if value is True:
-                words.append(option)
-            elif value is not None and value is not False:
-                words.append(f"{option}={value}")
-        return words
+        return plain_arguments(settings)
 
     def argument_types(self) -> Mapping[str, type]:
         return {}

@@ -117,11 +117,8 @@ class CommandLineEngine:
         if table.exact or not table.settings:
             return notes
         said = f"version {version}" if version else "the version"
-        return (
-            f"{said} of {self.title} is not known here; the settings of {table.version}, "
-            "the nearest that is, are used",
-            *notes,
-        )
+        stands_in = f"{said} of {self.title} is not known here; {table.version} stands in for it"
+        return (stands_in, *notes)
 
     def find_executable(
         self, given: str | None = None, *, environ: Mapping[str, str] | None = None
@@ -169,7 +166,7 @@ class CommandLineEngine:
 
     def _refuse_decided(self, settings: Mapping[str, Setting]) -> None:
         for name in settings:
-            if with_underscores(name) in self.decided_here:
+            if with_underscores(name) in self.decided_here | {"host", "port", "model"}:
                 raise PlanError(
                     f"{name} is decided by servetune and cannot be a server argument",
                     hint="use --model, --host and --port",

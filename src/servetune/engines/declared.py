@@ -21,7 +21,6 @@ __all__ = [
     "click_settings",
     "kind_of",
     "literal_aliases",
-    "parsed",
     "settings_of_calls",
     "typer_settings",
 ]
@@ -32,6 +31,13 @@ Meaning = tuple[str, tuple[str, ...]]
 """Kind of a value, and the words that it may be; none where it may be any."""
 
 _SCALARS = ("bool", "int", "float", "str")
+#: What functions that read an argument return.
+_PARSERS = {
+    **{name: name for name in _SCALARS},
+    "loads": "json",
+    "dict": "json",
+    "human_readable_int": "int",
+}
 _SWITCHES = frozenset({"store_true", "store_false", "store_const"})
 
 
@@ -179,9 +185,8 @@ def _setting_of(call: ast.Call, aliases: Mapping[str, Meaning]) -> SettingSpec |
 def _kind_of_call(given: Mapping[str, ast.expr], aliases: Mapping[str, Meaning]) -> Meaning:
     action = given.get("action")
     named = _name(action) or (str(action.value) if isinstance(action, ast.Constant) else "")
-    if named in _SWITCHES or named.endswith(("BooleanOptionalAction", "StoreTrueAction")):
-        return "bool", ()
-    if _is_true(given.get("is_flag")):
+    switch = named in _SWITCHES or named.endswith(("BooleanOptionalAction", "StoreTrueAction"))
+    if switch or _is_true(given.get("is_flag")):
         return "bool", ()
     stated = given.get("type")
     if isinstance(stated, ast.Call) and _name(stated.func).startswith("Choice"):
@@ -189,12 +194,8 @@ def _kind_of_call(given: Mapping[str, ast.expr], aliases: Mapping[str, Meaning])
         return "str", words
     choices = _texts(given.get("choices")) or _words_of(given.get("choices"), aliases)
     name = _name(stated)
-    if name in _SCALARS:
-        return name, choices
-    if name in {"loads", "dict"}:
-        return "json", ()
-    if name == "human_readable_int":
-        return "int", ()
+    if name in _PARSERS:
+        return _PARSERS[name], () if _PARSERS[name] == "json" else choices
     return _kind_of_default(given.get("default")), choices
 
 

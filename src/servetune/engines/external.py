@@ -13,6 +13,7 @@ from typing import Self
 
 from servetune.clock import Clock, MonotonicClock
 from servetune.engines.cause import Cause, diagnose
+from servetune.engines.command import plain_arguments
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import LogReading
 from servetune.engines.settings import SettingTable
@@ -79,7 +80,7 @@ class External:
         return ()
 
     def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:
-        return [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+        return plain_arguments(settings)
 
     def argument_types(self) -> Mapping[str, type]:
         return {}
@@ -163,8 +164,11 @@ class ExternalServer:
     def stop(self, grace_s: float = 10.0) -> None:
         """Leave it running: it is not ours."""
 
-    def wait_ready(self, timeout_s: float) -> float:
-        """Wait until it answers.
+    def kill(self) -> None:
+        """Leave it running: it is not ours."""
+
+    def wait_ready(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> float:
+        """Wait until it answers, or until `give_up` says so.
 
         Raises:
             EngineNotReady: It does not, in that time.
@@ -175,7 +179,7 @@ class ExternalServer:
             waited_s = self._clock.now_s() - begin_s
             if problem is None:
                 return waited_s
-            if waited_s >= timeout_s:
+            if waited_s >= timeout_s or give_up():
                 raise EngineNotReady(
                     f"{self.url} did not answer after {waited_s:.0f} s: {problem}",
                     waited_s=waited_s,
@@ -196,6 +200,13 @@ class ExternalServer:
 
     def log_tail(self, lines: int = 40) -> str:
         return ""
+
+    def log_text(self) -> str:
+        return ""
+
+    def unready(self) -> str | None:
+        """What is missing for it to take requests, `None` where nothing is."""
+        return self._problem()
 
     def processes(self) -> frozenset[int]:
         return frozenset()

@@ -13,7 +13,7 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.helptext import llama_settings
 from servetune.engines.log import Fact, LogReading
 from servetune.engines.program import Program
-from servetune.engines.settings import SettingTable
+from servetune.engines.settings import SettingSpec, SettingTable
 from servetune.plan.dialects import settings_of
 from servetune.plan.plan import Plan, Setting
 
@@ -117,7 +117,7 @@ class LlamaCpp(CommandLineEngine):
         return reading
 
 
-def _helped(executable: tuple[str, ...]) -> dict[str, object]:
+def _helped(executable: tuple[str, ...]) -> dict[str, SettingSpec]:
     try:
         answer = subprocess.run(
             [*executable, "--help"],
@@ -129,4 +129,4 @@ def _helped(executable: tuple[str, ...]) -> dict[str, object]:
         )
     except (OSError, subprocess.SubprocessError):
         return {}
-    return dict(llama_settings(answer.stdout))
+    return llama_settings(answer.stdout)

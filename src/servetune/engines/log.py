@@ -54,11 +54,11 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 def read_facts(log: str, facts: Sequence[Fact]) -> LogReading:
-    """The facts that a log shows; of those with one name the first that is found counts.
+    r"""The facts that a log shows; of those with one name the first that is found counts.
 
     Example:
         >>> said = "GPU KV cache size: 524,288 tokens"
-        >>> read_facts(said, [Fact("kv_cache_tokens", r"cache size: ([\\d,]+)")]).kv_cache_tokens
+        >>> read_facts(said, [Fact("kv_cache_tokens", r"cache size: ([\d,]+)")]).kv_cache_tokens
         524288
     """
     text = plain_log(log)

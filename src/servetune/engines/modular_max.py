@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
-from servetune.engines.log import Fact
 from servetune.engines.program import Program
 from servetune.plan.plan import Plan
 
 __all__ = ["ModularMax"]
-
-#: Until then the address was told by the environment alone.
-_HOST_OPTION_SINCE = (26, 7)
-
-_METRICS_PORT_OFFSET = 1
 
 
 class ModularMax(CommandLineEngine):
@@ -44,14 +38,13 @@ class ModularMax(CommandLineEngine):
             "see `max serve --help` of the installed version",
         ),
     )
-    facts: tuple[Fact, ...] = ()
 
     def model_words(self, model: str) -> tuple[str, ...]:
         return ("--model", model)
 
     def address_words(self, host: str, port: int, version: str | None) -> tuple[str, ...]:
         if self.settings(version).named("host") is None:
-            return (self.port_word, str(port))  # listens on all addresses, this one among them
+            return (self.port_word, str(port))  # until 26.7 the environment alone could say it
         return super().address_words(host, port, version)
 
     def environment(self, plan: Plan) -> dict[str, str]:

@@ -6,15 +6,23 @@ import os
 import sys
 from collections.abc import Mapping
 
+import msgspec
+
 from servetune import __version__
-from servetune.engines.settings import SettingTable
+from servetune.engines.settings import SettingSpec, SettingTable
 from servetune.engines.vllm import Vllm
 from servetune.plan.plan import Plan
 
 __all__ = ["Simulated"]
 
 #: Its own options beside the engine's arguments, and of the machine that it plays.
-_MACHINE = ("gpu", "num_gpus", "instance", "speed", "calibration")
+_MACHINE = {
+    "gpu": "str",
+    "num_gpus": "int",
+    "instance": "str",
+    "speed": "float",
+    "calibration": "str",
+}
 
 
 class Simulated(Vllm):
@@ -35,10 +43,20 @@ class Simulated(Vllm):
     def version(self, executable: tuple[str, ...]) -> str | None:
         return __version__
 
+    @property
+    def known_versions(self) -> tuple[str, ...]:
+        """None: it is as old as servetune, and speaks as the newest vLLM that is known."""
+        return ()
+
     def settings(
         self, version: str | None = None, executable: tuple[str, ...] | None = None
     ) -> SettingTable:
-        return super().settings(None)
+        """vLLM's, and the machine that is played."""
+        table = super().settings()
+        own = {name: SettingSpec(name=name, kind=kind) for name, kind in _MACHINE.items()}
+        return msgspec.structs.replace(
+            table, version=__version__, settings={**table.settings, **own}, exact=True
+        )
 
     def command(
         self,

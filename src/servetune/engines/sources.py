@@ -153,9 +153,6 @@ def _sglang(trees: Trees) -> Named:
         elif path.endswith("server_args.py"):
             for name, spec in argparse_settings(tree, aliases).items():
                 found.setdefault(name, spec)
-            found.update(
-                annotated_fields(tree, aliases, classes=["ServerArgs"]) if not found else {}
-            )
     return found
 
 
@@ -229,9 +226,9 @@ def _max(trees: Trees) -> Named:
         for name, spec in annotated_fields(tree, aliases, classes=_MAX_CLASSES).items():
             if name not in _MAX_NESTED:
                 found[name] = msgspec.structs.replace(spec, negatable=spec.kind == "bool")
-    path = found.pop("model_path", None)
-    if path is not None:
-        found["model"] = msgspec.structs.replace(path, name="model", aliases=("model_path",))
+    named = found.pop("model_path", None)
+    if named is not None:
+        found["model"] = msgspec.structs.replace(named, name="model", aliases=("model_path",))
     return found
 
 

@@ -86,8 +86,8 @@ class Tgi(CommandLineEngine):
         reading = super().read_log(log_text)
         printed = re.search(r"Args \{(.*)\}", log_text, re.DOTALL)
         if printed:
+            own = self.known_arguments - self.decided_here
             for name, value in python_values(printed[1].partition("}")[0]).items():
-                if name in self.known_arguments and name not in self.decided_here:
-                    if value is not None:
-                        reading.taken.setdefault(name, value)
+                if name in own and value is not None:
+                    reading.taken.setdefault(name, value)
         return reading

@@ -29,6 +29,11 @@ class VllmNeuron(Vllm):
         packages=("vllm-neuron", "vllm"),
     )
 
+    @property
+    def known_versions(self) -> tuple[str, ...]:
+        """None: the tables are of vLLM, which the plugin brings along in a version of its own."""
+        return ()
+
     def settings(
         self, version: str | None = None, executable: tuple[str, ...] | None = None
     ) -> SettingTable:
