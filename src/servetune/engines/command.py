@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from servetune.engines.cause import Cause, diagnose
 from servetune.engines.engine import FirstCompletion
@@ -41,7 +41,7 @@ def filled_command(
     host: str,
     port: int,
     settings: Mapping[str, Setting],
-    arguments: Sequence[str],
+    spell: Callable[[Mapping[str, Setting]], list[str]],
 ) -> tuple[str, ...]:
     """The words that start a server: the user's, with their places filled.
 
@@ -54,7 +54,7 @@ def filled_command(
 
     Example:
         >>> filled_command("serve {model} -n {size} --port={port}", model="m", host="h", port=1,
-        ...     settings={"size": 4, "fast": True}, arguments=["--size=4", "--fast"])
+        ...     settings={"size": 4, "fast": True}, spell=plain_arguments)
         ('serve', 'm', '-n', '4', '--port=1', '--fast')
     """
     words = words_of(text)
@@ -62,7 +62,7 @@ def filled_command(
     by_name = {with_underscores(name): value for name, value in settings.items()}
     used = {place for word in words for place in _PLACE.findall(word)} & by_name.keys()
     values.update({name: by_name[name] for name in used if name not in _OWN})
-    rest = [one for one in arguments if _name_of(one) not in used]
+    rest = spell({name: v for name, v in settings.items() if with_underscores(name) not in used})
     has_port = any("{port}" in word or _is_option(word, "--port") for word in words)
     filled: list[str] = []
     placed = False
@@ -79,11 +79,6 @@ def filled_command(
 
 def _is_option(word: str, name: str) -> bool:
     return word == name or word.startswith(f"{name}=")
-
-
-def _name_of(argument: str) -> str:
-    name = with_underscores(argument.partition("=")[0])
-    return name.removeprefix("no_") if argument.startswith("--no-") else name
 
 
 def _value(name: str, values: Mapping[str, Setting]) -> str:
@@ -160,7 +155,7 @@ class Command:
             host=host,
             port=port,
             settings=settings,
-            arguments=self.server_cmd_args(settings),
+            spell=self.server_cmd_args,
         )
 
     def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:

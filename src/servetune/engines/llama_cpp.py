@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -88,6 +89,14 @@ class LlamaCpp(CommandLineEngine):
     def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         """With metrics, which are off unless asked for."""
         return {"metrics": True, **settings_of(plan, self.name)}
+
+    def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:
+        """Name and value apart: llama-server takes no `--name=value`."""
+        words: list[str] = []
+        for word in super().server_cmd_args(settings):
+            name, equals, value = word.partition("=")
+            words += [name, value] if equals else [name]
+        return words
 
     def settings(
         self, version: str | None = None, executable: tuple[str, ...] | None = None

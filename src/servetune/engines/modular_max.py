@@ -27,7 +27,7 @@ class ModularMax(CommandLineEngine):
     symptoms = (
         Symptom(
             "unknown_argument",
-            r"Error: No such option: (?P<words>[^\n]+)",
+            r"No such option:? '?(?P<words>-[\w-]+)",
             "max serve does not know {words}",
             "see `max serve --help` of the installed version",
         ),

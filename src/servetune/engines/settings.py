@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -115,7 +114,7 @@ def with_underscores(name: str) -> str:
 
 def _did_you_mean(name: str, settings: Mapping[str, SettingSpec]) -> str:
     wanted = with_underscores(name)
-    close = nearest(wanted, settings) or difflib.get_close_matches(wanted, settings, cutoff=0.4)
+    close = nearest(wanted, settings)
     return f"did you mean {', '.join(close)}" if close else "see the engine's own --help"
 
 

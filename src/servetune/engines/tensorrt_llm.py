@@ -1,4 +1,4 @@
-"""TensorRT-LLM: `trtllm-serve serve MODEL`, whose options keep their underscores."""
+"""TensorRT-LLM: `trtllm-serve MODEL`, whose options keep their underscores."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ class TensorrtLlm(CommandLineEngine):
         install="pip install --extra-index-url https://pypi.nvidia.com tensorrt_llm",
         packages=("tensorrt_llm", "tensorrt-llm"),
     )
-    start = ("serve",)
     metrics_path = None
     underscored = True
     symptoms = (
         Symptom(
             "unknown_argument",
-            r"Error: No such option: (?P<words>[^\n]+)",
+            r"No such option:? '?(?P<words>-[\w-]+)",
             "trtllm-serve does not know {words}",
             "see `trtllm-serve serve --help` of the installed version",
         ),

@@ -39,7 +39,7 @@ class TransformersServe(CommandLineEngine):
     symptoms = (
         Symptom(
             "unknown_argument",
-            r"No such option: (?P<words>[^\s│]+)",
+            r"No such option:? '?(?P<words>-[\w-]+)",
             "transformers serve does not know {words}",
             "see `transformers serve --help`",
         ),

@@ -95,7 +95,6 @@ _LLAMA_CPP: Mapping[str, str] = MappingProxyType(
 _LMDEPLOY: Mapping[str, str] = MappingProxyType(
     {
         "tp": "tensor_parallel",
-        "dp": "data_parallel",
         "max_batch_size": "max_num_seqs",
         "max_prefill_token_num": "max_num_batched_tokens",
         "session_len": "max_model_len",
@@ -230,7 +229,7 @@ def settings_of(plan: Plan, engine: str | None = None) -> dict[str, Setting]:
     for name, field in _names_of(spoken).items():
         value = getattr(plan, field)
         if field == "tensor_parallel" or value not in (None, _SILENT.get(field)):
-            settings[name] = value
+            settings[name] = _WORDS_FOR.get((spoken, field), {}).get(value, value)
     settings.update(_said_otherwise(plan, spoken))
     if plan.draft_tokens is not None:
         settings[DRAFTS] = _drafts_of(plan, spoken)
@@ -276,6 +275,14 @@ def _said_otherwise(plan: Plan, engine: str) -> dict[str, Setting]:
             )
     return said
 
+
+#: Engine and field -> a Plan's word -> the engine's; `None` where silence says it.
+_WORDS_FOR: Mapping[tuple[str, str], Mapping[Setting, Setting]] = {
+    ("sglang", "kv_cache_dtype"): {"fp8": "fp8_e4m3"},
+    ("tgi", "kv_cache_dtype"): {"fp8": "fp8_e4m3fn", "auto": None},
+    ("tgi", "dtype"): {"auto": None},
+    ("max", "quantization"): {"fp8": "float8_e4m3fn"},
+}
 
 Words = Mapping[str, Setting]
 
@@ -395,6 +402,7 @@ _INSTEAD: Mapping[tuple[str, str], str] = {
     ("tensorrt-llm", "kv_cache_dtype"): f"kv_cache_config.dtype: {_YAML}",
     ("tensorrt-llm", "block_tokens"): f"kv_cache_config.tokens_per_block: {_YAML}",
     ("tensorrt-llm", "enforce_eager"): f"cuda_graph_config: null; {_YAML}",
+    ("lmdeploy", "data_parallel"): "its dp is of attention and wants a proxy: give dp itself",
     ("llama.cpp", "dtype"): "the GGUF file decides it",
     ("llama.cpp", "quantization"): "the GGUF file decides it",
 }

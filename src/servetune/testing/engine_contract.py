@@ -156,6 +156,7 @@ class EngineContract:
         assert self.engine.server_cmd_args({"a_b": 4, "text": "x y", "gone": None}) in (
             ["--a-b=4", "--text=x y"],
             ["--a_b=4", "--text=x y"],
+            ["--a-b", "4", "--text", "x y"],
         )
         [switch] = self.engine.server_cmd_args({"a_b": True})
         assert switch.startswith("--")

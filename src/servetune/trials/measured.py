@@ -334,7 +334,7 @@ def server_command(
         host=launch.host,
         port=port,
         settings=settings,
-        arguments=engine.server_cmd_args(settings),
+        spell=engine.server_cmd_args,
     )
 
 
