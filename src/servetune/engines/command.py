@@ -28,7 +28,10 @@ def words_of(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise InputError(f"cannot read --server-cmd: {error}".lower()) from None
+        raise InputError(
+            f"cannot read --server-cmd: {error}".lower(),
+            hint="close every quote, or put a backslash before it",
+        ) from None
     if not words:
         raise InputError("--server-cmd is empty", hint="give the command that starts the server")
     return words
