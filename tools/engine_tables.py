@@ -24,11 +24,11 @@ from servetune.engines.tables import written_spec
 DATA = Path(__file__).parents[1] / "src" / "servetune" / "engines" / "data"
 
 SOURCES = {
-    "vllm": "vllm {v} wheel: vllm/engine/arg_utils.py, vllm/config, cli_args.py",
-    "sglang": "sglang {v} wheel: sglang/srt/server_args.py, arg_groups/fields",
-    "lmdeploy": "lmdeploy {v} wheel: lmdeploy/cli/serve.py, cli/utils.py",
-    "transformers": "transformers {v} wheel: transformers/cli/serve.py",
-    "max": "max {v} wheel: max/_entrypoints, max/pipelines/**/config.py",
+    "vllm": "the package vllm {v}: vllm/engine/arg_utils.py, vllm/config, cli_args.py",
+    "sglang": "the package sglang {v}: sglang/srt/server_args.py, arg_groups/fields",
+    "lmdeploy": "the package lmdeploy {v}: lmdeploy/cli/serve.py, cli/utils.py",
+    "transformers": "the package transformers {v}: transformers/cli/serve.py",
+    "max": "the package max {v}: max/_entrypoints, max/pipelines/**/config.py",
 }
 
 

@@ -1,4 +1,4 @@
-"""`servetune tune --engine NAME`: what is refused before the first start, and other people's servers."""
+"""`servetune tune --engine NAME`: what is refused before any start, and other people's servers."""
 
 import contextlib
 import json

@@ -114,7 +114,8 @@ class Engine(Protocol):
     def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:
         """Settings as arguments, in the spelling of llm-optimizer's records.
 
-        One word each, `--tensor-parallel-size=4`, but where the engine wants two. `True` is a bare switch, `False`
+        One word each, `--tensor-parallel-size=4`, but where the engine wants two. `True` is a
+        bare switch, `False`
         the engine's negative form where it has one, else nothing; `None` is not said.
         Text stays as it is, so JSON keeps its quotes.
         """

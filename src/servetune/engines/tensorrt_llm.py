@@ -23,7 +23,7 @@ class TensorrtLlm(CommandLineEngine):
         title="TensorRT-LLM",
         command="trtllm-serve",
         variable="SERVETUNE_TRTLLM",
-        install="pip install --extra-index-url https://pypi.nvidia.com tensorrt_llm",
+        install="pip install tensorrt_llm",
         packages=("tensorrt_llm", "tensorrt-llm"),
     )
     metrics_path = None

@@ -25,7 +25,8 @@ class VllmNeuron(Vllm):
         title="vLLM on Neuron",
         command="vllm",
         variable="SERVETUNE_VLLM_NEURON",
-        install="pip install --extra-index-url=https://pip.repos.neuron.amazonaws.com vllm-neuron",
+        install="git clone https://github.com/vllm-project/vllm-neuron && "
+        "pip install -e ./vllm-neuron",
         packages=("vllm-neuron", "vllm"),
     )
 
