@@ -159,6 +159,22 @@ def test_what_does_not_go_together_is_refused(servetune, options, problem):
     assert "hint:" in ran.stderr
 
 
+def test_what_an_engines_clients_need_is_added_unless_it_is_said(servetune, tmp_path):
+    ran = servetune(
+        "tune", "--engine", "transformers", "--model", MODEL, "--client-args", LOAD, "--dry-run",
+        env=environment(tmp_path),
+    )  # fmt: skip
+    assert "note: transformers serve is asked with --client-args backend=openai-chat" in ran.stderr
+    assert "backend=openai-chat;disable_ignore_eos=True" in ran.stdout
+    ran = servetune(
+        "tune", "--engine", "transformers", "--model", MODEL, "--dry-run",
+        "--client-args", f"{LOAD};backend=openai;disable_ignore_eos=True",
+        env=environment(tmp_path),
+    )  # fmt: skip
+    assert "is asked with" not in ran.stderr
+    assert "backend=openai;" in ran.stdout
+
+
 def test_any_command_line_is_an_engine(servetune, tmp_path):
     command = (
         f"{sys.executable} -m servetune simulate --serve {{model}} --gpu L4 --speed 20 "

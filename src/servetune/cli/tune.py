@@ -17,7 +17,7 @@ from servetune.cli.inputs import chosen_node, read_records
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.outcome import print_outcome, write_artifacts
 from servetune.cli.output import echo
-from servetune.cli.tune_server import require_launch, require_server
+from servetune.cli.tune_server import needed_client_args, require_launch, require_server
 from servetune.engines import ENGINES, engine
 from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node
@@ -232,7 +232,10 @@ def tune(
     space = Space(
         server=parse_settings(";".join(server_args), types=spoken.argument_types()),
         client=parse_settings(
-            ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
+            ";".join((*client_args, *needed_client_args(spoken, client_args))),
+            types=CLIENT_ARGS,
+            known=CLIENT_ARGS,
+            kind="client argument",
         ),
     )
     if len(space) > MOST_TRIALS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from servetune.cli.output import echo
@@ -9,7 +10,20 @@ from servetune.engines import Engine, ExternalServer, require_free_port, words_o
 from servetune.errors import InputError
 from servetune.trials import Launch, Trial
 
-__all__ = ["require_launch", "require_server"]
+__all__ = ["needed_client_args", "require_launch", "require_server"]
+
+
+def needed_client_args(spoken: Engine, given: Iterable[str]) -> list[str]:
+    """What the engine's clients need and the user has not said, as further client arguments."""
+    text = ";".join(given)
+    needed = [
+        f"{name}={value}"
+        for name, value in spoken.client_args.items()
+        if not re.search(rf"(?:^|[;\s]){name}\s*=", text)
+    ]
+    if needed:
+        echo(f"note: {spoken.title} is asked with --client-args {';'.join(needed)}")
+    return needed
 
 
 def require_launch(spoken: Engine, launch: Launch) -> None:

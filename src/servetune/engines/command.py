@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from servetune.engines.cause import Cause, diagnose
 from servetune.engines.engine import FirstCompletion
@@ -115,6 +116,7 @@ class Command:
     ready_path = "/health"
     metrics_path: str | None = "/metrics"
     known_versions: tuple[str, ...] = ()
+    client_args: Mapping[str, str] = MappingProxyType({})
     known_arguments: frozenset[str] = frozenset()
 
     def settings(

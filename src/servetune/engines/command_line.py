@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 import msgspec
@@ -42,6 +43,7 @@ class CommandLineEngine:
         symptoms: What its log shows when it stops for a known cause.
         echoes: Error lines that only repeat an earlier one.
         facts: What its log tells of itself.
+        client_args: What its clients need where they say nothing else.
         table_name: Whose table of settings it has.
     """
 
@@ -58,6 +60,7 @@ class CommandLineEngine:
     echoes: ClassVar[str] = r"(?!)"
     facts: ClassVar[Sequence[Fact]] = ()
     starts_servers: ClassVar[bool] = True
+    client_args: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     @property
     def title(self) -> str:

@@ -50,6 +50,10 @@ class Engine(Protocol):
         """Whether `command` starts one; otherwise a server is there already."""
 
     @property
+    def client_args(self) -> Mapping[str, str]:
+        """Client arguments that its clients need where they say nothing else."""
+
+    @property
     def ready_path(self) -> str:
         """Answers 200 once the server takes requests."""
 
@@ -115,9 +119,8 @@ class Engine(Protocol):
         """Settings as arguments, in the spelling of llm-optimizer's records.
 
         One word each, `--tensor-parallel-size=4`, but where the engine wants two. `True` is a
-        bare switch, `False`
-        the engine's negative form where it has one, else nothing; `None` is not said.
-        Text stays as it is, so JSON keeps its quotes.
+        bare switch, `False` the engine's negative form where it has one, else nothing; `None`
+        is not said. Text stays as it is, so JSON keeps its quotes.
         """
 
     def argument_types(self) -> Mapping[str, type]:

@@ -8,7 +8,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from servetune.clock import Clock, MonotonicClock
@@ -35,6 +35,7 @@ class External:
     ready_path = "/v1/models"
     metrics_path: str | None = "/metrics"
     known_versions: tuple[str, ...] = ()
+    client_args: Mapping[str, str] = MappingProxyType({})
     known_arguments: frozenset[str] = frozenset()
 
     def settings(

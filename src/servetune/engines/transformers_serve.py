@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
@@ -35,6 +37,8 @@ class TransformersServe(CommandLineEngine):
     )
     start = ("serve",)
     metrics_path = None
+    # Token ids are no prompt there, and `ignore_eos` is a member that it does not know.
+    client_args = MappingProxyType({"backend": "openai-chat", "disable_ignore_eos": "True"})
     decided_here = frozenset({"model", "force_model", "host", "port"})
     symptoms = (
         Symptom(
