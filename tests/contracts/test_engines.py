@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from servetune.engines import ENGINES, engine
-from servetune.testing import EngineContract, RunningEngineContract
+from servetune.testing.engine_contract import EngineContract, RunningEngineContract
 
 
 class TestVllm(EngineContract):
