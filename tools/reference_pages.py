@@ -22,10 +22,85 @@ def pages() -> dict[str, str]:
     """File name -> content."""
     return {
         "cli.md": _cli(),
+        "engines.md": _engines(),
         "errors.md": _errors(),
         "machines.md": _bundled_machines(),
         "models.md": _models(),
     }
+
+
+def _engines() -> str:
+    from servetune.engines import ENGINES, engine
+    from servetune.plan.dialects import DIALECTS, FIELD_TYPES
+
+    lines = [
+        NOTE,
+        "# Engines",
+        "",
+        "`servetune tune --engine NAME`; docs/guides/engines.md says how to use and to add one. A",
+        "setting keeps the engine's own name. What is installed is read for its settings; the",
+        "tables below stand in where it is not, for an unknown version that of the nearest.",
+        "",
+        "| name | engine | command | found by | installed by | answers 200 when ready | metrics |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in ENGINES:
+        one = engine(name)
+        program = None if name == "simulated" else getattr(one, "program", None)
+        found = (program.command, program.variable, program.install) if program else ("", "", "")
+        title = one.title if name != "simulated" else "servetune itself"
+        cells = [
+            f"`{cell}`" if cell else "-" for cell in (*found, one.ready_path, one.metrics_path)
+        ]
+        lines.append(f"| `{name}` | {title} | {' | '.join(cells)} |")
+    lines += ["", "## What a Plan's fields are called", ""]
+    spoken = [
+        name for name in ENGINES if DIALECTS[name] and name not in {"simulated", "vllm-neuron"}
+    ]
+    lines.append(f"| field | {' | '.join(spoken)} |")
+    lines.append(f"|---|{'---|' * len(spoken)}")
+    for field in FIELD_TYPES:
+        cells = []
+        for name in spoken:
+            names = [own for own, neutral in DIALECTS[name].items() if neutral == field]
+            cells.append(f"`{names[0]}`" if names else _otherwise(name, field))
+        lines.append(f"| `{field}` | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "`vllm-neuron` and `simulated` speak as vLLM. A dash is refused, with what to use instead.",
+        "",
+        "## Where the settings were read",
+        "",
+        "| engine | version | settings | complete | source |",
+        "|---|---|---|---|---|",
+    ]
+    for name in ENGINES:
+        one = engine(name)
+        for version in one.known_versions:
+            table = one.settings(version)
+            complete = "yes" if table.complete else "not verified"
+            lines.append(
+                f"| {name} | {version} | {len(table.settings)} | {complete} | {table.source} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _otherwise(name: str, field: str) -> str:
+    """How an engine says a field that it has no name of its own for."""
+    from servetune.errors import PlanError
+    from servetune.plan import Plan, settings_of
+    from servetune.testing.engine_contract import CHOSEN_FIELDS
+
+    silent = settings_of(Plan(model="m", engine=name))
+    said: dict[str, object] = {}
+    for value in {CHOSEN_FIELDS[field], not CHOSEN_FIELDS[field]}:
+        if value is CHOSEN_FIELDS[field] or isinstance(CHOSEN_FIELDS[field], bool):
+            try:
+                told = settings_of(Plan(model="m", engine=name, **{field: value}))
+            except PlanError:
+                return "-"
+            said |= {one: told[one] for one in told if one not in silent}
+    return ", ".join(f"`{one}`" for one in sorted(said)) or "by its environment"
 
 
 def _cli() -> str:

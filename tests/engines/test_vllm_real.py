@@ -6,6 +6,8 @@ SERVETUNE_VLLM=.venv-vllm/bin/vllm SERVETUNE_TINY_MODEL=.cache/tiny-qwen3 pytest
 import http.client
 import json
 import os
+import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,35 @@ def test_a_real_vllm_that_cannot_run_a_plan_is_explained(server):
 def test_the_version_of_a_real_vllm_is_found(server):
     command = (required("SERVETUNE_VLLM"),)
     assert engine("vllm").version(command)
+
+
+def test_the_golden_command_lines_go_through_the_real_parser():
+    """Every golden of this version, read by vLLM itself; no server is started."""
+    python = Path(required("SERVETUNE_VLLM")).with_name("python")
+    golden = Path(__file__).parents[1] / "golden" / "argv" / "vllm.json"
+    script = textwrap.dedent(f"""
+        import importlib, json
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+        for name in ("launchers", "common", "openai"):
+            try:
+                module = importlib.import_module(f"vllm.entrypoints.{{name}}.cli_args")
+                make = module.make_arg_parser
+                break
+            except (ImportError, AttributeError):
+                continue
+        parser = make(FlexibleArgumentParser())
+        read = 0
+        for case in json.load(open({str(golden)!r}))["0.32.0"]["cases"].values():
+            parsed = parser.parse_args(case["argv"][2:])
+            for field, name in {{"max_num_seqs": "max_num_seqs", "tensor_parallel":
+                    "tensor_parallel_size", "prefix_caching": "enable_prefix_caching",
+                    "enforce_eager": "enforce_eager", "block_tokens": "block_size"}}.items():
+                if field in case["plan"]:
+                    assert getattr(parsed, name) == case["plan"][field], (name, case)
+                    read += 1
+        print("read", read)
+    """)
+    ran = subprocess.run(
+        [python, "-c", script], capture_output=True, text=True, check=False, timeout=200
+    )
+    assert "read 8" in ran.stdout, ran.stderr[-2000:]

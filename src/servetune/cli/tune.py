@@ -17,8 +17,9 @@ from servetune.cli.inputs import chosen_node, read_records
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.outcome import print_outcome, write_artifacts
 from servetune.cli.output import echo
-from servetune.engines import ENGINES, Engine, engine, require_free_port
-from servetune.errors import InputError
+from servetune.cli.tune_server import needed_client_args, require_launch, require_server
+from servetune.engines import ENGINES, engine, words_of
+from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node
 from servetune.loadgen import join, machines
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
@@ -35,7 +36,6 @@ from servetune.trials import (
     require_one_that_fits,
     run_trials,
     trials_of,
-    user_command,
 )
 from servetune.trials.calibrations import KeptCalibration, calibration_named
 from servetune.units import format_seconds
@@ -57,12 +57,15 @@ TERMS = {
     "constraints": "--constraints",
     "slo": "--slo",
     "price_per_hour_usd": "price per hour",
-    "server_cmd": "--server-cmd",
+    "server_cmd": "--server-cmd or --url",
     "calibration": "--calibration",
 }
 
 #: Client arguments that are read for the sake of old scripts and change nothing.
 WITHOUT_EFFECT = ("host", "port", "output_file", "disable_tqdm", "output_details")
+
+#: Engines whose model may have no config.json here: a GGUF file, or another's server.
+WITHOUT_CONFIG = ("llama.cpp", "external", "command")
 
 ENGINE_NAMES = ("simulated", *ENGINES)
 
@@ -134,14 +137,22 @@ ENGINE_NAMES = ("simulated", *ENGINES)
     "--server-cmd",
     default=None,
     metavar="COMMAND",
-    help="Start the server with this command instead of the engine's own.",
+    help="Start the server with this command instead of the engine's own; {model}, {host}, {port}, "
+    "{settings} and {NAME} of a setting are filled in.",
 )
 @click.option(
+    "--executable",
     "--vllm-executable",
     "executable",
     default=None,
     metavar="PATH",
-    help="vLLM to use. [default: $SERVETUNE_VLLM, else vllm on PATH]",
+    help="The engine's program. [default: $SERVETUNE_VLLM and the like, else the one on PATH]",
+)
+@click.option(
+    "--url",
+    default=None,
+    metavar="URL",
+    help="Where the server of --engine external is; it is neither started nor stopped.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=None, help="[default: a free one]")
@@ -206,6 +217,7 @@ def tune(
     retry_failed: bool,
     server_cmd: str | None,
     executable: str | None,
+    url: str | None,
     host: str,
     port: int | None,
     ready_endpoint: str | None,
@@ -228,7 +240,10 @@ def tune(
     space = Space(
         server=parse_settings(";".join(server_args), types=spoken.argument_types()),
         client=parse_settings(
-            ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
+            ";".join((*client_args, *needed_client_args(spoken, client_args))),
+            types=CLIENT_ARGS,
+            known=CLIENT_ARGS,
+            kind="client argument",
         ),
     )
     if len(space) > MOST_TRIALS:
@@ -259,7 +274,7 @@ def tune(
         or_cpu=not simulated,
     )
     measured_before = read_records(compare_with) if compare_with else []
-    shape = load_shape(model)
+    shape = _shape(model, engine_name)
     run = Run(
         model=model,
         engine=engine_name,
@@ -269,7 +284,7 @@ def tune(
         constraints=limits,
         request_limits=request_limits,
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
-        server_cmd=server_cmd,
+        server_cmd=server_cmd or url,
         calibration=_calibration(calibration_name, shape, node, simulated=simulated),
     )
     groups = list(trials_of(space, run, lengths_of=lambda args: observed_of(args, model)))
@@ -279,6 +294,7 @@ def tune(
     launch = Launch(
         executable=executable,
         server_cmd=server_cmd,
+        url=url,
         host=host,
         port=port,
         ready_path=ready_endpoint,
@@ -287,12 +303,13 @@ def tune(
         rest_s=rest_s,
     )
     artifacts = Artifacts.at(output_json or output_dir / "tune.json")
+    if not simulated:
+        require_launch(spoken, launch)
+        require_server(spoken, launch, groups, dry_run=dry_run)
     if dry_run:
         return _print_plan(groups, run, launch, artifacts)
     artifacts.require_free(renew=resume and artifacts.journal.exists())
-    if cluster is None:
-        _require_server(spoken, launch, simulated=simulated)
-    else:
+    if cluster is not None:
         _require_cluster(groups, run, launch, cluster)
     with Journal(artifacts.journal, resume=resume) as journal:
         done = _finished(journal.records, run, retry_failed=retry_failed)
@@ -305,6 +322,21 @@ def tune(
     return status or _status_of(records, limits)
 
 
+def _shape(model: str, engine_name: str) -> NetworkShape | None:
+    """The model's dimensions; `None` where the server alone knows the model.
+
+    Raises:
+        ServetuneError: They cannot be had, and the engine reads the same files as we.
+    """
+    try:
+        return load_shape(model)
+    except ServetuneError as error:
+        if engine_name not in WITHOUT_CONFIG:
+            raise
+        echo(f"note: nothing is predicted: {error.message}")
+        return None
+
+
 def _note_idle_settings(groups: list[list[Trial]]) -> None:
     """Name what was asked of the engine and changes nothing here, as `simulate` does."""
     idle = {name for group in groups for trial in group[:1] for name in without_effect(trial.plan)}
@@ -313,12 +345,13 @@ def _note_idle_settings(groups: list[list[Trial]]) -> None:
 
 
 def _calibration(
-    name: str | None, shape: NetworkShape, node: Node, *, simulated: bool
+    name: str | None, shape: NetworkShape | None, node: Node, *, simulated: bool
 ) -> KeptCalibration | None:
     if name is None:
         return None
     if not simulated:
         raise InputError("--calibration corrects simulated trials; a real engine needs none")
+    assert shape is not None, "a simulated model has its dimensions"
     kept = calibration_named(name)
     kept.require_for(shape=shape, node=node)
     return kept
@@ -425,30 +458,12 @@ def _said(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _require_server(spoken: Engine, launch: Launch, *, simulated: bool) -> None:
-    """Refuse, before a journal is begun, what no server could be started with.
-
-    Raises:
-        EngineError: The engine is not installed.
-        PortBusy: Somebody listens on the port that was named.
-        InputError: The user's command cannot be read.
-    """
-    if simulated:
-        return
-    if launch.server_cmd is None:
-        spoken.find_executable(launch.executable)
-    else:
-        user_command(launch.server_cmd)
-    if launch.port is not None:
-        require_free_port(launch.host, launch.port)
-
-
 def _require_cluster(groups: list[list[Trial]], run: Run, launch: Launch, cluster: str) -> None:
     """The same for servers on other machines."""
     from servetune.trials.cluster import require_room
 
     if launch.server_cmd is not None:
-        user_command(launch.server_cmd)
+        words_of(launch.server_cmd)
     require_room(groups, run, launch, cluster)
 
 

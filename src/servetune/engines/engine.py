@@ -5,20 +5,36 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from servetune.engines.cause import Cause
+from servetune.engines.log import LogReading
+from servetune.engines.settings import SettingTable
 from servetune.errors import UnknownName
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["ENGINES", "Engine", "engine"]
+__all__ = ["ENGINES", "Engine", "FirstCompletion", "engine"]
+
+
+class FirstCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """The smallest request that shows that a server really answers.
+
+    Attributes:
+        path: Where it is posted.
+        body: Its JSON members; nothing in it that the engine refuses.
+    """
+
+    path: str = "/v1/completions"
+    body: dict[str, Any]
 
 
 class Engine(Protocol):
     """An inference engine that runs as a server of its own.
 
     An engine is a set of pure functions about one program; `process.ServerProcess`
-    runs what `command` says.
+    runs what `command` says. `servetune.testing.engine_contract` holds one to all of this.
     """
 
     @property
@@ -26,12 +42,53 @@ class Engine(Protocol):
         """Key in `ENGINES`, and the dialect of its settings in `plan.dialects`."""
 
     @property
+    def title(self) -> str:
+        """As its makers write it."""
+
+    @property
+    def starts_servers(self) -> bool:
+        """Whether `command` starts one; otherwise a server is there already."""
+
+    @property
+    def client_args(self) -> Mapping[str, str]:
+        """Client arguments that its clients need where they say nothing else."""
+
+    @property
     def ready_path(self) -> str:
         """Answers 200 once the server takes requests."""
 
     @property
+    def metrics_path(self) -> str | None:
+        """Where the server tells of itself, in Prometheus' form; `None` where it does not."""
+
+    @property
     def known_arguments(self) -> frozenset[str]:
-        """Names with underscores; others pass through, and a caller may warn of them."""
+        """Names of settings with underscores, of the newest version that is known."""
+
+    @property
+    def known_versions(self) -> tuple[str, ...]:
+        """Versions whose settings are bundled, newest first."""
+
+    def settings(
+        self, version: str | None = None, executable: tuple[str, ...] | None = None
+    ) -> SettingTable:
+        """Its settings with their types and ranges.
+
+        Those that the program itself declares where `executable` is given and can be read,
+        else the bundled table of the version, else that of the nearest known version.
+        """
+
+    def check(
+        self, plan: Plan, *, version: str | None = None, executable: tuple[str, ...] | None = None
+    ) -> tuple[str, ...]:
+        """Refuse, before anything starts, what this version would refuse.
+
+        Returns:
+            Notes for the user: which version's settings stand in for an unknown one's.
+
+        Raises:
+            PlanError: There is no such setting, or it cannot have that value.
+        """
 
     def find_executable(
         self, given: str | None = None, *, environ: Mapping[str, str] | None = None
@@ -39,7 +96,7 @@ class Engine(Protocol):
         """The program's first words on this machine.
 
         Raises:
-            EngineError: It is not installed.
+            EngineError: It is not installed; the hint says what installs it.
         """
 
     def command(
@@ -49,19 +106,21 @@ class Engine(Protocol):
         host: str,
         port: int,
         executable: tuple[str, ...] | None = None,
+        version: str | None = None,
     ) -> tuple[str, ...]:
         """The exact words that start the server; equal plans give equal commands.
 
         Raises:
-            PlanError: The plan sets what servetune itself decides, such as the port.
+            PlanError: The plan sets what servetune itself decides, such as the port, or
+                chose what the engine has no words for.
         """
 
     def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:
         """Settings as arguments, in the spelling of llm-optimizer's records.
 
-        One word each, `--tensor-parallel-size=4`. `True` is a bare switch, `False`
-        the engine's negative form where it has one, else nothing; `None` is not said.
-        Text stays as it is, so JSON keeps its quotes.
+        One word each, `--tensor-parallel-size=4`, but where the engine wants two. `True` is a
+        bare switch, `False` the engine's negative form where it has one, else nothing; `None`
+        is not said. Text stays as it is, so JSON keeps its quotes.
         """
 
     def argument_types(self) -> Mapping[str, type]:
@@ -76,11 +135,43 @@ class Engine(Protocol):
     def version(self, executable: tuple[str, ...]) -> str | None:
         """The installed version, or `None` where it cannot be told."""
 
+    def first_completion(self, model: str) -> FirstCompletion:
+        """The request that a server must answer before it counts as ready."""
+
+    def served_name(self, plan: Plan) -> str | None:
+        """The name to ask for; `None` where `/v1/models` tells it."""
+
     def explain(self, log_text: str, exit_code: int | None = None) -> Cause:
         """Why a server ended, from its log."""
 
+    def read_log(self, log_text: str) -> LogReading:
+        """What its log tells of its cache, its times and the settings that it took."""
 
-ENGINES: Mapping[str, str] = MappingProxyType({"vllm": "servetune.engines.vllm:Vllm"})
+    def taken_settings(self, log_text: str) -> dict[str, Setting]:
+        """The settings that the server really took, in the engine's words."""
+
+    def differences(
+        self, plan: Plan, taken: Mapping[str, Setting]
+    ) -> dict[str, tuple[Setting, Setting]]:
+        """What the plan asked for and the server took otherwise: name to (asked, taken)."""
+
+
+ENGINES: Mapping[str, str] = MappingProxyType(
+    {
+        "vllm": "servetune.engines.vllm:Vllm",
+        "sglang": "servetune.engines.sglang:Sglang",
+        "tensorrt-llm": "servetune.engines.tensorrt_llm:TensorrtLlm",
+        "tgi": "servetune.engines.tgi:Tgi",
+        "llama.cpp": "servetune.engines.llama_cpp:LlamaCpp",
+        "lmdeploy": "servetune.engines.lmdeploy:Lmdeploy",
+        "transformers": "servetune.engines.transformers_serve:TransformersServe",
+        "max": "servetune.engines.modular_max:ModularMax",
+        "vllm-neuron": "servetune.engines.vllm_neuron:VllmNeuron",
+        "simulated": "servetune.engines.simulated:Simulated",
+        "external": "servetune.engines.external:External",
+        "command": "servetune.engines.command:Command",
+    }
+)
 
 
 def engine(name: str) -> Engine:

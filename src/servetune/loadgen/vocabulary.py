@@ -1,4 +1,4 @@
-"""One vocabulary for what vLLM, SGLang and TGI say of themselves in `/metrics`.
+"""One vocabulary for what engines say of themselves in `/metrics`.
 
 Names were read from the engines' own sources and from recorded scrapes (see
 docs/reference/server-metrics.md, which has this table in words, with each engine's traps).
@@ -26,7 +26,8 @@ class EngineReading(msgspec.Struct, frozen=True, kw_only=True):
     counts.
 
     Attributes:
-        engine: `vllm`, `sglang` or `tgi`; `None` for metrics of something else.
+        engine: `vllm`, `sglang`, `tgi`, `lmdeploy` or `llama.cpp`; `None` for metrics of
+            something else.
         running_count: Requests in the batch.
         waiting_count: Requests in the queue.
         kv_usage_fraction: Share of the KV cache that is taken.
@@ -126,10 +127,36 @@ _TABLE: Mapping[str, Mapping[str, tuple[_Of, ...]]] = {
         "prompt_tokens": (_of("tgi_request_input_length_sum"),),
         "output_tokens": (_of("tgi_request_generated_tokens_sum"),),
     },
+    # lmdeploy/metrics/loggers.py (0.18); its rate of prefix hits is a gauge over all time.
+    "lmdeploy": {
+        "running_count": (_of("lmdeploy:num_requests_running"),),
+        "waiting_count": (_of("lmdeploy:num_requests_waiting"),),
+        "kv_usage_fraction": (_of("lmdeploy:gpu_cache_usage_perc"),),
+        "draft_tokens": (_of("lmdeploy:spec_decode_num_draft_tokens_total"),),
+        "accepted_draft_tokens": (_of("lmdeploy:spec_decode_num_accepted_tokens_total"),),
+        "prompt_tokens": (_of("lmdeploy:prompt_tokens_total"),),
+        "output_tokens": (_of("lmdeploy:generation_tokens_total"),),
+    },
+    # tools/server/server-task.cpp (0.5) and a scrape of it; needs --metrics. Its prompt tokens
+    # are without those found in the cache.
+    "llama.cpp": {
+        "running_count": (_of("llamacpp:requests_processing"),),
+        "waiting_count": (_of("llamacpp:requests_deferred"),),
+        "prefix_queries_tokens": (
+            _of("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
+        ),
+        "prefix_hits_tokens": (_of("llamacpp:prompt_tokens_cached_total"),),
+        "draft_tokens": (_of("llamacpp:spec_decode_num_draft_tokens_total"),),
+        "accepted_draft_tokens": (_of("llamacpp:spec_decode_num_accepted_tokens_total"),),
+        "prompt_tokens": (
+            _of("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
+        ),
+        "output_tokens": (_of("llamacpp:tokens_predicted_total"),),
+    },
 }
 
 #: Relays that allow no colon write `vllm_`; Ray Serve puts its own name before it.
-_PREFIX = re.compile(r"^(?:ray_)?(vllm|sglang)[:_]")
+_PREFIX = re.compile(r"^(?:ray_)?(vllm|sglang|lmdeploy|llamacpp)[:_]")
 
 _OWN_NAMES = frozenset(
     name

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from servetune.engines import ENGINES, engine
+from servetune.engines import engine
 from servetune.errors import InputError, UnknownName, nearest
 from servetune.perf.sim import without_effect
 from servetune.plan.dialects import DIALECTS, FIELD_TYPES, plan_from_settings
@@ -178,7 +178,7 @@ def serve_words(words: Sequence[str], *, engine_name: str = "vllm") -> ServeWord
 
 def argument_types(engine_name: str) -> Mapping[str, type]:
     """What each argument of an engine takes, as far as it means something here."""
-    if engine_name in ENGINES:
+    if engine_name == "vllm":
         return engine(engine_name).argument_types()
     fields = DIALECTS[engine_name].items()
     own = {name: FIELD_TYPES[field] for name, field in fields}
@@ -186,7 +186,7 @@ def argument_types(engine_name: str) -> Mapping[str, type]:
 
 
 def _types(engine_name: str) -> Mapping[str, type]:
-    beside = {"model": str} if engine_name in ENGINES else _BESIDE
+    beside = {"model": str} if engine_name == "vllm" else _BESIDE
     return {**beside, **argument_types(engine_name)}
 
 

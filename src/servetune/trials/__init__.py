@@ -1,7 +1,7 @@
 """One point of a search from start to record: simulated or measured."""
 
 from servetune.trials.benched import Bench, Benched, bench
-from servetune.trials.measured import Launch, user_command
+from servetune.trials.measured import Launch
 from servetune.trials.played import played, played_again
 from servetune.trials.prompting import model_tokenizer, observed_of, trace_of, traced_prompts
 from servetune.trials.sweep import commands_of, require_one_that_fits, run_trials
@@ -24,6 +24,5 @@ __all__ = [
     "trace_of",
     "traced_prompts",
     "trials_of",
-    "user_command",
     "with_fields",
 ]

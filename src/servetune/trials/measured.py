@@ -13,16 +13,23 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines import Engine, ServerProcess, free_port, launch_environment
+from servetune.engines import (
+    Engine,
+    ExternalServer,
+    ServerProcess,
+    filled_command,
+    free_port,
+    launch_environment,
+)
 from servetune.errors import (
     EngineDied,
     EngineError,
     EngineNotReady,
-    InputError,
     LoadError,
     PlanError,
     PortBusy,
     ServetuneError,
+    UnknownName,
 )
 from servetune.loadgen import (
     LoadResult,
@@ -39,11 +46,13 @@ from servetune.plan import Plan
 from servetune.store import Failure, TrialRecord, now_utc, provenance
 from servetune.trials.prompting import prompts_for
 from servetune.trials.simulated import percentiles_of, simulated_results
+from servetune.trials.startup import external_server, startup_of
 from servetune.trials.trial import Run, Trial, record_of
 
-__all__ = ["Launch", "ServerGroup", "server_command", "user_command"]
+__all__ = ["Launch", "ServerGroup", "server_command"]
 
 Say = Callable[[str], None]
+Server = ServerProcess | ExternalServer
 Ended = Callable[[TrialRecord], None]
 
 #: A server that died this often is not started again for the rest of its trials.
@@ -59,6 +68,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         executable: Path of the engine; `None` for the one that is found.
         server_cmd: Command that stands in for the engine's own; settings are appended.
+        url: Of a server that is there already, for an engine that starts none.
         port: `None` for a free one.
         ready_path: `None` for the engine's own.
         ready_timeout_s: From start to ready.
@@ -70,6 +80,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     executable: str | None = None
     server_cmd: str | None = None
+    url: str | None = None
     host: str = "127.0.0.1"
     port: int | None = None
     ready_path: str | None = None
@@ -110,7 +121,7 @@ class ServerGroup:
         halt: threading.Event | None = None,
     ) -> None:
         self._halt = halt or threading.Event()
-        self._server: ServerProcess | None = None
+        self._server: Server | None = None
         self._waiting = list(trials)
         self._plan = trials[0].plan
         self._settings = trials[0].server_args
@@ -162,8 +173,8 @@ class ServerGroup:
                 executable=self._executable,
                 port=port,
             )
-            self._cmd = shlex.join(command)
-            server = ServerProcess(
+            self._cmd = shlex.join(command) or str(self._launch.url)
+            server = self._external() or ServerProcess(
                 command,
                 log_path=log_path,
                 port=port,
@@ -175,9 +186,11 @@ class ServerGroup:
             )
         except PlanError as error:
             return Failure(kind="settings", reason=error.message)
-        self._server_log = log_path
+        self._server_log = server.log_path
         self._server = server
-        self._say(f"starting {self._cmd}")
+        self._say(
+            f"starting {self._cmd}" if self._engine.starts_servers else f"asking {server.url}"
+        )
         try:
             with server:
                 ready_s = server.wait_ready(self._launch.ready_timeout_s)
@@ -194,7 +207,13 @@ class ServerGroup:
         except (EngineDied, EngineNotReady, PortBusy, EngineError) as error:
             return _failure_of(error, server)
 
-    def _load_all(self, server: ServerProcess, ready_s: float) -> Failure | None:
+    def _external(self) -> ExternalServer | None:
+        """The server that is there already, where the engine starts none."""
+        if self._engine.starts_servers:
+            return None
+        return external_server(self._engine, self._launch.url, self._launch.ready_path)
+
+    def _load_all(self, server: Server, ready_s: float) -> Failure | None:
         while self._waiting:
             trial = self._waiting[0]
             started_at = now_utc()
@@ -215,7 +234,7 @@ class ServerGroup:
                 time.sleep(self._launch.rest_s)
         return None
 
-    def _load(self, trial: Trial, server: ServerProcess) -> LoadResult:
+    def _load(self, trial: Trial, server: Server) -> LoadResult:
         target = Target(
             base_url=server.url,
             model=self._served_name(server, trial),
@@ -246,15 +265,15 @@ class ServerGroup:
             return Manner(timeout_s=launch.request_timeout_s)
         return Manner(timeout_s=launch.request_timeout_s, cluster="auto", nodes=(launch.load_node,))
 
-    def _served_name(self, server: ServerProcess, trial: Trial) -> str:
+    def _served_name(self, server: Server, trial: Trial) -> str:
         """The name that the server knows the model by."""
-        given = trial.client_args.get("model")
+        given = trial.client_args.get("model") or self._engine.served_name(trial.plan)
         if given:
             return str(given)
         names = parse_models(fetch_blocking(Target(base_url=server.url, model=""), "/v1/models"))
         return names[0] if names else trial.plan.model
 
-    def _simulated_speed(self, server: ServerProcess) -> float | None:
+    def _simulated_speed(self, server: Server) -> float | None:
         """How fast the clock of a server runs that says that it only plays an engine.
 
         `None` for a real engine, whoever started it.
@@ -269,7 +288,7 @@ class ServerGroup:
         self,
         trial: Trial,
         loaded: LoadResult,
-        server: ServerProcess,
+        server: Server,
         ready_s: float,
         started_at: str,
     ) -> None:
@@ -283,6 +302,7 @@ class ServerGroup:
         results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
         results["not_sent"] = loaded.not_due_count
         results["server_ready_s"] = ready_s
+        results["startup"] = startup_of(self._engine, trial.plan, server.log_path)
         if self._speed is not None:
             results["simulated_speed"] = self._speed
         failure = None
@@ -328,38 +348,22 @@ def server_command(
     executable: tuple[str, ...] | None,
     port: int,
 ) -> tuple[str, ...]:
-    """The words that start a server: the engine's own, or the user's with the settings behind.
-
-    `{model}`, `{host}` and `{port}` in the user's command are filled in; a command without
-    `--port` gets host and port appended.
-    """
+    """The words that start a server: the engine's own, or the user's with its places filled."""
+    if not engine.starts_servers:
+        return ()
     if launch.server_cmd is None:
         return engine.command(plan, host=launch.host, port=port, executable=executable)
-    filled = {"{model}": plan.model, "{host}": launch.host, "{port}": str(port)}
-    words = user_command(launch.server_cmd)
-    for place, value in filled.items():
-        words = [word.replace(place, value) for word in words]
-    if not any(word == "--port" or word.startswith("--port=") for word in words):
-        words += ["--host", launch.host, "--port", str(port)]
-    return (*words, *engine.server_cmd_args(settings))
+    return filled_command(
+        launch.server_cmd,
+        model=plan.model,
+        host=launch.host,
+        port=port,
+        settings=settings,
+        spell=engine.server_cmd_args,
+    )
 
 
-def user_command(text: str) -> list[str]:
-    """The words of `--server-cmd`.
-
-    Raises:
-        InputError: There are none, or a quote is not closed.
-    """
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise InputError(f"cannot read --server-cmd: {error}".lower()) from None
-    if not words:
-        raise InputError("--server-cmd is empty", hint="give the command that starts the server")
-    return words
-
-
-def _failure_of(error: ServetuneError, server: ServerProcess) -> Failure:
+def _failure_of(error: ServetuneError, server: Server) -> Failure:
     if isinstance(error, PortBusy):
         return Failure(kind="port_busy", reason=error.message)
     if isinstance(error, EngineDied):
@@ -371,14 +375,14 @@ def _failure_of(error: ServetuneError, server: ServerProcess) -> Failure:
     return Failure(kind="error", reason=error.message, log_tail=server.log_tail())
 
 
-def _load_failure(error: LoadError, server: ServerProcess) -> Failure:
+def _load_failure(error: LoadError, server: Server) -> Failure:
     death = _death_soon(server)
     if death is not None:
         return _failure_of(death, server)
     return Failure(kind="load", reason=error.message, log_tail=server.log_tail())
 
 
-def _unanswered(loaded: LoadResult, results: dict[str, Any], server: ServerProcess) -> Failure:
+def _unanswered(loaded: LoadResult, results: dict[str, Any], server: Server) -> Failure:
     if loaded.aborted_reason:
         return Failure(kind="load", reason=loaded.aborted_reason)
     sample = results["failures"][0]
@@ -389,7 +393,7 @@ def _unanswered(loaded: LoadResult, results: dict[str, Any], server: ServerProce
     )
 
 
-def _death_soon(server: ServerProcess) -> EngineDied | None:
+def _death_soon(server: Server) -> EngineDied | None:
     """The server's death, if it is noticed within a second: connections break before exits."""
     for _ in range(20):
         death = server.poll_death()
@@ -414,5 +418,5 @@ def _prediction(trial: Trial, run: Run) -> dict[str, Any] | None:
         return None
     try:
         return simulated_results(trial.plan, run.shape, run.node, trial.workload)
-    except PlanError:
+    except (PlanError, UnknownName):  # it does not fit, or its engine's defaults are not known
         return None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from servetune.engines import Engine, engine
 from servetune.errors import PlanError
-from servetune.plan import check_fits, check_parallel, check_starts, resolved
+from servetune.plan import DEFAULTS, check_fits, check_parallel, check_starts, resolved
 from servetune.store import Failure, TrialRecord
 from servetune.trials.measured import DEFAULT_PORT, Launch, ServerGroup, server_command
 from servetune.trials.simulated import simulate_trial
@@ -59,7 +59,7 @@ def run_trials(
         if not group:
             continue
         able = [trial for trial in group if problem_of(trial, run) is None]
-        cmd = shlex.join(shown_command(group[0], launch, spoken))
+        cmd = shlex.join(shown_command(group[0], launch, spoken)) or str(launch.url)
         words = spoken.server_cmd_args(group[0].server_args)
         for trial in group:
             problem = problem_of(trial, run)
@@ -86,7 +86,8 @@ def commands_of(groups: Sequence[list[Trial]], run: Run, launch: Launch) -> Iter
     """The command line of each group's server, for reading."""
     spoken = speaker_of(run)
     for group in groups:
-        yield shlex.join(shown_command(group[0], launch, spoken))
+        words = shown_command(group[0], launch, spoken)
+        yield shlex.join(words) if words else f"# the server at {launch.url}"
 
 
 def speaker_of(run: Run) -> Engine:
@@ -116,7 +117,10 @@ def problem_of(trial: Trial, run: Run) -> str | None:
     if run.shape is None or run.node is None:
         return None
     try:
-        plan = resolved(trial.plan, run.shape, run.node.device)
+        plan = trial.plan
+        if plan.engine not in DEFAULTS:  # what it would fill in is not known, nor then what fits
+            return None
+        plan = resolved(plan, run.shape, run.node.device)
         if run.simulated:  # a real engine says so itself, and its version may think otherwise
             check_starts(trial.plan, run.shape, run.node.device)
         longest = trial.workload.longest_tokens()

@@ -1,0 +1,223 @@
+"""What engines with a command line of their own have in common.
+
+An engine is one small class of facts; a subclass says its words, its log and its traps,
+and changes a method only where the engine is peculiar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar
+
+import msgspec
+
+from servetune.engines.cause import Cause, Symptom, diagnose
+from servetune.engines.engine import FirstCompletion
+from servetune.engines.log import Fact, LogReading, differences, read_facts
+from servetune.engines.program import Program, site_packages_of
+from servetune.engines.settings import SettingTable, with_underscores
+from servetune.engines.sources import read_declarations
+from servetune.engines.tables import known_versions, table_of
+from servetune.errors import PlanError
+from servetune.plan.dialects import settings_of
+from servetune.plan.plan import Plan, Setting
+
+__all__ = ["CommandLineEngine"]
+
+
+class CommandLineEngine:
+    """An engine that is started as `PROGRAM serve MODEL --setting=value`.
+
+    Attributes:
+        name: Key in `ENGINES`, and the dialect of its settings.
+        program: How its command is found.
+        start: Words between the program and the model.
+        host_word: Which option takes the address.
+        port_word: Which option takes the port.
+        ready_path: Answers 200 once it takes requests.
+        metrics_path: Where it tells of itself; `None` where it does not.
+        decided_here: Settings that servetune itself gives, by any spelling.
+        underscored: Whether its options keep their underscores.
+        symptoms: What its log shows when it stops for a known cause.
+        echoes: Error lines that only repeat an earlier one.
+        facts: What its log tells of itself.
+        client_args: What its clients need where they say nothing else.
+        table_name: Whose table of settings it has.
+    """
+
+    name: ClassVar[str]
+    program: ClassVar[Program]
+    start: ClassVar[tuple[str, ...]] = ()
+    host_word: ClassVar[str] = "--host"
+    port_word: ClassVar[str] = "--port"
+    ready_path: ClassVar[str] = "/health"
+    metrics_path: ClassVar[str | None] = "/metrics"
+    decided_here: ClassVar[frozenset[str]] = frozenset({"host", "port", "model"})
+    underscored: ClassVar[bool] = False
+    symptoms: ClassVar[tuple[Symptom, ...]] = ()
+    echoes: ClassVar[str] = r"(?!)"
+    facts: ClassVar[Sequence[Fact]] = ()
+    starts_servers: ClassVar[bool] = True
+    client_args: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    @property
+    def title(self) -> str:
+        return self.program.title
+
+    @property
+    def table_name(self) -> str:
+        return self.name
+
+    @property
+    def known_versions(self) -> tuple[str, ...]:
+        """Versions whose settings are bundled, newest first."""
+        return known_versions(self.table_name)
+
+    @property
+    def known_arguments(self) -> frozenset[str]:
+        return frozenset(self.settings().settings)
+
+    def argument_types(self) -> Mapping[str, type]:
+        return self.settings().types()
+
+    def settings(
+        self, version: str | None = None, executable: tuple[str, ...] | None = None
+    ) -> SettingTable:
+        """Its settings: those that the installed package declares, else a bundled table's."""
+        if executable:
+            declared = self._declared(executable)
+            if declared is not None:
+                return msgspec.structs.replace(declared, version=version or declared.version)
+        table = table_of(self.table_name, version)
+        return table or SettingTable(
+            version=version or "", source="none is known", settings={}, complete=False
+        )
+
+    def _declared(self, executable: tuple[str, ...]) -> SettingTable | None:
+        for folder in site_packages_of(Path(executable[0])):
+            found = read_declarations(self.table_name, folder)
+            if found:
+                return SettingTable(
+                    version="", source=f"the package in {folder}", settings=found, exact=True
+                )
+        return None
+
+    def check(
+        self, plan: Plan, *, version: str | None = None, executable: tuple[str, ...] | None = None
+    ) -> tuple[str, ...]:
+        """Refuse, before anything starts, what this version would refuse.
+
+        Returns:
+            Notes: which table stands in for an unknown version, which settings it lacks.
+
+        Raises:
+            PlanError: There is no such setting, or it cannot have that value.
+        """
+        table = self.settings(version, executable)
+        notes = table.check(self.title, self.spoken(plan, version))
+        if table.exact or not table.settings:
+            return notes
+        said = f"version {version}" if version else "the version"
+        stands_in = f"{said} of {self.title} is not known here; {table.version} stands in for it"
+        return (stands_in, *notes)
+
+    def find_executable(
+        self, given: str | None = None, *, environ: Mapping[str, str] | None = None
+    ) -> tuple[str, ...]:
+        return self.program.find(given, environ=environ)
+
+    def version(self, executable: tuple[str, ...]) -> str | None:
+        return self.program.version(executable)
+
+    def command(
+        self,
+        plan: Plan,
+        *,
+        host: str,
+        port: int,
+        executable: tuple[str, ...] | None = None,
+        version: str | None = None,
+    ) -> tuple[str, ...]:
+        """The exact words that start the server; equal plans give equal commands.
+
+        Raises:
+            PlanError: The plan sets what servetune decides, or says what the engine has no
+                words for.
+        """
+        settings = self.spoken(plan, version)
+        self._refuse_decided(settings)
+        program = executable or (self.program.command,)
+        return (
+            *program,
+            *self.start,
+            *self.model_words(plan.model),
+            *self.address_words(host, port, version),
+            *self.server_cmd_args(settings),
+        )
+
+    def model_words(self, model: str) -> tuple[str, ...]:
+        return (model,)
+
+    def address_words(self, host: str, port: int, version: str | None) -> tuple[str, ...]:
+        return (self.host_word, host, self.port_word, str(port))
+
+    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+        """The engine's settings that say everything the Plan chose, for a version."""
+        return settings_of(plan, self.name)
+
+    def _refuse_decided(self, settings: Mapping[str, Setting]) -> None:
+        for name in settings:
+            if with_underscores(name) in self.decided_here | {"host", "port", "model"}:
+                raise PlanError(
+                    f"{name} is decided by servetune and cannot be a server argument",
+                    hint="use --model, --host and --port",
+                )
+
+    def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:
+        words: list[str] = []
+        for name, value in settings.items():
+            option = f"--{self.option_name(name)}"
+            if value is True:
+                words.append(option)
+            elif value is False:
+                words += self.false_words(name)
+            elif value is not None:
+                words.append(f"{option}={value}")
+        return words
+
+    def option_name(self, name: str) -> str:
+        name = with_underscores(name)
+        return name if self.underscored else name.replace("_", "-")
+
+    def false_words(self, name: str) -> list[str]:
+        """How `False` is said: `--no-NAME` where there is one, else by saying nothing."""
+        spec = self.settings().named(name)
+        return [f"--no-{self.option_name(name)}"] if spec is not None and spec.negatable else []
+
+    def environment(self, plan: Plan) -> dict[str, str]:
+        return {}
+
+    def first_completion(self, model: str) -> FirstCompletion:
+        return FirstCompletion(body={"model": model, "prompt": "Hello", "max_tokens": 2})
+
+    def served_name(self, plan: Plan) -> str | None:
+        """The name to ask for; `None` where `/v1/models` tells it."""
+        return None
+
+    def explain(self, log_text: str, exit_code: int | None = None) -> Cause:
+        return diagnose(log_text, exit_code, symptoms=self.symptoms, echoes=self.echoes)
+
+    def read_log(self, log_text: str) -> LogReading:
+        return read_facts(log_text, self.facts)
+
+    def taken_settings(self, log_text: str) -> dict[str, Setting]:
+        """Settings that the server really took, as its log tells them."""
+        return self.read_log(log_text).taken
+
+    def differences(
+        self, plan: Plan, taken: Mapping[str, Setting]
+    ) -> dict[str, tuple[Setting, Setting]]:
+        """What the plan asked for and the server took otherwise: name to (asked, taken)."""
+        return differences(self.spoken(plan), taken)

@@ -1,0 +1,141 @@
+"""llama.cpp: `llama-server --model FILE.gguf`, which starts in a fraction of a second."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from servetune.engines.cause import Symptom
+from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.helptext import llama_settings
+from servetune.engines.log import Fact, LogReading
+from servetune.engines.program import Program
+from servetune.engines.settings import SettingSpec, SettingTable
+from servetune.plan.dialects import settings_of
+from servetune.plan.plan import Plan, Setting
+
+__all__ = ["LlamaCpp"]
+
+_HELP_TIMEOUT_S = 20.0
+
+
+class LlamaCpp(CommandLineEngine):
+    """`llama-server` of llama.cpp; a hub id is fetched with `--hf-repo`, a file is read.
+
+    Its context is that of all slots together. A plan's `max_model_len` is each sequence's, so
+    it is multiplied by the number of slots.
+    """
+
+    name = "llama.cpp"
+    program = Program(
+        title="llama.cpp",
+        command="llama-server",
+        variable="SERVETUNE_LLAMA_SERVER",
+        install="brew install llama.cpp, or build the target llama-server of "
+        "https://github.com/ggml-org/llama.cpp",
+    )
+    decided_here = frozenset({"model", "hf_repo", "host", "port", "m"})
+    symptoms = (
+        Symptom(
+            "unknown_argument",
+            r"error: invalid argument: (?P<words>[^\n]+)",
+            "llama-server does not know {words}",
+            "see `llama-server --help`",
+        ),
+        Symptom(
+            "bad_argument",
+            r"error while handling argument \"(?P<words>[^\"]+)\": (?P<why>[^\n]*)",
+            "llama-server refuses {words}: {why}",
+            "see `llama-server --help`",
+        ),
+        Symptom(
+            "model_not_found",
+            r"failed to open GGUF file '(?P<name>[^']+)'",
+            "the model file {name} cannot be read",
+            "give the path of a GGUF file, or a hub id that has one",
+        ),
+        Symptom(
+            "too_many_sequences",
+            r"n_seq_max must be <= (?P<most>\d+)",
+            "llama.cpp runs at most {most} sequences at once",
+            "lower parallel",
+        ),
+        Symptom(
+            "out_of_memory",
+            r"(?:cudaMalloc|allocating [\d.]+ MiB on device)[^\n]*failed|failed to allocate buffer",
+            "the memory for weights or cache cannot be had",
+            "lower ctx_size, parallel or gpu_layers",
+        ),
+    )
+    # A log of 0.5.0 that was made here; `-lv 4` or an older version also prints the lines
+    # of `llama_context` and `llama_kv_cache`.
+    facts = (
+        Fact("kv_cache_tokens", r"llama_kv_cache[^\n]*: size = [^\n]*\( *(\d+) cells"),
+        Fact("taken.parallel", r"initializing,? (?:slots,? )?n_slots = (\d+)"),
+        Fact("taken.ctx_size", r"llama_context: n_ctx +\s*= (\d+)"),
+        Fact("taken.batch_size", r"llama_context: n_batch +\s*= (\d+)"),
+        Fact("taken.kv_unified", r"kv_unified = '?(\w+)'?"),
+        Fact("n_ctx_slot.n_ctx_slot", r"n_ctx_slot = (\d+)"),
+    )
+
+    def model_words(self, model: str) -> tuple[str, ...]:
+        is_file = model.endswith(".gguf") or Path(model).exists()
+        return ("--model" if is_file else "--hf-repo", model)
+
+    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+        """With metrics, which are off unless asked for."""
+        return {"metrics": True, **settings_of(plan, self.name)}
+
+    def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:
+        """Name and value apart: llama-server takes no `--name=value`."""
+        words: list[str] = []
+        for word in super().server_cmd_args(settings):
+            name, equals, value = word.partition("=")
+            words += [name, value] if equals else [name]
+        return words
+
+    def settings(
+        self, version: str | None = None, executable: tuple[str, ...] | None = None
+    ) -> SettingTable:
+        """Read off `llama-server --help` where there is one (a tenth of a second)."""
+        found = _helped(executable) if executable else {}
+        if found:
+            return SettingTable(
+                version=version or "", source="its --help", settings=found, exact=True
+            )
+        if version is not None and re.fullmatch(r"b?\d{3,}", version):
+            version = "0.0.0"  # a build number, from before releases were numbered
+        return super().settings(version)
+
+    def read_log(self, log_text: str) -> LogReading:
+        reading = super().read_log(log_text)
+        per_slot = reading.taken.pop("n_ctx_slot", None)
+        slots, unified = reading.taken.get("parallel"), reading.taken.get("kv_unified")
+        if isinstance(per_slot, int) and isinstance(slots, int):
+            tokens = per_slot if unified is True else per_slot * slots
+            reading.taken.setdefault("ctx_size", tokens)
+            return msgspec.structs.replace(
+                reading,
+                kv_cache_tokens=reading.kv_cache_tokens or tokens,
+                max_concurrency=reading.max_concurrency or tokens / per_slot,
+            )
+        return reading
+
+
+def _helped(executable: tuple[str, ...]) -> dict[str, SettingSpec]:
+    try:
+        answer = subprocess.run(
+            [*executable, "--help"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_HELP_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return llama_settings(answer.stdout)

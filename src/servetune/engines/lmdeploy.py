@@ -1,0 +1,73 @@
+"""LMDeploy: `lmdeploy serve api_server MODEL`, over its TurboMind or its PyTorch engine."""
+
+from __future__ import annotations
+
+import re
+
+from servetune.engines.cause import Symptom
+from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.log import Fact, LogReading, python_values
+from servetune.engines.program import Program
+from servetune.plan.plan import Plan, Setting
+
+__all__ = ["Lmdeploy"]
+
+
+class Lmdeploy(CommandLineEngine):
+    """LMDeploy 0.16 to 0.18. `--log-level INFO` is what lets its log tell anything."""
+
+    name = "lmdeploy"
+    program = Program(
+        title="LMDeploy",
+        command="lmdeploy",
+        variable="SERVETUNE_LMDEPLOY",
+        install="pip install lmdeploy",
+        packages=("lmdeploy",),
+    )
+    start = ("serve", "api_server")
+    host_word = "--server-name"
+    port_word = "--server-port"
+    metrics_path = "/metrics/"
+    decided_here = frozenset({"model_path", "model", "server_name", "server_port"})
+    symptoms = (
+        Symptom(
+            "unknown_argument",
+            r"error: unrecognized arguments: (?P<words>[^\n]+)",
+            "LMDeploy does not know {words}",
+            "see `lmdeploy serve api_server --help` of the installed version",
+        ),
+        Symptom(
+            "bad_argument",
+            r"error: argument (?P<words>-[^\n]+)",
+            "LMDeploy refuses {words}",
+            "see `lmdeploy serve api_server --help` of the installed version",
+        ),
+        Symptom(
+            "no_cache_memory",
+            r"No enough gpu memory for runtime|No enough blocks|num_gpu_blocks[^\n]*<= ?2",
+            "no memory is left for the KV cache",
+            "raise cache_max_entry_count, lower session_len or max_batch_size, or use more devices",
+        ),
+    )
+    # `async_engine.py` of 0.18 prints the configuration; none of its logs could be made here.
+    facts = (
+        Fact("kv_cache_blocks", r"num_gpu_blocks=(\d+)", "last"),
+        Fact("kv_cache_blocks", r"\[BlockManager\] max_block_count = (\d+)"),
+    )
+
+    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+        return {"log_level": "INFO", **super().spoken(plan, version)}
+
+    def read_log(self, log_text: str) -> LogReading:
+        """The configuration's names are the options' but for the block's size."""
+        reading = super().read_log(log_text)
+        printed = re.search(r"input backend=\w+, backend_config=\w+\((.*)", log_text)
+        if printed:
+            for name, value in python_values(printed[1]).items():
+                own = _OPTIONS.get(name, name)
+                if own in self.known_arguments and value is not None:
+                    reading.taken.setdefault(own, value)
+        return reading
+
+
+_OPTIONS = {"block_size": "cache_block_seq_len", "device_type": "device"}

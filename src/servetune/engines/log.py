@@ -1,0 +1,155 @@
+"""What a server's log says of itself: its cache, its times, and the settings it really took."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from servetune.engines.cause import plain_log
+from servetune.plan.plan import Setting
+
+__all__ = ["Fact", "LogReading", "differences", "python_values", "read_facts"]
+
+
+class LogReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log tells of one start; `None` where it does not.
+
+    Attributes:
+        kv_cache_tokens: Tokens that the KV cache holds, all copies of the model together
+            where the log tells them apart.
+        kv_cache_blocks: The same in blocks.
+        max_concurrency: Sequences of full length that fit at once.
+        load_s: Seconds from the beginning to the end of loading the weights.
+        compile_s: Seconds of compiling, capturing graphs and warming up that it names.
+        weights_gib: Memory of the weights on one device.
+        version: That the server says it is.
+        taken: Settings that it really took, in the engine's words.
+    """
+
+    kv_cache_tokens: int | None = None
+    kv_cache_blocks: int | None = None
+    max_concurrency: float | None = None
+    load_s: float | None = None
+    compile_s: float | None = None
+    weights_gib: float | None = None
+    version: str | None = None
+    taken: dict[str, Setting] = msgspec.field(default_factory=dict)
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """One line of a log, and what it tells.
+
+    Attributes:
+        name: A field of `LogReading`, or `taken.NAME` for a setting.
+        pattern: A regular expression with one group.
+        how: `last` match counts, or the `sum` of all (parts of a compilation), or the `max`.
+    """
+
+    name: str
+    pattern: str
+    how: str = "last"
+
+
+def read_facts(log: str, facts: Sequence[Fact]) -> LogReading:
+    r"""The facts that a log shows; of those with one name the first that is found counts.
+
+    Example:
+        >>> said = "GPU KV cache size: 524,288 tokens"
+        >>> read_facts(said, [Fact("kv_cache_tokens", r"cache size: ([\d,]+)")]).kv_cache_tokens
+        524288
+    """
+    text = plain_log(log)
+    found: dict[str, Any] = {}
+    taken: dict[str, Setting] = {}
+    for fact in facts:
+        section, _, name = fact.name.rpartition(".")
+        place = taken if section else found
+        matches = re.findall(fact.pattern, text) if name not in place else []
+        if matches:
+            place[name] = _value(matches, fact.how)
+    for name in ("kv_cache_tokens", "kv_cache_blocks"):
+        if name in found:
+            found[name] = int(found[name])
+    if "version" in found:
+        found["version"] = str(re.findall(_fact_of(facts, "version").pattern, text)[-1])
+    return LogReading(taken=taken, **found)
+
+
+def _fact_of(facts: Sequence[Fact], name: str) -> Fact:
+    return next(fact for fact in facts if fact.name == name)
+
+
+def _value(matches: list[str], how: str) -> Any:
+    values = [setting_value(text) for text in matches]
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if how == "sum":
+        return sum(numbers)
+    return max(numbers) if how == "max" else values[-1]
+
+
+def setting_value(text: str) -> Setting:
+    """A value as a log writes it: Python's, Rust's `Some(4)`, or a number with commas."""
+    text = text.strip().strip("'\"")
+    some = re.fullmatch(r"Some\((.*)\)", text)
+    if some:
+        return setting_value(some[1].strip())
+    if text in {"None", "null", "none"}:
+        return None
+    if text.lower() in {"true", "false"}:
+        return text.lower() == "true"
+    number = text.replace(",", "")
+    if re.fullmatch(r"-?\d+", number):
+        return int(number)
+    if re.fullmatch(r"-?\d+\.\d*(?:e[+-]?\d+)?", number):
+        return float(number)
+    return text
+
+
+def python_values(text: str) -> dict[str, Setting]:
+    """Scalars of a printed dictionary or call: `{'a': 1, 'b': 'x'}` or `Args(a=1, b='x')`.
+
+    Lists, dictionaries and objects inside are passed over.
+    """
+    pattern = r"""['"]?(\w+)['"]?(?:: |=)('[^']*'|"[^"]*"|Some\([^()]*\)|[\w.+-]+)(?=[,})\s]|$)"""
+    return {name: setting_value(value) for name, value in re.findall(pattern, text)}
+
+
+def differences(
+    asked: Mapping[str, Setting], taken: Mapping[str, Setting]
+) -> dict[str, tuple[Setting, Setting]]:
+    """Settings that were asked for and came out otherwise: name to (asked, taken).
+
+    What the log does not tell, and what was asked as `auto`, is not judged. Both sides use
+    the engine's names.
+
+    Example:
+        >>> differences({"max_num_seqs": 64, "dtype": "auto"}, {"max_num_seqs": 32})
+        {'max_num_seqs': (64, 32)}
+    """
+    found: dict[str, tuple[Setting, Setting]] = {}
+    for raw, wanted in asked.items():
+        name = raw.replace("-", "_")
+        if name not in taken or wanted is None or wanted == "auto":
+            continue
+        if not _same(wanted, taken[name]):
+            found[name] = (wanted, taken[name])
+    return found
+
+
+def _same(wanted: Setting, got: Setting) -> bool:
+    if isinstance(wanted, bool) or isinstance(got, bool):
+        return wanted is got
+    if isinstance(wanted, int | float) and isinstance(got, int | float):
+        return abs(wanted - got) <= 1e-6 * max(1.0, abs(wanted))
+    return _plain(wanted) == _plain(got)
+
+
+_DTYPES: Mapping[str, str] = {"half": "float16", "float": "float32"}
+
+
+def _plain(value: Setting) -> str:
+    text = str(value).lower().removeprefix("torch.")
+    return _DTYPES.get(text, text)

@@ -1,0 +1,51 @@
+"""Modular MAX: `max serve --model MODEL`."""
+
+from __future__ import annotations
+
+from servetune.engines.cause import Symptom
+from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.program import Program
+from servetune.plan.plan import Plan
+
+__all__ = ["ModularMax"]
+
+
+class ModularMax(CommandLineEngine):
+    """MAX 26.5 to 26.7. Its metrics stand on a port of their own, so none are scraped."""
+
+    name = "max"
+    program = Program(
+        title="Modular MAX",
+        command="max",
+        variable="SERVETUNE_MAX",
+        install="pip install modular",
+        packages=("max", "modular"),
+    )
+    start = ("serve",)
+    metrics_path = None
+    decided_here = frozenset({"model", "model_path", "host", "port"})
+    symptoms = (
+        Symptom(
+            "unknown_argument",
+            r"No such option:? '?(?P<words>-[\w-]+)",
+            "max serve does not know {words}",
+            "see `max serve --help` of the installed version",
+        ),
+        Symptom(
+            "bad_argument",
+            r"Error: Invalid value for (?P<words>[^\n]+)",
+            "max serve refuses {words}",
+            "see `max serve --help` of the installed version",
+        ),
+    )
+
+    def model_words(self, model: str) -> tuple[str, ...]:
+        return ("--model", model)
+
+    def address_words(self, host: str, port: int, version: str | None) -> tuple[str, ...]:
+        if self.settings(version).named("host") is None:
+            return (self.port_word, str(port))  # until 26.7 the environment alone could say it
+        return super().address_words(host, port, version)
+
+    def environment(self, plan: Plan) -> dict[str, str]:
+        return {"MAX_SERVE_DISABLE_TELEMETRY": "1"}

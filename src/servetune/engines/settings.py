@@ -1,0 +1,160 @@
+"""Which settings an engine has, of which type and range, and whether a Plan's are among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from servetune.errors import PlanError, nearest
+from servetune.plan.plan import Setting
+
+__all__ = ["SettingSpec", "SettingTable", "with_underscores"]
+
+_TYPES: Mapping[str, type] = MappingProxyType(
+    {"int": int, "float": float, "bool": bool, "str": str, "json": str}
+)
+
+
+class SettingSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting of an engine.
+
+    Attributes:
+        name: With underscores, as a sweep writes it.
+        kind: `int`, `float`, `bool`, `str`, or `json` for text that holds JSON.
+        negatable: Whether the switch also has a form `--no-NAME`.
+        choices: Values that it takes; empty where any is taken, or where they are computed.
+        minimum: Smallest value.
+        maximum: Largest value.
+        aliases: Other spellings.
+    """
+
+    name: str
+    kind: str
+    negatable: bool = False
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    aliases: tuple[str, ...] = ()
+
+
+class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one version of an engine.
+
+    Attributes:
+        version: Of the engine that they were read from.
+        source: Where they were read.
+        exact: Whether they are those of the very engine that will be started; where not, a
+            setting that is missing here may exist there.
+        complete: Whether every setting is in it.
+        settings: By name.
+    """
+
+    version: str
+    source: str
+    settings: Mapping[str, SettingSpec]
+    exact: bool = False
+    complete: bool = True
+
+    def named(self, name: str) -> SettingSpec | None:
+        """The setting of that name, dashes or underscores, or of that alias."""
+        name = with_underscores(name)
+        if name in self.settings:
+            return self.settings[name]
+        for spec in self.settings.values():
+            if name in spec.aliases:
+                return spec
+        return None
+
+    def types(self) -> dict[str, type]:
+        """What each setting takes, aliases included; JSON counts as text."""
+        found = {name: _TYPES[spec.kind] for name, spec in self.settings.items()}
+        for spec in self.settings.values():
+            for alias in spec.aliases:
+                found.setdefault(alias, _TYPES[spec.kind])
+        return found
+
+    def check(self, engine: str, settings: Mapping[str, Setting]) -> tuple[str, ...]:
+        """Refuse what the engine would refuse.
+
+        Returns:
+            Notes on what cannot be decided here: a setting that this table does not have,
+            where the table is of another version or not complete.
+
+        Raises:
+            PlanError: The engine has no such setting, or it cannot have that value.
+        """
+        notes = []
+        for name, value in settings.items():
+            spec = self.named(name)
+            if spec is not None:
+                _require_value(engine, spec, value)
+            elif self.exact and self.complete:
+                raise PlanError(
+                    f"{engine} {self.version} has no setting {with_underscores(name)}",
+                    hint=_did_you_mean(name, self.settings),
+                )
+            else:
+                notes.append(self._unknown(engine, name))
+        return tuple(notes)
+
+    def _unknown(self, engine: str, name: str) -> str:
+        close = _did_you_mean(name, self.settings)
+        why = "whose table here is not complete" if not self.complete else "as far as is known here"
+        return (
+            f"{engine} {self.version}, {why}, has no setting {with_underscores(name)}; "
+            f"it is passed on as it is{f' ({close})' if close else ''}"
+        )
+
+
+def with_underscores(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
+
+
+def _did_you_mean(name: str, settings: Mapping[str, SettingSpec]) -> str:
+    wanted = with_underscores(name)
+    close = nearest(wanted, settings)
+    return f"did you mean {', '.join(close)}" if close else "see the engine's own --help"
+
+
+def _require_value(engine: str, spec: SettingSpec, value: Setting) -> None:
+    if value is None:
+        return
+    problem = _problem(spec, value)
+    if problem:
+        raise PlanError(
+            f"{engine}'s {spec.name} {problem}, got {value!r}",
+            hint=f"see {spec.name} in the engine's own --help",
+        )
+
+
+def _problem(spec: SettingSpec, value: Setting) -> str:
+    if spec.kind == "bool":
+        # An optional switch may take a word as well, such as TGI's `sharded`.
+        return "" if isinstance(value, bool) or value in spec.choices else "is true or false"
+    if isinstance(value, bool) and spec.kind != "str":
+        return f"takes {_KINDS[spec.kind]}"
+    if spec.choices and str(value) not in spec.choices:
+        return f"is one of {', '.join(spec.choices)}"
+    if spec.kind in {"int", "float"}:
+        return _number_problem(spec, value)
+    return ""
+
+
+def _number_problem(spec: SettingSpec, value: Setting) -> str:
+    if isinstance(value, str):  # `auto`, `4k` and lists of numbers are the engine's to read
+        return ""
+    if spec.kind == "int" and isinstance(value, float) and value != int(value):
+        return "takes a whole number"
+    number = float(value or 0)
+    if spec.minimum is not None and number < spec.minimum:
+        return f"is {spec.minimum:g} or more"
+    if spec.maximum is not None and number > spec.maximum:
+        return f"is {spec.maximum:g} or less"
+    return ""
+
+
+_KINDS: Mapping[str, str] = MappingProxyType(
+    {"int": "a whole number", "float": "a number", "json": "JSON text", "str": "text"}
+)

@@ -1,0 +1,106 @@
+"""SGLang: `sglang serve --model-path MODEL`, and what its log says of the memory pool."""
+
+from __future__ import annotations
+
+import re
+
+from servetune.engines.cause import Symptom
+from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.engine import FirstCompletion
+from servetune.engines.log import Fact, LogReading, python_values
+from servetune.engines.program import Program
+from servetune.plan.dialects import settings_of
+from servetune.plan.plan import Plan, Setting
+
+__all__ = ["Sglang"]
+
+_MEMORY_HINT = "lower mem_fraction_static, max_running_requests or chunked_prefill_size"
+
+
+class Sglang(CommandLineEngine):
+    """SGLang 0.5.21 and later, where `sglang serve` is the command.
+
+    Its own default publishes no metrics, so `--enable-metrics` is added unless the plan says.
+    """
+
+    name = "sglang"
+    program = Program(
+        title="SGLang",
+        command="sglang",
+        variable="SERVETUNE_SGLANG",
+        install="pip install sglang",
+        packages=("sglang",),
+        version_words=("version",),
+    )
+    start = ("serve",)
+    decided_here = frozenset({"model_path", "model", "host", "port"})
+    symptoms = (
+        Symptom(
+            "out_of_memory",
+            r"Not enough memory\. Please try to increase --mem-fraction-static",
+            "no memory is left for the KV cache after the weights",
+            "raise mem_fraction_static or use more devices",
+        ),
+        Symptom(
+            "out_of_memory",
+            r"(?P<phase>Prefill|Decode) out of memory\. Try to lower your batch size",
+            "the memory pool ran out during {phase}",
+            _MEMORY_HINT,
+        ),
+        Symptom(
+            "unknown_argument",
+            r"error: unrecognized arguments: (?P<words>[^\n]+)",
+            "SGLang does not know {words}",
+            "see `sglang serve --help` of the installed version",
+        ),
+        Symptom(
+            "bad_argument",
+            r"error: argument (?P<words>-[^\n]+)",
+            "SGLang refuses {words}",
+            "see `sglang serve --help` of the installed version",
+        ),
+    )
+    # model_runner.py, memory_pool.py, cuda_graph_setup.py and scheduler.py of 0.5.23.
+    facts = (
+        Fact("kv_cache_tokens", r"max_total_num_tokens=(\d+)"),
+        Fact("kv_cache_tokens", r"KV Cache is allocated\.[^\n]*#tokens: (\d+)"),
+        Fact("load_s", r"Load weight end\. elapsed=([\d.]+) s", "max"),
+        Fact("weights_gib", r"Load weight end\.[^\n]*mem usage=([\d.]+) GB"),
+        Fact("compile_s", r"Capture [^\n]* end\.[^\n]*?elapsed=([\d.]+) s", "sum"),
+        Fact("compile_s", r"Capture cuda graph end\. Time elapsed: ([\d.]+) s", "sum"),
+        Fact(
+            "taken.chunked_prefill_size", r"max_total_num_tokens=\d+, chunked_prefill_size=(-?\d+)"
+        ),
+        Fact("taken.max_running_requests", r"max_running_requests=(\d+), context_len="),
+        Fact("taken.context_length", r"max_running_requests=\d+, context_len=(\d+)"),
+    )
+
+    def model_words(self, model: str) -> tuple[str, ...]:
+        return ("--model-path", model)
+
+    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+        """With metrics; captured graphs are turned off by the name of the version.
+
+        `--disable-cuda-graph` is deprecated where the two backends have switches of their own.
+        """
+        settings = {"enable_metrics": True, **settings_of(plan, self.name)}
+        newer = self.settings(version).named("cuda_graph_backend_decode") is not None
+        if newer and plan.enforce_eager and settings.pop("disable_cuda_graph", None):
+            settings["cuda_graph_backend_decode"] = "disabled"
+            settings["cuda_graph_backend_prefill"] = "disabled"
+        return settings
+
+    def first_completion(self, model: str) -> FirstCompletion:
+        """SGLang warms up with a generation of its own before `/health` answers 200."""
+        return super().first_completion(model)
+
+    def read_log(self, log_text: str) -> LogReading:
+        reading = super().read_log(log_text)
+        printed = re.search(r"server_args=(.*)", log_text)
+        if printed:
+            own = self.known_arguments
+            values = python_values(printed[1])
+            for name, value in values.items():
+                if name in own and name not in self.decided_here:
+                    reading.taken.setdefault(name, value)
+        return reading

@@ -1,0 +1,94 @@
+"""`transformers serve MODEL`: the reference implementation as a server, small and strict."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from servetune.engines.cause import Symptom
+from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.engine import FirstCompletion
+from servetune.engines.log import Fact
+from servetune.engines.program import Program
+from servetune.plan.dialects import settings_of
+from servetune.plan.plan import Plan, Setting
+
+__all__ = ["TransformersServe"]
+
+_FREE_MODEL_HINT = "give an existing folder or a hub id; with HF_HUB_OFFLINE=1 it must be cached"
+
+
+class TransformersServe(CommandLineEngine):
+    """transformers 5.x with the extra `serving`.
+
+    Its traps: a member of the body that it does not know is answered with 422, so nothing
+    like `ignore_eos` may be sent; the stream ends without `[DONE]`; there are no metrics; and
+    `/v1/models` lists the hub's cache, not what is served, so the model is asked for by the
+    name that it was started with.
+    """
+
+    name = "transformers"
+    program = Program(
+        title="transformers serve",
+        command="transformers",
+        variable="SERVETUNE_TRANSFORMERS",
+        install="pip install 'transformers[serving]'",
+        packages=("transformers",),
+        version_words=("version",),
+    )
+    start = ("serve",)
+    metrics_path = None
+    # Token ids are no prompt there, and `ignore_eos` is a member that it does not know.
+    client_args = MappingProxyType({"backend": "openai-chat", "disable_ignore_eos": "True"})
+    decided_here = frozenset({"model", "force_model", "host", "port"})
+    symptoms = (
+        Symptom(
+            "unknown_argument",
+            r"No such option:? '?(?P<words>-[\w-]+)",
+            "transformers serve does not know {words}",
+            "see `transformers serve --help`",
+        ),
+        Symptom(
+            "bad_argument",
+            r"Invalid value for (?P<words>[^\n│]+)",
+            "transformers serve refuses {words}",
+            "see `transformers serve --help`",
+        ),
+        Symptom(
+            "not_installed",
+            r"Missing dependencies for serving",
+            "transformers is here without what it serves with",
+            "pip install 'transformers[serving]'",
+        ),
+        Symptom(
+            "model_not_found",
+            r"(?P<name>\S+) is not a local folder and is not a valid model identifier",
+            "there is no model {name}",
+            _FREE_MODEL_HINT,
+        ),
+    )
+    # What 5.19 logs at `--log-level info`.
+    facts = (
+        Fact("kv_cache_blocks", r"num_blocks=(\d+)"),
+        Fact("taken.cb_max_batch_tokens", r"max_batch_tokens=(\d+)"),
+        Fact("taken.cb_block_size", r"block_size=(\d+)"),
+    )
+
+    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+        """Settings of continuous batching turn it on; unasked it serves one after another."""
+        settings = settings_of(plan, self.name)
+        if any(name.startswith("cb_") for name in settings):
+            settings = {"continuous_batching": True, **settings}
+        return settings
+
+    def served_name(self, plan: Plan) -> str | None:
+        return plan.model
+
+    def first_completion(self, model: str) -> FirstCompletion:
+        return FirstCompletion(
+            path="/v1/chat/completions",
+            body={
+                "model": model,
+                "messages": [{"role": "user", "content": "Hello"}],
+                "max_tokens": 2,
+            },
+        )

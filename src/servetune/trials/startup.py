@@ -1,0 +1,60 @@
+"""What a server said of its start, beside what it was asked for; and servers of other people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from servetune.engines import Engine, ExternalServer
+from servetune.errors import InputError
+from servetune.plan import Plan
+
+__all__ = ["external_server", "startup_of"]
+
+#: An engine tells of itself before it takes requests; so much of its log is read.
+_MOST_BYTES = 1024 * 1024
+
+
+def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, Any] | None:
+    """For the record: the cache's size, the times, and where the server took other settings.
+
+    `None` where the log tells nothing.
+    """
+    if log_path is None:
+        return None
+    try:
+        with log_path.open("rb") as log:
+            text = log.read(_MOST_BYTES).decode("utf-8", errors="replace")
+    except OSError:
+        return None
+    reading = engine.read_log(text)
+    told = {
+        "kv_cache_tokens": reading.kv_cache_tokens,
+        "kv_cache_blocks": reading.kv_cache_blocks,
+        "max_concurrency": reading.max_concurrency,
+        "load_s": reading.load_s,
+        "compile_s": reading.compile_s,
+        "weights_gib": reading.weights_gib,
+        "version": reading.version,
+    }
+    said: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+    unlike = engine.differences(plan, reading.taken)
+    if unlike:
+        said["taken_otherwise"] = {
+            name: {"asked": asked, "taken": taken} for name, (asked, taken) in unlike.items()
+        }
+    return said or None
+
+
+def external_server(engine: Engine, url: str | None, ready_path: str | None) -> ExternalServer:
+    """The server at a URL, which is neither started nor stopped.
+
+    Raises:
+        InputError: There is no URL, or it is none.
+    """
+    if not url:
+        raise InputError(
+            "the engine 'external' needs to know where the server is",
+            hint="give --url http://HOST:PORT",
+        )
+    return ExternalServer(url, ready_path=ready_path or engine.ready_path)

@@ -1,0 +1,194 @@
+"""`servetune tune --engine NAME`: what is refused before any start, and other people's servers."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from servetune.engines import ENGINES
+
+LOAD = "num_prompts=4;max_concurrency=2;random_input_len=8;random_output_len=4;dataset_name=random"
+STARTED = [name for name in ENGINES if name not in {"simulated", "external", "command"}]
+MODEL = "Qwen/Qwen3-4B"
+
+
+@contextlib.contextmanager
+def served():
+    """The address of a server of somebody else's."""
+    words = [sys.executable, "-m", "servetune.testing.fake_server", "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            yield f"http://127.0.0.1:{line.split()[-1]}"
+            assert process.poll() is None, "it was ended, and was not ours to end"
+        finally:
+            process.terminate()
+
+
+def environment(tmp_path):
+    return {
+        "PATH": os.devnull,
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        "HOME": str(tmp_path),
+    }
+
+
+def installed(tmp_path, version):
+    """A vLLM of that version that would say so if it were ever started."""
+    script = tmp_path / "env/bin/vllm"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
+    script.chmod(0o755)
+    metadata = tmp_path / f"env/lib/python3.11/site-packages/vllm-{version}.dist-info/METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    return script
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_an_engine_that_is_not_installed_is_refused_with_what_installs_it(
+    servetune, tmp_path, name
+):
+    ran = servetune(
+        "tune", "--engine", name, "--model", MODEL, "--client-args", LOAD, env=environment(tmp_path)
+    )
+    assert ran.returncode == 3
+    assert "is not installed here" in ran.stderr
+    assert "hint: install it with" in ran.stderr
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_a_dry_run_prints_the_command_of_each_engine(servetune, tmp_path, name):
+    ran = servetune(
+        "tune", "--engine", name, "--model", MODEL, "--client-args", LOAD, "--dry-run",
+        env=environment(tmp_path),
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert f"{MODEL} " in ran.stdout
+    assert "--port" in ran.stdout or "--server-port" in ran.stdout
+
+
+def test_a_setting_that_the_version_does_not_have_is_refused_before_the_start(servetune, tmp_path):
+    vllm = installed(tmp_path, "0.33.0")
+    ran = servetune(
+        "tune", "--engine", "vllm", "--executable", vllm, "--model", MODEL,
+        "--server-args", "max_num_seq=[4,8]", "--client-args", LOAD,
+    )  # fmt: skip
+    assert ran.returncode == 2
+    assert "error: vLLM 0.33.0 has no setting max_num_seq" in ran.stderr
+    assert "did you mean max_num_seqs" in ran.stderr
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_value_that_the_engine_does_not_take_is_refused_before_the_start(servetune, tmp_path):
+    vllm = installed(tmp_path, "0.33.0")
+    ran = servetune(
+        "tune", "--engine", "vllm", "--executable", vllm, "--model", MODEL,
+        "--server-args", "load_format=gold", "--client-args", LOAD,
+    )  # fmt: skip
+    assert ran.returncode in {2, 3}
+    ran = servetune(
+        "tune", "--engine", "vllm", "--executable", vllm, "--model", MODEL,
+        "--server-args", "dtype=gold", "--client-args", LOAD, "--output-dir", "other",
+    )  # fmt: skip
+    assert ran.returncode == 2
+    assert "vLLM's dtype is one of auto, half" in ran.stderr
+
+
+def test_an_unknown_version_is_said_with_the_nearest(servetune, tmp_path):
+    vllm = installed(tmp_path, "0.99.1")
+    ran = servetune(
+        "tune", "--engine", "vllm", "--executable", vllm, "--model", MODEL,
+        "--server-args", "novel_thing=1", "--client-args", LOAD,
+    )  # fmt: skip
+    assert "note: version 0.99.1 of vLLM is not known here; 0.33.0 stands in for it" in ran.stderr
+    assert "has no setting novel_thing; it is passed on as it is" in ran.stderr
+    assert (tmp_path / "started").exists()  # it may well exist there, so the engine decides
+
+
+def test_somebody_elses_server_is_measured_and_left_running(servetune, tmp_path):
+    with served() as server:
+        ran = servetune(
+            "tune", "--engine", "external", "--url", server, "--model", "fake",
+            "--client-args", LOAD.replace("max_concurrency=2", "max_concurrency=[1,2]"),
+            "--output-json", "out/e.json",
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        again = servetune(
+            "tune", "--engine", "external", "--url", server, "--model", "fake",
+            "--client-args", LOAD, "--output-json", "out/f.json",
+        )  # fmt: skip
+        assert again.returncode == 0, again.stderr
+    lines = (tmp_path / "out/e.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines if '"status"' in line]
+    assert [record["status"] for record in records] == ["ok", "ok"]
+    assert {record["results"]["completed"] for record in records} == {4}
+    assert {record["cmd"] for record in records} == {server}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--engine", "external"], "needs to know where the server is"),
+        (["--engine", "external", "--url", "ftp://x"], "is no URL of a server"),
+        (
+            ["--engine", "external", "--url", "http://127.0.0.1:1", "--server-args", "a=1"],
+            "a cannot be set on a server that runs already",
+        ),
+        (
+            ["--engine", "external", "--url", "http://127.0.0.1:1", "--server-cmd", "x"],
+            "starts nothing, and --server-cmd starts a server",
+        ),
+        (["--engine", "vllm", "--url", "http://127.0.0.1:1"], "for a server that is there already"),
+        (["--engine", "command"], "--engine command needs a command line"),
+        (["--engine", "command", "--server-cmd", "'x"], "cannot read --server-cmd"),
+        (
+            ["--engine", "command", "--server-cmd", "x {size}", "--dry-run"],
+            "--server-cmd has a place for size",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(servetune, options, problem):
+    ran = servetune("tune", "--model", MODEL, "--client-args", LOAD, *options)
+    assert ran.returncode == 2
+    assert problem in ran.stderr
+    assert "hint:" in ran.stderr
+
+
+def test_what_an_engines_clients_need_is_added_unless_it_is_said(servetune, tmp_path):
+    ran = servetune(
+        "tune", "--engine", "transformers", "--model", MODEL, "--client-args", LOAD, "--dry-run",
+        env=environment(tmp_path),
+    )  # fmt: skip
+    assert "note: transformers serve is asked with --client-args backend=openai-chat" in ran.stderr
+    assert "backend=openai-chat;disable_ignore_eos=True" in ran.stdout
+    ran = servetune(
+        "tune", "--engine", "transformers", "--model", MODEL, "--dry-run",
+        "--client-args", f"{LOAD};backend=openai;disable_ignore_eos=True",
+        env=environment(tmp_path),
+    )  # fmt: skip
+    assert "is asked with" not in ran.stderr
+    assert "backend=openai;" in ran.stdout
+
+
+def test_any_command_line_is_an_engine(servetune, tmp_path):
+    command = (
+        f"{sys.executable} -m servetune simulate --serve {{model}} --gpu L4 --speed 20 "
+        "--max-num-seqs {seqs} --host {host} --port {port} {settings}"
+    )
+    ran = servetune(
+        "tune", "--engine", "command", "--server-cmd", command, "--model", MODEL,
+        "--server-args", "seqs=[2,4];enforce_eager=True", "--client-args", LOAD,
+        "--output-json", "out/c.json",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    lines = (tmp_path / "out/c.jsonl").read_text().splitlines()
+    commands = [json.loads(line)["cmd"] for line in lines if '"status"' in line]
+    assert len(commands) == 2
+    for seqs, said in zip((2, 4), commands, strict=True):
+        assert f"--max-num-seqs {seqs} " in said
+        assert said.endswith("--enforce-eager")

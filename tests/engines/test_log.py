@@ -1,0 +1,274 @@
+# ruff: noqa: E501 - lines of logs
+"""What the engines' logs mean. Logs named `started` are of real starts on this project's machines;
+lines given here stand in the engine's own source or in logs that its users published."""
+
+from pathlib import Path
+
+import pytest
+
+from servetune.engines import engine
+from servetune.engines.log import differences, python_values, setting_value
+from servetune.plan import plan_from_settings
+
+LOGS = Path(__file__).with_name("logs")
+
+# sglang 0.5.23: engine.py prints the arguments as a dictionary, model_runner.py, memory_pool.py,
+# cuda_graph_setup.py and scheduler.py the rest.
+SGLANG = """
+[2026-11-20 10:00:00] server_args={'model_path': 'm', 'tp_size': 2, 'page_size': 1, \
+'mem_fraction_static': 0.83, 'kv_cache_dtype': 'auto', 'port': 30000, 'cuda_graph_config': {'a': 1}}
+[2026-11-20 10:00:09 TP0] Load weight end. elapsed=4.21 s, type=Qwen3ForCausalLM, avail mem=70.10 GB, \
+mem usage=7.60 GB.
+[2026-11-20 10:00:09 TP1] Load weight end. elapsed=5.02 s, type=Qwen3ForCausalLM, avail mem=70.10 GB, \
+mem usage=7.60 GB.
+[2026-11-20 10:00:10 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 441250, K size: 30.30 GB, \
+V size: 30.30 GB
+[2026-11-20 10:00:22 TP0] Capture decode CUDA graph end. bs=[1, 2], elapsed=8.50 s, mem usage=1.00 GB, \
+avail mem=8.00 GB.
+[2026-11-20 10:00:25 TP0] Capture prefill CUDA graph end. elapsed=2.25 s, mem usage=0.10 GB, avail mem=8 GB.
+[2026-11-20 10:00:26 TP0] max_total_num_tokens=441250, chunked_prefill_size=8192, \
+max_prefill_tokens=16384, max_running_requests=2048, context_len=40960, available_gpu_mem=8.00 GB
+"""
+
+# https://github.com/NVIDIA/TensorRT-LLM logs of 0.17 to 1.2, as users published them.
+TENSORRT_LLM = """
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 26.91 GiB for max tokens in paged KV cache (220480).
+[02/14/2025-09:38:53] [TRT-LLM] [I] max_seq_len=131072, max_num_requests=2048, max_num_tokens=8192
+"""
+
+# Lines of launchers 1.0 and 2.2, as users published them.
+TGI = """
+2023-08-22T18:35:50.966384Z  INFO text_generation_launcher: Args { model_id: "m", revision: None, \
+num_shard: Some(4), quantize: None, max_concurrent_requests: 128, max_total_tokens: 8192, \
+max_batch_prefill_tokens: 4096, hostname: "831e9d857f4c", port: 80 }
+2023-08-22T18:36:10.000000Z  INFO shard-manager: text_generation_launcher: Shard ready in 5.106104s rank=0
+2024-05-07T12:39:22.141566Z  INFO text_generation_router: router/src/main.rs:354: Setting max batch \
+total tokens to 801568
+"""
+
+# lmdeploy 0.18: async_engine.py's line, with the fields of PytorchEngineConfig.
+LMDEPLOY = """
+2026-11-20 10:00:00,000 - lmdeploy - INFO - async_engine.py:133 - input backend=pytorch, \
+backend_config=PytorchEngineConfig(dtype='auto', tp=2, session_len=8192, max_batch_size=64, \
+cache_max_entry_count=0.8, block_size=64, eager_mode=False, enable_prefix_caching=True)
+"""
+
+
+def test_a_real_start_of_vllm_is_read():
+    reading = engine("vllm").read_log((LOGS / "vllm-0.32-started.log").read_text())
+    assert reading.kv_cache_tokens == 524_288
+    assert reading.max_concurrency == 256
+    assert reading.load_s == 0.01
+    assert reading.compile_s == 1.24
+    assert reading.version == "0.32.0"
+    taken = {
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 1024,
+        "max_model_len": 2048,
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "tensor_parallel_size": 1,
+        "dtype": "torch.bfloat16",
+        "kv_cache_dtype": "auto",
+    }
+    assert {name: reading.taken[name] for name in taken} == taken
+    assert "port" not in reading.taken
+
+
+def test_what_vllm_took_otherwise_is_named():
+    vllm = engine("vllm")
+    taken = vllm.taken_settings((LOGS / "vllm-0.32-started.log").read_text())
+    as_asked = {"max_num_seqs": 8, "dtype": "bfloat16", "enforce_eager": True, "seed": 0}
+    assert vllm.differences(plan_from_settings("vllm", "m", as_asked), taken) == {}
+    otherwise = {"max_num_seqs": 16, "dtype": "half", "enforce_eager": False, "max_model_len": 2048}
+    assert vllm.differences(plan_from_settings("vllm", "m", otherwise), taken) == {
+        "max_num_seqs": (16, 8),
+        "dtype": ("half", "torch.bfloat16"),
+        "enforce_eager": (False, True),
+    }
+
+
+def test_a_real_start_of_llama_cpp_is_read():
+    llama = engine("llama.cpp")
+    reading = llama.read_log((LOGS / "llama.cpp-0.5-started.log").read_text())
+    assert reading.kv_cache_tokens == 2048
+    assert reading.max_concurrency == 4
+    assert reading.taken == {"parallel": 4, "kv_unified": False, "ctx_size": 2048}
+    plan = plan_from_settings("llama.cpp", "m.gguf", {"parallel": 8, "ctx_size": 2048})
+    assert llama.differences(plan, reading.taken) == {"parallel": (8, 4)}
+
+
+def test_sglangs_lines_are_read():
+    sglang = engine("sglang")
+    reading = sglang.read_log(SGLANG)
+    assert reading.kv_cache_tokens == 441_250
+    assert reading.load_s == 5.02  # of the slowest rank
+    assert reading.compile_s == 10.75  # both captures
+    assert reading.weights_gib == 7.6
+    plan = plan_from_settings(
+        "sglang", "m", {"tp_size": 2, "max_running_requests": 4096, "mem_fraction_static": 0.83}
+    )
+    assert sglang.differences(plan, reading.taken) == {"max_running_requests": (4096, 2048)}
+
+
+def test_tensorrt_llms_lines_are_read():
+    reading = engine("tensorrt-llm").read_log(TENSORRT_LLM)
+    assert reading.kv_cache_tokens == 220_480
+    assert reading.taken == {"max_seq_len": 131_072, "max_batch_size": 2048, "max_num_tokens": 8192}
+
+
+def test_tgis_lines_are_read():
+    tgi = engine("tgi")
+    reading = tgi.read_log(TGI)
+    assert reading.kv_cache_tokens == 801_568
+    assert reading.load_s == 5.106104
+    assert reading.taken["num_shard"] == 4
+    assert "hostname" not in reading.taken
+    plan = plan_from_settings("tgi", "m", {"num_shard": 4, "max_total_tokens": 4096})
+    assert tgi.differences(plan, reading.taken) == {"max_total_tokens": (4096, 8192)}
+
+
+def test_lmdeploys_line_is_read():
+    lmdeploy = engine("lmdeploy")
+    plan = plan_from_settings(
+        "lmdeploy", "m", {"tp": 2, "max_batch_size": 128, "cache_block_seq_len": 64}
+    )
+    taken = lmdeploy.taken_settings(LMDEPLOY)
+    assert lmdeploy.differences(plan, taken) == {"max_batch_size": (128, 64)}
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "kind", "words"),
+    [
+        (
+            "sglang",
+            "ValueError: Not enough memory. Please try to increase --mem-fraction-static.",
+            "out_of_memory",
+            "no memory is left for the KV cache",
+        ),
+        (
+            "sglang",
+            "RuntimeError: Decode out of memory. Try to lower your batch size.",
+            "out_of_memory",
+            "during Decode",
+        ),
+        (
+            "sglang",
+            "sglang: error: unrecognized arguments: --tpx=2",
+            "unknown_argument",
+            "SGLang does not know --tpx=2",
+        ),
+        (
+            "tensorrt-llm",
+            "Error: No such option: --tpx Did you mean --tp_size?",
+            "unknown_argument",
+            "trtllm-serve does not know --tpx",
+        ),
+        (
+            "tensorrt-llm",
+            "ValueError: No GPU devices found on the node",
+            "too_few_devices",
+            "there is no GPU here",
+        ),
+        (
+            "tgi",
+            "error: unexpected argument '--tpx' found",
+            "unknown_argument",
+            "text-generation-launcher does not know --tpx",
+        ),
+        (
+            "tgi",
+            'Error: Warmup(Generation("Not enough memory to handle 4096 prefill tokens. You need',
+            "out_of_memory",
+            "a batch of 4096 tokens does not fit",
+        ),
+        (
+            "llama.cpp",
+            "error: invalid argument: --no-such",
+            "unknown_argument",
+            "llama-server does not know --no-such",
+        ),
+        (
+            "llama.cpp",
+            'error while handling argument "--ctx-size": stoi',
+            "bad_argument",
+            "llama-server refuses --ctx-size: stoi",
+        ),
+        (
+            "llama.cpp",
+            "llama_init_from_model: failed to initialize the context: n_seq_max must be <= 256",
+            "too_many_sequences",
+            "at most 256 sequences",
+        ),
+        (
+            "llama.cpp",
+            "E gguf_init_from_file: failed to open GGUF file '/no.gguf' (No such file)",
+            "model_not_found",
+            "the model file /no.gguf cannot be read",
+        ),
+        (
+            "lmdeploy",
+            "lmdeploy: error: argument --dtype: invalid choice: 'x'",
+            "bad_argument",
+            "LMDeploy refuses --dtype",
+        ),
+        (
+            "transformers",
+            "Error: No such option '--no-such-thing'.",
+            "unknown_argument",
+            "transformers serve does not know --no-such-thing",
+        ),
+        (
+            "transformers",
+            "ImportError: Missing dependencies for serving. Install with `pip",
+            "not_installed",
+            "without what it serves with",
+        ),
+        (
+            "max",
+            "Error: No such option: --max-batch",
+            "unknown_argument",
+            "max serve does not know --max-batch",
+        ),
+    ],
+)
+def test_why_an_engine_ended_is_said(name, line, kind, words):
+    cause = engine(name).explain(f"INFO start\n{line}\n", 1)
+    assert cause.kind == kind
+    assert words in cause.message
+    assert cause.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("4", 4),
+        ("8,192", 8192),
+        ("0.9", 0.9),
+        ("1e-05", "1e-05"),
+        ("True", True),
+        ("false", False),
+        ("None", None),
+        ("Some(4)", 4),
+        ('Some("gptq")', "gptq"),
+        ("'half'", "half"),
+    ],
+)
+def test_values_are_read_as_logs_write_them(text, value):
+    assert setting_value(text) == value
+
+
+def test_scalars_of_a_printed_object_are_read_and_the_rest_passed_over():
+    assert python_values("Args(a=1, b='x y', c=[1, 2], d={'e': 2}, f=None)") == {
+        "a": 1,
+        "b": "x y",
+        "e": 2,
+        "f": None,
+    }
+
+
+def test_what_was_left_to_the_engine_is_not_judged():
+    assert differences({"a": "auto", "b": None, "c": 1}, {"a": 5, "b": 6}) == {}
+    assert differences({"share": 0.9}, {"share": 0.9000000001}) == {}
+    assert differences({"dtype": "float"}, {"dtype": "torch.float32"}) == {}
+    assert differences({"on": True}, {"on": 1}) == {"on": (True, 1)}
