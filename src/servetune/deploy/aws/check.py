@@ -20,7 +20,7 @@ from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import in_use, quotas
 from servetune.deploy.aws.shapes import problems
 from servetune.deploy.images import ami_version, images, named_image
-from servetune.errors import DeployError, PlanError
+from servetune.errors import InputError, PlanError
 from servetune.hardware.device import Node, Price
 from servetune.models.shape import NetworkShape
 from servetune.plan.limits import check_fits, concurrent_sequences
@@ -505,9 +505,9 @@ def require_go(report: Report) -> None:
     """Raise for the first thing that would fail.
 
     Raises:
-        DeployError: With its line and hint.
+        InputError: With its line and hint.
     """
     if report.stops:
         first, *others = report.stops
         more = f" (and {len(others)} more: see --plan)" if others else ""
-        raise DeployError(f"{first.topic}: {first.said}{more}", hint=first.hint)
+        raise InputError(f"{first.topic}: {first.said}{more}", hint=first.hint)

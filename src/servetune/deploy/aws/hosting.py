@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from servetune.errors import DeployError, UnknownName
+from servetune.errors import InputError, UnknownName
 
 __all__ = ["Adapter", "Hosting", "Routing", "Scaling", "parse_routing"]
 
@@ -50,12 +50,12 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
             (self.concurrency_limit, 1, 1024),
         ):
             if said is not None and self.strategy != "prefix-aware":
-                raise DeployError(
+                raise InputError(
                     f"routing '{self.strategy}' takes no numbers",
                     hint="they are for prefix-aware:LENGTH:CONCURRENCY",
                 )
             if said is not None and not low <= said <= high:
-                raise DeployError(
+                raise InputError(
                     f"prefix-aware routing takes {low} to {high}, got {said}",
                     hint="write it like prefix-aware:4096:64",
                 )
@@ -82,11 +82,11 @@ def parse_routing(text: str) -> Routing:
 
     Raises:
         UnknownName: No such strategy.
-        DeployError: Its numbers are none, or out of bounds.
+        InputError: Its numbers are none, or out of bounds.
     """
     strategy, *numbers = text.split(":")
     if len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
-        raise DeployError(
+        raise InputError(
             f"'{text}' is no routing", hint="write it like prefix-aware:4096:64, without spaces"
         )
     length, limit = ([int(number) for number in numbers] + [None, None])[:2]
@@ -113,12 +113,12 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 0 <= self.minimum <= self.maximum or self.maximum < 1:
-            raise DeployError(
+            raise InputError(
                 f"scaling from {self.minimum} to {self.maximum} is no range",
                 hint="write it like --scale 1:4, or --scale 0:4 --copies 1 for components",
             )
         if self.requests_per_copy <= 0:
-            raise DeployError("scaling needs requests per copy above zero")
+            raise InputError("scaling needs requests per copy above zero")
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,12 +129,12 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise DeployError(
+            raise InputError(
                 f"'{self.name}' is not a name that SageMaker takes",
                 hint="letters, digits and dashes: --adapter support=s3://bucket/support.tar.gz",
             )
         if not _ARTIFACT.fullmatch(self.artifact_url):
-            raise DeployError(
+            raise InputError(
                 f"adapter '{self.name}' is not an archive in S3: '{self.artifact_url}'",
                 hint="pack its files into one .tar.gz and give s3://bucket/key.tar.gz",
             )
@@ -174,41 +174,41 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
         self._check_instances()
         if self.copies is None:
             if self.adapters:
-                raise DeployError(
+                raise InputError(
                     "adapters need an inference component to stand on",
                     hint="give --copies 1 or more",
                 )
             if self.scaling and self.scaling.minimum == 0:
-                raise DeployError(
+                raise InputError(
                     "only inference components scale to zero", hint="give --copies 1 or more"
                 )
         elif self.copies < 1:
-            raise DeployError(f"--copies must be 1 or more, got {self.copies}")
+            raise InputError(f"--copies must be 1 or more, got {self.copies}")
         names = [adapter.name for adapter in self.adapters]
         if len(set(names)) < len(names):
-            raise DeployError("two adapters have the same name")
+            raise InputError("two adapters have the same name")
         if self.provision_timeout_s is not None and not 300 <= self.provision_timeout_s <= 3600:
-            raise DeployError(
+            raise InputError(
                 f"waiting for capacity is bounded by 300 to 3600 s, got {self.provision_timeout_s}"
             )
         if self.reservation_arn and not _RESERVATION.fullmatch(self.reservation_arn):
-            raise DeployError(
+            raise InputError(
                 f"'{self.reservation_arn}' is not the ARN of a training plan",
                 hint="it looks like arn:aws:sagemaker:us-east-1:123456789012:training-plan/name",
             )
 
     def _check_instances(self) -> None:
         if not 1 <= len(self.instance_types) <= MOST_POOLS:
-            raise DeployError(
+            raise InputError(
                 f"an endpoint takes 1 to {MOST_POOLS} instance types, "
                 f"got {len(self.instance_types)}"
             )
         if len(set(self.instance_types)) < len(self.instance_types):
-            raise DeployError("the same instance type stands twice among the fallbacks")
+            raise InputError("the same instance type stands twice among the fallbacks")
         if self.instance_count < 1:
-            raise DeployError(f"an endpoint needs an instance, got {self.instance_count}")
+            raise InputError(f"an endpoint needs an instance, got {self.instance_count}")
         if self.reservation_arn and len(self.instance_types) > 1:
-            raise DeployError(
+            raise InputError(
                 "a reservation holds one instance type, so there is nothing to fall back to",
                 hint="leave --fallback out, or deploy without the reservation",
             )
