@@ -1,4 +1,4 @@
-"""`servetune deploy ...` as a user runs it, against the double; only Qwen3-4B's numbers are made up."""
+"""`servetune deploy ...` as a user runs it, a process of its own, against the double."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("boto3", reason="boto3 is not installed (extra 'aws')")
 
-from doubles import FakeAws  # noqa: E402
+from doubles import FakeAws
 
 ROLE = "arn:aws:iam::123456789012:role/SageMakerExecution"
 ENDPOINT = "servetune-Qwen-Qwen3-4B"
@@ -141,7 +141,15 @@ def test_components_and_scaling_come_from_the_measured_knee(sweep: Path, tmp_pat
 def test_from_apply_to_delete_nothing_is_left(sweep: Path, tmp_path: Path, double: FakeAws) -> None:
     double.control.quota["ml.g6.12xlarge"] = 4
     made = run(
-        tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--copies", "4", "--no-such", double=double
+        tmp_path,
+        "sagemaker",
+        "sweep.jsonl",
+        "--out",
+        "b",
+        "--copies",
+        "4",
+        "--no-such",
+        double=double,
     )
     assert made.returncode == 2
     quick = ("--poll-s", "0")
@@ -189,7 +197,11 @@ def test_from_apply_to_delete_nothing_is_left(sweep: Path, tmp_path: Path, doubl
         (("--max-cost", "10"), "above --max-cost $10.00", "last 1 h 44 min"),
         (("--scale", "many"), "'many' is no range", "1:4"),
         (("--scale", "0:2"), "only inference components scale to zero", "--copies"),
-        (("--adapter", "a=s3://bucket/a.tar.gz"), "adapters need an inference component", "--copies"),
+        (
+            ("--adapter", "a=s3://bucket/a.tar.gz"),
+            "adapters need an inference component",
+            "--copies",
+        ),
         (("--copies", "1", "--adapter", "a=b"), "not an archive in S3", ".tar.gz"),
         (("--routing", "fastest"), "fastest", "least-outstanding"),
         (("--reservation-arn", "plan-7"), "'plan-7' is not the ARN of a training plan", "arn:"),

@@ -40,7 +40,11 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "servetune.cli.calibrate:calibrate",
             "Let measured trials correct the predictions.",
         ),
-        "deploy": ("servetune.cli.deploy:deploy", "Render what was found for a target."),
+        "deploy": (
+            "servetune.cli.deploy:deploy",
+            "Render what was found for a target, and run it.",
+        ),
+        "stage": ("servetune.cli.stage:stage", "Put a model's files into S3, once and checked."),
     }
 )
 

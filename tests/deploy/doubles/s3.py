@@ -46,21 +46,20 @@ class ObjectStore:
         self.uploads: dict[str, dict[str, Any]] = {}
         self.ids = itertools.count(1)
 
-    def answer(
-        self, method: str, target: str, headers: dict[str, str], body: bytes
-    ) -> tuple[str, Answer]:
-        """The operation's name and its answer."""
-        url = urlsplit(target)
-        bucket, _, key = unquote(url.path).lstrip("/").partition("/")
-        query = {name: values[0] for name, values in parse_qs(url.query, True).items()}
-        name = _operation(method, key, query)
+    def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
+        bucket, key, query = _parsed(target)
+        name = operation_of(method, target)
         try:
             if bucket not in self.buckets:
                 raise S3Error(404, "NoSuchBucket", "The specified bucket does not exist")
-            return name, getattr(self, f"_{snake(name)}")(bucket, key, query, headers, body)
+            answer: Answer = getattr(self, f"_{snake(name)}")(bucket, key, query, headers, body)
         except S3Error as error:
             text = f"<Error><Code>{error.code}</Code><Message>{error.message}</Message></Error>"
-            return name, (error.status, {}, b"" if method == "HEAD" else text.encode())
+            return error.status, {}, b"" if method == "HEAD" else text.encode()
+        return answer
+
+    def _head_bucket(self, bucket: str, key: str, query: Any, headers: Any, body: bytes) -> Answer:
+        return 200, {}, b""
 
     def _put_object(self, bucket: str, key: str, query: Any, headers: Any, body: bytes) -> Answer:
         crc = _verified(headers, body)
@@ -225,7 +224,16 @@ class ObjectStore:
         return upload
 
 
-def _operation(method: str, key: str, query: dict[str, str]) -> str:
+def _parsed(target: str) -> tuple[str, str, dict[str, str]]:
+    """Bucket, key and query of a path-style address."""
+    url = urlsplit(target)
+    bucket, _, key = unquote(url.path).lstrip("/").partition("/")
+    return bucket, key, {name: values[0] for name, values in parse_qs(url.query, True).items()}
+
+
+def operation_of(method: str, target: str) -> str:
+    """What a request asks; S3 has no header that says it."""
+    _, key, query = _parsed(target)
     if "uploads" in query:
         return "CreateMultipartUpload" if method == "POST" else "ListMultipartUploads"
     if "uploadId" in query:
@@ -235,8 +243,8 @@ def _operation(method: str, key: str, query: dict[str, str]) -> str:
             "POST": "CompleteMultipartUpload",
             "DELETE": "AbortMultipartUpload",
         }[method]
-    if method == "GET" and not key:
-        return "ListObjectsV2"
+    if not key:
+        return {"GET": "ListObjectsV2", "HEAD": "HeadBucket"}[method]
     return {
         "PUT": "PutObject",
         "GET": "GetObject",

@@ -13,7 +13,7 @@ from typing import Any
 from doubles.beside import Beside
 from doubles.control import ControlPlane, Refusal
 from doubles.runtime import Runtime
-from doubles.s3 import ObjectStore
+from doubles.s3 import ObjectStore, operation_of
 
 #: X-Amz-Target's prefix -> service
 TARGETS = {
@@ -50,6 +50,7 @@ class FakeAws:
         throttled: Operation -> how many answers are throttles still.
         failing: Operation -> how many answers are server errors still.
         denied: Operations that the caller may not use.
+        allowed: Operation of S3 -> how many are done before the line breaks for good.
     """
 
     def __init__(self, now_s: Callable[[], float] | None = None, *, look_s: float = 0.0) -> None:
@@ -63,6 +64,7 @@ class FakeAws:
         self.throttled: Counter[str] = Counter()
         self.failing: Counter[str] = Counter()
         self.denied: set[str] = set()
+        self.allowed: dict[str, int] = {}
         self._lock = threading.RLock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -154,12 +156,16 @@ class FakeAws:
         self, method: str, target: str, headers: dict[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
         with self._lock:
-            name, answer = self.s3.answer(method, target, headers, body)
+            name = operation_of(method, target)
             self.calls.append(("s3", name, target))
+            if name in self.allowed:
+                self.allowed[name] -= 1
+                if self.allowed[name] < 0:
+                    return 403, {}, b"<Error><Code>AccessDenied</Code></Error>"
             if self.failing[name] > 0:
                 self.failing[name] -= 1
                 return 503, {}, b"<Error><Code>SlowDown</Code><Message>slow</Message></Error>"
-            return answer
+            return self.s3.answer(method, target, headers, body)
 
     def _is_serving(self, endpoint: str, component: str | None) -> str:
         try:
@@ -192,6 +198,12 @@ def _handler(double: FakeAws) -> type[BaseHTTPRequestHandler]:
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass
+
+        def handle_expect_100(self) -> bool:
+            """Clients wait a second for this word before they send a body."""
+            super().handle_expect_100()
+            self.wfile.flush()
+            return True
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from servetune.deploy.aws.deployment import Deployment, with_role
-from servetune.deploy.aws.door import Aws, Refused
+from servetune.deploy.aws.door import Aws, Refused, is_missing
 from servetune.deploy.aws.looking import describe
 from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import in_use, quotas
@@ -466,7 +466,7 @@ async def _artifacts(deployment: Deployment, aws: Aws) -> list[Finding]:
         try:
             await aws.ask("s3", "HeadObject", Bucket=bucket, Key=key)
         except Refused as error:
-            if error.code not in ("404", "NoSuchKey", "NoSuchBucket"):
+            if not is_missing(error):
                 raise
             findings.append(
                 Finding(

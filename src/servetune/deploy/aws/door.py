@@ -7,8 +7,9 @@ on the machine's); everything else becomes one line without credentials.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from servetune.clock import Clock
 from servetune.deploy.aws.shapes import problems
@@ -39,10 +40,17 @@ ATTEMPTS = 8
 MOST_WAIT_S = 60.0
 
 
-class Client(Protocol):
-    """What is used of a boto3 client."""
-
-    def __getattr__(self, name: str) -> Callable[..., dict[str, Any]]: ...
+#: How services other than SageMaker's oldest say that a thing is not there.
+_ABSENT = frozenset(
+    {
+        "ResourceNotFound",
+        "ResourceNotFoundException",
+        "ObjectNotFoundException",
+        "404",
+        "NoSuchKey",
+        "NoSuchBucket",
+    }
+)
 
 
 class Refused(DeployError):
@@ -64,7 +72,7 @@ def is_missing(error: Refused) -> bool:
 
     SageMaker's older resources say so by a ValidationException of that wording.
     """
-    if error.code in ("ResourceNotFound", "ResourceNotFoundException", "ObjectNotFoundException"):
+    if error.code in _ABSENT:
         return True
     return error.code == "ValidationException" and (
         "Could not find" in error.service_message or "does not exist" in error.service_message
@@ -79,6 +87,7 @@ class Aws:
         clock: On which waiting happens.
         clients: Makes a client of a service's name; boto3's where left out.
         hidden: Texts that must not appear in any message, such as a token in use.
+        threads: Whether requests leave in threads, so that several are under way at once.
     """
 
     def __init__(
@@ -88,12 +97,14 @@ class Aws:
         clock: Clock,
         clients: Callable[[str], Any] | None = None,
         hidden: tuple[str, ...] = (),
+        threads: bool = False,
     ) -> None:
         self.region = region
         self.clock = clock
         self._make = clients or _boto3_clients(region)
         self._clients: dict[str, Any] = {}
         self.hidden = hidden
+        self.threads = threads
 
     def client(self, service: str) -> Any:
         if service not in self._clients:
@@ -115,9 +126,7 @@ class Aws:
             )
         for attempt in range(ATTEMPTS):
             try:
-                answer: dict[str, Any] = getattr(self.client(service), _method(operation))(
-                    **request
-                )
+                answer = await self._send(service, operation, request)
             except Exception as error:
                 refusal = self._refusal(error, operation)
                 if refusal.code not in _LATER or attempt == ATTEMPTS - 1:
@@ -126,6 +135,14 @@ class Aws:
             else:
                 return answer
         raise AssertionError("a loop that ends by return or raise")
+
+    async def _send(self, service: str, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        method = getattr(self.client(service), _method(operation))
+        if self.threads:
+            threaded: dict[str, Any] = await asyncio.to_thread(method, **request)
+            return threaded
+        answer: dict[str, Any] = method(**request)
+        return answer
 
     async def ask_or_none(
         self, service: str, operation: str, /, **request: Any
