@@ -56,8 +56,8 @@ async def delete(
     await _refuse_strangers(endpoint, aws, things, deployment)
     gone: list[str] = []
     components = [thing.name for thing in things if thing.kind == "component"]
-    await _stop_scaling(endpoint, components, deployment, aws, gone)
     adapters, bases = await _by_standing(aws, components)
+    await _stop_scaling(endpoint, bases, deployment, aws, gone)
     for names in (adapters, bases):
         for name in names:
             await _start(aws, "component", name, patience, tell)
