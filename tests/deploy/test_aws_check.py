@@ -21,7 +21,6 @@ from servetune.deploy.aws.check import Budget, Facts, require_go
 from servetune.deploy.aws.hosting import parse_routing
 from servetune.deploy.aws.price import price_of_product
 from servetune.deploy.aws.shapes import problems
-from servetune.deploy.knee import knee_of
 from servetune.errors import DeployError, InputError, UnknownName
 from servetune.hardware import Price, instance
 from servetune.models import load_shape, weight_bytes
@@ -352,10 +351,3 @@ def test_equal_deployments_have_equal_names_and_others_other_ones() -> None:
 def test_the_script_in_a_bundle_and_the_steps_make_the_same_model() -> None:
     step = deployment().only("model")
     assert step.name == bundle().json("model.json")["ModelName"]
-
-
-def test_the_knee_is_where_throughput_gets_flat() -> None:
-    knee = knee_of([(256, 2000.0), (16, 500.0), (128, 1900.0), (64, 1200.0)])
-    assert knee is not None
-    assert (knee.concurrency, knee.points) == (128, 4)
-    assert knee_of([]) is None

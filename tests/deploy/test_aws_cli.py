@@ -52,8 +52,13 @@ def trial(concurrency: int, tokens_per_s: float, **results: Any) -> dict[str, An
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Path:
-    """Throughput is flat from 128 in flight on."""
-    lines = [trial(16, 500.0), trial(64, 1200.0), trial(128, 1900.0), trial(256, 2000.0)]
+    """Median latency doubles at 128 in flight."""
+    lines = [
+        trial(concurrency, tokens_per_s, median_e2e_latency_ms=latency_ms)
+        for concurrency, tokens_per_s, latency_ms in (
+            (16, 500.0, 1000.0), (64, 1200.0, 1400.0), (128, 1900.0, 2000.0), (256, 2000.0, 5000.0),
+        )
+    ]  # fmt: skip
     path = tmp_path / "sweep.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path

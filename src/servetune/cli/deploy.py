@@ -135,8 +135,12 @@ def sagemaker(
         wanted,
         explicit,
         nodes,
-        knee=deploy_live.measured_knee(records, record, constraints_of(constraints, records)),
-        measured_copies=measured.replicas * measured.data_parallel,
+        knee=deploy_live.measured_knee(
+            records,
+            record,
+            constraints_of(constraints, records),
+            copies=1 if wanted.copies is None else measured.replicas * measured.data_parallel,
+        ),
     )
     bundle = render_sagemaker(
         explicit,

@@ -14,6 +14,7 @@ import click
 
 from servetune import __version__
 from servetune.errors import ServetuneError
+from servetune.secret import redacted_text
 
 __all__ = ["VERBS", "cli", "main"]
 
@@ -115,9 +116,9 @@ def main(command: click.Command = cli) -> None:
 
 
 def _complain(message: str, hint: str = "") -> None:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {redacted_text(message)}", file=sys.stderr)
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        print(f"hint: {redacted_text(hint)}", file=sys.stderr)
 
 
 def _help_of(error: click.ClickException) -> str:

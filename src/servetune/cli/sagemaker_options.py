@@ -74,7 +74,7 @@ _OPTIONS = (
         "--requests-per-copy",
         type=POSITIVE,
         default=None,
-        help="In flight, at which a copy is added. [default: 0.8 of the measured knee]",
+        help="In flight, at which a copy is added. [default: the measured knee less 20%]",
     ),
     click.option(
         "--routing",

@@ -16,7 +16,7 @@ from servetune.deploy import ROLE_PLACEHOLDER, Bundle
 from servetune.deploy.aws import Adapter, Deployment, Hosting, Report, Scaling, parse_routing
 from servetune.deploy.aws.deployment import DEPLOYMENT_FILE
 from servetune.deploy.bundle import PLAN_FILE
-from servetune.deploy.knee import HEADROOM, Knee, knee_of
+from servetune.deploy.knee import HEADROOM, Knee, Level, knee_of
 from servetune.errors import InputError
 from servetune.hardware import Node, instance
 from servetune.metrics import Constraint
@@ -34,6 +34,9 @@ __all__ = [
     "role_of",
     "wanted_nodes",
 ]
+
+#: By which the knee is found, as for other targets.
+_LATENCY = "median_e2e_latency_ms"
 
 #: Share of an instance's memory that copies may reserve; SageMaker's agents take some.
 RESERVABLE = 0.85
@@ -53,7 +56,7 @@ def wanted_nodes(first: Node, wanted: Wanted) -> tuple[Node, ...]:
 
 
 def hosting_of(
-    wanted: Wanted, plan: Plan, nodes: tuple[Node, ...], *, knee: Knee | None, measured_copies: int
+    wanted: Wanted, plan: Plan, nodes: tuple[Node, ...], *, knee: Knee | None
 ) -> Hosting:
     """The Hosting that the options ask for.
 
@@ -61,8 +64,7 @@ def hosting_of(
         wanted: The options.
         plan: Of one instance, or of one copy where there are components.
         nodes: Instance types, the wanted one first.
-        knee: Measured, with this many copies; autoscaling's target comes from it.
-        measured_copies: Copies behind the measured address.
+        knee: Measured, per what scaling adds: a copy, or an instance without components.
 
     Raises:
         InputError: Options contradict, or a number is missing that nothing tells.
@@ -81,7 +83,7 @@ def hosting_of(
         copies_per_instance=per_instance if copies is not None else 1,
         memory_mib_per_copy={} if copies is None else _memory(wanted, nodes, per_instance),
         adapters=tuple(Adapter(name=name, artifact_url=place) for name, place in adapters),
-        scaling=_scaling(wanted, knee, measured_copies if copies is not None else 1),
+        scaling=_scaling(wanted, knee),
         routing=parse_routing(wanted.routing),
         reservation_arn=wanted.reservation_arn,
         provision_timeout_s=wanted.provision_timeout_s,
@@ -96,7 +98,7 @@ def _memory(wanted: Wanted, nodes: tuple[Node, ...], per_instance: int) -> dict[
     }
 
 
-def _scaling(wanted: Wanted, knee: Knee | None, shared_by: int) -> Scaling | None:
+def _scaling(wanted: Wanted, knee: Knee | None) -> Scaling | None:
     if wanted.scale is None:
         if wanted.requests_per_copy is not None:
             raise InputError(
@@ -111,27 +113,34 @@ def _scaling(wanted: Wanted, knee: Knee | None, shared_by: int) -> Scaling | Non
                 "the trial says no concurrency, so there is no knee to scale by",
                 hint="give --requests-per-copy",
             )
-        target = max(1.0, round(HEADROOM * knee.concurrency / shared_by, 1))
+        target = max(1.0, round((1 - HEADROOM) * knee.per_copy, 1))
     return Scaling(minimum=least, maximum=most, requests_per_copy=target)
 
 
 def measured_knee(
-    records: Sequence[TrialRecord], chosen: TrialRecord, constraints: tuple[Constraint, ...]
+    records: Sequence[TrialRecord],
+    chosen: TrialRecord,
+    constraints: tuple[Constraint, ...],
+    *,
+    copies: int,
 ) -> Knee | None:
-    """The knee of the chosen settings, among their trials that met the constraints."""
-    same = [
-        record
-        for record in records
-        if record.status == "ok"
-        and record.config.server_args == chosen.config.server_args
-        and standing_of(record, constraints).meets_all
-    ] or [chosen]
-    points = [
-        (int(record.results["max_concurrency"]), float(record.results["output_throughput"]))
-        for record in same
-        if record.results.get("max_concurrency") and record.results.get("output_throughput")
-    ]
-    return knee_of(points)
+    """The knee of the chosen settings over the concurrencies that were tried with them.
+
+    Args:
+        records: Of the whole sweep.
+        chosen: The trial that is deployed.
+        constraints: What a good trial meets.
+        copies: That shared each trial's requests.
+    """
+    levels = []
+    for record in records:
+        results = record.results
+        concurrency, latency_ms = results.get("max_concurrency"), results.get(_LATENCY)
+        same = record.config.server_args == chosen.config.server_args
+        if same and record.status == "ok" and concurrency and latency_ms is not None:
+            good = standing_of(record, constraints).meets_all if constraints else None
+            levels.append(Level(int(concurrency), float(latency_ms), good))
+    return knee_of(levels, copies)
 
 
 def bundle_with(bundle: Bundle, deployment: Deployment) -> Bundle:

@@ -1,56 +1,87 @@
-"""The measured knee: how many requests in flight a copy serves before more only wait.
+"""The knee of a sweep: how many requests one copy should have in flight, and by which rule.
 
-It is the load at which autoscaling adds a copy, with headroom for those that arrive while
-the copy starts.
+Autoscalers hold requests per copy at a target. The right target is where more concurrency
+buys latency and little throughput else; without limits that is where the latency has become
+twice its smallest (utilisation one half of an M/M/1 queue). The midpoint of smallest and largest
+latency is not used: it moves with how far the sweep was pushed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+import math
+from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["HEADROOM", "Knee", "knee_of"]
+__all__ = ["HEADROOM", "Knee", "Level", "knee_of"]
 
-#: Share of the knee at which another copy is asked for; it takes minutes to come.
-HEADROOM = 0.8
-
-#: Of the best throughput, at which the curve counts as flat.
-FLAT = 0.9
+#: Share of the knee that is kept free for what arrives while a new copy starts.
+HEADROOM = 0.2
 
 
-class Knee(msgspec.Struct, frozen=True, kw_only=True):
-    """Where throughput stops growing with concurrency.
+class Level(msgspec.Struct, frozen=True):
+    """One trial of a sweep over concurrency, with the same server.
 
     Attributes:
-        concurrency: Requests in flight, of all that was measured together.
-        output_tokens_per_s: At it.
-        points: How many concurrencies were measured; with one, it is that one.
+        latency_ms: Median end to end.
+        meets_limits: Whether it met the limits that were given; `None` where there were none.
     """
 
     concurrency: int
-    output_tokens_per_s: float
-    points: int
+    latency_ms: float
+    meets_limits: bool | None = None
 
 
-def knee_of(points: Iterable[tuple[int, float]]) -> Knee | None:
-    """The least concurrency that reaches 90% of the best throughput.
+class Knee(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests in flight that one copy serves well.
 
-    Half of the mid-range latency, the other usual rule, depends on how far the sweep was
-    pushed; this one does not once the curve is flat. `None` without points.
+    Attributes:
+        per_copy: At the knee.
+        rule: How it was found, for a reader.
+    """
 
-    Example:
-        >>> knee_of([(1, 40.0), (16, 500.0), (64, 960.0), (128, 1000.0)]).concurrency
-        64
+    per_copy: float
+    rule: str
+
+    @property
+    def target(self) -> int:
+        """What an autoscaler holds each copy at: the knee less the headroom, one at least."""
+        return max(1, math.floor(self.per_copy * (1 - HEADROOM)))
+
+
+def knee_of(levels: Sequence[Level], copies: int) -> Knee | None:
+    """The knee of trials of one server at several concurrencies; `None` without any.
 
     Args:
-        points: Concurrency and output tokens per second, in any order.
+        levels: The trials, in any order.
+        copies: Among which each trial's requests were shared out.
+
+    Example:
+        >>> knee_of([Level(1, 100.0), Level(8, 150.0), Level(16, 250.0)], copies=2).per_copy
+        6.0
     """
-    best: dict[int, float] = {}
-    for concurrency, throughput in points:
-        best[concurrency] = max(throughput, best.get(concurrency, 0.0))
-    if not best:
+    ordered = sorted(levels, key=lambda level: level.concurrency)
+    if not ordered:
         return None
-    top = max(best.values())
-    chosen = min(concurrency for concurrency, rate in best.items() if rate >= FLAT * top)
-    return Knee(concurrency=chosen, output_tokens_per_s=best[chosen], points=len(best))
+    if any(level.meets_limits is not None for level in ordered):
+        good = [level.concurrency for level in ordered if level.meets_limits]
+        if not good:
+            return None
+        return Knee(
+            per_copy=good[-1] / copies, rule=f"largest concurrency within the limits, {good[-1]}"
+        )
+    if len(ordered) == 1:
+        only = ordered[0].concurrency
+        return Knee(per_copy=only / copies, rule=f"the only concurrency that was tried, {only}")
+    edge_ms = 2 * min(level.latency_ms for level in ordered)
+    for before, after in itertools.pairwise(ordered):
+        if before.latency_ms <= edge_ms < after.latency_ms:
+            share = (edge_ms - before.latency_ms) / (after.latency_ms - before.latency_ms)
+            at = before.concurrency + share * (after.concurrency - before.concurrency)
+            return Knee(per_copy=at / copies, rule=f"median latency doubles at {at:.0f}")
+    most = ordered[-1].concurrency
+    return Knee(
+        per_copy=most / copies,
+        rule=f"median latency had not doubled at the largest concurrency, {most}",
+    )
