@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from servetune.cli import deploy_live, options
+from servetune.cli.deploy_study import study
 from servetune.cli.inputs import constraints_of, read_records
 from servetune.cli.output import echo
 from servetune.cli.sagemaker_options import Wanted, hosting_options
@@ -30,7 +31,7 @@ def deploy() -> None:
     """Render what was found for a target, and run it."""
 
 
-for command in deploy_live.COMMANDS:
+for command in (*deploy_live.COMMANDS, study):
     deploy.add_command(command)
 
 
