@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -240,3 +241,84 @@ def test_apply_in_one_go_checks_aws_first_and_stops_at_an_empty_quota(
     assert done.returncode == 2
     assert "0 allowed" in done.stderr
     assert double.operations() == []
+
+
+def test_an_update_is_rendered_into_the_same_folder_and_rolled_over(
+    sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    quick = ("--poll-s", "0", "--role-arn", ROLE)
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
+    assert run(tmp_path, "apply", "b", *quick, double=double).returncode == 0
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--routing", "random")
+    refused = run(tmp_path, "apply", "b", *quick, double=double)
+    assert refused.returncode == 2
+    assert "servetune deploy update" in refused.stderr
+    done = run(tmp_path, "update", "b", *quick, double=double)
+    assert done.returncode == 0, done.stderr
+    assert "deleted endpoint-config" in done.stdout
+    again = run(tmp_path, "update", "b", *quick, double=double)
+    assert "is so already" in again.stdout
+
+
+def test_a_token_from_the_environment_is_sent_and_never_shown(
+    sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    token = "plain-word-token-4711"
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
+    words = ("apply", "b", "--role-arn", ROLE, "--poll-s", "0")
+    double.control.unhealthy = {token}  # it is in the model, and the container fails for it
+    done = run(tmp_path, *words, "--hf-token-from-env", double=double, HF_TOKEN=token)
+    assert done.returncode == 4
+    (model,) = [row for (kind, _), row in double.control.rows.items() if kind == "Model"]
+    assert model["request"]["PrimaryContainer"]["Environment"]["HF_TOKEN"] == token
+    assert token not in done.stdout + done.stderr
+    for path in (tmp_path / "b").iterdir():
+        assert token not in path.read_text("utf-8"), path
+    double.calls.clear()
+    missing = run(tmp_path, *words, "--hf-token-from-env", double=double)
+    assert missing.returncode == 2
+    assert "HF_TOKEN is not set" in missing.stderr
+    assert double.calls == []
+
+
+def test_ctrl_c_ends_between_two_requests_and_leaves_a_state_to_go_on_from(
+    sweep: Path, tmp_path: Path
+) -> None:
+    fake = FakeAws(look_s=0.0)  # time stands still: it is Creating for ever
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "servetune", "deploy", "apply", "b", "--role-arn", ROLE,
+         "--poll-s", "0.01"],
+        cwd=tmp_path, env=os.environ | fake.environ, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Creating" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        fake.close()
+    assert "interrupted" in rest
+    assert "Traceback" not in rest
+    held = json.loads((tmp_path / "b" / "state.json").read_text())
+    assert [entry["kind"] for entry in held["entries"]] == ["model", "endpoint-config", "endpoint"]
+
+
+def test_orphans_are_listed_with_their_cost_and_deleted_on_demand(
+    sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--hours", "0.000001")
+    run(tmp_path, "apply", "b", "--poll-s", "0", "--role-arn", ROLE, double=double)
+    found = run(tmp_path, "orphans", double=double)
+    assert found.returncode == 1
+    assert "meant to go at" in found.stdout
+    assert "$5.75 an hour" in found.stdout
+    done = run(tmp_path, "orphans", "--delete", "--poll-s", "0", double=double)
+    assert done.returncode == 0, done.stderr
+    assert double.control.rows == {}

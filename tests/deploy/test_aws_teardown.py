@@ -110,6 +110,21 @@ def test_a_deletion_that_died_anywhere_goes_on(world: World, crash_at: int, when
     assert world.left() == []
 
 
+def test_a_thing_that_rests_and_refuses_all_the_same_is_asked_again(world: World) -> None:
+    make(world, deployment(FULL))
+    world.double.busy["DeleteEndpoint"] = 3
+    world.double.busy["DeleteInferenceComponent"] = 2
+    remove(world)
+    assert world.left() == []
+
+
+def test_a_refusal_that_never_ends_is_told(world: World) -> None:
+    make(world, deployment())
+    world.double.busy["DeleteEndpoint"] = 10**6
+    with pytest.raises(DeployError, match="DeleteEndpoint was refused"):
+        remove(world)
+
+
 def test_a_strangers_endpoint_of_the_same_name_is_not_touched(world: World) -> None:
     make(world, deployment())
     for tags in world.double.control.tags.values():

@@ -119,7 +119,7 @@ def sagemaker(
         raise InputError("--plan, --apply and --dry-run exclude each other", hint="give one")
     if out_dir is None and not (dry_run or plan_only):
         raise InputError("the bundle needs a folder", hint="give --out FOLDER, or --plan")
-    deploy_live.require_secret_arn(wanted.hf_token_secret)
+    deploy_live.require_token(wanted.hf_token_secret, from_env=wanted.hf_token_from_env)
     records = read_records(source)
     record = _chosen(records, key=key, objective=objective, constraints=constraints)
     measured = _for_container(_plan_of(record), container)

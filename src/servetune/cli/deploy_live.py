@@ -20,7 +20,7 @@ from servetune.cli.sagemaker_plan import (
     measured_knee,
     one_copy,
     print_report,
-    require_secret_arn,
+    require_token,
     role_of,
     today_prices,
     wanted_nodes,
@@ -60,7 +60,7 @@ __all__ = [
     "hosting_of",
     "measured_knee",
     "one_copy",
-    "require_secret_arn",
+    "require_token",
     "wanted_nodes",
 ]
 
@@ -178,11 +178,17 @@ def apply_command(
     timeout_min: float | None,
 ) -> int:
     """Make the endpoint of BUNDLE, or go on where an earlier run stopped."""
-    require_secret_arn(hf_token_secret)
+    require_token(hf_token_secret, from_env=hf_token_from_env)
     target = _bundle(bundle)
     assert target.deployment
     deployment = with_role(target.deployment, role_of(role_arn, target.deployment))
     token = _TokenWish(hf_token_secret, hf_token_from_env)
+    findings, _ = asyncio.run(
+        check_live(
+            deployment, _door(deployment.region), now=_now(), hours=1, secret_arn=hf_token_secret
+        )
+    )
+    require_go(Report(findings=tuple(findings), usd_per_hour=None, hours=1, total_usd=None))
     return _apply(deployment, bundle, token, patience=_patience(poll_s, timeout_min, deployment))
 
 
@@ -203,7 +209,7 @@ def update_command(
     timeout_min: float | None,
 ) -> int:
     """Roll the running endpoint over to what BUNDLE says, a batch at a time."""
-    require_secret_arn(hf_token_secret)
+    require_token(hf_token_secret, from_env=hf_token_from_env)
     target = _bundle(bundle)
     assert target.deployment
     deployment = with_role(target.deployment, role_of(role_arn, target.deployment))
@@ -373,12 +379,8 @@ def _apply(deployment: Deployment, folder: Path, token: Any, *, patience: Patien
 async def _with_token(region: str, token: Any) -> tuple[Aws, dict[str, str]]:
     """A door that never repeats the token, and the variables that carry it."""
     value = None
-    if token.hf_token_secret and token.hf_token_from_env:
-        raise InputError("the token has two sources", hint="give one of the two options")
     if token.hf_token_from_env:
-        value = os.environ.get("HF_TOKEN")
-        if not value:
-            raise InputError("HF_TOKEN is not set", hint="export it, or use --hf-token-secret ARN")
+        value = os.environ["HF_TOKEN"]
     elif token.hf_token_secret:
         answer = await _door(region).ask(
             "secretsmanager", "GetSecretValue", SecretId=token.hf_token_secret

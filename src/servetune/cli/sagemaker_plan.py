@@ -169,13 +169,22 @@ def role_of(given: str | None, deployment: Deployment) -> str:
     return role
 
 
-def require_secret_arn(arn: str | None) -> None:
-    """Raise for what is no secret's ARN, a token above all."""
-    if arn is not None and not _SECRET.fullmatch(arn):
+def require_token(secret_arn: str | None, *, from_env: bool = False) -> None:
+    """Raise unless a token that is asked for can be had, before anything starts.
+
+    Raises:
+        InputError: It has two sources, the variable is not set, or what should be a secret's
+            ARN is something else, a token above all.
+    """
+    if secret_arn is not None and not _SECRET.fullmatch(secret_arn):
         raise InputError(
             "--hf-token-secret takes the ARN of a secret, not a token",
             hint="it looks like arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-AbCdEf",
         )
+    if secret_arn is not None and from_env:
+        raise InputError("the token has two sources", hint="give one of the two options")
+    if from_env and not os.environ.get("HF_TOKEN"):
+        raise InputError("HF_TOKEN is not set", hint="export it, or use --hf-token-secret ARN")
 
 
 def print_report(report: Report) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from servetune.cli.output import echo, print_json
-from servetune.cli.sagemaker_plan import require_secret_arn
+from servetune.cli.sagemaker_plan import require_token
 from servetune.clock import MonotonicClock
 from servetune.deploy import regions
 from servetune.deploy.aws import Aws
@@ -57,7 +57,7 @@ def stage(
     stopped half-way goes on.
     """
     target = place(where)
-    require_secret_arn(hf_token_secret)
+    require_token(hf_token_secret)
     if region not in regions():
         raise UnknownName("AWS region", region, regions())
     if as_job:

@@ -49,6 +49,8 @@ class FakeAws:
         calls: (service, operation, request) in the order in which they came.
         throttled: Operation -> how many answers are throttles still.
         failing: Operation -> how many answers are server errors still.
+        busy: Operation -> how many answers are that the thing is in progress still, whatever
+            its description says.
         denied: Operations that the caller may not use.
         allowed: Operation of S3 -> how many are done before the line breaks for good.
     """
@@ -63,6 +65,7 @@ class FakeAws:
         self.calls: list[tuple[str, str, Any]] = []
         self.throttled: Counter[str] = Counter()
         self.failing: Counter[str] = Counter()
+        self.busy: Counter[str] = Counter()
         self.denied: set[str] = set()
         self.allowed: dict[str, int] = {}
         self._lock = threading.RLock()
@@ -144,6 +147,9 @@ class FakeAws:
     def _faults(self, operation: str) -> None:
         if operation in self.denied:
             raise Refusal("AccessDeniedException", f"User is not authorized to do {operation}")
+        if self.busy[operation] > 0:
+            self.busy[operation] -= 1
+            raise Refusal("ValidationException", "Cannot update in-progress endpoint.")
         for counter, status, code in (
             (self.throttled, 400, "ThrottlingException"),
             (self.failing, 500, "InternalFailure"),
