@@ -3,4 +3,17 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def world():
+    """A double of AWS and a door to it, on one virtual clock."""
+    pytest.importorskip("boto3", reason="boto3 is not installed (extra 'aws')")
+    from aws_kit import World
+
+    made = World()
+    yield made
+    made.double.close()

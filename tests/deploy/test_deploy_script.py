@@ -7,9 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fake_sagemaker import FakeSageMaker
+from doubles import FakeAws
 
 from servetune.deploy import Evidence, render_sagemaker, write
 from servetune.hardware.device import Device, Link, Node, Price
@@ -48,28 +49,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def double() -> Iterator[FakeSageMaker]:
-    fake = FakeSageMaker()
+def double() -> Iterator[FakeAws]:
+    fake = FakeAws(look_s=120.0)
     yield fake
     fake.close()
 
 
 def run(
-    folder: Path, *words: str, double: FakeSageMaker | None = None, **environ: str
+    folder: Path, *words: str, double: FakeAws | None = None, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run deploy.py; nothing of the caller's AWS settings reaches it."""
     keep = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     keep["PYTHONDONTWRITEBYTECODE"] = "1"
     if double is not None:
-        keep |= {
-            "AWS_ENDPOINT_URL_SAGEMAKER": double.url,
-            "AWS_ENDPOINT_URL_SAGEMAKER_RUNTIME": double.url,
-            "AWS_ACCESS_KEY_ID": "x",
-            "AWS_SECRET_ACCESS_KEY": "y",
-            "AWS_CONFIG_FILE": "/dev/null",
-            "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
+        keep |= double.environ
     return subprocess.run(
         [sys.executable, *([] if double else ["-S"]), "deploy.py", *words],
         cwd=folder,
@@ -81,9 +74,9 @@ def run(
     )
 
 
-def operations(double: FakeSageMaker) -> list[str]:
-    """What was asked, without the looking."""
-    return [name for name, _ in double.calls if not name.startswith("Describe")]
+def asked(double: FakeAws, operation: str) -> Any:
+    """The last request of an operation."""
+    return [request for _, name, request in double.calls if name == operation][-1]
 
 
 # Without AWS: `-S` leaves every installed package out, boto3 among them
@@ -155,9 +148,7 @@ def test_a_damaged_bundle_is_said(folder: Path) -> None:
 
 
 @needs_boto3
-def test_create_status_invoke_delete_from_nothing_to_nothing(
-    folder: Path, double: FakeSageMaker
-) -> None:
+def test_create_status_invoke_delete_from_nothing_to_nothing(folder: Path, double: FakeAws) -> None:
     quick = ("--poll-s", "0")
     before = run(folder, "status", double=double)
     assert before.returncode == 1
@@ -168,8 +159,8 @@ def test_create_status_invoke_delete_from_nothing_to_nothing(
     assert f"{NAME} is in service" in made.stdout
     assert "Creating" in made.stderr
     assert "InService" in made.stderr
-    assert operations(double) == ["CreateModel", "CreateEndpointConfig", "CreateEndpoint"]
-    sent = dict(double.calls)["CreateModel"]
+    assert double.operations() == ["CreateModel", "CreateEndpointConfig", "CreateEndpoint"]
+    sent = asked(double, "CreateModel")
     assert sent["ExecutionRoleArn"] == ROLE
     env = json.loads((folder / "environment.json").read_text())
     assert sent["PrimaryContainer"]["Environment"] == env
@@ -184,14 +175,14 @@ def test_create_status_invoke_delete_from_nothing_to_nothing(
     assert answer.stdout == "Hello world\n"
     assert "first token after" in answer.stderr
     assert "3 tokens" in answer.stderr
-    asked = dict(double.calls)["Invoke"]
-    assert (asked["model"], asked["stream"], asked["max_tokens"]) == ("Qwen/Qwen3-4B", True, 5)
+    sent = asked(double, "invocations-response-stream")
+    assert (sent["model"], sent["stream"], sent["max_tokens"]) == ("Qwen/Qwen3-4B", True, 5)
 
     double.calls.clear()
     gone = run(folder, "delete", *quick, double=double)
     assert gone.returncode == 0, gone.stderr
-    assert operations(double) == ["DeleteEndpoint", "DeleteEndpointConfig", "DeleteModel"]
-    assert double.held == {}
+    assert double.operations() == ["DeleteEndpoint", "DeleteEndpointConfig", "DeleteModel"]
+    assert double.control.rows == {}
 
     again = run(folder, "delete", *quick, double=double)
     assert again.returncode == 0
@@ -199,59 +190,57 @@ def test_create_status_invoke_delete_from_nothing_to_nothing(
 
 
 @needs_boto3
-def test_create_goes_on_where_an_interrupted_one_stopped(
-    folder: Path, double: FakeSageMaker
-) -> None:
+def test_create_goes_on_where_an_interrupted_one_stopped(folder: Path, double: FakeAws) -> None:
     run(folder, "create", "--no-wait", "--role-arn", ROLE, double=double)
-    del double.held["Endpoint", NAME]
+    del double.control.rows["Endpoint", NAME]
     double.calls.clear()
     done = run(folder, "create", "--poll-s", "0", "--role-arn", ROLE, double=double)
     assert done.returncode == 0, done.stderr
-    assert operations(double) == ["CreateEndpoint"]
+    assert double.operations() == ["CreateEndpoint"]
 
 
 @needs_boto3
 def test_a_failed_endpoint_ends_with_its_reason_and_can_be_deleted(
-    folder: Path, double: FakeSageMaker
+    folder: Path, double: FakeAws
 ) -> None:
-    double.failure = "InsufficientInstanceCapacity for ml.g6.12xlarge"
+    double.control.no_capacity = {"ml.g6.12xlarge"}
     done = run(folder, "create", "--poll-s", "0", "--role-arn", ROLE, double=double)
     assert done.returncode == 4
     assert "InsufficientInstanceCapacity" in done.stderr
     assert "python deploy.py delete" in done.stderr
     assert run(folder, "delete", "--poll-s", "0", double=double).returncode == 0
-    assert double.held == {}
+    assert double.control.rows == {}
 
 
 @needs_boto3
-def test_delete_waits_for_an_endpoint_that_is_being_created(
-    folder: Path, double: FakeSageMaker
-) -> None:
+def test_delete_waits_for_an_endpoint_that_is_being_created(folder: Path, double: FakeAws) -> None:
+    double.control.create_s = 1200
     run(folder, "create", "--no-wait", "--role-arn", ROLE, double=double)
-    assert double.held["Endpoint", NAME]["status"] == "Creating"
+    assert "Creating" in run(folder, "status", double=double).stdout
     done = run(folder, "delete", "--poll-s", "0", double=double)
     assert done.returncode == 0, done.stderr
-    assert double.held == {}
+    assert double.control.rows == {}
 
 
 @needs_boto3
-def test_an_endpoint_with_other_settings_is_not_touched(
-    folder: Path, double: FakeSageMaker
-) -> None:
+def test_an_endpoint_with_other_settings_is_not_touched(folder: Path, double: FakeAws) -> None:
     run(folder, "create", "--poll-s", "0", "--role-arn", ROLE, double=double)
-    double.held["Endpoint", NAME]["request"]["EndpointConfigName"] = "another"
+    rows = double.control.rows
+    running = rows["Endpoint", NAME]["request"]
+    rows["EndpointConfig", "another"] = rows["EndpointConfig", running["EndpointConfigName"]]
+    running["EndpointConfigName"] = "another"
     double.calls.clear()
     done = run(folder, "create", "--role-arn", ROLE, double=double)
     assert done.returncode == 4
     assert "other settings (another)" in done.stderr
-    assert operations(double) == []
+    assert double.operations() == []
 
 
 @needs_boto3
 def test_waiting_ends_at_the_time_out_and_says_that_it_goes_on(
-    folder: Path, double: FakeSageMaker
+    folder: Path, double: FakeAws
 ) -> None:
-    double.looks = 10**9
+    double.control.create_s = 1e12
     words = ("create", "--poll-s", "0.01", "--timeout-min", "0.0001", "--role-arn", ROLE)
     done = run(folder, *words, double=double)
     assert done.returncode == 4
@@ -259,7 +248,7 @@ def test_waiting_ends_at_the_time_out_and_says_that_it_goes_on(
 
 
 @needs_boto3
-def test_what_aws_refuses_is_told_without_a_traceback(folder: Path, double: FakeSageMaker) -> None:
+def test_what_aws_refuses_is_told_without_a_traceback(folder: Path, double: FakeAws) -> None:
     model = json.loads((folder / "model.json").read_text())
     model["ModelName"] = "under_score"
     (folder / "model.json").write_text(json.dumps(model))
@@ -271,7 +260,7 @@ def test_what_aws_refuses_is_told_without_a_traceback(folder: Path, double: Fake
 
 @needs_boto3
 def test_a_token_is_used_only_when_asked_for_and_is_never_shown_or_kept(
-    folder: Path, double: FakeSageMaker
+    folder: Path, double: FakeAws
 ) -> None:
     words = ("create", "--no-wait", "--role-arn", ROLE)
     run(folder, *words, double=double, HF_TOKEN=TOKEN)
@@ -279,7 +268,7 @@ def test_a_token_is_used_only_when_asked_for_and_is_never_shown_or_kept(
     run(folder, "delete", "--poll-s", "0", double=double)
 
     done = run(folder, *words, "--hf-token-from-env", double=double, HF_TOKEN=TOKEN)
-    created = [body for name, body in double.calls if name == "CreateModel"][-1]
+    created = asked(double, "CreateModel")
     assert created["PrimaryContainer"]["Environment"]["HF_TOKEN"] == TOKEN
     assert TOKEN not in done.stdout + done.stderr
     for path in folder.iterdir():
@@ -291,9 +280,7 @@ def test_a_token_is_used_only_when_asked_for_and_is_never_shown_or_kept(
 
 
 @needs_boto3
-def test_calling_an_endpoint_that_is_not_there_is_one_line(
-    folder: Path, double: FakeSageMaker
-) -> None:
+def test_calling_an_endpoint_that_is_not_there_is_one_line(folder: Path, double: FakeAws) -> None:
     done = run(folder, "invoke", double=double)
     assert done.returncode == 4
     assert "not found" in done.stderr

@@ -9,9 +9,11 @@ from typing import Any
 import click
 import msgspec
 
-from servetune.cli import options
+from servetune.cli import deploy_live, options
+from servetune.cli.deploy_study import study
 from servetune.cli.inputs import constraints_of, read_records
 from servetune.cli.output import echo
+from servetune.cli.sagemaker_options import Wanted, hosting_options
 from servetune.deploy import CONTAINERS, Evidence, render_sagemaker, write
 from servetune.errors import DeployError, InputError
 from servetune.hardware import Node, cheapest_instance_with, device, instance, instances
@@ -26,7 +28,11 @@ __all__ = ["deploy"]
 
 @click.group()
 def deploy() -> None:
-    """Render what was found for a target."""
+    """Render what was found for a target, and run it."""
+
+
+for command in (*deploy_live.COMMANDS, study):
+    deploy.add_command(command)
 
 
 @deploy.command()
@@ -35,7 +41,7 @@ def deploy() -> None:
     "--out",
     "out_dir",
     type=click.Path(path_type=Path),
-    required=True,
+    default=None,
     help="Folder for the bundle; an earlier bundle in it is renewed.",
 )
 @options.constraints
@@ -72,11 +78,21 @@ def deploy() -> None:
 @click.option(
     "--image-tag", default=None, help="A certain image. [default: nearest to the trial's]"
 )
+@hosting_options
 @click.option("--dry-run", is_flag=True, help="Print the container's environment, write nothing.")
+@click.option(
+    "--plan", "plan_only", is_flag=True, help="Check everything before spending; make nothing."
+)
+@click.option(
+    "--ask-aws", is_flag=True, help="Let --plan ask AWS too (it only reads): quota, price, names."
+)
+@click.option(
+    "--apply", "apply_now", is_flag=True, help="Write the bundle, check it, and make the endpoint."
+)
 def sagemaker(
     *,
     source: Path,
-    out_dir: Path,
+    out_dir: Path | None,
     constraints: str | None,
     objective: str,
     key: str | None,
@@ -87,22 +103,45 @@ def sagemaker(
     endpoint_name: str | None,
     model_source: str | None,
     image_tag: str | None,
+    wanted: Wanted,
     dry_run: bool,
+    plan_only: bool,
+    ask_aws: bool,
+    apply_now: bool,
 ) -> int:
     """Render a bundle for Amazon SageMaker from SOURCE (.json or .jsonl of a run).
 
-    The bundle holds the container's environment, the three requests that make an endpoint,
-    a script that sends them, and a page that says what it rests on. Nothing is created here.
+    The bundle holds the container's environment, the requests that make an endpoint, a
+    script that sends the simple ones, and a page that says what it rests on. Nothing is
+    created without --apply.
     """
+    if apply_now + plan_only + dry_run > 1:
+        raise InputError("--plan, --apply and --dry-run exclude each other", hint="give one")
+    if out_dir is None and not (dry_run or plan_only):
+        raise InputError("the bundle needs a folder", hint="give --out FOLDER, or --plan")
+    deploy_live.require_token(wanted.hf_token_secret, from_env=wanted.hf_token_from_env)
     records = read_records(source)
     record = _chosen(records, key=key, objective=objective, constraints=constraints)
-    plan = _for_container(_plan_of(record), container)
+    measured = _for_container(_plan_of(record), container)
+    plan = deploy_live.one_copy(measured, wanted.copies)
     node = instance(instance_name, service="sagemaker") if instance_name else _instance_of(record)
     shape = load_shape(plan.model)
     given: dict[str, Any] = {"role_arn": role_arn} if role_arn else {}
     # The cache's block size is the attention kernel's to choose: what nobody set stays open.
     explicit = msgspec.structs.replace(
         resolved(plan, shape, node.device), block_tokens=plan.block_tokens
+    )
+    nodes = deploy_live.wanted_nodes(node, wanted)
+    hosting = deploy_live.hosting_of(
+        wanted,
+        explicit,
+        nodes,
+        knee=deploy_live.measured_knee(
+            records,
+            record,
+            constraints_of(constraints, records),
+            copies=1 if wanted.copies is None else measured.replicas * measured.data_parallel,
+        ),
     )
     bundle = render_sagemaker(
         explicit,
@@ -114,12 +153,30 @@ def sagemaker(
         evidence=_evidence(record, source),
         model_bytes=weight_bytes(shape),
         image_tag=image_tag,
+        startup_timeout_s=wanted.startup_timeout_s,
+        copies=hosting.copies,
+        copies_per_instance=hosting.copies_per_instance,
         **given,
     )
     if dry_run:
         print(bundle.text("environment.json"))
         return 0
-    write(bundle, out_dir)
+    trial = deploy_live.Rendered(
+        bundle=bundle,
+        hosting=hosting,
+        wanted=wanted,
+        plan=explicit,
+        shape=shape,
+        nodes=nodes,
+        container=container,
+        weights_bytes=weight_bytes(shape),
+    )
+    if plan_only:
+        return trial.report(ask_aws=ask_aws)
+    assert out_dir is not None
+    if apply_now:
+        return trial.apply(out_dir, role_arn=role_arn)
+    write(trial.with_deployment(), out_dir)
     print(f"bundle of {plan.label} for {node.name} in {out_dir}")
     failing = failed_requests(record.results)
     if failing:

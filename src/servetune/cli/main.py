@@ -14,6 +14,7 @@ import click
 
 from servetune import __version__
 from servetune.errors import ServetuneError
+from servetune.secret import redacted_text
 
 __all__ = ["VERBS", "cli", "main"]
 
@@ -40,7 +41,11 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "servetune.cli.calibrate:calibrate",
             "Let measured trials correct the predictions.",
         ),
-        "deploy": ("servetune.cli.deploy:deploy", "Render what was found for a target."),
+        "deploy": (
+            "servetune.cli.deploy:deploy",
+            "Render what was found for a target, and run it.",
+        ),
+        "stage": ("servetune.cli.stage:stage", "Put a model's files into S3, once and checked."),
     }
 )
 
@@ -111,9 +116,9 @@ def main(command: click.Command = cli) -> None:
 
 
 def _complain(message: str, hint: str = "") -> None:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {redacted_text(message)}", file=sys.stderr)
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        print(f"hint: {redacted_text(hint)}", file=sys.stderr)
 
 
 def _help_of(error: click.ClickException) -> str:

@@ -8,13 +8,17 @@ from typing import Any
 
 import msgspec
 
+from servetune.secret import redacted_text
+
 __all__ = ["echo", "print_json"]
 
 
 def echo(text: str) -> None:
-    """Say something about progress; nobody listening is no reason to stop a run."""
+    """Say something about progress, credentials taken out; nobody listening is no reason to
+    stop a run.
+    """
     with contextlib.suppress(BrokenPipeError):
-        print(text, file=sys.stderr, flush=True)
+        print(redacted_text(text), file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:

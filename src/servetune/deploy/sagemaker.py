@@ -32,7 +32,13 @@ from servetune.errors import DeployError, UnknownName
 from servetune.hardware.device import Node
 from servetune.plan.plan import Plan
 
-__all__ = ["ROLE_PLACEHOLDER", "render_sagemaker", "resource_name", "startup_timeout_s"]
+__all__ = [
+    "ROLE_PLACEHOLDER",
+    "render_sagemaker",
+    "require_role",
+    "resource_name",
+    "startup_timeout_s",
+]
 
 #: Stands for the execution role until deploy.py puts the user's in.
 ROLE_PLACEHOLDER = "${SAGEMAKER_ROLE_ARN}"
@@ -62,6 +68,8 @@ def render_sagemaker(
     model_bytes: float | None = None,
     startup_timeout_s: int | None = None,
     image_tag: str | None = None,
+    copies: int | None = None,
+    copies_per_instance: int = 1,
 ) -> Bundle:
     """Everything that is needed to run a Plan as a SageMaker endpoint.
 
@@ -79,6 +87,9 @@ def render_sagemaker(
         startup_timeout_s: Until the container must answer health checks; from
             `model_bytes` where `None`.
         image_tag: A certain image instead of the nearest.
+        copies: Where the Plan is one copy of several inference components: how many share
+            the concurrency of the evidence.
+        copies_per_instance: Likewise: how many stand on one instance.
 
     Raises:
         UnknownName: Region, instance type or container is not known.
@@ -118,7 +129,14 @@ def render_sagemaker(
             *_evidence_notes(evidence, instance),
             image_note,
             *notes,
-            *_fit_notes(filled, instance, spelt_by, concurrency),
+            *_fit_notes(
+                filled,
+                instance,
+                spelt_by,
+                concurrency,
+                shared_by=copies or filled.replicas * filled.data_parallel,
+                devices=filled.device_count * copies_per_instance,
+            ),
         )
         if text
     )
@@ -242,7 +260,13 @@ def _check_target(plan: Plan, instance: Node, role_arn: str) -> None:
             f"{instance.device_count}",
             hint="choose a larger instance type, or fewer replicas behind one endpoint",
         )
-    if role_arn != ROLE_PLACEHOLDER and not _ROLE.fullmatch(role_arn):
+    if role_arn != ROLE_PLACEHOLDER:
+        require_role(role_arn)
+
+
+def require_role(role_arn: str) -> None:
+    """Raise `DeployError` for what is not the ARN of a role."""
+    if not _ROLE.fullmatch(role_arn):
         raise DeployError(
             f"'{role_arn}' is not the ARN of a role",
             hint="it looks like arn:aws:iam::123456789012:role/SageMakerExecution",
@@ -316,10 +340,16 @@ def _evidence_notes(evidence: Evidence | None, instance: Node) -> list[str]:
 
 
 def _fit_notes(
-    plan: Plan, instance: Node, container: Container, concurrency: int | None
+    plan: Plan,
+    instance: Node,
+    container: Container,
+    concurrency: int | None,
+    *,
+    shared_by: int,
+    devices: int,
 ) -> list[str]:
     notes = []
-    each = _per_copy(plan, concurrency)
+    each = math.ceil((concurrency or 0) / shared_by)
     if plan.max_num_seqs is not None and plan.max_num_seqs < each:
         notes.append(
             f"max_num_seqs={plan.max_num_seqs} is below the {each} requests that each copy had in "
@@ -327,7 +357,7 @@ def _fit_notes(
         )
     if plan.max_model_len is None:
         notes.append("max_model_len is open: the engine reserves for the model's longest context")
-    idle = instance.device_count - plan.device_count
+    idle = instance.device_count - devices
     if idle:
         notes.append(
             f"{idle} of {instance.device_count} devices of {instance.name} stay idle and are paid "

@@ -46,7 +46,13 @@ from servetune.models.shape import (
     SparseIndex,
     StateSpace,
 )
-from servetune.models.source import CatalogueModel, catalogue, load_config, load_shape
+from servetune.models.source import (
+    CatalogueModel,
+    cached_snapshot,
+    catalogue,
+    load_config,
+    load_shape,
+)
 
 __all__ = [
     "CACHE_DTYPES",
@@ -72,6 +78,7 @@ __all__ = [
     "cache_dtype_bytes",
     "cache_parts",
     "cached_numbers_per_token",
+    "cached_snapshot",
     "canonical_cache_dtype",
     "canonical_dtype",
     "catalogue",

@@ -31,7 +31,7 @@ from servetune.errors import InputError, UnknownName
 from servetune.models.hf_config import shape_from_config
 from servetune.models.shape import NetworkShape
 
-__all__ = ["CatalogueModel", "catalogue", "load_config", "load_shape"]
+__all__ = ["CatalogueModel", "cached_snapshot", "catalogue", "load_config", "load_shape"]
 
 
 _HUB_TIMEOUT_S = 10.0
@@ -75,6 +75,11 @@ def load_shape(model: str | Path, *, catalogue_first: bool = False) -> NetworkSh
 def load_config(model: str | Path, *, catalogue_first: bool = False) -> dict[str, Any]:
     """The configuration that `load_shape` would read, as a table of keys."""
     return dict(_find(str(model), catalogue_first=catalogue_first)[1])
+
+
+def cached_snapshot(model: str) -> Path | None:
+    """The folder of a hub id's files in the cache on this disk, named by their revision."""
+    return _cached_folder(model)
 
 
 @lru_cache(maxsize=1)

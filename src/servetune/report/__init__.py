@@ -22,6 +22,7 @@ from servetune.report.ranking import (
     standing_of,
     varying,
 )
+from servetune.report.replicas import ReplicaRow, replica_rows, replica_table
 from servetune.report.roofline import (
     BandPoint,
     Curve,
@@ -56,6 +57,7 @@ __all__ = [
     "Dot",
     "Gap",
     "Pair",
+    "ReplicaRow",
     "Roof",
     "RooflineFigure",
     "Standing",
@@ -79,6 +81,8 @@ __all__ = [
     "ranking_table",
     "recommendation_text",
     "records_from_summary",
+    "replica_rows",
+    "replica_table",
     "roofline_html",
     "roofline_svg",
     "simulated_line",

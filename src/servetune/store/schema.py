@@ -15,6 +15,7 @@ import msgspec
 from servetune.errors import SchemaTooNew, StoreError, UnknownName
 from servetune.metrics import Constraint, constraint_from_json
 from servetune.plan.plan import Plan
+from servetune.secret import redacted
 
 __all__ = ["SCHEMA", "Failure", "TrialConfig", "TrialRecord", "record_from_json", "trial_key"]
 
@@ -81,8 +82,13 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
     servetune_schema: int | None = None
 
     def to_json(self) -> bytes:
-        """One line of UTF-8 JSON without its end; non-finite numbers become null."""
-        return msgspec.json.encode(self)
+        """One line of UTF-8 JSON without its end; non-finite numbers become null.
+
+        What looks like a credential (in a command line, a setting, a server's last words)
+        is taken out: journals are shared.
+        """
+        plain = msgspec.json.decode(msgspec.json.encode(self))
+        return msgspec.json.encode(redacted(plain))
 
     def limits(self) -> tuple[Constraint, ...]:
         """The constraints of the run; those that no metric of ours names are left out."""

@@ -1,0 +1,513 @@
+"""Check before spending: everything that can be known to go wrong, known in time.
+
+`check` needs no account and no network: requests against the service's model, image
+against driver, memory, time-outs, price. `check_live` asks AWS, and only reads: quota,
+reservation, what is there already, whether the model's files are where they should be.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from servetune.deploy.aws.deployment import Deployment, with_role
+from servetune.deploy.aws.door import Aws, Refused, is_missing
+from servetune.deploy.aws.looking import describe
+from servetune.deploy.aws.price import price_today
+from servetune.deploy.aws.quota import in_use, quotas
+from servetune.deploy.aws.shapes import problems
+from servetune.deploy.images import ami_version, images, named_image
+from servetune.errors import InputError, PlanError
+from servetune.hardware.device import Node, Price
+from servetune.models.shape import NetworkShape
+from servetune.plan.limits import check_fits, concurrent_sequences
+from servetune.plan.plan import Plan
+from servetune.units import GB, GIB, MIB, format_bytes, format_seconds, format_usd
+
+__all__ = ["Budget", "Facts", "Finding", "Report", "check", "check_live"]
+
+#: Stands in for the user's role where requests are only checked.
+_ANY_ROLE = "arn:aws:iam::123456789012:role/checked"
+
+#: No path to a container's disk is faster: two 10 Gbit/s links' worth. A time-out below this
+#: cannot hold; between this and a slow hub (100 MB/s) it may or may not.
+FASTEST_BYTES_PER_S = 2.5 * GB
+SLOW_BYTES_PER_S = 0.1 * GB
+ENGINE_START_S = 120.0
+SLOW_ENGINE_START_S = 600.0
+
+#: Prices older than this are said to be old.
+OLD_DAYS = 90
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at.
+
+    Attributes:
+        level: `ok`, `note` for what the user should know, `stop` for what would fail.
+        topic: A word or two.
+        said: One line.
+        hint: How to go on.
+    """
+
+    level: Literal["ok", "note", "stop"]
+    topic: str
+    said: str
+    hint: str = ""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a deployment besides its requests.
+
+    Attributes:
+        plan: Of one instance, or of one copy where there are components.
+        shape: The network's dimensions.
+        nodes: The instance types of the hosting, in its order.
+        container: A key of the containers.
+        image_tag: Of the image.
+        weights_bytes: Of the published model.
+    """
+
+    plan: Plan
+    shape: NetworkShape
+    nodes: tuple[Node, ...]
+    container: str
+    image_tag: str
+    weights_bytes: float
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be spent.
+
+    Attributes:
+        hours: For how long the endpoint shall stand.
+        max_cost_usd: For all of it; `None` for no bound.
+        prices: Per instance type, where they are not the catalogue's.
+    """
+
+    hours: float = 24.0
+    max_cost_usd: float | None = None
+    prices: dict[str, Price] = {}
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All findings, and what it would cost.
+
+    Attributes:
+        findings: In the order in which they were looked at.
+        usd_per_hour: At the most instances that scaling allows, of the dearest type.
+        hours: For which `total_usd` is.
+        total_usd: `None` where a type has no price.
+    """
+
+    findings: tuple[Finding, ...]
+    usd_per_hour: float | None
+    hours: float
+    total_usd: float | None
+
+    @property
+    def stops(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.level == "stop")
+
+
+def check(deployment: Deployment, facts: Facts, budget: Budget, *, today: dt.date) -> Report:
+    """Everything that can be known without asking anybody."""
+    findings = [
+        *_requests(deployment),
+        *_image(deployment, facts),
+        *_memory(deployment, facts),
+        *_time(deployment, facts),
+    ]
+    priced, per_hour = _price(deployment, facts, budget, today)
+    total = None if per_hour is None else per_hour * budget.hours
+    findings += priced
+    return Report(
+        findings=tuple(findings), usd_per_hour=per_hour, hours=budget.hours, total_usd=total
+    )
+
+
+def _requests(deployment: Deployment) -> Iterator[Finding]:
+    filled = with_role(deployment, _ANY_ROLE)
+    wrong = [
+        f"{step.operation} {problem}"
+        for step in filled.steps
+        for problem in problems(step.service, step.operation, step.request)
+    ]
+    for problem in wrong:
+        yield Finding(level="stop", topic="request", said=problem)
+    if not wrong:
+        yield Finding(
+            level="ok",
+            topic="requests",
+            said=f"{len(filled.steps)} requests satisfy the services' models",
+        )
+
+
+def _image(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
+    known = {image.tag for image in images(facts.container)}
+    if facts.image_tag in known:
+        yield Finding(
+            level="ok",
+            topic="image",
+            said=f"{facts.image_tag} is in the table, for {deployment.region}",
+        )
+    else:
+        yield Finding(
+            level="note",
+            topic="image",
+            said=f"{facts.image_tag} is in no table of ours",
+            hint="check that it exists in the region's registry",
+        )
+    image, _ = named_image(facts.container, facts.image_tag)
+    wanted = ami_version(image)
+    variant = deployment.only("endpoint-config").request["ProductionVariants"][0]
+    host = variant.get("InferenceAmiVersion")
+    if host == wanted:
+        yield Finding(level="ok", topic="driver", said=f"{image.cuda} runs on {host}")
+    else:
+        yield Finding(
+            level="stop",
+            topic="driver",
+            said=f"{image.cuda} does not run on {host or 'the default host image'}",
+            hint=f"InferenceAmiVersion must be {wanted}",
+        )
+
+
+def _memory(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
+    hosting, plan = deployment.hosting, facts.plan
+    for node in facts.nodes:
+        per_instance = hosting.copies_per_instance if hosting.copies else 1
+        devices = per_instance * plan.device_count
+        if devices > node.device_count:
+            yield Finding(
+                level="stop",
+                topic="devices",
+                said=f"{devices} devices are asked of {node.name}, which has {node.device_count}",
+            )
+            continue
+        try:
+            memory = check_fits(plan, facts.shape, node.device)
+        except PlanError as error:
+            yield Finding(
+                level="stop", topic="memory", said=f"{node.name}: {error.message}", hint=error.hint
+            )
+            continue
+        longest = plan.max_model_len or facts.shape.max_context_tokens or 4096
+        together = concurrent_sequences(plan, facts.shape, node.device, longest)
+        yield Finding(
+            level="ok",
+            topic="memory",
+            said=f"{node.name}: {format_bytes(memory.weights_bytes)} of weights on each "
+            f"{format_bytes(memory.device_bytes)} device, cache for {memory.kv_tokens:,} tokens "
+            f"({together} sequences of the longest)",
+        )
+        yield from _host_memory(deployment, node)
+
+
+def _host_memory(deployment: Deployment, node: Node) -> Iterator[Finding]:
+    hosting = deployment.hosting
+    if hosting.copies is None or node.memory_bytes is None:
+        return
+    each = hosting.memory_mib_per_copy[node.name] * MIB
+    needed = each * hosting.copies_per_instance
+    if needed > node.memory_bytes:
+        yield Finding(
+            level="stop",
+            topic="host memory",
+            said=f"{hosting.copies_per_instance} copies reserve {format_bytes(needed)} of "
+            f"{node.name}'s {format_bytes(node.memory_bytes)}",
+            hint="reserve less with --memory-mib",
+        )
+
+
+def _time(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
+    given_s = deployment.startup_timeout_s
+    least_s = ENGINE_START_S + facts.weights_bytes / FASTEST_BYTES_PER_S
+    slow_s = SLOW_ENGINE_START_S + facts.weights_bytes / SLOW_BYTES_PER_S
+    told = (
+        f"{format_seconds(given_s)} for image, {facts.weights_bytes / GIB:.1f} GiB of weights "
+        "and engine"
+    )
+    if given_s < least_s:
+        yield Finding(
+            level="stop",
+            topic="start-up",
+            said=f"{told}: even at {FASTEST_BYTES_PER_S / GB:g} GB/s it takes "
+            f"{format_seconds(least_s)}",
+            hint="raise --startup-timeout-s (SageMaker allows 3600)",
+        )
+    elif given_s < slow_s:
+        yield Finding(
+            level="note",
+            topic="start-up",
+            said=f"{told}: from a slow hub (100 MB/s) it takes {format_seconds(slow_s)}",
+            hint="stage the model in S3 (servetune stage), or raise --startup-timeout-s",
+        )
+    else:
+        yield Finding(level="ok", topic="start-up", said=f"{told} is enough from a slow hub")
+    environment = deployment.only("model").request["PrimaryContainer"]["Environment"]
+    inner = environment.get("OPTION_MODEL_LOADING_TIMEOUT")
+    if inner and int(inner) > given_s:
+        yield Finding(
+            level="stop",
+            topic="start-up",
+            said=f"the container may load for {inner} s, its health check ends after {given_s} s",
+        )
+
+
+def _price(
+    deployment: Deployment, facts: Facts, budget: Budget, today: dt.date
+) -> tuple[list[Finding], float | None]:
+    hosting = deployment.hosting
+    findings, each = [], []
+    for node in facts.nodes:
+        price = budget.prices.get(node.name) or node.price
+        if price is None:
+            if hosting.reservation_arn:
+                said = "paid for by the reservation, whose fee is not counted here"
+                findings.append(Finding(level="note", topic="price", said=f"{node.name}: {said}"))
+                each.append(0.0)
+                continue
+            findings.append(
+                Finding(
+                    level="stop",
+                    topic="price",
+                    said=f"no public price of {node.name} is known",
+                    hint="give --price-per-hour, or let --ask-aws ask the Price List",
+                )
+            )
+            return findings, None
+        each.append(price.usd_per_hour)
+        findings.append(_priced(node, price, deployment.region, today))
+    per_hour = max(each) * hosting.most_instances
+    total = per_hour * budget.hours
+    said = (
+        f"{format_usd(per_hour)} an hour for {hosting.most_instances} "
+        f"{'instances' if hosting.most_instances > 1 else 'instance'} at most, "
+        f"{format_usd(total)} for {budget.hours:g} h"
+    )
+    if budget.max_cost_usd is not None and total > budget.max_cost_usd:
+        findings.append(
+            Finding(
+                level="stop",
+                topic="cost",
+                said=f"{said}, above --max-cost {format_usd(budget.max_cost_usd)}",
+                hint=f"{format_usd(budget.max_cost_usd)} last "
+                f"{format_seconds(3600 * budget.max_cost_usd / per_hour)}: lower --hours or the "
+                "instances",
+            )
+        )
+    else:
+        findings.append(Finding(level="ok", topic="cost", said=said))
+    return findings, per_hour
+
+
+def _priced(node: Node, price: Price, region: str, today: dt.date) -> Finding:
+    said = f"{node.name} {format_usd(price.usd_per_hour)} an hour"
+    notes = []
+    try:
+        age_days = (today - dt.date.fromisoformat(price.date)).days
+    except ValueError:
+        age_days = 0
+    if age_days > OLD_DAYS:
+        notes.append(f"{age_days} days old")
+    if price.region and price.region != region:
+        notes.append(f"for {price.region}, not {region}")
+    source = f" ({', '.join(part for part in (price.source, price.date, *notes) if part)})"
+    return Finding(
+        level="note" if notes else "ok",
+        topic="price",
+        said=said + source,
+        hint="--ask-aws asks the Price List" if notes else "",
+    )
+
+
+async def check_live(
+    deployment: Deployment,
+    aws: Aws,
+    *,
+    now: dt.datetime,
+    hours: float,
+    secret_arn: str | None = None,
+) -> tuple[list[Finding], dict[str, Price]]:
+    """What AWS says, asked without changing anything; and today's prices.
+
+    A question that may not be asked (permissions) is a note, not a stop.
+    """
+    findings: list[Finding] = []
+    prices: dict[str, Price] = {}
+    for topic, asked in (
+        ("endpoint", _existing(deployment, aws)),
+        ("quota", _quota(deployment, aws)),
+        ("reservation", _reservation(deployment, aws, now, hours)),
+        ("model", _artifacts(deployment, aws)),
+        ("token", _secret(aws, secret_arn)),
+        ("price", _prices(deployment, aws, now, prices)),
+    ):
+        try:
+            findings += await asked
+        except Refused as error:
+            findings.append(
+                Finding(
+                    level="note", topic=topic, said=f"not known: {error.message}", hint=error.hint
+                )
+            )
+    return findings, prices
+
+
+async def _existing(deployment: Deployment, aws: Aws) -> list[Finding]:
+    said = await describe(aws, "endpoint", deployment.endpoint)
+    if said is None:
+        free = f"the name '{deployment.endpoint}' is free"
+        return [Finding(level="ok", topic="endpoint", said=free)]
+    running = said.get("EndpointConfigName")
+    same = running == deployment.only("endpoint-config").name
+    return [
+        Finding(
+            level="note" if same else "stop",
+            topic="endpoint",
+            said=f"'{deployment.endpoint}' is there ({said['EndpointStatus']}) with "
+            f"{'these' if same else 'other'} settings",
+            hint="" if same else "use servetune deploy update, or another --endpoint-name",
+        )
+    ]
+
+
+async def _quota(deployment: Deployment, aws: Aws) -> list[Finding]:
+    hosting = deployment.hosting
+    if hosting.reservation_arn:
+        return []
+    allowed = await quotas(aws, hosting.instance_types)
+    held = await in_use(aws, but=deployment.endpoint)
+    findings = []
+    for name in hosting.instance_types:
+        if name not in allowed:
+            findings.append(
+                Finding(level="note", topic="quota", said=f"AWS lists no quota for {name}")
+            )
+            continue
+        free = allowed[name] - held[name]
+        told = f"{name}: {allowed[name]} allowed, {held[name]} in use"
+        if free < hosting.instance_count:
+            level: Literal["ok", "note", "stop"] = "stop"
+            told += f", {hosting.instance_count} wanted"
+        elif free < hosting.most_instances:
+            level = "note"
+            told += f", scaling may want {hosting.most_instances}"
+        else:
+            level = "ok"
+        hint = "" if level == "ok" else f"raise '{name} for endpoint usage' in Service Quotas"
+        findings.append(Finding(level=level, topic="quota", said=told, hint=hint))
+    return findings
+
+
+async def _reservation(
+    deployment: Deployment, aws: Aws, now: dt.datetime, hours: float
+) -> list[Finding]:
+    arn = deployment.hosting.reservation_arn
+    if arn is None or ":training-plan/" not in arn:
+        return []
+    plan = await aws.ask_or_none("sagemaker", "DescribeTrainingPlan", TrainingPlanName=arn)
+    if plan is None:
+        return [Finding(level="stop", topic="reservation", said=f"there is no {arn}")]
+    wrong = _unfit(deployment, plan, now, hours)
+    if wrong:
+        return [Finding(level="stop", topic="reservation", said=text) for text in wrong]
+    return [
+        Finding(
+            level="ok",
+            topic="reservation",
+            said=f"{plan['TrainingPlanName']}: {plan.get('AvailableInstanceCount', 0)} of "
+            f"{deployment.hosting.instance_types[0]} free until {plan.get('EndTime', 'its end')}",
+        )
+    ]
+
+
+def _unfit(
+    deployment: Deployment, plan: dict[str, Any], now: dt.datetime, hours: float
+) -> list[str]:
+    """What keeps a training plan from carrying the endpoint."""
+    name, wrong = plan["TrainingPlanName"], []
+    if plan["Status"] != "Active":
+        begins = f", begins {plan['StartTime']}" if plan.get("StartTime") else ""
+        wrong.append(f"{name} is {plan['Status']}{begins}")
+    if "endpoint" not in plan.get("TargetResources", []):
+        wrong.append(f"{name} is for {', '.join(plan.get('TargetResources', []))}, not endpoints")
+    types = {each["InstanceType"] for each in plan.get("ReservedCapacitySummaries", [])}
+    wanted = deployment.hosting.instance_types[0]
+    if wanted not in types:
+        wrong.append(f"{name} holds {', '.join(sorted(types)) or 'nothing'}, not {wanted}")
+    free = plan.get("AvailableInstanceCount", 0)
+    if free < deployment.hosting.instance_count:
+        wrong.append(
+            f"{name} has {free} instances free, {deployment.hosting.instance_count} wanted"
+        )
+    end = plan.get("EndTime")
+    if end is not None and end < now + dt.timedelta(hours=hours):
+        wrong.append(f"{name} ends {end}, before the {hours:g} h are over")
+    return wrong
+
+
+async def _artifacts(deployment: Deployment, aws: Aws) -> list[Finding]:
+    """Whether the model's and the adapters' files are in S3."""
+    findings = []
+    container = deployment.only("model").request["PrimaryContainer"]
+    uri = container.get("ModelDataSource", {}).get("S3DataSource", {}).get("S3Uri")
+    for kind, place in [
+        ("model", f"{uri}config.json" if uri else None),
+        *((adapter.name, adapter.artifact_url) for adapter in deployment.hosting.adapters),
+    ]:
+        if place is None:
+            continue
+        bucket, _, key = place.removeprefix("s3://").partition("/")
+        try:
+            await aws.ask("s3", "HeadObject", Bucket=bucket, Key=key)
+        except Refused as error:
+            if not is_missing(error):
+                raise
+            findings.append(
+                Finding(
+                    level="stop",
+                    topic="model",
+                    said=f"{kind}: {place} is not there",
+                    hint="upload it with servetune stage",
+                )
+            )
+        else:
+            findings.append(Finding(level="ok", topic="model", said=f"{place} is there"))
+    return findings
+
+
+async def _secret(aws: Aws, arn: str | None) -> list[Finding]:
+    if arn is None:
+        return []
+    said = await aws.ask_or_none("secretsmanager", "DescribeSecret", SecretId=arn)
+    if said is None:
+        return [Finding(level="stop", topic="token", said=f"there is no secret {arn}")]
+    return [Finding(level="ok", topic="token", said=f"secret {said.get('Name', arn)} is there")]
+
+
+async def _prices(
+    deployment: Deployment, aws: Aws, now: dt.datetime, prices: dict[str, Price]
+) -> list[Finding]:
+    today = now.date().isoformat()
+    for name in deployment.hosting.instance_types:
+        price = await price_today(aws, name, today=today)
+        if price is not None:
+            prices[name] = price
+    return []
+
+
+def require_go(report: Report) -> None:
+    """Raise for the first thing that would fail.
+
+    Raises:
+        InputError: With its line and hint.
+    """
+    if report.stops:
+        first, *others = report.stops
+        more = f" (and {len(others)} more: see --plan)" if others else ""
+        raise InputError(f"{first.topic}: {first.said}{more}", hint=first.hint)

@@ -1,0 +1,223 @@
+"""Hosting: how an endpoint is made of instances, copies, adapters and their scaling.
+
+The Plan says how one copy serves; Hosting says how many there are, on which machines, and
+who gets the next request. It is checked when it is made, so that nothing wrong gets far.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from servetune.errors import InputError, UnknownName
+
+__all__ = ["Adapter", "Hosting", "Routing", "Scaling", "parse_routing"]
+
+#: What the user writes -> RoutingStrategy (botocore 1.44.5).
+STRATEGIES = {
+    "least-outstanding": "LEAST_OUTSTANDING_REQUESTS",
+    "random": "RANDOM",
+    "prefix-aware": "PREFIX_AWARE",
+    "kv-aware": "KV_AWARE",
+}
+
+_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+_ARTIFACT = re.compile(r"s3://[a-z0-9][a-z0-9.-]+/\S+\.tar\.gz")
+_RESERVATION = re.compile(r"arn:aws[a-z\-]*:sagemaker:[a-z0-9\-]*:[0-9]{12}:[a-z0-9\-]{1,14}/.*")
+MOST_POOLS = 5
+
+
+class Routing(msgspec.Struct, frozen=True, kw_only=True):
+    """Who gets the next request.
+
+    Attributes:
+        strategy: A key of `STRATEGIES`.
+        prefix_characters: Of a prompt's beginning that decide, for `prefix-aware`.
+        concurrency_limit: Requests in flight above which an instance is passed over although
+            it knows the prefix.
+    """
+
+    strategy: str = "least-outstanding"
+    prefix_characters: int | None = None
+    concurrency_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise UnknownName("routing", self.strategy, STRATEGIES)
+        for said, low, high in (
+            (self.prefix_characters, 1024, 65536),
+            (self.concurrency_limit, 1, 1024),
+        ):
+            if said is not None and self.strategy != "prefix-aware":
+                raise InputError(
+                    f"routing '{self.strategy}' takes no numbers",
+                    hint="they are for prefix-aware:LENGTH:CONCURRENCY",
+                )
+            if said is not None and not low <= said <= high:
+                raise InputError(
+                    f"prefix-aware routing takes {low} to {high}, got {said}",
+                    hint="write it like prefix-aware:4096:64",
+                )
+
+    def request(self) -> dict[str, object]:
+        config: dict[str, object] = {"RoutingStrategy": STRATEGIES[self.strategy]}
+        detail = {
+            name: value
+            for name, value in (
+                ("PrefixLength", self.prefix_characters),
+                ("ConcurrencyThreshold", self.concurrency_limit),
+            )
+            if value is not None
+        }
+        return config | ({"PrefixAwareRoutingConfig": detail} if detail else {})
+
+
+def parse_routing(text: str) -> Routing:
+    """`least-outstanding`, `random`, `kv-aware` or `prefix-aware[:LENGTH[:CONCURRENCY]]`.
+
+    Example:
+        >>> parse_routing("prefix-aware:4096:64").concurrency_limit
+        64
+
+    Raises:
+        UnknownName: No such strategy.
+        InputError: Its numbers are none, or out of bounds.
+    """
+    strategy, *numbers = text.split(":")
+    if len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
+        raise InputError(
+            f"'{text}' is no routing", hint="write it like prefix-aware:4096:64, without spaces"
+        )
+    length, limit = ([int(number) for number in numbers] + [None, None])[:2]
+    return Routing(strategy=strategy, prefix_characters=length, concurrency_limit=limit)
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """Between how many copies (or instances) the endpoint moves, and what moves it.
+
+    Attributes:
+        minimum: Of copies where there are components, of instances where there are none;
+            zero only for components.
+        maximum: Likewise.
+        requests_per_copy: Requests in flight per copy at which another copy is added.
+        scale_in_cooldown_s: Between two removals; loading a model again is dear.
+        scale_out_cooldown_s: Between two additions.
+    """
+
+    minimum: int
+    maximum: int
+    requests_per_copy: float
+    scale_in_cooldown_s: int = 600
+    scale_out_cooldown_s: int = 180
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.minimum <= self.maximum or self.maximum < 1:
+            raise InputError(
+                f"scaling from {self.minimum} to {self.maximum} is no range",
+                hint="write it like --scale 1:4, or --scale 0:4 --copies 1 for components",
+            )
+        if self.requests_per_copy <= 0:
+            raise InputError("scaling needs requests per copy above zero")
+
+
+class Adapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter, served by the base component under its own name."""
+
+    name: str
+    artifact_url: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InputError(
+                f"'{self.name}' is not a name that SageMaker takes",
+                hint="letters, digits and dashes: --adapter support=s3://bucket/support.tar.gz",
+            )
+        if not _ARTIFACT.fullmatch(self.artifact_url):
+            raise InputError(
+                f"adapter '{self.name}' is not an archive in S3: '{self.artifact_url}'",
+                hint="pack its files into one .tar.gz and give s3://bucket/key.tar.gz",
+            )
+
+
+class Hosting(msgspec.Struct, frozen=True, kw_only=True):
+    """How one endpoint is made up.
+
+    Attributes:
+        instance_types: The wanted one first, then those to take when it cannot be had.
+        instance_count: To begin with.
+        copies: Inference components' copies in all; `None` for one model per instance
+            without components.
+        devices_per_copy: Accelerators that one copy takes.
+        copies_per_instance: As many as fit.
+        memory_mib_per_copy: Host memory that one copy reserves, by instance type.
+        adapters: LoRA adapters on the component.
+        scaling: `None` to stay as it is.
+        routing: Among instances, or among copies.
+        reservation_arn: Of a Flexible Training Plan for endpoints, or another ML reservation.
+        provision_timeout_s: How long to wait for capacity, 300 to 3,600.
+    """
+
+    instance_types: tuple[str, ...]
+    instance_count: int = 1
+    copies: int | None = None
+    devices_per_copy: int = 1
+    copies_per_instance: int = 1
+    memory_mib_per_copy: dict[str, int] = {}
+    adapters: tuple[Adapter, ...] = ()
+    scaling: Scaling | None = None
+    routing: Routing = Routing()
+    reservation_arn: str | None = None
+    provision_timeout_s: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_instances()
+        if self.copies is None:
+            if self.adapters:
+                raise InputError(
+                    "adapters need an inference component to stand on",
+                    hint="give --copies 1 or more",
+                )
+            if self.scaling and self.scaling.minimum == 0:
+                raise InputError(
+                    "only inference components scale to zero", hint="give --copies 1 or more"
+                )
+        elif self.copies < 1:
+            raise InputError(f"--copies must be 1 or more, got {self.copies}")
+        names = [adapter.name for adapter in self.adapters]
+        if len(set(names)) < len(names):
+            raise InputError("two adapters have the same name")
+        if self.provision_timeout_s is not None and not 300 <= self.provision_timeout_s <= 3600:
+            raise InputError(
+                f"waiting for capacity is bounded by 300 to 3600 s, got {self.provision_timeout_s}"
+            )
+        if self.reservation_arn and not _RESERVATION.fullmatch(self.reservation_arn):
+            raise InputError(
+                f"'{self.reservation_arn}' is not the ARN of a training plan",
+                hint="it looks like arn:aws:sagemaker:us-east-1:123456789012:training-plan/name",
+            )
+
+    def _check_instances(self) -> None:
+        if not 1 <= len(self.instance_types) <= MOST_POOLS:
+            raise InputError(
+                f"an endpoint takes 1 to {MOST_POOLS} instance types, "
+                f"got {len(self.instance_types)}"
+            )
+        if len(set(self.instance_types)) < len(self.instance_types):
+            raise InputError("the same instance type stands twice among the fallbacks")
+        if self.instance_count < 1:
+            raise InputError(f"an endpoint needs an instance, got {self.instance_count}")
+        if self.reservation_arn and len(self.instance_types) > 1:
+            raise InputError(
+                "a reservation holds one instance type, so there is nothing to fall back to",
+                hint="leave --fallback out, or deploy without the reservation",
+            )
+
+    @property
+    def most_instances(self) -> int:
+        """Instances that scaling may reach, for quota and cost."""
+        if self.scaling is None:
+            return self.instance_count
+        if self.copies is None:
+            return max(self.instance_count, self.scaling.maximum)
+        return max(self.instance_count, -(-self.scaling.maximum // self.copies_per_instance))

@@ -1,0 +1,54 @@
+"""Quota: how many instances of a type an account may run, and how many it runs already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from servetune.deploy.aws.door import Aws
+from servetune.deploy.aws.looking import describe
+
+__all__ = ["in_use", "quotas"]
+
+#: Endpoint states that hold instances, or will.
+_HOLDING = ("Creating", "InService", "Updating", "SystemUpdating", "RollingBack")
+
+
+async def quotas(aws: Aws, instance_types: Iterable[str]) -> dict[str, int]:
+    """Instances that may run for endpoints; a type is left out where AWS lists none."""
+    wanted = {f"{name} for endpoint usage": name for name in instance_types}
+    found: dict[str, int] = {}
+    async for item in aws.pages(
+        "service-quotas", "ListServiceQuotas", "Quotas", ServiceCode="sagemaker", MaxResults=100
+    ):
+        name = wanted.get(str(item.get("QuotaName")))
+        if name is not None:
+            found[name] = int(item["Value"])
+    return found
+
+
+async def in_use(aws: Aws, *, but: str = "") -> Counter[str]:
+    """Instances by type that endpoints hold now, leaving one endpoint out.
+
+    The list of endpoints tells neither types nor counts, so each is asked about.
+    """
+    held: Counter[str] = Counter()
+    async for item in aws.pages("sagemaker", "ListEndpoints", "Endpoints"):
+        name = str(item["EndpointName"])
+        if item["EndpointStatus"] not in _HOLDING or name == but:
+            continue
+        endpoint = await describe(aws, "endpoint", name)
+        config = endpoint and await describe(
+            aws, "endpoint-config", str(endpoint.get("EndpointConfigName"))
+        )
+        counts = {
+            variant["VariantName"]: variant.get("DesiredInstanceCount")
+            for variant in (endpoint or {}).get("ProductionVariants", [])
+        }
+        for variant in (config or {}).get("ProductionVariants", []):
+            count = counts.get(variant["VariantName"]) or variant.get("InitialInstanceCount", 1)
+            pools = variant.get("InstancePools") or [variant]
+            # A pool holds quota of every type in its list.
+            for pool in pools:
+                held[str(pool.get("InstanceType"))] += int(count)
+    return held

@@ -1,0 +1,129 @@
+"""What was begun, on disk: a file beside the bundle, whole after every change.
+
+A thing is noted before it is asked for and again when it is there, so that a run which
+died in between is known to have asked. Requests are not kept, so no token is.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from servetune.errors import DeployError
+
+__all__ = ["STATE_FILE", "Entry", "State", "StateFile"]
+
+STATE_FILE = "state.json"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing.
+
+    Attributes:
+        kind: Of the step that makes it.
+        name: As AWS knows it.
+        status: `asked` before the request, `there` after its answer.
+        arn: Where the answer told.
+    """
+
+    kind: str
+    name: str
+    status: Literal["asked", "there"]
+    arn: str = ""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it.
+
+    Attributes:
+        endpoint: Whose.
+        region: Where.
+        began: ISO time of the first request.
+        entries: In the order in which they were asked for.
+    """
+
+    endpoint: str = ""
+    region: str = ""
+    began: str = ""
+    entries: tuple[Entry, ...] = ()
+
+
+class StateFile:
+    """The state in a folder; without a folder it lives in memory alone."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.path = folder / STATE_FILE if folder else None
+        self.state = self._read()
+
+    def begin(self, endpoint: str, region: str, now: str) -> None:
+        """Open the state of an endpoint; that of another one in the same folder is refused."""
+        held = self.state
+        if held.entries and (held.endpoint, held.region) != (endpoint, region):
+            raise DeployError(
+                f"this folder holds the state of '{held.endpoint}' in {held.region}",
+                hint="delete that first, or choose another folder with --out",
+            )
+        if not held.entries:
+            self._write(State(endpoint=endpoint, region=region, began=now))
+
+    def asked(self, kind: str, name: str) -> None:
+        self._put(Entry(kind=kind, name=name, status="asked"))
+
+    def there(self, kind: str, name: str, arn: str = "") -> None:
+        self._put(Entry(kind=kind, name=name, status="there", arn=arn))
+
+    def gone(self, kind: str, name: str) -> None:
+        kept = tuple(
+            entry for entry in self.state.entries if (entry.kind, entry.name) != (kind, name)
+        )
+        if kept != self.state.entries:
+            self._write(msgspec.structs.replace(self.state, entries=kept))
+
+    def close(self) -> None:
+        """Nothing is left: the file goes."""
+        self.state = State()
+        if self.path:
+            self.path.unlink(missing_ok=True)
+
+    def _put(self, entry: Entry) -> None:
+        entries = list(self.state.entries)
+        places = [
+            index
+            for index, held in enumerate(entries)
+            if (held.kind, held.name) == (entry.kind, entry.name)
+        ]
+        if places:
+            entries[places[0]] = entry
+        else:
+            entries.append(entry)
+        self._write(msgspec.structs.replace(self.state, entries=tuple(entries)))
+
+    def _read(self) -> State:
+        if self.path is None or not self.path.exists():
+            return State()
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=State)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise DeployError(
+                f"{self.path} cannot be read: {error}",
+                hint="remove it; what exists is found by name all the same",
+            ) from None
+
+    def _write(self, state: State) -> None:
+        self.state = state
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            text = msgspec.json.format(msgspec.json.encode(state), indent=2)
+            with tempfile.NamedTemporaryFile(dir=self.path.parent, delete=False) as file:
+                file.write(text + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            Path(file.name).replace(self.path)
+        except OSError as error:
+            raise DeployError(f"cannot write {self.path}: {error.strerror}") from None

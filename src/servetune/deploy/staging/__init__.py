@@ -1,0 +1,19 @@
+"""Staging: a model's files in S3, where an endpoint reads them faster than from the hub."""
+
+from servetune.deploy.staging.crc import combined_crc32, crc32_base64
+from servetune.deploy.staging.files import ModelFile, Place, model_files, place
+from servetune.deploy.staging.job import download_job
+from servetune.deploy.staging.upload import MANIFEST, Staged, stage
+
+__all__ = [
+    "MANIFEST",
+    "ModelFile",
+    "Place",
+    "Staged",
+    "combined_crc32",
+    "crc32_base64",
+    "download_job",
+    "model_files",
+    "place",
+    "stage",
+]

@@ -1,0 +1,263 @@
+"""Upload: every file there once, whole, and checked; from wherever an earlier run stopped.
+
+S3 itself remembers what an earlier run sent (finished objects, and parts of unfinished
+ones), with their CRC-32, so nothing is kept on this disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from servetune.deploy.aws.door import Aws, Refused, is_missing
+from servetune.deploy.staging.crc import combined_crc32, crc32_base64
+from servetune.deploy.staging.files import ModelFile, Place, part_bytes
+from servetune.errors import DeployError, InputError, ServetuneError
+from servetune.units import MIB, format_bytes
+
+__all__ = ["MANIFEST", "Staged", "stage"]
+
+#: Written last; a prefix that holds it is whole.
+MANIFEST = "servetune-stage.json"
+
+_READ_BYTES = 8 * MIB
+
+Tell = Callable[[str], None]
+Part = tuple[int, int, int]  # number, offset, length
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done.
+
+    Attributes:
+        uri: Of the prefix.
+        sent_bytes: That went over the wire now.
+        same_files: That were there already.
+        total_bytes: Of all files.
+    """
+
+    uri: str
+    sent_bytes: int
+    same_files: int
+    total_bytes: int
+
+
+async def stage(
+    files: tuple[ModelFile, ...],
+    where: Place,
+    aws: Aws,
+    *,
+    model: str,
+    revision: str | None,
+    tell: Tell,
+    jobs: int = 4,
+    least_part_bytes: int | None = None,
+) -> Staged:
+    """Upload what is not there, and a manifest that keeps the model's original id.
+
+    Args:
+        files: Of `model_files`.
+        where: The prefix.
+        aws: The door; one with threads sends several parts at once.
+        model: Original id, by which tokenizers are found.
+        revision: Of the hub, where it is known.
+        tell: Progress.
+        jobs: Parts in flight, each in memory once.
+        least_part_bytes: Of a part; S3 takes 5 MiB and more.
+
+    Raises:
+        InputError: There is no such bucket.
+        DeployError: A file changed while it was sent.
+        Refused: S3 said no.
+    """
+    await _require_bucket(where, aws)
+    gate = asyncio.Semaphore(jobs)
+    sent, same, rows = 0, 0, []
+    for number, each in enumerate(files, start=1):
+        before = _fingerprint(each)
+        crc, sent_now = await _one(each, where, aws, gate, least_part_bytes)
+        if _fingerprint(each) != before:
+            raise DeployError(
+                f"{each.path} changed while it was sent", hint="run the same command again"
+            )
+        sent += sent_now or 0
+        same += sent_now is None
+        rows.append({"path": each.path, "size_bytes": each.size_bytes, "crc32": crc})
+        tell(
+            f"[{number}/{len(files)}] {each.path} {format_bytes(each.size_bytes)}: "
+            f"{'there already' if sent_now is None else f'{format_bytes(sent_now)} sent'}"
+        )
+    await _manifest({"model": model, "revision": revision, "files": rows}, where, aws)
+    return Staged(
+        uri=where.uri,
+        sent_bytes=sent,
+        same_files=same,
+        total_bytes=sum(each.size_bytes for each in files),
+    )
+
+
+async def _require_bucket(where: Place, aws: Aws) -> None:
+    try:
+        await aws.ask("s3", "HeadBucket", Bucket=where.bucket)
+    except Refused as error:
+        if is_missing(error):
+            raise InputError(
+                f"there is no bucket '{where.bucket}'",
+                hint=f"make it: aws s3 mb s3://{where.bucket} --region {aws.region}",
+            ) from None
+        raise
+
+
+async def _one(
+    each: ModelFile,
+    where: Place,
+    aws: Aws,
+    gate: asyncio.Semaphore,
+    least_part_bytes: int | None,
+) -> tuple[str, int | None]:
+    """A file's CRC as S3 spells it, and the bytes sent; `None` where it was there."""
+    at = {"Bucket": where.bucket, "Key": where.key(each.path)}
+    size = part_bytes(each.size_bytes, *([least_part_bytes] if least_part_bytes else []))
+    held = await aws.ask_or_none("s3", "HeadObject", ChecksumMode="ENABLED", **at)
+    if held is not None and held["ContentLength"] == each.size_bytes:
+        crc = crc32_base64(_crc_of(each))
+        if held.get("ChecksumCRC32") == crc:
+            return crc, None
+    if each.size_bytes <= size:
+        body = each.file.read_bytes()
+        crc = crc32_base64(zlib.crc32(body))
+        await aws.ask("s3", "PutObject", Body=body, ChecksumCRC32=crc, **at)
+        return crc, len(body)
+    return await _in_parts(each, at, size, aws, gate)
+
+
+async def _in_parts(
+    each: ModelFile, at: dict[str, str], size: int, aws: Aws, gate: asyncio.Semaphore
+) -> tuple[str, int]:
+    parts = [
+        (number, offset, min(size, each.size_bytes - offset))
+        for number, offset in enumerate(range(0, each.size_bytes, size), start=1)
+    ]
+    upload_id, held = await _upload_of(at, aws, parts)
+    known: dict[int, dict[str, Any]] = {}
+    crcs: dict[int, int] = {}
+    sent = 0
+
+    async def send(part: Part) -> None:
+        nonlocal sent
+        number, offset, length = part
+        async with gate:
+            body = _read(each, offset, length)
+            crcs[number] = zlib.crc32(body)
+            spelt = crc32_base64(crcs[number])
+            there = held.get(number)
+            if there and there["Size"] == length and there.get("ChecksumCRC32") == spelt:
+                known[number] = {"ETag": there["ETag"], "ChecksumCRC32": spelt}
+                return
+            said = await aws.ask(
+                "s3",
+                "UploadPart",
+                UploadId=upload_id,
+                PartNumber=number,
+                Body=body,
+                ChecksumCRC32=spelt,
+                **at,
+            )
+            known[number] = {"ETag": said["ETag"], "ChecksumCRC32": spelt}
+            sent += length
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for part in parts:
+                group.create_task(send(part))
+    except* ServetuneError as failed:
+        raise _first(failed) from None
+    whole = crc32_base64(combined_crc32((crcs[n], length) for n, _, length in parts))
+    await aws.ask(
+        "s3",
+        "CompleteMultipartUpload",
+        UploadId=upload_id,
+        ChecksumCRC32=whole,
+        ChecksumType="FULL_OBJECT",
+        MultipartUpload={"Parts": [{"PartNumber": n, **known[n]} for n, _, _ in parts]},
+        **at,
+    )
+    return whole, sent
+
+
+async def _upload_of(
+    at: dict[str, str], aws: Aws, parts: list[Part]
+) -> tuple[str, dict[int, dict[str, Any]]]:
+    """The upload that an earlier run left and the parts it has, else a new one.
+
+    An upload that was cut otherwise cannot be gone on with; it is aborted, as its parts
+    cost money while nobody sees them.
+    """
+    bucket, key = at["Bucket"], at["Key"]
+    answer = await aws.ask("s3", "ListMultipartUploads", Bucket=bucket, Prefix=key)
+    lengths = {number: length for number, _, length in parts}
+    for open_one in answer.get("Uploads", []):
+        if open_one["Key"] != key:
+            continue
+        upload_id = str(open_one["UploadId"])
+        held = await _parts_of(at, upload_id, aws)
+        if all(lengths.get(number) == part["Size"] for number, part in held.items()):
+            return upload_id, held
+        await aws.ask("s3", "AbortMultipartUpload", UploadId=upload_id, **at)
+    made = await aws.ask(
+        "s3", "CreateMultipartUpload", ChecksumAlgorithm="CRC32", ChecksumType="FULL_OBJECT", **at
+    )
+    return str(made["UploadId"]), {}
+
+
+async def _parts_of(at: dict[str, str], upload_id: str, aws: Aws) -> dict[int, dict[str, Any]]:
+    held: dict[int, dict[str, Any]] = {}
+    more: dict[str, Any] = {}
+    while True:
+        answer = await aws.ask("s3", "ListParts", UploadId=upload_id, **at, **more)
+        held |= {int(part["PartNumber"]): part for part in answer.get("Parts", [])}
+        if not answer.get("IsTruncated"):
+            return held
+        more = {"PartNumberMarker": answer["NextPartNumberMarker"]}
+
+
+async def _manifest(content: dict[str, Any], where: Place, aws: Aws) -> None:
+    body = (json.dumps(content, indent=2) + "\n").encode()
+    await aws.ask(
+        "s3",
+        "PutObject",
+        Bucket=where.bucket,
+        Key=where.key(MANIFEST),
+        Body=body,
+        ChecksumCRC32=crc32_base64(zlib.crc32(body)),
+    )
+
+
+def _first(failed: BaseExceptionGroup[ServetuneError]) -> ServetuneError:
+    """One of several parts' failures; they fail alike."""
+    first = failed.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _read(each: ModelFile, offset: int, length: int) -> bytes:
+    with each.file.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+def _crc_of(each: ModelFile) -> int:
+    crc = 0
+    with each.file.open("rb") as file:
+        while piece := file.read(_READ_BYTES):
+            crc = zlib.crc32(piece, crc)
+    return crc
+
+
+def _fingerprint(each: ModelFile) -> tuple[int, int]:
+    about = each.file.stat()
+    return about.st_size, about.st_mtime_ns

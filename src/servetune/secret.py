@@ -1,0 +1,90 @@
+"""What must never leave the user's environment: tokens and keys, found and refused.
+
+A container's environment is shown to everyone who may describe the model; a bundle, a
+journal and an error message are copied, committed and mailed. So a setting that looks like
+a credential is refused, and text that came from elsewhere (a command line, a log, an answer)
+is redacted before it is kept or shown.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+__all__ = ["REDACTED", "is_secret_name", "looks_secret", "redacted", "redacted_text"]
+
+REDACTED = "[redacted]"
+
+#: Credentials by their own spelling: Hugging Face, AWS key ids, GitHub, GitLab, OpenAI style,
+#: NVIDIA NGC, Slack, and signed web tokens.
+_TOKENS = re.compile(
+    r"hf_[A-Za-z0-9]{20,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}"
+    r"|gh[pousr]_[A-Za-z0-9]{30,}"
+    r"|github_pat_[A-Za-z0-9_]{30,}"
+    r"|glpat-[A-Za-z0-9_-]{20,}"
+    r"|\bsk-[A-Za-z0-9_-]{20,}"
+    r"|\bnvapi-[A-Za-z0-9_-]{20,}"
+    r"|xox[abprs]-[A-Za-z0-9-]{10,}"
+    r"|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
+)
+
+#: Credentials that have no spelling of their own, by the words before them. The words stay:
+#: `--api-key X`, `HF_TOKEN=X`, `Authorization: Bearer X`, `X-Amz-Signature=X`.
+_SAID = re.compile(
+    r"(?i)("
+    r"authorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)\s+"
+    r"|\bbearer\s+(?=[A-Za-z0-9._~+/-]{16})"
+    r"|x-amz-(?:signature|security-token|credential)=(?=[^\s&\[])"
+    r"|(?<![a-z0-9])(?:aws_)?(?:hf_token|hub_token|api[-_]key|secret[-_](?:access[-_])?key|"
+    r"session[-_]token|access[-_]token|password)['\"]?\s*[=:]\s*['\"]?(?=[^\s'\"\[{,&])"
+    r"|--?(?:hf[-_]token|api[-_]key|password)\s+(?=[^\s\[-])"
+    r")([^\s'\",&\\\]}]+)"
+)
+
+_NAMES = re.compile(
+    r"(^|_)(hf_token|hub_token|api_key|secret|secret_key|secret_access_key|password|access_token"
+    r"|session_token|authorization)$"
+)
+
+#: Values of a secret's name that say nothing.
+_EMPTY = frozenset({"null", "none", "true", "false", "''", '""'})
+
+
+def looks_secret(text: str) -> bool:
+    """Whether a credential's own spelling occurs in the text."""
+    return _TOKENS.search(text) is not None
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a setting of this name holds a credential: `hf_token`, `--api-key`."""
+    return _NAMES.search(name.lower().replace("-", "_").strip("_")) is not None
+
+
+def redacted_text(text: str) -> str:
+    """The text without what looks like a credential, by its spelling or by what stands before.
+
+    Example:
+        >>> redacted_text("vllm serve m --api-key tiger")
+        'vllm serve m --api-key [redacted]'
+    """
+    plain = _TOKENS.sub(REDACTED, text)
+    return _SAID.sub(
+        lambda found: found[0] if found[2].lower() in _EMPTY else found[1] + REDACTED, plain
+    )
+
+
+def redacted(value: Any) -> Any:
+    """The same JSON value with every credential's text replaced by `REDACTED`."""
+    if isinstance(value, str):
+        return redacted_text(value)
+    if isinstance(value, dict):
+        return {
+            redacted(key): REDACTED
+            if isinstance(key, str) and is_secret_name(key) and item
+            else redacted(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [redacted(item) for item in value]
+    return value

@@ -1,0 +1,92 @@
+"""What the tests of live SageMaker share: a bundle, its deployment, the door to a double."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from doubles import FakeAws
+
+from servetune.clock import VirtualClock
+from servetune.deploy import Bundle, Evidence, render_sagemaker
+from servetune.deploy.aws import Aws, Deployment, Hosting, StateFile, deployment_of
+from servetune.deploy.aws.deployment import with_role
+from servetune.hardware import instance
+from servetune.plan import Plan
+
+ROLE = "arn:aws:iam::123456789012:role/SageMakerExecution"
+NAME = "qwen"
+G6 = "ml.g6.12xlarge"
+
+
+def bundle(**more: Any) -> Bundle:
+    """Qwen3-4B on one ml.g6.12xlarge, or with what is given in its place."""
+    plan = Plan(
+        model="Qwen/Qwen3-4B", tensor_parallel=4, max_num_seqs=128, max_model_len=4096,
+        max_num_batched_tokens=8192, gpu_memory_fraction=0.9, prefix_caching=True,
+        chunked_prefill=True,
+    )  # fmt: skip
+    given: dict[str, Any] = {
+        "instance": instance(G6, service="sagemaker"),
+        "region": "us-east-1",
+        "endpoint_name": NAME,
+        "evidence": Evidence(simulated=True, concurrency=128),
+        "model_bytes": 8e9,
+    }
+    changed = more.pop("plan", plan)
+    return render_sagemaker(changed, **(given | more))
+
+
+def deployment(hosting: Hosting | None = None, **more: Any) -> Deployment:
+    made = deployment_of(bundle(**more), hosting or Hosting(instance_types=(G6,)))
+    return with_role(made, ROLE)
+
+
+def components(**more: Any) -> Hosting:
+    """Two copies of two devices each on one instance."""
+    given: dict[str, Any] = {
+        "instance_types": (G6,),
+        "copies": 2,
+        "devices_per_copy": 2,
+        "copies_per_instance": 2,
+        "memory_mib_per_copy": {G6: 65536, "ml.g5.12xlarge": 65536},
+    }
+    return Hosting(**(given | more))
+
+
+class World:
+    """A double of AWS and a door to it, on one virtual clock.
+
+    Attributes:
+        said: Progress, in the order in which it was told.
+    """
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(start_s=1.7e9)
+        self.double = FakeAws(self.clock.now_s)
+        self.said: list[str] = []
+
+    def aws(self, *, hidden: tuple[str, ...] = (), **crash: Any) -> Aws:
+        return Aws(
+            "us-east-1", clock=self.clock, clients=self.double.clients(**crash), hidden=hidden
+        )
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(work)
+
+    @property
+    def told(self) -> str:
+        return "\n".join(self.said)
+
+    def left(self) -> list[tuple[str, str]]:
+        """Everything that stands, in whichever service."""
+        beside = self.double.beside
+        return [
+            *self.double.control.rows,
+            *(("target", name) for name in beside.targets),
+            *(("policy", name) for name in beside.policies),
+            *(("alarm", name) for name in beside.alarms),
+        ]
+
+
+def no_state() -> StateFile:
+    return StateFile(None)

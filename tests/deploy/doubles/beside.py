@@ -1,0 +1,138 @@
+"""Quotas, prices, autoscaling, alarms, logs and secrets: the services beside SageMaker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from doubles.control import ACCOUNT, ControlPlane, Refusal, snake
+
+Request = dict[str, Any]
+
+
+class Beside:
+    """Their state.
+
+    Attributes:
+        quota: Listed quotas; the control plane's where a type is left out.
+        prices: Instance type -> USD per hour.
+        targets, policies, alarms: Of autoscaling.
+        log_lines: Group -> lines.
+        secrets: ARN -> value.
+    """
+
+    def __init__(self, control: ControlPlane) -> None:
+        self.control = control
+        self.prices: dict[str, float] = {}
+        self.targets: dict[str, Request] = {}
+        self.policies: dict[str, Request] = {}
+        self.alarms: dict[str, Request] = {}
+        self.log_lines: dict[str, list[str]] = {}
+        self.secrets: dict[str, str] = {}
+        self.more_quotas = 150
+
+    def answer(self, operation: str, request: Request) -> Request:
+        answer: Request = getattr(self, snake(operation))(request) or {}
+        return answer
+
+    # service-quotas
+
+    def list_service_quotas(self, request: Request) -> Request:
+        names = [f"filler {number}" for number in range(self.more_quotas)]
+        values = {f"{name} for endpoint usage": n for name, n in self.control.quota.items()}
+        every = [{"QuotaName": name, "Value": 1.0} for name in names]
+        every += [{"QuotaName": name, "Value": float(value)} for name, value in values.items()]
+        start, size = int(request.get("NextToken") or 0), request.get("MaxResults", 100)
+        answer: Request = {"Quotas": every[start : start + size]}
+        if start + size < len(every):
+            answer["NextToken"] = str(start + size)
+        return answer
+
+    # pricing
+
+    def get_products(self, request: Request) -> Request:
+        wanted = {each["Field"]: each["Value"] for each in request["Filters"]}
+        usd = self.prices.get(wanted["instanceName"])
+        rows = [self._product(wanted["instanceName"], "AsyncInf", 999.0)]
+        if usd is not None:
+            rows.append(self._product(wanted["instanceName"], "Host", usd))
+        return {"PriceList": [json.dumps(row) for row in rows], "FormatVersion": "aws_v1"}
+
+    @staticmethod
+    def _product(name: str, usage: str, usd: float) -> Request:
+        price = {"pricePerUnit": {"USD": f"{usd:.10f}"}, "unit": "Hrs"}
+        return {
+            "product": {"attributes": {"instanceName": name, "usagetype": f"USE1-{usage}:{name}"}},
+            "terms": {"OnDemand": {"a.b": {"priceDimensions": {"a.b.c": price}}}},
+        }
+
+    # application-autoscaling
+
+    def register_scalable_target(self, request: Request) -> None:
+        kind, name = request["ResourceId"].split("/")[:2]
+        kinds = {"endpoint": "Endpoint", "inference-component": "InferenceComponent"}
+        self.control.row(kinds[kind], name)
+        self.targets[request["ResourceId"]] = request
+
+    def put_scaling_policy(self, request: Request) -> Request:
+        if request["ResourceId"] not in self.targets:
+            raise Refusal("ObjectNotFoundException", "No scalable target registered")
+        arn = f"arn:aws:autoscaling:us-east-1:{ACCOUNT}:scalingPolicy:x:{request['PolicyName']}"
+        self.policies[request["PolicyName"]] = request | {"PolicyARN": arn}
+        return {"PolicyARN": arn}
+
+    def describe_scaling_policies(self, request: Request) -> Request:
+        names = request.get("PolicyNames")
+        found = [
+            {**policy, "CreationTime": 0.0}
+            for policy in self.policies.values()
+            if policy["ResourceId"] == request.get("ResourceId", policy["ResourceId"])
+            and (names is None or policy["PolicyName"] in names)
+        ]
+        return {"ScalingPolicies": found}
+
+    def deregister_scalable_target(self, request: Request) -> None:
+        if self.targets.pop(request["ResourceId"], None) is None:
+            raise Refusal("ObjectNotFoundException", "No scalable target found")
+        for name in [
+            n for n, p in self.policies.items() if p["ResourceId"] == request["ResourceId"]
+        ]:
+            del self.policies[name]
+
+    # cloudwatch
+
+    def put_metric_alarm(self, request: Request) -> None:
+        self.alarms[request["AlarmName"]] = request
+
+    def delete_alarms(self, request: Request) -> None:
+        for name in request["AlarmNames"]:
+            self.alarms.pop(name, None)
+
+    # logs
+
+    def describe_log_streams(self, request: Request) -> Request:
+        if request["logGroupName"] not in self.log_lines:
+            raise Refusal("ResourceNotFoundException", "The specified log group does not exist.")
+        return {"logStreams": [{"logStreamName": "AllTraffic/i-0"}]}
+
+    def get_log_events(self, request: Request) -> Request:
+        lines = self.log_lines[request["logGroupName"]]
+        return {
+            "events": [{"timestamp": place, "message": line} for place, line in enumerate(lines)][
+                -request.get("limit", 10000) :
+            ]
+        }
+
+    # secretsmanager
+
+    def describe_secret(self, request: Request) -> Request:
+        self._secret(request)
+        return {"ARN": request["SecretId"], "Name": request["SecretId"].rsplit(":", 1)[-1]}
+
+    def get_secret_value(self, request: Request) -> Request:
+        return {"ARN": request["SecretId"], "SecretString": self._secret(request)}
+
+    def _secret(self, request: Request) -> str:
+        if request["SecretId"] not in self.secrets:
+            raise Refusal("ResourceNotFoundException", "Secrets Manager can't find the secret.")
+        return self.secrets[request["SecretId"]]

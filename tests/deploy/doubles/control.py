@@ -1,0 +1,533 @@
+"""SageMaker's control plane: what exists, and how it changes as time passes.
+
+Nothing moves by itself: every state is a function of a clock that is passed in, so a wait
+of half an hour takes no time in a test. Requests are held against botocore's model, enums,
+patterns and upper bounds included, and answers against their required members.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from botocore_check import problems, service
+
+ACCOUNT = "123456789012"
+ROLLED_BACK = "Endpoint update failed and was rolled back"
+
+Request = dict[str, Any]
+
+#: kind -> (member that names it, word in its ARN)
+KINDS = {
+    "Model": ("ModelName", "model"),
+    "EndpointConfig": ("EndpointConfigName", "endpoint-config"),
+    "Endpoint": ("EndpointName", "endpoint"),
+    "InferenceComponent": ("InferenceComponentName", "inference-component"),
+    "TrainingPlan": ("TrainingPlanName", "training-plan"),
+    "ProcessingJob": ("ProcessingJobName", "processing-job"),
+}
+
+
+class Refusal(Exception):
+    """An error answer of the service."""
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.code, self.message, self.status = code, message, status
+
+
+class ControlPlane:
+    """What exists.
+
+    Attributes:
+        now_s: The clock.
+        create_s: From asking to InService for an endpoint whose capacity is there.
+        copy_s: For one copy of a component; copies start one after another.
+        delete_s: From asking to gone.
+        update_s: Of a rolling update.
+        no_capacity: Instance types that cannot be had; found out after the provision
+            time-out, or half an hour where none was set.
+        unhealthy: Words in a model's environment or image that keep its container from
+            answering.
+        quota: Instances allowed by type; 20 where none is set.
+        rows: (kind, name) -> what is known.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self.now_s = now_s
+        self.create_s, self.copy_s = 300.0, 240.0
+        self.delete_s, self.update_s = 90.0, 600.0
+        self.job_s = 600.0
+        self.no_capacity: set[str] = set()
+        self.unhealthy: set[str] = set()
+        self.quota: dict[str, int] = {}
+        self.rows: dict[tuple[str, str], dict[str, Any]] = {}
+        self.tags: dict[str, dict[str, str]] = {}
+        self.made: Counter[tuple[str, str]] = Counter()
+        self.page_size = 100
+
+    def answer(self, operation: str, request: Request) -> Request:
+        wrong = problems(operation, request)
+        if wrong:
+            raise Refusal("ValidationException", f"1 validation error detected: {wrong[0]}")
+        self._settle()
+        method = getattr(self, snake(operation), None)
+        if method is None:
+            raise Refusal("UnknownOperationException", operation)
+        answer: Request = method(request) or {}
+        shape = service().operation_model(operation).output_shape
+        missing = [name for name in (shape.required_members if shape else ()) if name not in answer]
+        assert not missing, f"the double's {operation} lacks {missing}"
+        return answer
+
+    # what every kind shares
+
+    def arn(self, kind: str, name: str) -> str:
+        return f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:{KINDS[kind][1]}/{name}"
+
+    def row(self, kind: str, name: str) -> dict[str, Any]:
+        row = self.rows.get((kind, name.rsplit("/", 1)[-1]))
+        if row is None:
+            words = KINDS[kind][1].replace("-", " ")
+            raise Refusal(
+                "ValidationException", f'Could not find {words} "{self.arn(kind, name)}".'
+            )
+        return row
+
+    def put(self, kind: str, request: Request, **more: Any) -> Request:
+        name = request[KINDS[kind][0]]
+        if (kind, name) in self.rows:
+            words = KINDS[kind][1].replace("-", " ")
+            raise Refusal(
+                "ValidationException",
+                f'Cannot create already existing {words} "{self.arn(kind, name)}".',
+            )
+        tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags", [])}
+        self.tags[self.arn(kind, name)] = tags
+        held = {key: value for key, value in request.items() if key != "Tags"}
+        self.rows[kind, name] = {"request": held, "since": self.now_s(), **more}
+        self.made[kind, name] += 1
+        return {f"{kind}Arn": self.arn(kind, name)}
+
+    def drop(self, kind: str, name: str) -> None:
+        self.row(kind, name)
+        del self.rows[kind, name]
+        self.tags.pop(self.arn(kind, name), None)
+
+    def about(self, kind: str, name: str) -> Request:
+        row = self.row(kind, name)
+        return {
+            **row["request"],
+            f"{kind}Arn": self.arn(kind, name),
+            "CreationTime": row.get("created", row["since"]),
+            "LastModifiedTime": row["since"],
+        }
+
+    def page(self, key: str, items: list[Request], request: Request) -> Request:
+        start = int(request.get("NextToken") or 0)
+        size = min(self.page_size, request.get("MaxResults", self.page_size))
+        answer: Request = {key: items[start : start + size]}
+        if start + size < len(items):
+            answer["NextToken"] = str(start + size)
+        return answer
+
+    def named(self, kind: str, request: Request) -> list[str]:
+        part = request.get("NameContains", "")
+        return sorted(name for held, name in self.rows if held == kind and part in name)
+
+    def _settle(self) -> None:
+        """What was deleting for long enough is gone."""
+        for (kind, name), row in list(self.rows.items()):
+            deleting = row.get("deleting")
+            if deleting is not None and self.now_s() - deleting >= self.delete_s:
+                self.drop(kind, name)
+
+    # tags
+
+    def list_tags(self, request: Request) -> Request:
+        tags = self.tags.get(request["ResourceArn"])
+        if tags is None:
+            raise Refusal("ValidationException", f"Could not find {request['ResourceArn']}")
+        return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+    def add_tags(self, request: Request) -> Request:
+        held = self.tags.setdefault(request["ResourceArn"], {})
+        held.update({tag["Key"]: tag["Value"] for tag in request["Tags"]})
+        return {"Tags": request["Tags"]}
+
+    # models and configurations
+
+    def create_model(self, request: Request) -> Request:
+        return self.put("Model", request)
+
+    def describe_model(self, request: Request) -> Request:
+        return self.about("Model", request["ModelName"])
+
+    def list_models(self, request: Request) -> Request:
+        items = [self._summary("Model", name) for name in self.named("Model", request)]
+        return self.page("Models", items, request)
+
+    def delete_model(self, request: Request) -> None:
+        self.drop("Model", request["ModelName"])
+
+    def create_endpoint_config(self, request: Request) -> Request:
+        for variant in request["ProductionVariants"]:
+            if ("InstanceType" in variant) == ("InstancePools" in variant):
+                raise Refusal("ValidationException", "Exactly one of InstanceType, InstancePools")
+            if "ModelName" in variant:
+                self.row("Model", variant["ModelName"])
+            elif "ExecutionRoleArn" not in request:
+                raise Refusal(
+                    "ValidationException", "ExecutionRoleArn is needed for a variant without model"
+                )
+        return self.put("EndpointConfig", request)
+
+    def describe_endpoint_config(self, request: Request) -> Request:
+        return self.about("EndpointConfig", request["EndpointConfigName"])
+
+    def list_endpoint_configs(self, request: Request) -> Request:
+        names = self.named("EndpointConfig", request)
+        items = [self._summary("EndpointConfig", name) for name in names]
+        return self.page("EndpointConfigs", items, request)
+
+    def delete_endpoint_config(self, request: Request) -> None:
+        self.drop("EndpointConfig", request["EndpointConfigName"])
+
+    def _summary(self, kind: str, name: str) -> Request:
+        return {
+            KINDS[kind][0]: name,
+            f"{kind}Arn": self.arn(kind, name),
+            "CreationTime": self.rows[kind, name]["since"],
+        }
+
+    # endpoints
+
+    def create_endpoint(self, request: Request) -> Request:
+        for variant in self._variants(request["EndpointConfigName"]):
+            pools = variant.get("InstancePools") or [variant]
+            for pool in pools:
+                self._within_quota(pool["InstanceType"], variant.get("InitialInstanceCount", 1))
+        return self.put("Endpoint", request, created=self.now_s())
+
+    def describe_endpoint(self, request: Request) -> Request:
+        name = request["EndpointName"]
+        row = self.row("Endpoint", name)
+        status, reason, config = self._endpoint_state(row)
+        about = self.about("Endpoint", name)
+        about |= {"EndpointStatus": status, "EndpointConfigName": config}
+        if reason:
+            about["FailureReason"] = reason
+        if status in ("InService", "Updating", "RollingBack"):
+            about["ProductionVariants"] = [
+                {
+                    "VariantName": variant["VariantName"],
+                    "CurrentInstanceCount": variant.get("InitialInstanceCount", 1),
+                    "DesiredInstanceCount": variant.get("InitialInstanceCount", 1),
+                }
+                for variant in self._variants(config)
+            ]
+        return about
+
+    def list_endpoints(self, request: Request) -> Request:
+        items = []
+        for name in self.named("Endpoint", request):
+            about = self.describe_endpoint({"EndpointName": name})
+            items.append(
+                {
+                    key: about[key]
+                    for key in (
+                        "EndpointName",
+                        "EndpointArn",
+                        "EndpointStatus",
+                        "CreationTime",
+                        "LastModifiedTime",
+                    )
+                }
+            )
+        return self.page("Endpoints", items, request)
+
+    def update_endpoint(self, request: Request) -> Request:
+        name = request["EndpointName"]
+        row = self.row("Endpoint", name)
+        if self._endpoint_state(row)[0] != "InService":
+            raise Refusal("ValidationException", f"Cannot update in-progress endpoint {name}.")
+        self.row("EndpointConfig", request["EndpointConfigName"])
+        row["update"] = {"to": request["EndpointConfigName"], "at": self.now_s()}
+        return {"EndpointArn": self.arn("Endpoint", name)}
+
+    def delete_endpoint(self, request: Request) -> None:
+        name = request["EndpointName"]
+        row = self.row("Endpoint", name)
+        status = self._endpoint_state(row)[0]
+        if status in ("Creating", "Updating", "RollingBack", "Deleting"):
+            raise Refusal("ValidationException", f"Cannot update in-progress endpoint {name}.")
+        if self._components_of(name):
+            raise Refusal(
+                "ValidationException",
+                f"Endpoint {name} has inference components; delete them before the endpoint.",
+            )
+        row["deleting"] = self.now_s()
+
+    def _variants(self, config: str) -> list[Request]:
+        variants: list[Request] = self.row("EndpointConfig", config)["request"][
+            "ProductionVariants"
+        ]
+        return variants
+
+    def _endpoint_state(self, row: dict[str, Any]) -> tuple[str, str, str]:
+        """Status, reason of failure, and the configuration that is running."""
+        config = row["request"]["EndpointConfigName"]
+        if "deleting" in row:
+            return "Deleting", "", config
+        if "failed" in row:
+            return "Failed", row["failed"], config
+        status, reason, config = self._moving(row, config)
+        if status == "Failed":
+            row["failed"] = reason  # it stays so, even when capacity comes back
+        return status, reason, config
+
+    def _moving(self, row: dict[str, Any], config: str) -> tuple[str, str, str]:
+        passed_s = self.now_s() - row["since"]
+        wait_s, reason = self._provisioned(config)
+        if reason:
+            status = "Creating" if passed_s < wait_s else "Failed"
+            return status, reason if status == "Failed" else "", config
+        if passed_s < wait_s + self.create_s:
+            return "Creating", "", config
+        sick_s = self._sick_s(config)
+        if sick_s is not None:
+            failed = passed_s >= wait_s + self.create_s + sick_s
+            reason = (
+                "The primary container for production variant AllTraffic did not pass the ping "
+                "health check. Please check CloudWatch logs for this endpoint."
+            )
+            return ("Failed", reason, config) if failed else ("Creating", "", config)
+        return self._updated(row, config)
+
+    def _updated(self, row: dict[str, Any], config: str) -> tuple[str, str, str]:
+        update = row.get("update")
+        if update is None:
+            return "InService", "", config
+        since_s = self.now_s() - update["at"]
+        if since_s < self.update_s:
+            return "Updating", "", config
+        if self._sick_s(update["to"]) is None:
+            row["request"] = {**row["request"], "EndpointConfigName": update["to"]}
+            del row["update"]
+            return "InService", "", update["to"]
+        if since_s < 2 * self.update_s:
+            return "RollingBack", "", config
+        return "InService", ROLLED_BACK, config
+
+    def _provisioned(self, config: str) -> tuple[float, str]:
+        """Seconds until capacity is there or given up, and why it was given up."""
+        waited_s = 0.0
+        for variant in self._variants(config):
+            pools = variant.get("InstancePools") or [variant]
+            each_s = variant.get("VariantInstanceProvisionTimeoutInSeconds", 1800)
+            for pool in sorted(pools, key=lambda pool: pool.get("Priority", 1)):
+                if pool["InstanceType"] not in self.no_capacity:
+                    break
+                waited_s += each_s
+            else:
+                return waited_s, (
+                    "Unable to provision requested ML compute capacity due to "
+                    "InsufficientInstanceCapacity error. Please retry using a different ML "
+                    "instance type or after some time."
+                )
+        return waited_s, ""
+
+    def _sick_s(self, config: str) -> float | None:
+        """Seconds of health checks in vain; `None` for a container that answers."""
+        for variant in self._variants(config):
+            if "ModelName" in variant and self._is_sick(variant["ModelName"]):
+                return float(variant.get("ContainerStartupHealthCheckTimeoutInSeconds", 600))
+        return None
+
+    def _is_sick(self, model: str) -> bool:
+        row = self.rows.get(("Model", model))
+        container = str(row["request"]["PrimaryContainer"]) if row else ""
+        return any(word in container for word in self.unhealthy)
+
+    def _within_quota(self, instance_type: str, wanted: int) -> None:
+        used = sum(
+            variant.get("InitialInstanceCount", 1)
+            for (kind, _), row in self.rows.items()
+            if kind == "Endpoint" and self._endpoint_state(row)[0] != "Failed"
+            for variant in self._variants(row["request"]["EndpointConfigName"])
+            if instance_type
+            in [pool["InstanceType"] for pool in variant.get("InstancePools") or [variant]]
+        )
+        allowed = self.quota.get(instance_type, 20)
+        if used + wanted > allowed:
+            raise Refusal(
+                "ResourceLimitExceeded",
+                f"The account-level service limit '{instance_type} for endpoint usage' is "
+                f"{allowed} Instances, with current utilization of {used} Instances and a request "
+                f"delta of {wanted} Instances. Please use AWS Service Quotas to request an "
+                "increase for this quota.",
+            )
+
+    # inference components
+
+    def create_inference_component(self, request: Request) -> Request:
+        endpoint = request["EndpointName"]
+        state = self._endpoint_state(self.row("Endpoint", endpoint))[0]
+        if state != "InService":
+            raise Refusal("ValidationException", f"Endpoint {endpoint} is not InService")
+        if ("Specification" in request) == ("Specifications" in request):
+            raise Refusal("ValidationException", "Exactly one of Specification, Specifications")
+        for each in request.get("Specifications") or [request["Specification"]]:
+            base = each.get("BaseInferenceComponentName")
+            if base:
+                state = self._component_state(self.row("InferenceComponent", base))[0]
+                if state != "InService":
+                    raise Refusal("ValidationException", f"Base component {base} is {state}")
+            elif "ComputeResourceRequirements" not in each:
+                raise Refusal("ValidationException", "ComputeResourceRequirements are needed")
+            elif "ModelName" in each:
+                self.row("Model", each["ModelName"])
+        copies = request.get("RuntimeConfig", {}).get("CopyCount", 1)
+        return self.put("InferenceComponent", request, created=self.now_s(), copies=copies, had=0)
+
+    def describe_inference_component(self, request: Request) -> Request:
+        name = request["InferenceComponentName"]
+        row = self.row("InferenceComponent", name)
+        status, current, reason = self._component_state(row)
+        about = self.about("InferenceComponent", name)
+        about |= {
+            "EndpointArn": self.arn("Endpoint", row["request"]["EndpointName"]),
+            "InferenceComponentStatus": status,
+            "RuntimeConfig": {"DesiredCopyCount": row["copies"], "CurrentCopyCount": current},
+        }
+        if reason:
+            about["FailureReason"] = reason
+        return about
+
+    def list_inference_components(self, request: Request) -> Request:
+        items = []
+        for name in self.named("InferenceComponent", request):
+            about = self.describe_inference_component({"InferenceComponentName": name})
+            on = request.get("EndpointNameEquals")
+            if on is not None and about["EndpointName"] != on:
+                continue
+            items.append(
+                {
+                    "VariantName": "AllTraffic",
+                    **{
+                        key: about[key]
+                        for key in (
+                            "InferenceComponentName",
+                            "InferenceComponentArn",
+                            "EndpointName",
+                            "EndpointArn",
+                            "InferenceComponentStatus",
+                            "CreationTime",
+                            "LastModifiedTime",
+                        )
+                    },
+                }
+            )
+        return self.page("InferenceComponents", items, request)
+
+    def update_inference_component(self, request: Request) -> Request:
+        row = self._resting(request["InferenceComponentName"])
+        for key in ("Specification", "Specifications"):
+            if key in request:
+                row["request"] = {**row["request"], key: request[key]}
+        row |= {"since": self.now_s(), "busy": "Updating", "had": 0}
+        row.pop("failed", None)
+        return {
+            "InferenceComponentArn": self.arn(
+                "InferenceComponent", request["InferenceComponentName"]
+            )
+        }
+
+    def update_inference_component_runtime_config(self, request: Request) -> Request:
+        name = request["InferenceComponentName"]
+        row = self._resting(name)
+        row |= {
+            "had": min(row["copies"], request["DesiredRuntimeConfig"]["CopyCount"]),
+            "copies": request["DesiredRuntimeConfig"]["CopyCount"],
+            "since": self.now_s(),
+            "busy": "Updating",
+        }
+        return {"InferenceComponentArn": self.arn("InferenceComponent", name)}
+
+    def delete_inference_component(self, request: Request) -> None:
+        name = request["InferenceComponentName"]
+        row = self.row("InferenceComponent", name)
+        if self._component_state(row)[0] in ("Creating", "Updating"):
+            raise Refusal("ValidationException", f"Cannot update in-progress component {name}.")
+        standing = [
+            other
+            for (kind, other), held in self.rows.items()
+            if kind == "InferenceComponent"
+            and held["request"].get("Specification", {}).get("BaseInferenceComponentName") == name
+        ]
+        if standing:
+            raise Refusal(
+                "ValidationException", f"Adapters stand on {name}; they must be deleted first."
+            )
+        row.setdefault("deleting", self.now_s())
+
+    def _resting(self, name: str) -> dict[str, Any]:
+        row = self.row("InferenceComponent", name)
+        if self._component_state(row)[0] not in ("InService", "Failed"):
+            raise Refusal("ValidationException", f"Cannot update in-progress component {name}.")
+        return row
+
+    def _component_state(self, row: dict[str, Any]) -> tuple[str, int, str]:
+        """Status, copies that serve, reason of failure."""
+        if "deleting" in row:
+            return "Deleting", 0, ""
+        if "failed" in row:
+            return "Failed", 0, row["failed"]
+        passed_s = self.now_s() - row["since"]
+        specifications = row["request"].get("Specifications") or [row["request"]["Specification"]]
+        if any(self._is_sick(each.get("ModelName", "")) for each in specifications):
+            limit_s = (
+                specifications[0]
+                .get("StartupParameters", {})
+                .get("ContainerStartupHealthCheckTimeoutInSeconds", 600)
+            )
+            if passed_s >= limit_s:
+                row["failed"] = "The container did not pass the ping health check."
+                return "Failed", 0, row["failed"]
+            return row.get("busy", "Creating"), 0, ""
+        there = row["had"] + int(passed_s // self.copy_s)
+        if there >= row["copies"]:
+            return "InService", row["copies"], ""
+        return row.get("busy", "Creating"), there, ""
+
+    def _components_of(self, endpoint: str) -> list[str]:
+        return [
+            name
+            for (kind, name), row in self.rows.items()
+            if kind == "InferenceComponent" and row["request"]["EndpointName"] == endpoint
+        ]
+
+    # plans and jobs
+
+    def describe_training_plan(self, request: Request) -> Request:
+        name = request["TrainingPlanName"].rsplit("/", 1)[-1]
+        return {**self.row("TrainingPlan", name)["request"], "TrainingPlanName": name,
+                "TrainingPlanArn": self.arn("TrainingPlan", name)}  # fmt: skip
+
+    def create_processing_job(self, request: Request) -> Request:
+        return self.put("ProcessingJob", request)
+
+    def describe_processing_job(self, request: Request) -> Request:
+        name = request["ProcessingJobName"]
+        about = self.about("ProcessingJob", name)
+        row = self.row("ProcessingJob", name)
+        done = self.now_s() - row["since"] >= self.job_s
+        about["ProcessingJobStatus"] = "Completed" if done else "InProgress"
+        return about
+
+
+def snake(operation: str) -> str:
+    """`ListObjectsV2` is `list_objects_v2`."""
+    return "_".join(part.lower() for part in re.findall(r"[A-Z][a-z0-9]*", operation))

@@ -1,0 +1,287 @@
+"""The socket: one server for all services, told apart as botocore really addresses them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from doubles.beside import Beside
+from doubles.control import ControlPlane, Refusal
+from doubles.runtime import Runtime
+from doubles.s3 import ObjectStore, operation_of
+
+#: X-Amz-Target's prefix -> service
+TARGETS = {
+    "SageMaker": "sagemaker",
+    "AnyScaleFrontendService": "application-autoscaling",
+    "ServiceQuotasV20190624": "service-quotas",
+    "AWSPriceListService": "pricing",
+    "Logs_20140328": "logs",
+    "secretsmanager": "secretsmanager",
+    "GraniteServiceVersion20100801": "cloudwatch",
+}
+
+#: Environment variable that sends a service's clients here.
+ENDPOINTS = (
+    "SAGEMAKER", "SAGEMAKER_RUNTIME", "APPLICATION_AUTO_SCALING", "SERVICE_QUOTAS", "PRICING",
+    "CLOUDWATCH", "CLOUDWATCH_LOGS", "SECRETS_MANAGER", "S3",
+)  # fmt: skip
+
+
+class Crash(BaseException):
+    """Stands for a process that dies between two lines."""
+
+
+class FakeAws:
+    """AWS on loopback.
+
+    Args:
+        now_s: A clock of the test's; without it time passes by `look_s` with every
+            description, so that a process that cannot share a clock sees states change.
+        look_s: Seconds per description.
+
+    Attributes:
+        calls: (service, operation, request) in the order in which they came.
+        throttled: Operation -> how many answers are throttles still.
+        failing: Operation -> how many answers are server errors still.
+        busy: Operation -> how many answers are that the thing is in progress still, whatever
+            its description says.
+        denied: Operations that the caller may not use.
+        allowed: Operation of S3 -> how many are done before the line breaks for good.
+    """
+
+    def __init__(self, now_s: Callable[[], float] | None = None, *, look_s: float = 0.0) -> None:
+        self._passed_s = 1.7e9
+        self._given, self.look_s = now_s, look_s
+        self.control = ControlPlane(self.now_s)
+        self.beside = Beside(self.control)
+        self.s3 = ObjectStore()
+        self.runtime = Runtime(self._is_serving)
+        self.calls: list[tuple[str, str, Any]] = []
+        self.throttled: Counter[str] = Counter()
+        self.failing: Counter[str] = Counter()
+        self.busy: Counter[str] = Counter()
+        self.denied: set[str] = set()
+        self.allowed: dict[str, int] = {}
+        self._lock = threading.RLock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def now_s(self) -> float:
+        return self._given() if self._given else self._passed_s
+
+    def operations(self, *, reading: bool = False) -> list[str]:
+        """What was asked, without the looking unless it is wanted."""
+        looks = ("Describe", "List", "Get", "Head")
+        return [name for _, name, _ in self.calls if reading or not name.startswith(looks)]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """For a process whose clients shall come here."""
+        return {f"AWS_ENDPOINT_URL_{name}": self.url for name in ENDPOINTS} | {
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "y",
+            "AWS_CONFIG_FILE": "/nonexistent",
+            "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def clients(self, *, crash_at: int | None = None, when: str = "before") -> Any:
+        """A maker of real boto3 clients for this server.
+
+        Args:
+            crash_at: Number of the changing request at which the process dies, from 0.
+            when: `before` it is sent, or `after` it was done and before its answer is seen.
+        """
+        from botocore.config import Config
+
+        seen = [0]
+
+        def crash(model: Any, **_: Any) -> None:
+            if model.name.startswith(("Describe", "List", "Get", "Head")):
+                return
+            seen[0] += 1
+            if crash_at is not None and seen[0] == crash_at + 1:
+                raise Crash
+
+        def make(service: str) -> Any:
+            client = _session().client(
+                service,
+                region_name="us-east-1",
+                endpoint_url=self.url,
+                aws_access_key_id="x",
+                aws_secret_access_key="y",
+                config=Config(retries={"total_max_attempts": 1}),
+            )
+            event = {"before": "before-call", "after": "after-call"}[when]
+            client.meta.events.register(f"{event}.*.*", crash)
+            return client
+
+        return make
+
+    def json(self, service: str, operation: str, request: dict[str, Any]) -> tuple[int, Any]:
+        """Status and JSON answer of one request."""
+        with self._lock:
+            self.calls.append((service, operation, request))
+            if operation.startswith("Describe"):
+                self._passed_s += self.look_s
+            try:
+                self._faults(operation)
+                if service == "sagemaker":
+                    return 200, self.control.answer(operation, request)
+                return 200, self.beside.answer(operation, request)
+            except Refusal as refusal:
+                return refusal.status, {"__type": refusal.code, "message": refusal.message}
+
+    def _faults(self, operation: str) -> None:
+        if operation in self.denied:
+            raise Refusal("AccessDeniedException", f"User is not authorized to do {operation}")
+        if self.busy[operation] > 0:
+            self.busy[operation] -= 1
+            raise Refusal("ValidationException", "Cannot update in-progress endpoint.")
+        for counter, status, code in (
+            (self.throttled, 400, "ThrottlingException"),
+            (self.failing, 500, "InternalFailure"),
+        ):
+            if counter[operation] > 0:
+                counter[operation] -= 1
+                raise Refusal(code, "Rate exceeded" if status == 400 else "We failed", status)
+
+    def stored(
+        self, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        with self._lock:
+            name = operation_of(method, target)
+            self.calls.append(("s3", name, target))
+            if name in self.allowed:
+                self.allowed[name] -= 1
+                if self.allowed[name] < 0:
+                    return 403, {}, b"<Error><Code>AccessDenied</Code></Error>"
+            if self.failing[name] > 0:
+                self.failing[name] -= 1
+                return 503, {}, b"<Error><Code>SlowDown</Code><Message>slow</Message></Error>"
+            return self.s3.answer(method, target, headers, body)
+
+    def _is_serving(self, endpoint: str, component: str | None) -> str:
+        try:
+            said = self.control.describe_endpoint({"EndpointName": endpoint})
+        except Refusal:
+            return f"Endpoint {endpoint} of account not found."
+        if said["EndpointStatus"] not in ("InService", "Updating"):
+            return f"Endpoint {endpoint} is {said['EndpointStatus']}."
+        components = self.control._components_of(endpoint)
+        if components and component is None:
+            return "Inference Component Name header is required for this endpoint."
+        if component is not None and component not in components:
+            return f"Inference Component {component} not found."
+        return ""
+
+
+@cache
+def _session() -> Any:
+    """One for all tests: reading a service's model takes a second."""
+    import boto3
+
+    return boto3.Session()
+
+
+def _handler(double: FakeAws) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else each answer waits 40 ms for the other side
+        wbufsize = 65536
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+        def handle_expect_100(self) -> bool:
+            """Clients wait a second for this word before they send a body."""
+            super().handle_expect_100()
+            self.wfile.flush()
+            return True
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            target = self.headers.get("X-Amz-Target")
+            if target:
+                prefix, _, operation = target.rpartition(".")
+                status, answer = double.json(TARGETS[prefix], operation, json.loads(body or b"{}"))
+                self.reply(status, json.dumps(answer, default=str).encode(),
+                           {"Content-Type": "application/x-amz-json-1.1"})  # fmt: skip
+            elif self.path.startswith("/endpoints/"):
+                self.invoke(body)
+            else:
+                named = {name.lower(): value for name, value in self.headers.items()}
+                status, about, answer = double.stored(self.command, self.path, named, body)
+                self.reply(status, answer, about)
+
+        def invoke(self, body: bytes) -> None:
+            _, _, endpoint, kind, *rest = self.path.split("/")
+            component = self.headers.get("X-Amzn-SageMaker-Inference-Component")
+            asked = json.loads(body or b"{}")
+            double.calls.append(("sagemaker-runtime", kind, asked))
+            refused = double.runtime.refusal(endpoint, component)
+            if refused:
+                status, name, said = refused
+                about = {"Content-Type": "application/json", "x-amzn-ErrorType": name}
+                self.reply(status, json.dumps(said).encode(), about)
+            elif kind == "openai":
+                self.plain("/" + "/".join(rest), body, streams=bool(asked.get("stream")))
+            elif kind == "invocations":
+                status, content, answer = double.runtime.whole("/v1/chat/completions", body)
+                about = {"x-Amzn-Invoked-Production-Variant": "AllTraffic"}
+                self.reply(status, answer, {"Content-Type": content, **about})
+            else:
+                frames = double.runtime.frames("/v1/chat/completions", body)
+                self.chunked(frames, {
+                    "Content-Type": "application/vnd.amazon.eventstream",
+                    "X-Amzn-SageMaker-Content-Type": "text/event-stream",
+                    "x-Amzn-Invoked-Production-Variant": "AllTraffic",
+                })  # fmt: skip
+
+        def plain(self, route: str, body: bytes, *, streams: bool) -> None:
+            """The OpenAI-compatible route: no frames, as the engine itself would answer."""
+            if streams:
+                self.chunked(double.runtime.events(route, body),
+                             {"Content-Type": "text/event-stream"})  # fmt: skip
+                return
+            status, content, answer = double.runtime.whole(route, body)
+            self.reply(status, answer, {"Content-Type": content})
+
+        def chunked(self, pieces: Any, about: dict[str, str]) -> None:
+            self.send_response(200)
+            for name, value in about.items():
+                self.send_header(name, value)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for piece in pieces:
+                # HTTP chunks are cut within frames, too.
+                for cut in (piece[:7], piece[7:]):
+                    if cut:
+                        self.wfile.write(f"{len(cut):x}\r\n".encode() + cut + b"\r\n")
+                        self.wfile.flush()
+            self.wfile.write(b"0\r\n\r\n")
+
+        def reply(self, status: int, body: bytes, about: dict[str, str]) -> None:
+            self.send_response(status)
+            for name, value in about.items():
+                self.send_header(name, value)
+            if "Content-Length" not in about:
+                self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    for method in ("POST", "GET", "PUT", "DELETE", "HEAD"):
+        setattr(Handler, f"do_{method}", Handler.handle_any)
+    return Handler

@@ -1,0 +1,324 @@
+"""`servetune deploy ...` as a user runs it, a process of its own, against the double."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("boto3", reason="boto3 is not installed (extra 'aws')")
+
+from doubles import FakeAws
+
+ROLE = "arn:aws:iam::123456789012:role/SageMakerExecution"
+ENDPOINT = "servetune-Qwen-Qwen3-4B"
+
+
+def trial(concurrency: int, tokens_per_s: float, **results: Any) -> dict[str, Any]:
+    return {
+        "config": {
+            "client_args": {"max_concurrency": concurrency},
+            "server_args": {
+                "tensor_parallel_size": 1,
+                "data_parallel_size": 4,
+                "max_num_seqs": 64,
+                "max_model_len": 4096,
+                "max_num_batched_tokens": 8192,
+            },
+        },
+        "results": {
+            "max_concurrency": concurrency,
+            "output_throughput": tokens_per_s,
+            "request_throughput": tokens_per_s / 200,
+            "median_e2e_latency_ms": 1000.0,
+            "error_rate": 0.0,
+            "completed": 500,
+        }
+        | results,
+        "metadata": {
+            "model_tag": "Qwen/Qwen3-4B",
+            "framework": "vllm",
+            "gpu_type": "L4",
+            "gpu_count": 4,
+            "instance_type": "ml.g6.12xlarge",
+        },
+        "provenance": {"engine_version": "0.22.1"},
+    }
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Median latency doubles at 128 in flight."""
+    lines = [
+        trial(concurrency, tokens_per_s, median_e2e_latency_ms=latency_ms)
+        for concurrency, tokens_per_s, latency_ms in (
+            (16, 500.0, 1000.0), (64, 1200.0, 1400.0), (128, 1900.0, 2000.0), (256, 2000.0, 5000.0),
+        )
+    ]  # fmt: skip
+    path = tmp_path / "sweep.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def double() -> Iterator[FakeAws]:
+    fake = FakeAws(look_s=120.0)
+    yield fake
+    fake.close()
+
+
+def run(folder: Path, *words: str, double: FakeAws | None = None, **environ: str) -> Any:
+    """The command in a process; without a double no AWS can be reached."""
+    keep = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_EC2_METADATA_DISABLED": "true"}
+    return subprocess.run(
+        [sys.executable, "-m", "servetune", "deploy", *words],
+        cwd=folder,
+        env=keep | (double.environ if double else nowhere) | environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_plan_tells_what_would_fail_and_what_it_costs_without_asking_anyone(
+    sweep: Path, tmp_path: Path
+) -> None:
+    done = run(tmp_path, "sagemaker", "sweep.jsonl", "--plan", "--hours", "10")
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "3 requests satisfy",
+        "is in the table, for us-east-1",
+        "cu130 runs on al2023-ami-sagemaker-inference-gpu-4-1",
+        "of weights on each",
+        "enough from a slow hub",
+        "$5.75 an hour",
+        "$57.52 for 10 h",
+    ):
+        assert part in done.stdout, part
+    assert "nothing was made" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.jsonl"]
+
+
+def test_plan_asks_aws_only_when_told_to_and_then_only_reads(
+    sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--plan", double=double)
+    assert double.calls == []
+    double.control.quota["ml.g6.12xlarge"] = 0
+    double.beside.prices["ml.g6.12xlarge"] = 6.5
+    done = run(tmp_path, "sagemaker", "sweep.jsonl", "--plan", "--ask-aws", double=double)
+    assert done.returncode == 1
+    assert "STOP  quota" in done.stdout
+    assert "0 allowed, 0 in use, 1 wanted" in done.stdout
+    assert "$6.50 an hour (AWS Price List, asked" in done.stdout
+    assert double.operations() == []
+
+
+def test_components_and_scaling_come_from_the_measured_knee(sweep: Path, tmp_path: Path) -> None:
+    words = ("--out", "bundle", "--copies", "4", "--scale", "0:8", "--adapter",
+             "fr=s3://bucket/fr.tar.gz")  # fmt: skip
+    done = run(tmp_path, "sagemaker", "sweep.jsonl", *words)
+    assert done.returncode == 0, done.stderr
+    held = json.loads((tmp_path / "bundle" / "deployment.json").read_text())
+    kinds = [step["kind"] for step in held["steps"]]
+    assert kinds[:5] == ["model", "endpoint-config", "endpoint", "component", "adapter"]
+    component = held["steps"][3]["request"]
+    assert component["RuntimeConfig"] == {"CopyCount": 4}
+    needs = component["Specification"]["ComputeResourceRequirements"]
+    assert needs["NumberOfAcceleratorDevicesRequired"] == 1
+    # 128 in flight on four copies, at 0.8 of it.
+    assert held["hosting"]["scaling"]["requests_per_copy"] == 25.6
+    variant = held["steps"][1]["request"]["ProductionVariants"][0]
+    assert variant["ManagedInstanceScaling"] == {
+        "Status": "ENABLED", "MinInstanceCount": 0, "MaxInstanceCount": 2,
+    }  # fmt: skip
+    env = held["steps"][0]["request"]["PrimaryContainer"]["Environment"]
+    assert env["SERVING_MAX_WORKERS"] == "1"
+    assert "stay idle" not in done.stdout
+
+
+def test_from_apply_to_delete_nothing_is_left(sweep: Path, tmp_path: Path, double: FakeAws) -> None:
+    double.control.quota["ml.g6.12xlarge"] = 4
+    made = run(
+        tmp_path,
+        "sagemaker",
+        "sweep.jsonl",
+        "--out",
+        "b",
+        "--copies",
+        "4",
+        "--no-such",
+        double=double,
+    )
+    assert made.returncode == 2
+    quick = ("--poll-s", "0")
+    rendered = run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--copies", "4")
+    assert rendered.returncode == 0, rendered.stderr
+    made = run(tmp_path, "apply", "b", *quick, double=double, SAGEMAKER_ROLE_ARN=ROLE)
+    assert made.returncode == 0, made.stderr
+    assert f"{ENDPOINT} is in service" in made.stdout
+    assert "of 4 copies" in made.stderr
+    assert (tmp_path / "b" / "state.json").exists()
+
+    there = run(tmp_path, "status", "b", double=double)
+    assert there.returncode == 0, there.stdout
+    assert there.stdout.count("InService") == 2
+
+    double.beside.log_lines[f"/aws/sagemaker/Endpoints/{ENDPOINT}"] = [
+        "INFO max_num_seqs=64", "using token hf_" + "Aa1" * 10,
+    ]  # fmt: skip
+    told = run(tmp_path, "logs", ENDPOINT, double=double)
+    assert "max_num_seqs=64" in told.stdout
+    assert "[redacted]" in told.stdout
+    assert "Aa1Aa1" not in told.stdout
+
+    left = run(tmp_path, "orphans", double=double)
+    assert left.returncode == 0, left.stdout
+
+    gone = run(tmp_path, "delete", "b", *quick, double=double)
+    assert gone.returncode == 0, gone.stderr
+    assert double.control.rows == {}
+    assert not (tmp_path / "b" / "state.json").exists()
+    again = run(tmp_path, "delete", ENDPOINT, *quick, double=double)
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "line", "hint"),
+    [
+        (("--region", "mars-1"), "mars-1", "ap-"),
+        (("--instance", "ml.g6.13xlarge"), "ml.g6.13xlarge", "ml.g6.12xlarge"),
+        (("--fallback", "ml.g6.99xlarge"), "ml.g6.99xlarge", ""),
+        (("--image-tag", "newest"), "newest", "known tags"),
+        (("--role-arn", "me"), "'me' is not the ARN of a role", "arn:aws:iam"),
+        (("--endpoint-name", "n" * 64), "64 characters", "at most 63"),
+        (("--instance", "ml.p5e.48xlarge"), "no public price of ml.p5e.48xlarge", "--price"),
+        (("--max-cost", "10"), "above --max-cost $10.00", "last 1 h 44 min"),
+        (("--scale", "many"), "'many' is no range", "1:4"),
+        (("--scale", "0:2"), "only inference components scale to zero", "--copies"),
+        (
+            ("--adapter", "a=s3://bucket/a.tar.gz"),
+            "adapters need an inference component",
+            "--copies",
+        ),
+        (("--copies", "1", "--adapter", "a=b"), "not an archive in S3", ".tar.gz"),
+        (("--routing", "fastest"), "fastest", "least-outstanding"),
+        (("--reservation-arn", "plan-7"), "'plan-7' is not the ARN of a training plan", "arn:"),
+        (("--hf-token-secret", "hf_" + "x" * 30), "ARN of a secret, not a token", "secretsm"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_call(
+    sweep: Path, tmp_path: Path, double: FakeAws, words: tuple[str, ...], line: str, hint: str
+) -> None:
+    role = () if "--role-arn" in words else ("--role-arn", ROLE)
+    done = run(
+        tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--apply", *role, *words, double=double
+    )
+    assert done.returncode in (2, 4)
+    errors = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
+    assert len(errors) == 1, done.stderr
+    assert line in errors[0]
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert double.calls == []
+    assert not (tmp_path / "b").exists()
+    assert "x" * 30 not in done.stderr
+
+
+def test_apply_in_one_go_checks_aws_first_and_stops_at_an_empty_quota(
+    sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    double.control.quota["ml.g6.12xlarge"] = 0
+    words = ("sagemaker", "sweep.jsonl", "--out", "b", "--apply", "--role-arn", ROLE)
+    done = run(tmp_path, *words, double=double)
+    assert done.returncode == 2
+    assert "0 allowed" in done.stderr
+    assert double.operations() == []
+
+
+def test_an_update_is_rendered_into_the_same_folder_and_rolled_over(
+    sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    quick = ("--poll-s", "0", "--role-arn", ROLE)
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
+    assert run(tmp_path, "apply", "b", *quick, double=double).returncode == 0
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--routing", "random")
+    refused = run(tmp_path, "apply", "b", *quick, double=double)
+    assert refused.returncode == 2
+    assert "servetune deploy update" in refused.stderr
+    done = run(tmp_path, "update", "b", *quick, double=double)
+    assert done.returncode == 0, done.stderr
+    assert "deleted endpoint-config" in done.stdout
+    again = run(tmp_path, "update", "b", *quick, double=double)
+    assert "is so already" in again.stdout
+
+
+def test_a_token_from_the_environment_is_sent_and_never_shown(
+    sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    token = "plain-word-token-4711"
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
+    words = ("apply", "b", "--role-arn", ROLE, "--poll-s", "0")
+    double.control.unhealthy = {token}  # it is in the model, and the container fails for it
+    done = run(tmp_path, *words, "--hf-token-from-env", double=double, HF_TOKEN=token)
+    assert done.returncode == 4
+    (model,) = [row for (kind, _), row in double.control.rows.items() if kind == "Model"]
+    assert model["request"]["PrimaryContainer"]["Environment"]["HF_TOKEN"] == token
+    assert token not in done.stdout + done.stderr
+    for path in (tmp_path / "b").iterdir():
+        assert token not in path.read_text("utf-8"), path
+    double.calls.clear()
+    missing = run(tmp_path, *words, "--hf-token-from-env", double=double)
+    assert missing.returncode == 2
+    assert "HF_TOKEN is not set" in missing.stderr
+    assert double.calls == []
+
+
+def test_ctrl_c_ends_between_two_requests_and_leaves_a_state_to_go_on_from(
+    sweep: Path, tmp_path: Path
+) -> None:
+    fake = FakeAws(look_s=0.0)  # time stands still: it is Creating for ever
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "servetune", "deploy", "apply", "b", "--role-arn", ROLE,
+         "--poll-s", "0.01"],
+        cwd=tmp_path, env=os.environ | fake.environ, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "Creating" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        fake.close()
+    assert "interrupted" in rest
+    assert "Traceback" not in rest
+    held = json.loads((tmp_path / "b" / "state.json").read_text())
+    assert [entry["kind"] for entry in held["entries"]] == ["model", "endpoint-config", "endpoint"]
+
+
+def test_orphans_are_listed_with_their_cost_and_deleted_on_demand(
+    sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--hours", "0.000001")
+    run(tmp_path, "apply", "b", "--poll-s", "0", "--role-arn", ROLE, double=double)
+    found = run(tmp_path, "orphans", double=double)
+    assert found.returncode == 1
+    assert "meant to go at" in found.stdout
+    assert "$5.75 an hour" in found.stdout
+    done = run(tmp_path, "orphans", "--delete", "--poll-s", "0", double=double)
+    assert done.returncode == 0, done.stderr
+    assert double.control.rows == {}

@@ -1,0 +1,80 @@
+"""Against AWS itself: never run by default (`pytest -m aws`), and only with a role named.
+
+    SERVETUNE_AWS_ROLE=arn:aws:iam::..:role/..  SERVETUNE_AWS_REGION=us-east-1
+
+The first tests read; the last makes one ml.g4dn.xlarge endpoint for some minutes and
+deletes it, for less than two dollars, where SERVETUNE_AWS_SPEND=1 says so.
+"""
+
+import asyncio
+import datetime as dt
+import os
+
+import pytest
+
+from servetune.clock import MonotonicClock
+from servetune.deploy import render_sagemaker
+from servetune.deploy.aws import (
+    Aws,
+    Hosting,
+    StateFile,
+    apply,
+    check_live,
+    delete,
+    deployment_of,
+    orphans,
+)
+from servetune.deploy.aws.deployment import with_role
+from servetune.deploy.aws.price import price_today
+from servetune.deploy.aws.quota import quotas
+from servetune.hardware import instance
+from servetune.plan import Plan
+
+pytestmark = pytest.mark.aws
+ROLE = os.environ.get("SERVETUNE_AWS_ROLE", "")
+REGION = os.environ.get("SERVETUNE_AWS_REGION", "us-east-1")
+T4 = "ml.g4dn.xlarge"
+
+
+@pytest.fixture
+def aws():
+    if not ROLE:
+        pytest.skip("SERVETUNE_AWS_ROLE names no role")
+    return Aws(REGION, clock=MonotonicClock())
+
+
+def small(delete_after=None):
+    plan = Plan(model="Qwen/Qwen3-0.6B", max_model_len=2048, max_num_seqs=8, dtype="float16")
+    rendered = render_sagemaker(
+        plan, instance=instance(T4, service="sagemaker"), region=REGION,
+        endpoint_name="servetune-live-test", role_arn=ROLE,
+    )  # fmt: skip
+    made = deployment_of(rendered, Hosting(instance_types=(T4,)), delete_after=delete_after)
+    return with_role(made, ROLE)
+
+
+def test_quota_and_price_of_a_type_are_found(aws):
+    assert T4 in asyncio.run(quotas(aws, [T4]))
+    price = asyncio.run(price_today(aws, T4, today="2026-11-21"))
+    assert price is not None
+    assert 0.3 < price.usd_per_hour < 3
+
+
+def test_the_live_check_reads_and_does_not_stop_a_sound_plan(aws):
+    now = dt.datetime.now(dt.UTC)
+    findings, _ = asyncio.run(check_live(small(), aws, now=now, hours=1))
+    assert [finding.said for finding in findings if finding.level == "stop"] == []
+
+
+def test_orphans_can_be_listed(aws):
+    asyncio.run(orphans(aws, now=dt.datetime.now(dt.UTC), prices={}))
+
+
+@pytest.mark.skipif(not os.environ.get("SERVETUNE_AWS_SPEND"), reason="it costs money")
+def test_an_endpoint_is_made_and_deleted(aws):
+    now = dt.datetime.now(dt.UTC)
+    wanted = small(delete_after=(now + dt.timedelta(hours=1)).isoformat())
+    try:
+        asyncio.run(apply(wanted, aws, state=StateFile(None), tell=print))
+    finally:
+        asyncio.run(delete(wanted.endpoint, aws, state=StateFile(None), tell=print))

@@ -1,0 +1,311 @@
+"""Changing, looking at and taking away what stands, against the double, in virtual time."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aws_kit import G6, NAME, World, components, deployment, no_state
+from doubles.server import Crash
+
+from servetune.deploy.aws import (
+    Adapter,
+    Deployment,
+    Hosting,
+    Logs,
+    Scaling,
+    StateFile,
+    apply,
+    delete,
+    logs,
+    orphans,
+    status,
+    update,
+)
+from servetune.deploy.aws.deployment import deployment_of, read_deployment, with_role
+from servetune.errors import DeployError
+from servetune.plan import Plan
+
+FULL = components(
+    adapters=(Adapter(name="support", artifact_url="s3://bucket/support.tar.gz"),),
+    scaling=Scaling(minimum=0, maximum=4, requests_per_copy=51.2),
+)
+OTHER = Plan(model="Qwen/Qwen3-4B", tensor_parallel=2, max_num_seqs=64, max_model_len=8192)
+NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
+
+
+def make(world: World, wanted: Deployment) -> None:
+    world.run(apply(wanted, world.aws(), state=no_state(), tell=world.said.append))
+
+
+def remove(world: World, wanted: Deployment | None = None, **crash: Any) -> list[str]:
+    gone: list[str] = world.run(
+        delete(
+            NAME, world.aws(**crash), state=no_state(), tell=world.said.append, deployment=wanted
+        )
+    )
+    return gone
+
+
+def change(world: World, wanted: Deployment, **crash: Any) -> list[str]:
+    done: list[str] = world.run(
+        update(wanted, world.aws(**crash), state=no_state(), tell=world.said.append)
+    )
+    return done
+
+
+# Delete
+
+
+def test_everything_goes_in_the_order_that_sagemaker_allows(world: World) -> None:
+    make(world, deployment(FULL))
+    world.double.calls.clear()
+    remove(world)
+    assert world.double.operations() == [
+        "DeregisterScalableTarget",
+        "DeregisterScalableTarget",
+        "DeleteAlarms",
+        "DeleteInferenceComponent",
+        "DeleteInferenceComponent",
+        "DeleteEndpoint",
+        "DeleteEndpointConfig",
+        "DeleteModel",
+    ]
+    assert world.left() == []
+
+
+def test_a_name_alone_finds_all_of_it_and_an_empty_place_is_no_error(world: World) -> None:
+    make(world, deployment(FULL))
+    gone = remove(world, None)
+    assert len(gone) == 7
+    assert remove(world, None) == []
+
+
+def test_an_endpoint_that_is_being_created_is_waited_for(world: World) -> None:
+    wanted = deployment()
+    with pytest.raises(Crash):
+        world.run(apply(wanted, world.aws(crash_at=2, when="after"), state=no_state(), tell=print))
+    begin_s = world.clock.now_s()
+    remove(world)
+    assert world.left() == []
+    assert world.clock.now_s() - begin_s >= 300
+    assert "it can be deleted when that has ended" in world.told
+
+
+def test_components_that_go_slowly_are_waited_for_before_the_endpoint(world: World) -> None:
+    make(world, deployment(FULL))
+    world.double.control.delete_s = 900
+    remove(world)
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("crash_at", range(8))
+def test_a_deletion_that_died_anywhere_goes_on(world: World, crash_at: int, when: str) -> None:
+    wanted = deployment(FULL)
+    make(world, wanted)
+    with pytest.raises(Crash):
+        remove(world, wanted, crash_at=crash_at, when=when)
+    remove(world, wanted)
+    assert world.left() == []
+
+
+def test_a_thing_that_rests_and_refuses_all_the_same_is_asked_again(world: World) -> None:
+    make(world, deployment(FULL))
+    world.double.busy["DeleteEndpoint"] = 3
+    world.double.busy["DeleteInferenceComponent"] = 2
+    remove(world)
+    assert world.left() == []
+
+
+def test_a_refusal_that_never_ends_is_told(world: World) -> None:
+    make(world, deployment())
+    world.double.busy["DeleteEndpoint"] = 10**6
+    with pytest.raises(DeployError, match="DeleteEndpoint was refused"):
+        remove(world)
+
+
+def test_a_strangers_endpoint_of_the_same_name_is_not_touched(world: World) -> None:
+    make(world, deployment())
+    for tags in world.double.control.tags.values():
+        tags.clear()
+    with pytest.raises(DeployError, match="was not made by servetune"):
+        remove(world)
+    assert ("Endpoint", NAME) in world.double.control.rows
+
+
+# Update
+
+
+def test_instances_are_rolled_over_and_the_old_settings_go(world: World) -> None:
+    make(world, deployment(Hosting(instance_types=(G6,), instance_count=4)))
+    wanted = deployment(Hosting(instance_types=(G6,), instance_count=4), plan=OTHER)
+    done = change(world, wanted)
+    assert f"endpoint {NAME} runs {wanted.only('endpoint-config').name}" in done
+    sent = next(asked for _, name, asked in world.double.calls if name == "UpdateEndpoint")
+    batch = sent["DeploymentConfig"]["RollingUpdatePolicy"]["MaximumBatchSize"]
+    assert batch == {"Type": "INSTANCE_COUNT", "Value": 2}
+    assert {name for _, name in world.double.control.rows} == {
+        NAME, wanted.only("model").name, wanted.only("endpoint-config").name,
+    }  # fmt: skip
+    assert change(world, wanted) == []
+
+
+def test_a_component_is_rolled_over_copy_by_copy_and_grows(world: World) -> None:
+    make(world, deployment(components()))
+    wanted = deployment(components(copies=4, instance_count=2), plan=OTHER)
+    done = change(world, wanted)
+    row = world.double.control.rows["InferenceComponent", "qwen-base"]
+    assert row["request"]["Specification"]["ModelName"] == wanted.only("model").name
+    assert row["copies"] == 4
+    assert "component qwen-base has 4 copies" in done
+    assert any("deleted model" in line for line in done)
+
+
+def test_new_settings_that_do_not_answer_are_rolled_back_and_the_old_serve_on(
+    world: World,
+) -> None:
+    before = deployment()
+    make(world, before)
+    world.double.control.unhealthy = {"'64'"}
+    wanted = deployment(plan=OTHER)
+    with pytest.raises(DeployError, match="rolled back") as caught:
+        change(world, wanted)
+    assert "the old settings serve on" in caught.value.hint
+    said = world.double.control.describe_endpoint({"EndpointName": NAME})
+    assert said["EndpointStatus"] == "InService"
+    assert said["EndpointConfigName"] == before.only("endpoint-config").name
+    assert ("Model", before.only("model").name) in world.double.control.rows
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("crash_at", range(5))
+def test_an_update_that_died_anywhere_goes_on(world: World, crash_at: int, when: str) -> None:
+    make(world, deployment())
+    wanted = deployment(plan=OTHER)
+    with pytest.raises(Crash):
+        change(world, wanted, crash_at=crash_at, when=when)
+    change(world, wanted)
+    assert len(world.double.control.rows) == 3
+    said = world.double.control.describe_endpoint({"EndpointName": NAME})
+    assert said["EndpointConfigName"] == wanted.only("endpoint-config").name
+
+
+def test_an_endpoint_cannot_change_its_kind(world: World) -> None:
+    make(world, deployment())
+    with pytest.raises(DeployError, match="made without inference components"):
+        change(world, deployment(components()))
+
+
+def test_there_must_be_something_to_update(world: World) -> None:
+    with pytest.raises(DeployError, match="no endpoint 'qwen'"):
+        change(world, deployment())
+
+
+# Status and logs
+
+
+def test_status_tells_what_is_missing_beside_what_is_there(world: World) -> None:
+    wanted = deployment(FULL)
+    make(world, wanted)
+    control = world.double.control
+    del control.rows["InferenceComponent", "qwen-support"]
+    rows = {row.name: row.status for row in world.run(status(NAME, world.aws(), deployment=wanted))}
+    assert rows["qwen-support"] == "gone"
+    assert rows["qwen-base"] == rows[NAME] == "InService"
+    assert rows[wanted.only("model").name] == "there"
+
+
+def test_logs_are_in_order_and_without_credentials(world: World) -> None:
+    planted = ["hf_" + "Q1w2" * 9, "AKIA" + "ABCD" * 4]
+    world.double.beside.log_lines["/aws/sagemaker/Endpoints/qwen"] = ["one", f"key {planted[1]}"]
+    world.double.beside.log_lines["/aws/sagemaker/InferenceComponents/qwen-base"] = [
+        f"token={planted[0]}"
+    ]
+    where = Logs(endpoint=NAME, components=("qwen-base",))
+    lines = world.run(logs(where, world.aws()))
+    assert lines[0] == "one"
+    assert len(lines) == 3
+    assert not any(secret in line for secret in planted for line in lines)
+    assert world.run(logs(where, world.aws(), containing="one")) == ["one"]
+
+
+def test_an_endpoint_without_logs_says_that_it_has_not_started(world: World) -> None:
+    with pytest.raises(DeployError, match="has written a log"):
+        world.run(logs(Logs(endpoint=NAME), world.aws()))
+
+
+# Orphans
+
+
+def left_over(world: World, now: dt.datetime = NOW) -> list[tuple[str, str, float | None]]:
+    found = world.run(orphans(world.aws(), now=now, prices={G6: 5.752}))
+    return [(each.thing.kind, each.reason, each.usd_per_hour) for each in found]
+
+
+def test_what_serves_is_no_orphan(world: World) -> None:
+    make(world, deployment(FULL))
+    assert left_over(world) == []
+
+
+@pytest.mark.parametrize("crash_at", range(1, 4))
+def test_what_a_crash_left_is_found(world: World, crash_at: int) -> None:
+    wanted = deployment(FULL)
+    with pytest.raises(Crash):
+        world.run(apply(wanted, world.aws(crash_at=crash_at), state=no_state(), tell=print))
+    world.clock._now_s += 1e4
+    found = left_over(world)
+    if crash_at == 3:  # the endpoint stands, and nothing on it
+        kind, reason, per_hour = found[0]
+        assert kind == "endpoint"
+        assert "has none" in reason
+        assert per_hour == pytest.approx(5.752)
+    assert ("model", f"nothing of endpoint {NAME} uses it", 0.0) in found
+
+
+def test_an_endpoint_past_its_time_is_told_with_its_cost(world: World) -> None:
+    from aws_kit import ROLE, bundle
+
+    hosting = Hosting(instance_types=(G6,), instance_count=2)
+    tagged = deployment_of(bundle(), hosting, delete_after="2026-11-21T11:00:00+00:00")
+    make(world, with_role(tagged, ROLE))
+    assert left_over(world, NOW - dt.timedelta(hours=2)) == []
+    (found,) = left_over(world)
+    assert found[0] == "endpoint"
+    assert "meant to go" in found[1]
+    assert found[2] == pytest.approx(2 * 5.752)
+
+
+def test_a_failed_endpoint_is_found_among_many_pages_of_strangers(world: World) -> None:
+    world.double.control.page_size = 3
+    client = world.double.clients()("sagemaker")
+    for number in range(10):
+        client.create_model(
+            ModelName=f"stranger-{number:08x}",
+            ExecutionRoleArn="arn:aws:iam::123456789012:role/x",
+            PrimaryContainer={"Image": "x"},
+        )
+    world.double.control.no_capacity = {G6}
+    with pytest.raises(DeployError, match="InsufficientInstanceCapacity"):
+        make(world, deployment())
+    assert left_over(world) == [("endpoint", "it failed", 0.0)]
+
+
+# The value itself
+
+
+def test_a_deployment_goes_through_its_file_and_back() -> None:
+    wanted = deployment(FULL)
+    assert read_deployment(wanted.to_json()) == wanted
+    with pytest.raises(DeployError, match="cannot be read"):
+        read_deployment("{}")
+    newer = wanted.to_json().replace('"version": 1', '"version": 2')
+    with pytest.raises(DeployError, match="newer servetune"):
+        read_deployment(newer)
+
+
+def test_a_torn_state_file_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text('{"endpoint": "x"')
+    with pytest.raises(DeployError, match="cannot be read") as caught:
+        StateFile(tmp_path)
+    assert "found by name" in caught.value.hint
