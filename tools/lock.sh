@@ -17,3 +17,5 @@ say "requirements/aiconfigurator.txt: the extra for a second opinion"
 compile pyproject.toml --extra aiconfigurator -c requirements/base.txt -o requirements/aiconfigurator.txt
 say "requirements/otel.txt: the extra that writes requests as spans"
 compile pyproject.toml --extra otel -c requirements/base.txt -o requirements/otel.txt
+say "requirements/validators.txt: schemas that rendered manifests are held against"
+compile --group pyproject.toml:validators -c requirements/dev.txt -o requirements/validators.txt

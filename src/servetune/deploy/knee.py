@@ -1,0 +1,87 @@
+"""The knee of a sweep: how many requests one copy should have in flight, and by which rule.
+
+Autoscalers hold requests per copy at a target. The right target is where more concurrency
+buys latency and little throughput else; without limits that is where the latency has become
+twice its smallest (utilisation one half of an M/M/1 queue). The midpoint of smallest and largest
+latency is not used: it moves with how far the sweep was pushed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+__all__ = ["HEADROOM", "Knee", "Level", "knee_of"]
+
+#: Share of the knee that is kept free for what arrives while a new copy starts.
+HEADROOM = 0.2
+
+
+class Level(msgspec.Struct, frozen=True):
+    """One trial of a sweep over concurrency, with the same server.
+
+    Attributes:
+        latency_ms: Median end to end.
+        meets_limits: Whether it met the limits that were given; `None` where there were none.
+    """
+
+    concurrency: int
+    latency_ms: float
+    meets_limits: bool | None = None
+
+
+class Knee(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests in flight that one copy serves well.
+
+    Attributes:
+        per_copy: At the knee.
+        rule: How it was found, for a reader.
+    """
+
+    per_copy: float
+    rule: str
+
+    @property
+    def target(self) -> int:
+        """What an autoscaler holds each copy at: the knee less the headroom, one at least."""
+        return max(1, math.floor(self.per_copy * (1 - HEADROOM)))
+
+
+def knee_of(levels: Sequence[Level], copies: int) -> Knee | None:
+    """The knee of trials of one server at several concurrencies; `None` without any.
+
+    Args:
+        levels: The trials, in any order.
+        copies: Among which each trial's requests were shared out.
+
+    Example:
+        >>> knee_of([Level(1, 100.0), Level(8, 150.0), Level(16, 250.0)], copies=2).per_copy
+        6.0
+    """
+    ordered = sorted(levels, key=lambda level: level.concurrency)
+    if not ordered:
+        return None
+    if any(level.meets_limits is not None for level in ordered):
+        good = [level.concurrency for level in ordered if level.meets_limits]
+        if not good:
+            return None
+        return Knee(
+            per_copy=good[-1] / copies, rule=f"largest concurrency within the limits, {good[-1]}"
+        )
+    if len(ordered) == 1:
+        only = ordered[0].concurrency
+        return Knee(per_copy=only / copies, rule=f"the only concurrency that was tried, {only}")
+    edge_ms = 2 * min(level.latency_ms for level in ordered)
+    for before, after in itertools.pairwise(ordered):
+        if before.latency_ms <= edge_ms < after.latency_ms:
+            share = (edge_ms - before.latency_ms) / (after.latency_ms - before.latency_ms)
+            at = before.concurrency + share * (after.concurrency - before.concurrency)
+            return Knee(per_copy=at / copies, rule=f"median latency doubles at {at:.0f}")
+    most = ordered[-1].concurrency
+    return Knee(
+        per_copy=most / copies,
+        rule=f"median latency had not doubled at the largest concurrency, {most}",
+    )
