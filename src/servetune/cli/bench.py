@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servetune.cli import options
+from servetune.cli import bench_sagemaker, options
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.output import echo, print_json
 
@@ -42,7 +42,7 @@ def _group(*choices: Callable[[Command], Command]) -> Callable[[Command], Comman
 
 
 _TARGET = _group(
-    click.argument("urls", nargs=-1, required=True, metavar="URL.."),
+    click.argument("urls", nargs=-1, metavar="[URL..]"),
     click.option("--model", default=None, help="[default: the first that the server names]"),
     click.option(
         "--api",
@@ -79,6 +79,8 @@ _TARGET = _group(
     click.option("--min-tokens", is_flag=True, help="Send min_tokens as well as ignore_eos."),
     click.option("--extra-body", default="", metavar="JSON", help="Members over each body."),
 )
+
+_SAGEMAKER = _group(*bench_sagemaker.OPTIONS)
 
 _WORDS = _group(
     click.option("--workload", default=None, metavar="NAME|FILE", help="A named workload."),
@@ -277,6 +279,7 @@ _TELL = _group(
 
 @click.command()
 @_TARGET
+@_SAGEMAKER
 @_WORDS
 @_WHEN
 @_TELL
@@ -286,6 +289,7 @@ def bench(**said: Any) -> int:
     \b
     servetune bench http://localhost:8000 -c 32 -n 1000 --input-tokens 1024 --output-tokens 256
     servetune bench http://localhost:8000 --rate 4 --duration 300 --workload rag_document_qa
+    servetune bench --sagemaker my-endpoint --component my-model --model Qwen/Qwen3-4B -c 64
     servetune bench URL1 URL2 --routing least_outstanding --until "ttft:p99±5%"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     from servetune.cli.bench_inputs import asked_of, dry_run_text

@@ -6,6 +6,7 @@ from servetune.loadgen.instrument import Instrument, Verdict, verdict_of
 from servetune.loadgen.origin import Origin
 from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
 from servetune.loadgen.run import (
+    CredentialSource,
     LoadResult,
     Manner,
     Progress,
@@ -13,6 +14,7 @@ from servetune.loadgen.run import (
     run_load,
     run_load_blocking,
 )
+from servetune.loadgen.sagemaker import invocation_account
 from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.scrape import (
     models_are_simulated,
@@ -26,6 +28,7 @@ from servetune.loadgen.target import Api, Target
 
 __all__ = [
     "Api",
+    "CredentialSource",
     "Instrument",
     "LoadResult",
     "Manner",
@@ -41,6 +44,7 @@ __all__ = [
     "export_spans",
     "fetch",
     "fetch_blocking",
+    "invocation_account",
     "models_are_simulated",
     "otlp_endpoint",
     "parse_metrics",

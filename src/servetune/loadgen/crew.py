@@ -32,6 +32,7 @@ from servetune.traffic.seen import (
     Users,
     frame,
 )
+from servetune.traffic.sigv4 import Credentials
 
 __all__ = ["Conducted", "Crew", "Orders"]
 
@@ -223,6 +224,13 @@ class Crew:
         self._close_feed()
         for member in self._members:
             member.tell(Stop(outcome=outcome, detail=detail, grace_s=grace_s))
+
+    def sign_with(self, credentials: Credentials) -> None:
+        """From now on; processes that are added later begin with them."""
+        setup = msgspec.structs.replace(self._orders.setup, credentials=credentials)
+        self._orders = msgspec.structs.replace(self._orders, setup=setup)
+        for member in self._members:
+            member.tell(credentials)
 
     def close(self) -> None:
         """Have everything gone that was started."""

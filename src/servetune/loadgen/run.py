@@ -31,14 +31,26 @@ from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
 from servetune.traffic.asks import Ask, Columns, LaidOut, lay_out
 from servetune.traffic.seen import Seen, Setup
+from servetune.traffic.sigv4 import Credentials
 from servetune.workload.arrivals import AllAtOnce
 from servetune.workload.prompts import Prompt, unlike
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
-__all__ = ["LoadResult", "Manner", "Progress", "Routing", "run_load", "run_load_blocking"]
+__all__ = [
+    "CredentialSource",
+    "LoadResult",
+    "Manner",
+    "Progress",
+    "Routing",
+    "run_load",
+    "run_load_blocking",
+]
 
 Routing = Literal["round_robin", "least_outstanding"]
+
+CREDENTIALS_POLL_S = 30.0
+"""How often a run asks whether its credentials were refreshed."""
 
 POLL_S = 0.5
 """How often the server's life is checked and progress is told."""
@@ -51,6 +63,9 @@ WARMUP_SEED = 0x5EED
 
 Alive = Callable[[], str | None]
 """Answers at once: `None` while the server lives, else why it does not."""
+
+CredentialSource = Callable[[], Credentials]
+"""Credentials as they are now; asked again during a run, because those of a session end."""
 
 Judge = Callable[[Sequence[Record], float], str | None]
 """From the records so far and the seconds since the start: why the run may end, if it may."""
@@ -180,6 +195,7 @@ def run_load_blocking(
     dcgm_url: str | None = None,
     watched_processes: Mapping[str, int] | None = None,
     judge: Judge | None = None,
+    credentials: CredentialSource | None = None,
 ) -> LoadResult:
     """Send a workload to a server, and return one record for each request.
 
@@ -204,6 +220,7 @@ def run_load_blocking(
         dcgm_url: A DCGM exporter's metrics, in place of this machine's cards.
         watched_processes: Names to process ids whose trees are sampled as well.
         judge: Asked about once a second whether the run may end.
+        credentials: To sign with, for targets that have requests signed.
 
     Raises:
         LoadError: No warm-up request could be sent or answered; no load was sent.
@@ -221,7 +238,7 @@ def run_load_blocking(
         requests = workload.requests()
     if len(prompts) < len(requests):
         raise InputError(f"{len(requests)} requests need as many prompts, got {len(prompts)}")
-    watch = _Watch(on_progress, halt or threading.Event(), server_alive, judge)
+    watch = _Watch(on_progress, halt or threading.Event(), server_alive, judge, credentials)
     warmups = list(_warmups(requests, prompts, workload.warmup_count, warmup_prompts))
     laid_out = lay_out(_asks(targets[0], workload, requests, prompts))
     with _halt_on_interrupt(watch.halt), contextlib.ExitStack() as stack:
@@ -261,6 +278,7 @@ class _Watch(msgspec.Struct):
     halt: threading.Event
     server_alive: Alive | None
     judge: Judge | None
+    credentials: CredentialSource | None = None
 
 
 class _Run:
@@ -289,6 +307,8 @@ class _Run:
         self._output_tokens = 0
         self._told_s = 0.0
         self._judged_s = 0.0
+        self._credentials: Credentials | None = None
+        self._credentials_s = time.monotonic()
         self._start_s = 0.0
         self._started_unix_s = time.time()
         self._stopped = False
@@ -331,6 +351,9 @@ class _Run:
     def _orders(self) -> Orders:
         manner, workload = self._manner, self._workload
         first, most = _processes(manner)
+        signing = [target.signing for target in self._targets if target.signing is not None]
+        if signing and self._watch.credentials is not None:
+            self._credentials = self._watch.credentials()
         return Orders(
             setup=Setup(
                 addresses=[target.origin.address(target.cafile) for target in self._targets],
@@ -345,6 +368,9 @@ class _Run:
                 routing=manner.routing,
                 trace=manner.run_id,
                 keep_text_below=manner.keep_texts,
+                signing=signing,
+                credentials=self._credentials,
+                invoked=bool(signing),
             ),
             users=workload.max_concurrency,
             open_ahead=manner.open_ahead,
@@ -410,6 +436,7 @@ class _Run:
         crew.lost = False
         if self._break_circuit(crew) or self._time_is_up(crew, elapsed_s):
             return
+        self._refresh_credentials(crew)
         if told:
             self._told_s = elapsed_s
             self._tell(crew.in_flight_count)
@@ -419,6 +446,20 @@ class _Run:
             if reason is not None:
                 self._ended_reason = reason
                 self._end(crew, "cancelled", reason, grace_s=self._manner.grace_s)
+
+    def _refresh_credentials(self, crew: Crew) -> None:
+        """Pass new credentials on; a look costs nothing until the old ones are about to end."""
+        source = self._watch.credentials
+        now_s = time.monotonic()
+        if self._credentials is None or source is None:
+            return
+        if now_s - self._credentials_s < CREDENTIALS_POLL_S:
+            return
+        self._credentials_s = now_s
+        current = source()
+        if current != self._credentials:
+            self._credentials = current
+            crew.sign_with(current)
 
     def _check_server(self, crew: Crew) -> bool:
         alive = self._watch.server_alive
@@ -559,7 +600,7 @@ def _warm_up(
     requests = [request for request, _ in warmups]
     prompts = [prompt for _, prompt in warmups]
     plainly = Manner(timeout_s=manner.timeout_s)
-    quietly = _Watch(None, watch.halt, watch.server_alive, None)
+    quietly = _Watch(None, watch.halt, watch.server_alive, None, watch.credentials)
     run = _Run(targets, one_by_one, requests, prompts, plainly, quietly)
     with contextlib.closing(lay_out(_asks(targets[0], one_by_one, requests, prompts))) as asks:
         records = run.drive(asks).records
@@ -579,7 +620,11 @@ def _refusal(target: Target, record: Record) -> ServetuneError:
         f"the server refused the first request with status {record.status}: {record.detail}",
         status=record.status,
         body=record.detail,
-        hint=_way_on(target, record.status, record.detail),
+        hint=(
+            _way_on(target, record.status, record.detail)
+            if target.signing is None
+            else _way_on_aws(record.status, record.detail.lower())
+        ),
     )
 
 
@@ -595,6 +640,20 @@ def _way_on(target: Target, status: int, words: str) -> str:
         return "ask for shorter prompts or answers, or start the server with a longer context"
     if status == 404:
         return f"the names that the server knows are listed at {target.origin}/v1/models"
+    return ""
+
+
+def _way_on_aws(status: int, said: str) -> str:
+    if "inference component" in said:
+        return "this endpoint is made of components: name one with --component"
+    if "not found" in said or "could not find" in said:
+        return "is it InService in this region? aws sagemaker describe-endpoint says"
+    if status == 403 or "credential" in said or "signature" in said or "token" in said:
+        return "the credentials need sagemaker:InvokeEndpointWithResponseStream on the endpoint"
+    if "throttl" in said:
+        return "the account's rate is used up: wait, or ask for a higher quota"
+    if status == 424:
+        return "the container failed: its log group is /aws/sagemaker/Endpoints/NAME"
     return ""
 
 

@@ -10,6 +10,7 @@ import msgspec
 from servetune import __version__
 from servetune.errors import InputError
 from servetune.loadgen.origin import Origin
+from servetune.traffic.sigv4 import Signing
 
 __all__ = ["Api", "Target"]
 
@@ -33,6 +34,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         cafile: Certificates to trust instead of the system's.
         extra_body: Members put over each request's JSON body, as JSON text. A member of
             `null` takes one out, such as `{"stream_options": null}`.
+        path: Instead of the API's own route, for servers that have one route for all.
+        further_headers: That go along with each request.
+        signing: What requests are signed for, at servers that ask for it (AWS's); the
+            credentials are the run's (`run_load_blocking`).
     """
 
     base_url: str
@@ -44,6 +49,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 0.0
     cafile: str | None = None
     extra_body: str = ""
+    path: str = ""
+    further_headers: tuple[tuple[str, str], ...] = ()
+    signing: Signing | None = None
+
+    @property
+    def label(self) -> str:
+        """Where requests go, for a reader and a record."""
+        return f"{self.origin}{self.path}"
 
     @property
     def origin(self) -> Origin:
@@ -61,6 +74,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def headers(self, *, accept: str = "*/*") -> dict[str, str]:
         """What every request to this server carries, the key included."""
         headers = {"User-Agent": f"servetune/{__version__}", "Accept": accept}
+        headers.update(self.further_headers)
         if self.api_key_env:
             headers["Authorization"] = f"Bearer {_key(self.api_key_env)}"
         return headers
