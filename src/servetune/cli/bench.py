@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servetune.cli import bench_sagemaker, options
-from servetune.cli.main import INTERRUPTED
+from servetune.cli import bench_against, bench_sagemaker, options
+from servetune.cli.main import INTERRUPTED, TARGET_MISSED
 from servetune.cli.output import echo, print_json
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ _TARGET = _group(
 )
 
 _SAGEMAKER = _group(*bench_sagemaker.OPTIONS)
+
+_AGAINST = _group(*bench_against.OPTIONS)
 
 _WORDS = _group(
     click.option("--workload", default=None, metavar="NAME|FILE", help="A named workload."),
@@ -282,6 +284,7 @@ _TELL = _group(
 @_SAGEMAKER
 @_WORDS
 @_WHEN
+@_AGAINST
 @_TELL
 def bench(**said: Any) -> int:
     """Send load to servers that run already, timed to the token, and say what they did.
@@ -297,6 +300,9 @@ def bench(**said: Any) -> int:
 
     if said["out_dir"] is not None:
         require_free(said["out_dir"])
+    trial = bench_against.earlier_trial(said)
+    if trial is not None:
+        said = bench_against.as_before(said, trial)
     asked = asked_of(said)
     if said["dry_run"]:
         print(dry_run_text(asked))
@@ -304,12 +310,18 @@ def bench(**said: Any) -> int:
     asked, benched = _run(asked, said)
     from servetune.metrics import unmet
     from servetune.report import bench_table, console
+    from servetune.report.against import against_table
 
+    compared = None
+    if trial is not None and benched.record.status == "ok":
+        compared, benched = bench_against.compare(said, trial, benched)
     record = benched.record
     if said["as_json"]:
         print_json(record)
     else:
         console().print(bench_table(record, asked.constraints))
+        if compared is not None:
+            console().print(against_table(compared))
     if said["out_dir"] is not None:
         write_outputs(said["out_dir"], asked, benched)
     if said["otel_endpoint"]:
@@ -318,7 +330,9 @@ def bench(**said: Any) -> int:
         return INTERRUPTED
     if record.status != "ok" or benched.result.aborted_reason:
         return 3
-    return 1 if asked.constraints and unmet(asked.constraints, record.results) else 0
+    missed = compared is not None and compared.missed
+    missed = missed or bool(asked.constraints and unmet(asked.constraints, record.results))
+    return TARGET_MISSED if missed else 0
 
 
 def _run(asked: Bench, said: dict[str, Any]) -> tuple[Bench, Benched]:
