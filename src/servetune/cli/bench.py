@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servetune.cli import bench_against, bench_sagemaker, options
+from servetune.cli import bench_against, bench_aws_job, bench_sagemaker, options
 from servetune.cli.main import INTERRUPTED, TARGET_MISSED
 from servetune.cli.output import echo, print_json
 
@@ -80,7 +80,7 @@ _TARGET = _group(
     click.option("--extra-body", default="", metavar="JSON", help="Members over each body."),
 )
 
-_SAGEMAKER = _group(*bench_sagemaker.OPTIONS)
+_SAGEMAKER = _group(*bench_sagemaker.OPTIONS, *bench_aws_job.OPTIONS)
 
 _AGAINST = _group(*bench_against.OPTIONS)
 
@@ -300,6 +300,9 @@ def bench(**said: Any) -> int:
 
     if said["out_dir"] is not None:
         require_free(said["out_dir"])
+    bench_aws_job.require_alone(said)
+    if said["via_aws_job"] or said["recommendations"]:
+        return bench_aws_job.run(said)
     trial = bench_against.earlier_trial(said)
     if trial is not None:
         said = bench_against.as_before(said, trial)
