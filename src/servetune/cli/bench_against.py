@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,11 @@ def as_before(said: Mapping[str, Any], trial: TrialRecord) -> dict[str, Any]:
             fill("output_tokens", _text(args.get("random_output_len")))
         for name in _SAID_ALIKE:
             fill(name, args.get(name))
+    synthetic = not filled["dataset"] and not filled["trace"]
+    if synthetic and filled["seed"] == trial.metadata.get("seed"):
+        # The same words again would be found in the prefix cache of a server that had them.
+        filled["seed"] = 1 + secrets.randbelow(2**31)
+        told.append(f"words of their own (seed={filled['seed']})")
     if told:
         echo(f"as trial {trial.key}: {', '.join(told)}")
     return filled
