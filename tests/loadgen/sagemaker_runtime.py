@@ -105,7 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
         wrong = self._wrong_signature(body)
         if wrong:
             runtime.refused.append(wrong)
-            self._fail(403, "InvalidSignatureException", {"message": wrong})
+            # AWS repeats what it had signed, word for word.
+            echoed = "\n".join(f"{k}:{v}" for k, v in self.headers.items() if k[:2] in "X-x-")
+            self._fail(403, "InvalidSignatureException", {"message": f"{wrong}: {echoed}"})
         elif name == "missing":
             self._fail(400, "ValidationError", {"Message": "Endpoint missing not found."})
         elif runtime.throttle_every and runtime.count() % runtime.throttle_every == 0:

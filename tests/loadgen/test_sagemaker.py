@@ -1,6 +1,7 @@
 """Load through SageMaker's runtime: a double that checks signatures and frames real answers."""
 
 import contextlib
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from servetune.loadgen.sagemaker import (
     endpoint_target,
     invocation_account,
 )
+from servetune.loadgen.target import without
 from servetune.testing import Behaviour, running_server
 from servetune.traffic.sigv4 import Credentials
 from servetune.workload.lengths import Fixed
@@ -151,6 +153,8 @@ async def test_what_the_service_refuses_is_told_before_any_load():
         with pytest.raises(ServerRefused, match="does not match") as caught:
             await load(runtime, credentials=lambda: wrong)
         assert "InvokeEndpointWithResponseStream" in caught.value.hint
+        assert "X-Amz-Security-Token:[session token]" in caught.value.message
+        assert TOKEN not in caught.value.message + caught.value.body
 
 
 async def test_new_credentials_are_used_while_the_run_goes_on(monkeypatch):
@@ -233,3 +237,12 @@ def test_a_session_is_found_by_botos_own_chain(monkeypatch, tmp_path):
     assert SECRET_KEY not in repr(session)
     with pytest.raises(InputError, match="profile"):
         aws_session(region="us-east-1", profile="nobody")
+
+
+@pytest.mark.parametrize("kept", range(12, 21))
+def test_a_secret_that_was_cut_short_is_taken_out_as_well(kept):
+    secret = "abc/def+ghi=jklmnopq"
+    assert without(f"token {secret[:kept]}", secret, "[token]") == "token [token]"
+    assert without("nothing here", secret, "[token]") == "nothing here"
+    assert without("a word", "", "[token]") == "a word"
+    assert "jkl" not in without(f"quoted {quote(secret, safe='')}", secret, "[token]")

@@ -27,7 +27,7 @@ from servetune.loadgen.fetch import tls_context
 from servetune.loadgen.instrument import Instrument, instrument_of
 from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.server_side import ServerMetrics, ServerSide
-from servetune.loadgen.target import Target
+from servetune.loadgen.target import Target, without
 from servetune.metrics.record import Record
 from servetune.traffic.asks import Ask, Columns, LaidOut, lay_out
 from servetune.traffic.seen import Seen, Setup
@@ -413,13 +413,26 @@ class _Run:
             chunk_tokens=array("i", seen.counts) if seen.counts else (),
             outcome=seen.outcome,  # type: ignore[arg-type]
             status=seen.status,
-            detail=self._targets[seen.target].plain(seen.detail) if seen.detail else "",
+            detail=self._plain(seen) if seen.detail else "",
             connect_s=seen.connect_s,
             session=request.session,
             turn=request.turn,
             target=seen.target,
             model=prompt.model or "",
         )
+
+    def _plain(self, seen: Seen) -> str:
+        """What the server said; AWS repeats what was signed, a session's token among it."""
+        words = self._targets[seen.target].plain(seen.detail)
+        credentials = self._credentials
+        if credentials is not None:
+            for secret, shown in (
+                (credentials.token, "[session token]"),
+                (credentials.secret_key, "[secret key]"),
+                (credentials.access_key, "[access key]"),
+            ):
+                words = without(words, secret, shown)
+        return words
 
     def _look(self, crew: Crew) -> None:
         """About twenty times a second: tell, and end the run where somebody wants it ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 
@@ -12,7 +13,10 @@ from servetune.errors import InputError
 from servetune.loadgen.origin import Origin
 from servetune.traffic.sigv4 import Signing
 
-__all__ = ["Api", "Target"]
+__all__ = ["Api", "Target", "without"]
+
+LEAST_KEPT = 12
+"""Characters of a secret that are enough of it to be taken out of what is shown."""
 
 Api = Literal["completions", "chat", "responses", "embeddings", "tgi", "sglang"]
 
@@ -86,6 +90,25 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         if self.api_key_env and (key := os.environ.get(self.api_key_env, "").strip()):
             words = words.replace(key, f"${self.api_key_env}")
         return "".join(each if each.isprintable() else " " for each in words)
+
+
+def without(words: str, secret: str, shown: str) -> str:
+    """Words with a secret taken out, also where only its beginning was kept, or it was quoted.
+
+    Example:
+        >>> without("signed with abcdefghijklmnop and abcdefghijklm", "abcdefghijklmnop", "KEY")
+        'signed with KEY and KEY'
+    """
+    for spelt in {secret, quote(secret, safe="")}:
+        begin = spelt[:LEAST_KEPT]
+        at = words.find(begin) if begin else -1
+        while at >= 0:
+            end = at + len(begin)
+            while end < len(words) and words[end] == spelt[end - at : end - at + 1]:
+                end += 1
+            words = words[:at] + shown + words[end:]
+            at = words.find(begin, at + len(shown))
+    return words
 
 
 def _key(variable: str) -> str:
