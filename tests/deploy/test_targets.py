@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -261,3 +262,25 @@ def test_a_bento_has_a_command_that_reads_as_python():
     compile(text, "service.py", "exec")
     _, words, _ = started("bentoml", bundle_of("bentoml", "vllm"), "vllm")
     assert words[:3] == ["vllm", "serve", MODEL]
+
+
+@pytest.mark.parametrize("engine", LAUNCHERS)
+def test_units_pass_systemds_own_check(engine, tmp_path):
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("systemd-analyze is not here")
+    odd = (("chat_template", 'x$HOME 100% "q" \\n y'),)
+    write(RENDER["systemd"](served(tuned(engine, extra=odd))), tmp_path / "out")
+    units = sorted((tmp_path / "out").glob("*.service"))
+    environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path / 'out'}:"}
+
+    def verified():
+        return subprocess.run(
+            [tool, "verify", "--man=no", *units],
+            capture_output=True, text=True, check=False, env=environment,
+        )  # fmt: skip
+
+    good = verified()
+    assert (good.returncode, good.stderr) == (0, "")
+    units[0].write_text(units[0].read_text().replace("ExecStart=", "ExecStrat="))
+    assert verified().returncode != 0

@@ -5,20 +5,21 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from servetune.cli import options
-from servetune.cli.inputs import read_records, require_file
 from servetune.cli.output import echo
 from servetune.errors import InputError, ServetuneError
-from servetune.plan import Plan, plan_from_settings
-from servetune.report.against import TOLERANCE, Against, against
-from servetune.store import TrialRecord
-from servetune.trials import Benched
-from servetune.trials.read_back import ReadBack, cloudwatch_log, differences, read_log, read_server
+
+if TYPE_CHECKING:
+    from servetune.plan import Plan
+    from servetune.report.against import Against
+    from servetune.store import TrialRecord
+    from servetune.trials import Benched
+    from servetune.trials.read_back import ReadBack
 
 __all__ = ["OPTIONS", "as_before", "compare", "earlier_trial"]
 
@@ -34,7 +35,7 @@ OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option(
         "--tolerance",
         type=options.POSITIVE,
-        default=TOLERANCE,
+        default=0.05,
         show_default=True,
         help="Difference from run to run that is none.",
     ),
@@ -61,6 +62,8 @@ def earlier_trial(said: Mapping[str, Any]) -> TrialRecord | None:
         InputError: Several trials could be meant, or none can.
         StoreError: The file holds no trial.
     """
+    from servetune.cli.inputs import read_records, require_file
+
     if said["engine_log"] is not None:
         require_file(said["engine_log"])
     if said["against"] is None:
@@ -138,6 +141,8 @@ def compare(
     said: Mapping[str, Any], trial: TrialRecord, benched: Benched, *, ask: bool = True
 ) -> tuple[Against, Benched]:
     """The comparison, and the run with it in its record; settings are read where it fails."""
+    from servetune.report.against import against
+
     compared = against(
         trial.results, benched.record.results, key=trial.key, tolerance=said["tolerance"]
     )
@@ -150,6 +155,8 @@ def compare(
 
 
 def _named_differences(said: Mapping[str, Any], trial: TrialRecord, benched: Benched) -> list[str]:
+    from servetune.trials.read_back import differences
+
     plan = _plan_of(trial)
     if plan is None:
         return ["the trial does not say its server's settings"]
@@ -161,6 +168,8 @@ def _named_differences(said: Mapping[str, Any], trial: TrialRecord, benched: Ben
 
 
 def _read_back(said: Mapping[str, Any], benched: Benched) -> ReadBack | None:
+    from servetune.trials.read_back import read_log, read_server
+
     if said["engine_log"] is not None:
         return read_log(said["engine_log"].read_text("utf-8", "replace"))
     if said["sagemaker"]:
@@ -185,6 +194,8 @@ def _sagemaker_log(said: Mapping[str, Any]) -> ReadBack | None:
     import botocore.exceptions
     import botocore.session
 
+    from servetune.trials.read_back import cloudwatch_log, read_log
+
     session = botocore.session.Session(profile=said["profile"])
     try:
         client = session.create_client("logs", region_name=said["region"])
@@ -204,6 +215,8 @@ def _plan_of(trial: TrialRecord) -> Plan | None:
         return trial.plan
     if not trial.config.server_args:
         return None
+    from servetune.plan import plan_from_settings
+
     engine = str(trial.metadata.get("framework") or trial.results.get("backend") or "vllm")
     try:
         return plan_from_settings(

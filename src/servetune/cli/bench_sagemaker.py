@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from servetune.errors import InputError
-from servetune.loadgen import Target
-from servetune.loadgen.sagemaker import (
-    LARGEST_BODY_BYTES,
-    Endpoint,
-    Session,
-    aws_session,
-    endpoint_target,
-)
+
+if TYPE_CHECKING:
+    from servetune.loadgen import Target
+    from servetune.loadgen.sagemaker import Session
 
 __all__ = ["OPTIONS", "require_alone", "require_small_bodies", "sagemaker_targets", "session_of"]
 
@@ -72,6 +68,8 @@ def require_alone(said: Mapping[str, Any]) -> None:
 
 def session_of(said: Mapping[str, Any]) -> Session:
     """Credentials and region, found before the clock starts."""
+    from servetune.loadgen.sagemaker import aws_session
+
     return aws_session(
         region=said["region"], profile=said["profile"], endpoint_url=said["endpoint_url"]
     )
@@ -85,6 +83,8 @@ def sagemaker_targets(
     Raises:
         InputError: A name cannot be one, there is no model's name, or nobody's credentials.
     """
+    from servetune.loadgen.sagemaker import Endpoint, endpoint_target
+
     endpoint = Endpoint(
         name=said["sagemaker"],
         component=said["component"] or said["adapter"] or "",
@@ -117,6 +117,8 @@ def require_small_bodies(largest_bytes: int) -> None:
     Raises:
         InputError: One is larger than an invocation may be.
     """
+    from servetune.loadgen.sagemaker import LARGEST_BODY_BYTES
+
     if largest_bytes > LARGEST_BODY_BYTES:
         raise InputError(
             f"a request has {largest_bytes:,} bytes, an invocation takes {LARGEST_BODY_BYTES:,}",
