@@ -94,12 +94,11 @@ def test_the_same_question_finds_its_own_job_and_pays_once(aws, clients):
     assert len(asked(endpoint="e" * 63).name) <= 63
 
 
-def test_force_takes_a_running_job_away_first(aws, clients, monkeypatch):
-    monkeypatch.setattr(aws_jobs, "POLL_S", 0.001)
+def test_force_takes_a_running_job_away_first(aws, clients):
     client, _ = clients
     question = asked()
     aws_jobs.start(client, question)
-    assert aws_jobs.start(client, question, force=True) is True
+    assert aws_jobs.start(client, question, force=True, poll_s=0.001) is True
     order = [c for c in aws.calls if not c.startswith("Describe")]
     assert order == [
         "CreateAIWorkloadConfig", "CreateAIBenchmarkJob", "StopAIBenchmarkJob",
@@ -412,6 +411,8 @@ def test_ctrl_c_leaves_the_job_and_the_same_command_finds_it(aws, servetune, env
         ((*WORDS, "--region", "mars"), "'mars' is not an AWS region"),
         ((*WORDS, "--workload", "nothing"), "unknown workload"),
         ((*WORDS, "--role-arn", "x"), "not the ARN of a role"),
+        ((*WORDS, "--rate", "4"), "--rate is for our own load"),
+        ((*WORDS, "http://x"), "a URL is for our own load"),
         (("http://x", "--force"), "--force is for --via-aws-job"),
         (("--recommendations", "r", "--region", "us-east-1"), "do not name their model"),
     ],

@@ -44,18 +44,35 @@ OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
 _ONLY_HERE = ("levels", "role_arn", "output_s3", "secret_arn", "only_status", "force", "clean")
 
 
+#: What a job cannot be told, or is told by the workload.
+_NOT_HERE = (
+    "urls", "rate", "arrivals", "input_tokens", "output_tokens", "dataset", "trace", "against",
+    "until", "duration_s", "lora", "openai_route", "route",
+)  # fmt: skip
+
+
 def require_alone(said: Mapping[str, Any]) -> None:
-    """Refuse options that are for a job where there is none.
+    """Refuse options that are for a job where there is none, and those that no job takes.
 
     Raises:
         InputError: They are.
     """
     if said["via_aws_job"] or said["recommendations"]:
+        for name in _NOT_HERE:
+            if said[name]:
+                raise InputError(
+                    f"{_option(name)} is for our own load, not for AWS's job",
+                    hint="leave it out, or leave --via-aws-job out",
+                )
         return
     for name in _ONLY_HERE:
         if said[name]:
             flag = name.removeprefix("only_").replace("_", "-")
             raise InputError(f"--{flag} is for --via-aws-job", hint="say --via-aws-job as well")
+
+
+def _option(name: str) -> str:
+    return "a URL" if name == "urls" else f"--{name.removesuffix('_s').replace('_', '-')}"
 
 
 def run(said: Mapping[str, Any]) -> int:
@@ -65,13 +82,10 @@ def run(said: Mapping[str, Any]) -> int:
         InputError: The options do not say a whole job.
         LoadError: The service refuses, or the job ends badly.
     """
-    from servetune.trials import aws_jobs
-
     if said["recommendations"]:
         return _import(said)
     asked, notes = _asked(said)
     client, s3 = _clients(said)
-    aws_jobs.POLL_S = said["poll_every"]
     with _refusals():
         return _work(said, asked, notes, client, s3)
 
@@ -80,17 +94,18 @@ def _work(said: Mapping[str, Any], asked: Any, notes: tuple[str, ...], client: A
     from servetune.trials import aws_jobs
 
     if said["clean"]:
-        taken = aws_jobs.clean(client, asked.name)
+        taken = aws_jobs.clean(client, asked.name, poll_s=said["poll_every"])
         print(f"took away {', '.join(taken)}" if taken else f"there is no job {asked.name}")
         return 0
     if said["only_status"]:
         return _tell(aws_jobs.describe(client, asked.name), asked.name)
     for note in notes:
         echo(f"note: {note}")
-    created = aws_jobs.start(client, asked, force=said["force"])
+    poll_s = said["poll_every"]
+    created = aws_jobs.start(client, asked, force=said["force"], poll_s=poll_s)
     echo(f"job {asked.name} {'was created' if created else 'is there already'}")
     try:
-        described = aws_jobs.wait(client, asked.name, on_status=_Shown())
+        described = aws_jobs.wait(client, asked.name, on_status=_Shown(), poll_s=poll_s)
     except KeyboardInterrupt:
         echo(f"job {asked.name} goes on: the same command waits on, --status tells")
         return INTERRUPTED

@@ -233,19 +233,20 @@ def _unsaid(traffic: Traffic) -> list[str]:
 # the job
 
 
-def start(client: Any, asked: Asked, *, force: bool = False) -> bool:
+def start(client: Any, asked: Asked, *, force: bool = False, poll_s: float = POLL_S) -> bool:
     """Create the workload and the job, unless they are there; whether a job was created.
 
     Args:
         client: boto3's for `sagemaker`.
         asked: What is asked.
         force: Take an earlier job of this name away first, whatever its state.
+        poll_s: Between looks at a job that has to stop before that.
 
     Raises:
         LoadError: The service refuses.
     """
     if force:
-        clean(client, asked.name)
+        clean(client, asked.name, poll_s=poll_s)
     _create(client.create_ai_workload_config, asked.workload_request())
     return _create(client.create_ai_benchmark_job, asked.job_request())
 
@@ -282,6 +283,7 @@ def wait(
     *,
     on_status: Callable[[Described, float], None] = lambda _described, _waited_s: None,
     limit_s: float = 6 * 3600.0,
+    poll_s: float = POLL_S,
     now_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Described:
@@ -310,7 +312,7 @@ def wait(
                 f"job {name} has not ended after {waited_s / 3600:.1f} h",
                 hint="it goes on: the same command waits on, --clean takes it away",
             )
-        sleep(POLL_S)
+        sleep(poll_s)
 
 
 def _described_patiently(client: Any, name: str) -> Described | None:
@@ -332,6 +334,7 @@ def clean(
     *,
     sleep: Callable[[float], None] = time.sleep,
     limit_s: float = 900.0,
+    poll_s: float = POLL_S / 3,
 ) -> list[str]:
     """Take job and workload away, the job first and only once it has stopped; what was taken.
 
@@ -346,8 +349,8 @@ def clean(
             _call(client.stop_ai_benchmark_job, AIBenchmarkJobName=name)
         if waited_s >= limit_s:
             raise LoadError(f"job {name} is still {described.status} after {waited_s:.0f} s")
-        sleep(POLL_S / 3)
-        waited_s += POLL_S / 3
+        sleep(poll_s)
+        waited_s += poll_s
         described = describe(client, name)
     if described is not None and _call(client.delete_ai_benchmark_job, AIBenchmarkJobName=name):
         taken.append(f"job {name}")
