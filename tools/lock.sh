@@ -19,3 +19,5 @@ say "requirements/otel.txt: the extra that writes requests as spans"
 compile pyproject.toml --extra otel -c requirements/base.txt -o requirements/otel.txt
 say "requirements/ray.txt: the extra for several machines"
 compile pyproject.toml --extra ray -c requirements/base.txt -o requirements/ray.txt
+say "requirements/validators.txt: schemas that rendered manifests are held against"
+compile --group pyproject.toml:validators -c requirements/dev.txt -o requirements/validators.txt

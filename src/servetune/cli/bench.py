@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servetune.cli import options
-from servetune.cli.main import INTERRUPTED
+from servetune.cli import bench_against, bench_aws_job, bench_sagemaker, options
+from servetune.cli.main import INTERRUPTED, TARGET_MISSED
 from servetune.cli.output import echo, print_json
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _group(*choices: Callable[[Command], Command]) -> Callable[[Command], Comman
 
 
 _TARGET = _group(
-    click.argument("urls", nargs=-1, required=True, metavar="URL.."),
+    click.argument("urls", nargs=-1, metavar="[URL..]"),
     click.option("--model", default=None, help="[default: the first that the server names]"),
     click.option(
         "--api",
@@ -79,6 +79,10 @@ _TARGET = _group(
     click.option("--min-tokens", is_flag=True, help="Send min_tokens as well as ignore_eos."),
     click.option("--extra-body", default="", metavar="JSON", help="Members over each body."),
 )
+
+_SAGEMAKER = _group(*bench_sagemaker.OPTIONS, *bench_aws_job.OPTIONS)
+
+_AGAINST = _group(*bench_against.OPTIONS)
 
 _WORDS = _group(
     click.option("--workload", default=None, metavar="NAME|FILE", help="A named workload."),
@@ -283,8 +287,10 @@ _TELL = _group(
 
 @click.command()
 @_TARGET
+@_SAGEMAKER
 @_WORDS
 @_WHEN
+@_AGAINST
 @_TELL
 def bench(**said: Any) -> int:
     """Send load to servers that run already, timed to the token, and say what they did.
@@ -292,6 +298,7 @@ def bench(**said: Any) -> int:
     \b
     servetune bench http://localhost:8000 -c 32 -n 1000 --input-tokens 1024 --output-tokens 256
     servetune bench http://localhost:8000 --rate 4 --duration 300 --workload rag_document_qa
+    servetune bench --sagemaker my-endpoint --component my-model --model Qwen/Qwen3-4B -c 64
     servetune bench URL1 URL2 --routing least_outstanding --until "ttft:p99±5%"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     from servetune.cli.bench_inputs import asked_of, dry_run_text
@@ -299,6 +306,12 @@ def bench(**said: Any) -> int:
 
     if said["out_dir"] is not None:
         require_free(said["out_dir"])
+    bench_aws_job.require_alone(said)
+    if said["via_aws_job"] or said["recommendations"]:
+        return bench_aws_job.run(said)
+    trial = bench_against.earlier_trial(said)
+    if trial is not None:
+        said = bench_against.as_before(said, trial)
     asked = asked_of(said)
     if said["dry_run"]:
         print(dry_run_text(asked))
@@ -306,12 +319,18 @@ def bench(**said: Any) -> int:
     asked, benched = _run(asked, said)
     from servetune.metrics import unmet
     from servetune.report import bench_table, console
+    from servetune.report.against import against_table
 
+    compared = None
+    if trial is not None and benched.record.status == "ok":
+        compared, benched = bench_against.compare(said, trial, benched)
     record = benched.record
     if said["as_json"]:
         print_json(record)
     else:
         console().print(bench_table(record, asked.constraints))
+        if compared is not None:
+            console().print(against_table(compared))
     if said["out_dir"] is not None:
         write_outputs(said["out_dir"], asked, benched)
     if said["otel_endpoint"]:
@@ -320,7 +339,9 @@ def bench(**said: Any) -> int:
         return INTERRUPTED
     if record.status != "ok" or benched.result.aborted_reason:
         return 3
-    return 1 if asked.constraints and unmet(asked.constraints, record.results) else 0
+    missed = compared is not None and compared.missed
+    missed = missed or bool(asked.constraints and unmet(asked.constraints, record.results))
+    return TARGET_MISSED if missed else 0
 
 
 def _run(asked: Bench, said: dict[str, Any]) -> tuple[Bench, Benched]:

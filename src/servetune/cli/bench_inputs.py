@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from servetune.cli.bench_checks import arrivals_said, require_agreement
+from servetune.cli.bench_sagemaker import require_alone, require_small_bodies, sagemaker_targets
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import (
     Manner,
@@ -24,6 +25,8 @@ from servetune.loadgen import (
     require_cluster,
     require_otel,
 )
+from servetune.loadgen.bodies import ask_of
+from servetune.loadgen.sagemaker import Session
 from servetune.metrics import LATENCIES, Constraint, Until, parse_constraints
 from servetune.trials import Bench, model_tokenizer, trace_of, traced_prompts
 from servetune.workload import AllAtOnce, Observed, Scheduled, Workload
@@ -75,14 +78,21 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
     traffic = None if said["trace"] else _traffic(said)
     api = said["api"] or (traffic.api if traffic else "completions")
     stream = not said["no_stream"] and api != "embeddings" and (traffic is None or traffic.stream)
-    targets = _targets(said, api, stream)
+    targets, session = _targets(said, api, stream)
     tokenizer = model_tokenizer(said["tokenizer"], targets[0].model)
     limits = parse_constraints(said["constraints"] or "")
     workload, prompts, about = (
         _replayed(said, api) if traffic is None else _prepared(said, traffic, api, tokenizer)
     )
-    if not said["dry_run"]:
+    if not said["dry_run"] and not said["sagemaker"]:
         _require_context(targets[0], api, workload)
+    if said["sagemaker"]:
+        require_small_bodies(
+            max(
+                len(ask_of(targets[0], workload, request, prompt).body)
+                for request, prompt in zip(workload.requests(), prompts, strict=False)
+            )
+        )
     if said["otel_endpoint"]:
         otlp_endpoint(said["otel_endpoint"])
         require_otel()
@@ -112,7 +122,9 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         request_limits=_request_limits(said["slo"], limits),
         until=Until.parse(said["until"]) if said["until"] else None,
         stop_when_saturated=not said["keep_saturated"],
-        scrape_every_s=said["scrape_s"] or None,
+        # Behind SageMaker there is one route, and no metrics on it.
+        scrape_every_s=None if said["sagemaker"] else said["scrape_s"] or None,
+        credentials=session.credentials if session else None,
         dcgm_url=said["dcgm_url"],
         tokenizer=tokenizer,
         wrong_length_fails=said["strict_length"],
@@ -134,7 +146,10 @@ def dry_run_text(asked: Bench) -> str:
 # servers
 
 
-def _targets(said: Mapping[str, Any], api: str, stream: bool) -> tuple[Target, ...]:
+def _targets(
+    said: Mapping[str, Any], api: str, stream: bool
+) -> tuple[tuple[Target, ...], Session | None]:
+    require_alone(said)
     cafile = said["cafile"]
     if cafile is not None and not cafile.is_file():
         raise InputError(f"no certificates at {cafile}")
@@ -147,12 +162,15 @@ def _targets(said: Mapping[str, Any], api: str, stream: bool) -> tuple[Target, .
         "cafile": str(cafile) if cafile else None,
         "extra_body": said["extra_body"],
     }
+    if said["sagemaker"]:
+        return sagemaker_targets(said, model=said["model"], shared=shared)
     unnamed = [Target(base_url=url, model=said["model"] or "", **shared) for url in said["urls"]]
     for target in unnamed:
         target.origin  # noqa: B018 - an address that is none is refused here
     if said["model"]:
-        return tuple(unnamed)
-    return tuple(msgspec.structs.replace(each, model=_model_of(each, api)) for each in unnamed)
+        return tuple(unnamed), None
+    named = (msgspec.structs.replace(each, model=_model_of(each, api)) for each in unnamed)
+    return tuple(named), None
 
 
 def _model_of(target: Target, api: str) -> str:

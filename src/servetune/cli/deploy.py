@@ -262,3 +262,10 @@ def _evidence(record: TrialRecord, source: Path) -> Evidence:
         workload=f"{dataset}, {results.get('completed')} requests",
         source=f"{source.name}, trial {record.key}",
     )
+
+
+# the targets of another file; they choose a trial with what stands here
+from servetune.cli.deploy_targets import TARGETS  # noqa: E402
+
+for _target in TARGETS:
+    deploy.add_command(_target)

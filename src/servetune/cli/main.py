@@ -49,6 +49,7 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 
+TARGET_MISSED = 1
 INTERRUPTED = 130
 
 

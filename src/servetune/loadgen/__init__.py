@@ -7,6 +7,7 @@ from servetune.loadgen.nodes import Machine, NodeShare, join, machines, require_
 from servetune.loadgen.origin import Origin
 from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
 from servetune.loadgen.run import (
+    CredentialSource,
     LoadResult,
     Manner,
     Progress,
@@ -14,6 +15,7 @@ from servetune.loadgen.run import (
     run_load,
     run_load_blocking,
 )
+from servetune.loadgen.sagemaker import invocation_account
 from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.scrape import (
     models_are_simulated,
@@ -27,6 +29,7 @@ from servetune.loadgen.target import Api, Target
 
 __all__ = [
     "Api",
+    "CredentialSource",
     "Instrument",
     "LoadResult",
     "Machine",
@@ -44,6 +47,7 @@ __all__ = [
     "export_spans",
     "fetch",
     "fetch_blocking",
+    "invocation_account",
     "join",
     "machines",
     "models_are_simulated",

@@ -120,6 +120,7 @@ def head_of(target: Target, workload: Workload) -> bytes:
     """Request line and headers of every request to a target, but for the body's length."""
     route = ROUTES[api_of(target, workload)]
     path = route.path if target.stream or not route.whole_path else route.whole_path
+    path = target.path or path
     accept = "text/event-stream" if target.stream else "application/json"
     return target.head("POST", path, accept=accept) + b"Content-Type: application/json\r\n"
 

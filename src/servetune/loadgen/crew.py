@@ -33,6 +33,7 @@ from servetune.traffic.seen import (
     Users,
     frame,
 )
+from servetune.traffic.sigv4 import Credentials
 
 __all__ = ["Conducted", "Conductor", "Crew", "Orders"]
 
@@ -119,6 +120,8 @@ class Conductor(Protocol):
     def run(self) -> Conducted: ...
 
     def stop(self, outcome: str, detail: str, *, grace_s: float = 0.0) -> None: ...
+
+    def sign_with(self, credentials: Credentials) -> None: ...
 
 
 class _Member:
@@ -261,6 +264,13 @@ class Crew:
         self._close_feed()
         for member in self._members:
             member.tell(Stop(outcome=outcome, detail=detail, grace_s=grace_s))
+
+    def sign_with(self, credentials: Credentials) -> None:
+        """From now on; processes that are added later begin with them."""
+        setup = msgspec.structs.replace(self._orders.setup, credentials=credentials)
+        self._orders = msgspec.structs.replace(self._orders, setup=setup)
+        for member in self._members:
+            member.tell(credentials)
 
     def close(self) -> None:
         """Have everything gone that was started."""

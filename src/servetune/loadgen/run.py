@@ -28,18 +28,30 @@ from servetune.loadgen.instrument import Instrument, instrument_of
 from servetune.loadgen.nodes import require_cluster
 from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.server_side import ServerMetrics, ServerSide
-from servetune.loadgen.target import Target
+from servetune.loadgen.target import Target, without
 from servetune.metrics.record import Record
 from servetune.traffic.asks import Ask, Columns, LaidOut, lay_out
 from servetune.traffic.seen import Seen, Setup
+from servetune.traffic.sigv4 import Credentials
 from servetune.workload.arrivals import AllAtOnce
 from servetune.workload.prompts import Prompt, unlike
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
-__all__ = ["LoadResult", "Manner", "Progress", "Routing", "run_load", "run_load_blocking"]
+__all__ = [
+    "CredentialSource",
+    "LoadResult",
+    "Manner",
+    "Progress",
+    "Routing",
+    "run_load",
+    "run_load_blocking",
+]
 
 Routing = Literal["round_robin", "least_outstanding"]
+
+CREDENTIALS_POLL_S = 30.0
+"""How often a run asks whether its credentials were refreshed."""
 
 POLL_S = 0.5
 """How often the server's life is checked and progress is told."""
@@ -52,6 +64,9 @@ WARMUP_SEED = 0x5EED
 
 Alive = Callable[[], str | None]
 """Answers at once: `None` while the server lives, else why it does not."""
+
+CredentialSource = Callable[[], Credentials]
+"""Credentials as they are now; asked again during a run, because those of a session end."""
 
 Judge = Callable[[Sequence[Record], float], str | None]
 """From the records so far and the seconds since the start: why the run may end, if it may."""
@@ -186,6 +201,7 @@ def run_load_blocking(
     dcgm_url: str | None = None,
     watched_processes: Mapping[str, int] | None = None,
     judge: Judge | None = None,
+    credentials: CredentialSource | None = None,
 ) -> LoadResult:
     """Send a workload to a server, and return one record for each request.
 
@@ -210,6 +226,7 @@ def run_load_blocking(
         dcgm_url: A DCGM exporter's metrics, in place of this machine's cards.
         watched_processes: Names to process ids whose trees are sampled as well.
         judge: Asked about once a second whether the run may end.
+        credentials: To sign with, for targets that have requests signed.
 
     Raises:
         LoadError: No warm-up request could be sent or answered; no load was sent.
@@ -224,12 +241,17 @@ def run_load_blocking(
         if each.cafile is not None:
             tls_context(each)  # which says now whether it can be read
     if manner.cluster is not None:
+        if credentials is not None:
+            raise InputError(
+                "requests that are signed leave from this machine alone",
+                hint="leave out the cluster",
+            )
         require_cluster(manner.cluster, targets, manner.nodes)
     if requests is None:
         requests = workload.requests()
     if len(prompts) < len(requests):
         raise InputError(f"{len(requests)} requests need as many prompts, got {len(prompts)}")
-    watch = _Watch(on_progress, halt or threading.Event(), server_alive, judge)
+    watch = _Watch(on_progress, halt or threading.Event(), server_alive, judge, credentials)
     warmups = list(_warmups(requests, prompts, workload.warmup_count, warmup_prompts))
     laid_out = lay_out(_asks(targets[0], workload, requests, prompts))
     with _halt_on_interrupt(watch.halt), contextlib.ExitStack() as stack:
@@ -269,6 +291,7 @@ class _Watch(msgspec.Struct):
     halt: threading.Event
     server_alive: Alive | None
     judge: Judge | None
+    credentials: CredentialSource | None = None
 
 
 class _Run:
@@ -297,6 +320,8 @@ class _Run:
         self._output_tokens = 0
         self._told_s = 0.0
         self._judged_s = 0.0
+        self._credentials: Credentials | None = None
+        self._credentials_s = time.monotonic()
         self._start_s = 0.0
         self._started_unix_s = time.time()
         self._stopped = False
@@ -350,6 +375,9 @@ class _Run:
     def _orders(self) -> Orders:
         manner, workload = self._manner, self._workload
         first, most = _processes(manner)
+        signing = [target.signing for target in self._targets if target.signing is not None]
+        if signing and self._watch.credentials is not None:
+            self._credentials = self._watch.credentials()
         return Orders(
             setup=Setup(
                 addresses=[target.origin.address(target.cafile) for target in self._targets],
@@ -364,6 +392,9 @@ class _Run:
                 routing=manner.routing,
                 trace=manner.run_id,
                 keep_text_below=manner.keep_texts,
+                signing=signing,
+                credentials=self._credentials,
+                invoked=bool(signing),
             ),
             users=workload.max_concurrency,
             open_ahead=manner.open_ahead,
@@ -406,13 +437,26 @@ class _Run:
             chunk_tokens=array("i", seen.counts) if seen.counts else (),
             outcome=seen.outcome,  # type: ignore[arg-type]
             status=seen.status,
-            detail=self._targets[seen.target].plain(seen.detail) if seen.detail else "",
+            detail=self._plain(seen) if seen.detail else "",
             connect_s=seen.connect_s,
             session=request.session,
             turn=request.turn,
             target=seen.target,
             model=prompt.model or "",
         )
+
+    def _plain(self, seen: Seen) -> str:
+        """What the server said; AWS repeats what was signed, a session's token among it."""
+        words = self._targets[seen.target].plain(seen.detail)
+        credentials = self._credentials
+        if credentials is not None:
+            for secret, shown in (
+                (credentials.token, "[session token]"),
+                (credentials.secret_key, "[secret key]"),
+                (credentials.access_key, "[access key]"),
+            ):
+                words = without(words, secret, shown)
+        return words
 
     def _look(self, crew: Conductor) -> None:
         """About twenty times a second: tell, and end the run where somebody wants it ended."""
@@ -429,6 +473,7 @@ class _Run:
         crew.lost = False
         if self._break_circuit(crew) or self._time_is_up(crew, elapsed_s):
             return
+        self._refresh_credentials(crew)
         if told:
             self._told_s = elapsed_s
             self._tell(crew.in_flight_count)
@@ -438,6 +483,20 @@ class _Run:
             if reason is not None:
                 self._ended_reason = reason
                 self._end(crew, "cancelled", reason, grace_s=self._manner.grace_s)
+
+    def _refresh_credentials(self, crew: Conductor) -> None:
+        """Pass new credentials on; a look costs nothing until the old ones are about to end."""
+        source = self._watch.credentials
+        now_s = time.monotonic()
+        if self._credentials is None or source is None:
+            return
+        if now_s - self._credentials_s < CREDENTIALS_POLL_S:
+            return
+        self._credentials_s = now_s
+        current = source()
+        if current != self._credentials:
+            self._credentials = current
+            crew.sign_with(current)
 
     def _check_server(self, crew: Conductor) -> bool:
         alive = self._watch.server_alive
@@ -580,7 +639,7 @@ def _warm_up(
     requests = [request for request, _ in warmups]
     prompts = [prompt for _, prompt in warmups]
     plainly = Manner(timeout_s=manner.timeout_s)
-    quietly = _Watch(None, watch.halt, watch.server_alive, None)
+    quietly = _Watch(None, watch.halt, watch.server_alive, None, watch.credentials)
     run = _Run(targets, one_by_one, requests, prompts, plainly, quietly)
     with contextlib.closing(lay_out(_asks(targets[0], one_by_one, requests, prompts))) as asks:
         records = run.drive(asks).records
@@ -600,7 +659,11 @@ def _refusal(target: Target, record: Record) -> ServetuneError:
         f"the server refused the first request with status {record.status}: {record.detail}",
         status=record.status,
         body=record.detail,
-        hint=_way_on(target, record.status, record.detail),
+        hint=(
+            _way_on(target, record.status, record.detail)
+            if target.signing is None
+            else _way_on_aws(record.status, record.detail.lower())
+        ),
     )
 
 
@@ -616,6 +679,20 @@ def _way_on(target: Target, status: int, words: str) -> str:
         return "ask for shorter prompts or answers, or start the server with a longer context"
     if status == 404:
         return f"the names that the server knows are listed at {target.origin}/v1/models"
+    return ""
+
+
+def _way_on_aws(status: int, said: str) -> str:
+    if "inference component" in said:
+        return "this endpoint is made of components: name one with --component"
+    if "not found" in said or "could not find" in said:
+        return "is it InService in this region? aws sagemaker describe-endpoint says"
+    if status == 403 or "credential" in said or "signature" in said or "token" in said:
+        return "the credentials need sagemaker:InvokeEndpointWithResponseStream on the endpoint"
+    if "throttl" in said:
+        return "the account's rate is used up: wait, or ask for a higher quota"
+    if status == 424:
+        return "the container failed: its log group is /aws/sagemaker/Endpoints/NAME"
     return ""
 
 

@@ -29,6 +29,7 @@ from servetune.loadgen.nodes import (
 from servetune.loadgen.station import DealState, News, Station, carried
 from servetune.traffic.asks import Asks, LaidOut
 from servetune.traffic.seen import Seen
+from servetune.traffic.sigv4 import Credentials
 
 __all__ = ["ALL_LOST", "Spread", "dealt", "left_of"]
 
@@ -197,6 +198,10 @@ class Spread:
             return self._sum_up()
         finally:
             self._dismiss(self._parts)
+
+    def sign_with(self, credentials: Credentials) -> None:
+        """Nodes hold no credentials: a run that signs its requests is refused before it starts."""
+        raise LoadError("requests that are signed leave from this machine alone")
 
     def stop(self, outcome: str, detail: str, *, grace_s: float = 0.0) -> None:
         """Send nothing more, and end what is in flight after a while."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 
 from servetune import __version__
 from servetune.errors import InputError
 from servetune.loadgen.origin import Origin
+from servetune.traffic.sigv4 import Signing
 
-__all__ = ["Api", "Target"]
+__all__ = ["Api", "Target", "without"]
+
+LEAST_KEPT = 12
+"""Characters of a secret that are enough of it to be taken out of what is shown."""
 
 Api = Literal["completions", "chat", "responses", "embeddings", "tgi", "sglang"]
 
@@ -33,6 +38,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         cafile: Certificates to trust instead of the system's.
         extra_body: Members put over each request's JSON body, as JSON text. A member of
             `null` takes one out, such as `{"stream_options": null}`.
+        path: Instead of the API's own route, for servers that have one route for all.
+        further_headers: That go along with each request.
+        signing: What requests are signed for, at servers that ask for it (AWS's); the
+            credentials are the run's (`run_load_blocking`).
     """
 
     base_url: str
@@ -44,6 +53,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 0.0
     cafile: str | None = None
     extra_body: str = ""
+    path: str = ""
+    further_headers: tuple[tuple[str, str], ...] = ()
+    signing: Signing | None = None
+
+    @property
+    def label(self) -> str:
+        """Where requests go, for a reader and a record."""
+        return f"{self.origin}{self.path}"
 
     @property
     def origin(self) -> Origin:
@@ -61,6 +78,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def headers(self, *, accept: str = "*/*") -> dict[str, str]:
         """What every request to this server carries, the key included."""
         headers = {"User-Agent": f"servetune/{__version__}", "Accept": accept}
+        headers.update(self.further_headers)
         if self.api_key_env:
             headers["Authorization"] = f"Bearer {_key(self.api_key_env)}"
         return headers
@@ -72,6 +90,25 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         if self.api_key_env and (key := os.environ.get(self.api_key_env, "").strip()):
             words = words.replace(key, f"${self.api_key_env}")
         return "".join(each if each.isprintable() else " " for each in words)
+
+
+def without(words: str, secret: str, shown: str) -> str:
+    """Words with a secret taken out, also where only its beginning was kept, or it was quoted.
+
+    Example:
+        >>> without("signed with abcdefghijklmnop and abcdefghijklm", "abcdefghijklmnop", "KEY")
+        'signed with KEY and KEY'
+    """
+    for spelt in {secret, quote(secret, safe="")}:
+        begin = spelt[:LEAST_KEPT]
+        at = words.find(begin) if begin else -1
+        while at >= 0:
+            end = at + len(begin)
+            while end < len(words) and words[end] == spelt[end - at : end - at + 1]:
+                end += 1
+            words = words[:at] + shown + words[end:]
+            at = words.find(begin, at + len(shown))
+    return words
 
 
 def _key(variable: str) -> str:

@@ -21,6 +21,7 @@ from servetune.traffic.asks import Asks
 from servetune.traffic.player import Player
 from servetune.traffic.reactor import Reactor
 from servetune.traffic.seen import Frames, Order, Over, Setup, Start, Stop, Users, frame
+from servetune.traffic.sigv4 import Credentials
 from servetune.traffic.wire import monotonic
 
 BEAT_S = 0.05
@@ -83,6 +84,8 @@ class Process:
         elif isinstance(order, Users):
             self._player.let_go(order.let_go)
             self._player.take_on(order.due_s)
+        elif isinstance(order, Credentials):
+            self._player.sign_with(order)
 
     def _beat(self) -> None:
         self._reactor.at(monotonic() + BEAT_S, self._beat)

@@ -90,6 +90,9 @@ class Answer:
 
     # as it comes
 
+    def named(self, error_name: str) -> None:
+        """The head names the error, as AWS's services do; `traffic.invoked` uses it."""
+
     def head(self, status: int, content_type: str) -> None:
         """The status line and headers are complete."""
         self._status = status

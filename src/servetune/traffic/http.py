@@ -42,16 +42,26 @@ class Head:
         content_type: In lower case, without parameters.
         keep_alive: Whether the server means to keep the connection.
         length: Of the body in bytes, where it is said.
+        error_name: Of AWS's services (`x-amzn-ErrorType`); empty for others.
         body_at: Where the body begins in the bytes that the head was read from.
     """
 
-    __slots__ = ("body_at", "chunked", "content_type", "keep_alive", "length", "status")
+    __slots__ = (
+        "body_at",
+        "chunked",
+        "content_type",
+        "error_name",
+        "keep_alive",
+        "length",
+        "status",
+    )
 
     def __init__(self, status: int, body_at: int, *, keep_alive: bool) -> None:
         self.status = status
         self.body_at = body_at
         self.keep_alive = keep_alive
         self.content_type = ""
+        self.error_name = ""
         self.chunked = False
         self.length: int | None = None
 
@@ -103,6 +113,8 @@ def _note(head: Head, name: bytes, value: bytes) -> None:
         if not value.isdigit() or head.length not in {None, int(value)}:
             raise Malformed(f"no length: {value[:80]!r}")
         head.length = int(value)
+    elif name == b"x-amzn-errortype":
+        head.error_name = value.decode("latin-1")
     elif name == b"connection":
         words = {word.strip() for word in value.lower().split(b",")}
         head.keep_alive = (head.keep_alive or b"keep-alive" in words) and b"close" not in words

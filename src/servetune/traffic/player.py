@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 import struct
+import time
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -19,8 +20,10 @@ import msgspec
 
 from servetune.traffic.answer import ANSWERS
 from servetune.traffic.asks import Asks
+from servetune.traffic.invoked import Invoked
 from servetune.traffic.reactor import Reactor
 from servetune.traffic.seen import Beat, Seen, Setup
+from servetune.traffic.sigv4 import Credentials, Signer
 from servetune.traffic.trace import traceparent
 from servetune.traffic.wire import Call, monotonic
 
@@ -64,6 +67,9 @@ class Player:
         self._reactor = reactor
         self._asks = asks
         self._answer = ANSWERS[setup.api]
+        self._signers: list[Signer] = []
+        if setup.credentials is not None:
+            self._signers = [Signer(signing, setup.credentials) for signing in setup.signing]
         self._start_s = 0.0
         self._started = False
         self._users = setup.users
@@ -137,6 +143,11 @@ class Player:
         else:
             self._reactor.abandon(outcome, detail)
         self._check_over()
+
+    def sign_with(self, credentials: Credentials) -> None:
+        """The credentials were refreshed."""
+        for signer in self._signers:
+            signer.use(credentials)
 
     def beat(self, cpu_s: float) -> Beat:
         """What happened since the last one."""
@@ -304,9 +315,10 @@ class Player:
         setup = self._setup
         target = self._choose()
         following = self._asks.next(index)
-        answer = self._answer(
+        said = self._answer(
             streamed=setup.streamed, keep_text=following >= 0 or index < setup.keep_text_below
         )
+        answer = Invoked(said) if setup.invoked else said
         payload = self._payload(index, target)
         call = Call(
             index,
@@ -344,6 +356,8 @@ class Player:
             body = body[:begin] + history + b"," + body[begin:]
         trace = self._setup.trace
         header = f"traceparent: {traceparent(trace, index)}\r\n".encode() if trace else b""
+        if self._signers:
+            header += self._signers[target].headers(body, time.time())
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (
             self._setup.heads[target],
             header,

@@ -10,6 +10,7 @@ import struct
 import msgspec
 
 from servetune.traffic.asks import Columns
+from servetune.traffic.sigv4 import Credentials, Signing
 from servetune.traffic.wire import Address
 
 __all__ = ["Beat", "Frames", "Order", "Over", "Seen", "Setup", "Start", "Stop", "Users", "frame"]
@@ -36,6 +37,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
         trace: Name of the run for `traceparent` headers; empty for none.
         keep_text_below: Answers to requests of a smaller index come with their words.
         rests: Whether the loop may let tokens gather, see `foresight`.
+        signing: Of requests through SageMaker, one for each address; empty for none.
+        credentials: To sign with; new ones may come as an order of their own.
+        invoked: Whether answers come in SageMaker's frames.
     """
 
     addresses: list[Address]
@@ -53,6 +57,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     trace: str = ""
     keep_text_below: int = 0
     rests: bool = True
+    signing: list[Signing] = []
+    credentials: Credentials | None = None
+    invoked: bool = False
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
@@ -76,7 +83,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     grace_s: float = 0.0
 
 
-Order = Setup | Start | Users | Stop
+Order = Setup | Start | Users | Stop | Credentials
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):

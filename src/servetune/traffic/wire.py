@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import ssl
 
     from servetune.traffic.answer import Answer
+    from servetune.traffic.invoked import Invoked
 
 __all__ = ["Address", "Call", "Hub", "Wire"]
 
@@ -106,7 +107,7 @@ class Call:
         self,
         index: int,
         payload: bytes,
-        answer: Answer,
+        answer: Answer | Invoked,
         on_done: Callable[[Call], None],
         *,
         target: int = 0,
@@ -467,6 +468,8 @@ class Wire:
             self._head_bytes = data
             return
         call.status = head.status
+        if head.error_name:
+            call.answer.named(head.error_name)
         call.answer.head(head.status, head.content_type)
         self._head = head
         self._body = body_of(head)

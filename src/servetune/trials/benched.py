@@ -13,11 +13,13 @@ import numpy as np
 
 from servetune.errors import LoadError
 from servetune.loadgen import (
+    CredentialSource,
     LoadResult,
     Manner,
     Progress,
     Target,
     fetch_blocking,
+    invocation_account,
     models_are_simulated,
     parse_speed,
     run_load_blocking,
@@ -62,6 +64,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
         scrape_every_s: Of the server's metrics and the machine; `None` for not at all.
         dcgm_url: A DCGM exporter's metrics.
         tokenizer: Counts answers again, so far as their words were kept.
+        credentials: To sign with, where the targets ask for it.
         wrong_length_fails: Whether an answer of another length than asked is a failure.
         compat: Another tool whose definitions and names the figures are also given in.
     """
@@ -79,6 +82,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     scrape_every_s: float | None = 1.0
     dcgm_url: str | None = None
     tokenizer: ModelTokenizer | None = None
+    credentials: CredentialSource | None = None
     wrong_length_fails: bool = False
     compat: str | None = None
 
@@ -120,6 +124,7 @@ def bench(
         scrape_every_s=asked.scrape_every_s,
         dcgm_url=asked.dcgm_url,
         judge=_judge(asked),
+        credentials=asked.credentials,
     )
     result = _counted(result, asked.tokenizer)
     results = _results(asked, result)
@@ -130,7 +135,7 @@ def bench(
         key=trial_key(
             model=asked.targets[0].model,
             engine="external",
-            server_args={"url": ",".join(str(target.origin) for target in asked.targets)},
+            server_args={"url": ",".join(target.label for target in asked.targets)},
             client_args=asked.client_args,
         ),
         status="ok" if results["completed"] else "failed",
@@ -233,6 +238,8 @@ def _results(asked: Bench, result: LoadResult) -> dict[str, Any]:
     }
     results["server"] = msgspec.to_builtins(result.side.totals) if result.side else None
     results["prepared"] = asked.about
+    if asked.targets[0].signing is not None:
+        results["sagemaker"] = invocation_account(asked.targets[0], result.records)
     if asked.compat is not None:
         results["compat"] = {
             asked.compat: compat(
@@ -282,7 +289,7 @@ def _metadata(asked: Bench) -> dict[str, Any]:
         "gpu_count": None,
         "model_tag": asked.targets[0].model,
         "framework": "external",
-        "urls": [str(target.origin) for target in asked.targets],
+        "urls": [target.label for target in asked.targets],
         "slo": [limit.label for limit in asked.request_limits],
         "input_tokens": about.get("input_tokens_mean", -1),
         "output_tokens": about.get("output_tokens_mean", -1),
@@ -306,6 +313,8 @@ def _failure(result: LoadResult, results: dict[str, Any]) -> Failure:
 
 def _simulated_speed(target: Target) -> float | None:
     """How fast the clock of a server runs that says that it only plays an engine."""
+    if target.signing is not None:
+        return None  # behind it there is one route, and it says nothing about itself
     with contextlib.suppress(LoadError):
         if models_are_simulated(fetch_blocking(target, "/v1/models")):
             return parse_speed(fetch_blocking(target, "/version"))

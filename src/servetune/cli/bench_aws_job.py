@@ -1,0 +1,258 @@
+"""`servetune bench --via-aws-job`: AWS's benchmark job instead of our own load."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from servetune.cli import options
+from servetune.cli.main import INTERRUPTED
+from servetune.cli.output import echo, print_json
+from servetune.errors import InputError
+
+__all__ = ["OPTIONS", "run"]
+
+OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+    click.option(
+        "--via-aws-job",
+        is_flag=True,
+        help="Have SageMaker's own benchmark job send the load; needs --sagemaker.",
+    ),
+    click.option("--levels", default=None, metavar="1,8,32", help="Concurrencies of one job."),
+    click.option("--role-arn", default=None, help="Role that the job runs as."),
+    click.option("--output-s3", default=None, metavar="s3://..", help="Where jobs write."),
+    click.option(
+        "--secret-arn", default=None, help="Secret with the hub's token, for gated tokenizers."
+    ),
+    click.option("--status", "only_status", is_flag=True, help="Say how the job is, and no more."),
+    click.option("--force", is_flag=True, help="Run anew a job that there is already."),
+    click.option("--clean", is_flag=True, help="Take the job and its workload away."),
+    click.option("--poll-every", type=options.POSITIVE, default=30.0, hidden=True),
+    click.option(
+        "--recommendations",
+        default=None,
+        metavar="JOB",
+        help="Import what an AWS recommendation job proposes, as candidates.",
+    ),
+)
+
+_ONLY_HERE = ("levels", "role_arn", "output_s3", "secret_arn", "only_status", "force", "clean")
+
+
+#: What a job cannot be told, or is told by the workload.
+_NOT_HERE = (
+    "urls", "rate", "arrivals", "input_tokens", "output_tokens", "dataset", "trace", "against",
+    "until", "duration_s", "lora", "openai_route", "route",
+)  # fmt: skip
+
+
+def require_alone(said: Mapping[str, Any]) -> None:
+    """Refuse options that are for a job where there is none, and those that no job takes.
+
+    Raises:
+        InputError: They are.
+    """
+    if said["via_aws_job"] or said["recommendations"]:
+        for name in _NOT_HERE:
+            if said[name]:
+                raise InputError(
+                    f"{_option(name)} is for our own load, not for AWS's job",
+                    hint="leave it out, or leave --via-aws-job out",
+                )
+        return
+    for name in _ONLY_HERE:
+        if said[name]:
+            flag = name.removeprefix("only_").replace("_", "-")
+            raise InputError(f"--{flag} is for --via-aws-job", hint="say --via-aws-job as well")
+
+
+def _option(name: str) -> str:
+    return "a URL" if name == "urls" else f"--{name.removesuffix('_s').replace('_', '-')}"
+
+
+def run(said: Mapping[str, Any]) -> int:
+    """Create, watch and read a job, or import recommendations.
+
+    Raises:
+        InputError: The options do not say a whole job.
+        LoadError: The service refuses, or the job ends badly.
+    """
+    if said["recommendations"]:
+        return _import(said)
+    asked, notes = _asked(said)
+    client, s3 = _clients(said)
+    with _refusals():
+        return _work(said, asked, notes, client, s3)
+
+
+def _work(said: Mapping[str, Any], asked: Any, notes: tuple[str, ...], client: Any, s3: Any) -> int:
+    from servetune.trials import aws_jobs
+
+    if said["clean"]:
+        taken = aws_jobs.clean(client, asked.name, poll_s=said["poll_every"])
+        print(f"took away {', '.join(taken)}" if taken else f"there is no job {asked.name}")
+        return 0
+    if said["only_status"]:
+        return _tell(aws_jobs.describe(client, asked.name), asked.name)
+    for note in notes:
+        echo(f"note: {note}")
+    poll_s = said["poll_every"]
+    created = aws_jobs.start(client, asked, force=said["force"], poll_s=poll_s)
+    echo(f"job {asked.name} {'was created' if created else 'is there already'}")
+    try:
+        described = aws_jobs.wait(client, asked.name, on_status=_Shown(), poll_s=poll_s)
+    except KeyboardInterrupt:
+        echo(f"job {asked.name} goes on: the same command waits on, --status tells")
+        return INTERRUPTED
+    archive = aws_jobs.fetch_archive(s3, described.output or asked.prefix)
+    records = aws_jobs.trials_of(asked, archive, arn=described.arn)
+    return _show(said, records)
+
+
+def _asked(said: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
+    from servetune.trials.aws_jobs import Asked, workload_spec
+    from servetune.workload.presets import preset
+
+    for name in ("sagemaker", "workload", "model", "role_arn", "output_s3"):
+        if not said[name]:
+            raise InputError(
+                f"--via-aws-job needs --{name.replace('_', '-')}",
+                hint="--sagemaker ENDPOINT --workload NAME --model ID --role-arn ARN "
+                "--output-s3 s3://bucket/prefix",
+            )
+    traffic = preset(said["workload"])
+    levels = _levels(said["levels"]) or (said["concurrency"] or traffic.concurrency or 1,)
+    spec, notes = workload_spec(
+        traffic,
+        model=said["model"],
+        concurrencies=levels,
+        request_count=said["request_count"],
+        secret_arn=said["secret_arn"],
+    )
+    component = said["component"] or said["adapter"]
+    asked = Asked(
+        endpoint=said["sagemaker"],
+        components=(component,) if component else (),
+        spec=spec,
+        concurrencies=tuple(levels),
+        role_arn=said["role_arn"],
+        output=said["output_s3"],
+        model=said["model"],
+        workload=str(said["workload"]),
+    )
+    return asked, notes
+
+
+def _levels(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise InputError(f"--levels {text} is no list of concurrencies", hint="such as 1,8,32")
+    levels = tuple(int(part) for part in parts)
+    if len(set(levels)) != len(levels):
+        raise InputError(f"--levels {text} names a concurrency twice")
+    return levels
+
+
+def _clients(said: Mapping[str, Any]) -> tuple[Any, Any]:
+    """boto3's for SageMaker and S3, in a region that exists and with somebody's credentials."""
+    from servetune.loadgen.sagemaker import aws_session
+
+    session = aws_session(region=said["region"], profile=said["profile"])
+    import boto3
+
+    made = boto3.session.Session(profile_name=said["profile"], region_name=session.region)
+    return made.client("sagemaker"), made.client("s3")
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """What boto3 itself refuses, before or instead of a call, as one line."""
+    import botocore.exceptions
+
+    from servetune.errors import LoadError
+
+    try:
+        yield
+    except botocore.exceptions.BotoCoreError as error:
+        raise LoadError(f"AWS cannot be asked: {error}") from None
+
+
+class _Shown:
+    """A line for each new status."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def __call__(self, described: Any, waited_s: float) -> None:
+        if described.status != self._last:
+            self._last = described.status
+            echo(f"{described.status} after {waited_s:.0f} s")
+
+
+def _tell(described: Any, name: str) -> int:
+    from servetune.errors import LoadError
+
+    if described is None:
+        raise LoadError(f"there is no job {name}", hint="run without --status to create it")
+    print(
+        f"{described.name} {described.status}{f': {described.reason}' if described.reason else ''}"
+    )
+    return 0
+
+
+def _import(said: Mapping[str, Any]) -> int:
+    from servetune.deploy.containers import parse_environment
+    from servetune.plan import Plan
+    from servetune.trials.aws_jobs import recommended_trials
+
+    if not said["model"]:
+        raise InputError("recommendations do not name their model", hint="say it with --model")
+
+    def plan_of(_image: str, environment: Mapping[str, str]) -> Plan:
+        vllm = any(name.startswith("SM_VLLM_") for name in environment)
+        container, key = ("vllm", "SM_VLLM_MODEL") if vllm else ("lmi", "HF_MODEL_ID")
+        return parse_environment(container, {key: said["model"], **environment})
+
+    client, _ = _clients(said)
+    with _refusals():
+        records = recommended_trials(
+            client, said["recommendations"], model=said["model"], plan_of=plan_of
+        )
+    return _show(said, records)
+
+
+def _show(said: Mapping[str, Any], records: list[Any]) -> int:
+    from servetune.report.quantities import quantity_value, shown
+    from servetune.store import Artifacts, Journal
+
+    out_dir: Path | None = said["out_dir"]
+    if out_dir is not None:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        artifacts = Artifacts(out_dir, "bench")
+        with Journal(artifacts.journal) as journal:
+            for record in records:
+                journal.append(record)
+        echo(f"wrote {artifacts.journal}")
+    if said["as_json"]:
+        print_json(records)
+        return 0
+    for record in records:
+        results = record.results
+        head = record.plan.label if record.plan else f"concurrency {results['max_concurrency']}"
+        figures = [
+            ("output", shown(quantity_value(results, "output_throughput"), "tokens/s")),
+            ("TTFT mean", shown(quantity_value(results, "ttft", "mean"), "ms")),
+            ("p99", shown(quantity_value(results, "ttft", "p99"), "ms")),
+            ("E2E p99", shown(quantity_value(results, "e2e_latency", "p99"), "ms")),
+            ("failed", shown(quantity_value(results, "error_rate"), "fraction")),
+        ]
+        print(f"{head}: " + ", ".join(f"{name} {text}" for name, text in figures))
+    sys.stdout.flush()
+    return 0

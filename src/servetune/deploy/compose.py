@@ -1,0 +1,77 @@
+"""Docker Compose: one service for each copy, each with devices of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from servetune.deploy.bundle import Bundle
+from servetune.deploy.served import MODEL_MOUNT, Served, bundle_of
+from servetune.deploy.yamltext import documents
+
+__all__ = ["render_compose"]
+
+
+def render_compose(served: Served) -> Bundle:
+    """A `compose.yaml` (Compose specification; `env_file.required` needs Compose 2.24)."""
+    services = {_name_of(served, copy): _service(served, copy) for copy in range(served.copies)}
+    volumes: dict[str, Any] = {} if served.folder else {"volumes": {"models": {}}}
+    value = {"name": served.name, "services": services, **volumes}
+    ports = ", ".join(str(served.port + copy) for copy in range(served.copies))
+    steps = f"""
+1. A gated model needs a token: write `HF_TOKEN=...` into `.env` beside this file, mode 600.
+   The file is read when the containers start and is no part of this bundle.
+2. `docker compose up -d`, then `docker compose logs -f`
+3. The copies answer on ports {ports}: `servetune bench` takes all their addresses.
+"""
+    texts = {"compose.yaml": documents(value, comment=served.plan.label)}
+    return bundle_of(served, "compose", texts, steps=steps)
+
+
+def _name_of(served: Served, copy: int) -> str:
+    return served.name if served.copies == 1 else f"{served.name}-{copy + 1}"
+
+
+def _service(served: Served, copy: int) -> dict[str, Any]:
+    said: dict[str, Any] = {"image": served.image}
+    if served.command:
+        said["entrypoint"] = [_literal(word) for word in served.command]
+        said["command"] = [_literal(word) for word in served.words]
+    if served.variables:
+        said["environment"] = {key: _literal(text) for key, text in served.variables.items()}
+    mount = f"{served.folder}:{MODEL_MOUNT}:ro" if served.folder else f"models:{served.hub_cache}"
+    said |= {
+        "env_file": [{"path": ".env", "required": False}],
+        "ports": [f"{served.port + copy}:{served.port}"],
+        "volumes": [mount],
+        "shm_size": "16gb",
+        "restart": "unless-stopped",
+        "stop_grace_period": "2m",
+        "healthcheck": {
+            "test": ["CMD", "curl", "-fsS", f"http://localhost:{served.port}{served.health}"],
+            "interval": "20s",
+            "timeout": "5s",
+            "retries": 6,
+            "start_period": "1h",
+        },
+    }
+    if served.devices:
+        first = copy * served.devices
+        said["deploy"] = {
+            "resources": {
+                "reservations": {
+                    "devices": [
+                        {
+                            "driver": "nvidia",
+                            "device_ids": [str(first + i) for i in range(served.devices)],
+                            "capabilities": ["gpu"],
+                        }
+                    ]
+                }
+            }
+        }
+    return said
+
+
+def _literal(text: str) -> str:
+    """Compose reads $NAME as a variable; $$ stands for a dollar."""
+    return text.replace("$", "$$")

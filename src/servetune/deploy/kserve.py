@@ -1,0 +1,87 @@
+"""KServe: the same container as an InferenceService, scaled at the measured knee."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from servetune.deploy.bundle import Bundle
+from servetune.deploy.kubernetes import TOKEN_SECRET, in_flight_query, pod_of
+from servetune.deploy.served import Served, bundle_of
+from servetune.deploy.yamltext import documents
+
+__all__ = ["render_kserve"]
+
+
+def render_kserve(
+    served: Served,
+    *,
+    namespace: str = "default",
+    most_copies: int | None = None,
+    secret: str = TOKEN_SECRET,
+    claim: str | None = None,
+    gpu_resource: str = "nvidia.com/gpu",
+    prometheus: str = "http://prometheus-operated.monitoring:9090",
+) -> Bundle:
+    """One InferenceService (serving.kserve.io/v1beta1) with a container of its own.
+
+    It runs in the raw mode, as plain Deployments, where KEDA scales it by Prometheus; without
+    a knee it has a fixed number of copies.
+
+    Raises:
+        DeployError: The folder of a model has no claim.
+    """
+    scales = served.knee is not None and bool(served.in_flight)
+    pod = pod_of(
+        served,
+        secret=secret,
+        claim=claim,
+        gpu_resource=gpu_resource,
+        container_name="kserve-container",
+    )
+    predictor: dict[str, Any] = {
+        "minReplicas": served.copies,
+        "maxReplicas": max(served.copies, most_copies or (2 if scales else 1) * served.copies),
+        **pod,
+    }
+    annotations = {"serving.kserve.io/deploymentMode": "RawDeployment"}
+    if served.knee is not None and scales:
+        annotations["serving.kserve.io/autoscalerClass"] = "keda"
+        predictor["autoScaling"] = {
+            "metrics": [
+                {
+                    "type": "External",
+                    "external": {
+                        "metric": {
+                            "backend": "prometheus",
+                            "serverAddress": prometheus,
+                            "query": in_flight_query(served, namespace),
+                        },
+                        "target": {
+                            "type": "AverageValue",
+                            "averageValue": str(served.knee.target),
+                        },
+                    },
+                }
+            ]
+        }
+    else:
+        annotations["serving.kserve.io/autoscalerClass"] = "none"
+    service = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {
+            "name": served.name,
+            "namespace": namespace,
+            "labels": {"app.kubernetes.io/managed-by": "servetune"},
+            "annotations": annotations,
+        },
+        "spec": {"predictor": predictor},
+    }
+    steps = f"""
+1. A gated model needs a token, by reference alone:
+   `kubectl -n {namespace} create secret generic {secret} --from-literal=HF_TOKEN="$HF_TOKEN"`
+2. `kubectl apply -f inferenceservice.yaml`
+3. `kubectl -n {namespace} wait --for=condition=Ready --timeout=1h inferenceservice/{served.name}`
+"""
+    texts = {"inferenceservice.yaml": documents(service, comment=served.plan.label)}
+    return bundle_of(served, "kserve", texts, steps=steps)

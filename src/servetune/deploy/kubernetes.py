@@ -1,0 +1,274 @@
+"""Kubernetes: a Deployment, its Service and an autoscaler at the measured knee."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from servetune.deploy.bundle import Bundle
+from servetune.deploy.served import MODEL_MOUNT, Served, bundle_of
+from servetune.deploy.yamltext import documents
+from servetune.errors import DeployError
+
+__all__ = ["TOKEN_SECRET", "Autoscaler", "container_of", "pod_of", "render_kubernetes"]
+
+Autoscaler = Literal["none", "hpa", "keda"]
+
+SHARED_MEMORY = "16Gi"
+"""For what tensor parallel ranks and torch's loaders hand to each other."""
+
+TOKEN_SECRET = "hf-token"  # noqa: S105 - the name of a secret, which holds it
+"""Kubernetes Secret whose key `HF_TOKEN` holds the hub's token."""
+
+LOAD_MINUTES = 60
+"""Weights may come from the hub; the start-up probe gives up after that."""
+
+
+def render_kubernetes(
+    served: Served,
+    *,
+    namespace: str = "default",
+    autoscaler: Autoscaler = "none",
+    most_copies: int | None = None,
+    secret: str = TOKEN_SECRET,
+    claim: str | None = None,
+    gpu_resource: str = "nvidia.com/gpu",
+    prometheus: str = "http://prometheus-operated.monitoring:9090",
+) -> Bundle:
+    """Manifests that `kubectl apply -f` takes.
+
+    Args:
+        served: What runs.
+        namespace: Where.
+        autoscaler: `hpa` needs the engine's metrics as custom metrics of pods; `keda` asks
+            Prometheus itself.
+        most_copies: That an autoscaler may make; twice the measured where `None`.
+        secret: Secret whose key `HF_TOKEN` holds the hub's token; it may be missing.
+        claim: PersistentVolumeClaim for downloaded weights, or with the model's folder.
+        gpu_resource: That one accelerator is asked for by.
+        prometheus: For `keda`.
+
+    Raises:
+        DeployError: The folder of a model has no claim, or there is no knee to scale at.
+    """
+    labels = {"app.kubernetes.io/name": served.name, "app.kubernetes.io/managed-by": "servetune"}
+    metadata = {"name": served.name, "namespace": namespace, "labels": labels}
+    selector = {"app.kubernetes.io/name": served.name}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata,
+        "spec": {
+            "replicas": served.copies,
+            "selector": {"matchLabels": selector},
+            # Accelerators are rarely free for one copy more.
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+            },
+            "progressDeadlineSeconds": LOAD_MINUTES * 60 + 60,
+            "template": {
+                "metadata": {
+                    "labels": labels,
+                    "annotations": {
+                        "prometheus.io/scrape": "true",
+                        "prometheus.io/path": "/metrics",
+                        "prometheus.io/port": str(served.port),
+                    },
+                },
+                "spec": pod_of(served, secret=secret, claim=claim, gpu_resource=gpu_resource),
+            },
+        },
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {
+            "type": "ClusterIP",
+            "selector": selector,
+            "ports": [{"name": "http", "port": served.port, "targetPort": "http"}],
+        },
+    }
+    texts = {
+        "deployment.yaml": documents(deployment, comment=_comment(served)),
+        "service.yaml": documents(service),
+    }
+    if autoscaler != "none":
+        scaler = _scaler(served, metadata, autoscaler, most_copies, prometheus, namespace)
+        texts[f"{autoscaler}.yaml"] = documents(scaler, comment=_scaler_comment(served, autoscaler))
+    applied = " ".join(f"-f {name}" for name in texts)
+    steps = f"""
+1. A gated model needs a token, by reference alone:
+   `kubectl -n {namespace} create secret generic {secret} --from-literal=HF_TOKEN="$HF_TOKEN"`
+2. `kubectl apply {applied}`
+3. `kubectl -n {namespace} rollout status deployment/{served.name}`
+4. `kubectl -n {namespace} port-forward service/{served.name} {served.port}`
+"""
+    return bundle_of(served, "kubernetes", texts, steps=steps)
+
+
+def pod_of(
+    served: Served,
+    *,
+    secret: str,
+    claim: str | None,
+    gpu_resource: str,
+    container_name: str = "server",
+) -> dict[str, Any]:
+    """The pod's specification: one container and its volumes.
+
+    Raises:
+        DeployError: The folder of a model has no claim.
+    """
+    if served.folder and claim is None:
+        raise DeployError(
+            f"a pod cannot see the folder {served.folder}",
+            hint="name the claim that holds it with --claim, or a hub id with --model-source",
+        )
+    cache: dict[str, Any] = {"name": "models"}
+    cache |= {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+    return {
+        "terminationGracePeriodSeconds": 120,
+        "containers": [
+            container_of(served, secret=secret, gpu_resource=gpu_resource, name=container_name)
+        ],
+        "volumes": [
+            cache,
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}},
+        ],
+    }
+
+
+def container_of(served: Served, *, secret: str, gpu_resource: str, name: str) -> dict[str, Any]:
+    """The container with every setting written out; tokens by reference."""
+    variables: list[dict[str, Any]] = [
+        {"name": key, "value": _literal(text)} for key, text in served.variables.items()
+    ]
+    variables.append(
+        {
+            "name": "HF_TOKEN",
+            "valueFrom": {"secretKeyRef": {"name": secret, "key": "HF_TOKEN", "optional": True}},
+        }
+    )
+    probe = {"httpGet": {"path": served.health, "port": "http"}, "timeoutSeconds": 5}
+    said: dict[str, Any] = {"name": name, "image": served.image}
+    if served.command:
+        said |= {
+            "command": [_literal(word) for word in served.command],
+            "args": [_literal(word) for word in served.words],
+        }
+    said |= {
+        "env": variables,
+        "ports": [{"name": "http", "containerPort": served.port}],
+        "startupProbe": {**probe, "periodSeconds": 10, "failureThreshold": LOAD_MINUTES * 6},
+        "readinessProbe": {**probe, "periodSeconds": 5, "failureThreshold": 3},
+        "livenessProbe": {**probe, "periodSeconds": 20, "failureThreshold": 6},
+        "volumeMounts": [
+            {"name": "models", "mountPath": MODEL_MOUNT if served.folder else served.hub_cache},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the container's own
+        ],
+    }
+    if served.devices:
+        said["resources"] = {"limits": {gpu_resource: served.devices}}
+    return said
+
+
+def _literal(text: str) -> str:
+    """Kubernetes reads $(NAME) in words and values as a variable; $$ stands for a dollar."""
+    return text.replace("$(", "$$(")
+
+
+def _scaler(
+    served: Served,
+    metadata: dict[str, Any],
+    autoscaler: Autoscaler,
+    most_copies: int | None,
+    prometheus: str,
+    namespace: str,
+) -> dict[str, Any]:
+    if served.knee is None or not served.in_flight:
+        raise DeployError(
+            f"no knee was measured at which {served.title} could be scaled"
+            if served.in_flight
+            else f"{served.title} tells no requests in flight that an autoscaler could read",
+            hint="deploy without an autoscaler (--autoscaler none)",
+        )
+    least = served.copies
+    most = most_copies or 2 * least
+    if most < least:
+        raise DeployError(f"at most {most} copies are fewer than the plan's {least}")
+    if autoscaler == "hpa":
+        return {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": metadata,
+            "spec": {
+                "scaleTargetRef": {
+                    "apiVersion": "apps/v1",
+                    "kind": "Deployment",
+                    "name": served.name,
+                },
+                "minReplicas": least,
+                "maxReplicas": most,
+                "metrics": [
+                    {
+                        "type": "Pods",
+                        "pods": {
+                            "metric": {"name": "llm_requests_in_flight"},
+                            "target": {
+                                "type": "AverageValue",
+                                "averageValue": str(served.knee.target),
+                            },
+                        },
+                    }
+                ],
+                "behavior": {"scaleDown": {"stabilizationWindowSeconds": 300}},
+            },
+        }
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": metadata,
+        "spec": {
+            "scaleTargetRef": {"name": served.name},
+            "minReplicaCount": least,
+            "maxReplicaCount": most,
+            "cooldownPeriod": 300,
+            "triggers": [
+                {
+                    "type": "prometheus",
+                    "metricType": "AverageValue",
+                    "metadata": {
+                        "serverAddress": prometheus,
+                        "query": in_flight_query(served, namespace),
+                        "threshold": str(served.knee.target),
+                    },
+                }
+            ],
+        },
+    }
+
+
+def in_flight_query(served: Served, namespace: str) -> str:
+    """Requests in the batch or waiting, of all copies together."""
+    of = f'{{namespace="{namespace}",pod=~"{served.name}-.*"}}'
+    names = [name.strip() for name in served.in_flight.split("+")]
+    return " + ".join(f"sum({name}{of})" for name in names)
+
+
+def _comment(served: Served) -> str:
+    return f"{served.plan.label}\nEvery setting that was tuned is written out; see README.md."
+
+
+def _scaler_comment(served: Served, autoscaler: Autoscaler) -> str:
+    assert served.knee is not None
+    text = (
+        f"Each copy is held at {served.knee.target} requests in flight: its knee at "
+        f"{served.knee.per_copy:.3g} ({served.knee.rule}) less a fifth."
+    )
+    if autoscaler == "hpa":
+        text += (
+            "\nThe adapter of custom metrics must serve llm_requests_in_flight for each pod as\n"
+            f"{served.in_flight}"
+        )
+    return text

@@ -1,0 +1,66 @@
+"""The plain command: one script for each copy, for a machine where the engine is installed."""
+
+from __future__ import annotations
+
+import shlex
+
+from servetune.deploy.bundle import Bundle
+from servetune.deploy.served import Served, bundle_of
+from servetune.errors import DeployError
+
+__all__ = ["devices_of", "render_command", "words_of_copy"]
+
+
+def render_command(served: Served) -> Bundle:
+    """Scripts that become the server (`exec`), so that signals reach it.
+
+    Raises:
+        DeployError: What runs is a container and has no command.
+    """
+    require_command(served, "a plain command")
+    texts = {}
+    for copy in range(served.copies):
+        name = "serve.sh" if served.copies == 1 else f"serve-{copy + 1}.sh"
+        texts[name] = _script(served, copy)
+    install = f"`pip install '{served.install}'`" if served.install else f"install {served.title}"
+    steps = f"""
+1. {install} (the version that was measured), and `export HF_TOKEN=...` for a gated model.
+2. {" and ".join(f"`./{name}`" for name in texts)}
+"""
+    return bundle_of(served, "command", texts, steps=steps)
+
+
+def require_command(served: Served, target: str) -> None:
+    """Refuse a container that takes variables alone.
+
+    Raises:
+        DeployError: It has no command.
+    """
+    if not served.command:
+        raise DeployError(
+            f"{served.title} has no command of its own, which {target} needs",
+            hint="deploy it with compose or kubernetes, or leave --container out",
+        )
+
+
+def devices_of(served: Served, copy: int) -> str:
+    """Devices of one copy, as CUDA_VISIBLE_DEVICES names them; empty on cores."""
+    first = copy * served.devices
+    return ",".join(str(first + i) for i in range(served.devices))
+
+
+def words_of_copy(served: Served, copy: int) -> list[str]:
+    """Command and words of one copy: each listens on a port of its own."""
+    usual = f"--port={served.port}"
+    own = f"--port={served.port + copy}"
+    return [*served.command, *(own if word == usual else word for word in served.words)]
+
+
+def _script(served: Served, copy: int) -> str:
+    lines = ["#!/usr/bin/env bash", f"# {served.plan.label}", "set -euo pipefail"]
+    devices = devices_of(served, copy)
+    if devices and served.copies > 1:
+        lines.append(f"export CUDA_VISIBLE_DEVICES={devices}")
+    lines += [f"export {key}={shlex.quote(text)}" for key, text in served.variables.items()]
+    words = [shlex.quote(word) for word in words_of_copy(served, copy)]
+    return "\n".join([*lines, "exec " + " \\\n  ".join(words), ""])

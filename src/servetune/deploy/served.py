@@ -1,0 +1,312 @@
+"""Served: what is to run, before any target's words; and what every bundle has in common."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+
+import msgspec
+
+from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle
+from servetune.deploy.containers import container_named, environment
+from servetune.deploy.images import choose_image, image_uri, named_image
+from servetune.deploy.knee import Knee
+from servetune.deploy.launchers import filled, launcher_of, words_of
+from servetune.deploy.readme import Evidence
+from servetune.deploy.secret import redacted
+from servetune.errors import DeployError
+from servetune.plan.plan import Plan
+
+__all__ = ["MODEL_MOUNT", "Served", "bundle_of", "prepare", "service_name"]
+
+#: Where a target puts a folder of its own into the container.
+MODEL_MOUNT = "/models/served"
+
+LMI_PORT = 8080
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """One Plan as its engine's command or container, ready for a target.
+
+    Attributes:
+        name: Of the service: a DNS label, which every target takes.
+        title: Of what runs, for a reader.
+        plan: As it is told (`launchers.filled`); copies are the target's to make.
+        given: As it came.
+        folder: Of the model where it is no hub id; the target mounts it at `MODEL_MOUNT`.
+        served_name: What clients call the model.
+        image: Of the container, tag included.
+        version: Of the engine in it.
+        command: What the words follow; empty where the image's own entry point reads variables.
+        words: All settings, for engines that take words.
+        variables: All settings, for containers that take variables, or those that have no word.
+        hub_cache: Where the image keeps what it downloads.
+        health: Route that answers 200 once requests are served.
+        in_flight: Prometheus query of the requests at one server; empty where it tells none.
+        install: Requirement of the engine without an image; empty where there is none.
+        devices: Accelerators of one copy; 0 where it runs on cores.
+        knee: Requests in flight that one copy serves well.
+        evidence: The trial that the Plan rests on.
+        warnings: What must be seen before it runs.
+    """
+
+    name: str
+    title: str
+    plan: Plan
+    given: Plan
+    folder: str
+    served_name: str
+    image: str
+    version: str
+    command: tuple[str, ...]
+    words: tuple[str, ...]
+    variables: dict[str, str]
+    port: int
+    hub_cache: str
+    health: str
+    in_flight: str
+    install: str
+    devices: int
+    knee: Knee | None = None
+    evidence: Evidence | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def copies(self) -> int:
+        return self.plan.replicas
+
+
+def prepare(
+    plan: Plan,
+    *,
+    container: str = "engine",
+    name: str | None = None,
+    port: int = 8000,
+    model_source: str | None = None,
+    image: str | None = None,
+    region: str = "us-east-1",
+    on_cores: bool = False,
+    mounts: bool = True,
+    host: str = "0.0.0.0",  # noqa: S104 - inside a container, which decides who reaches it
+    knee: Knee | None = None,
+    evidence: Evidence | None = None,
+) -> Served:
+    """A resolved Plan as what its engine takes.
+
+    Args:
+        plan: Resolved (`plan.defaults.resolved`).
+        container: `engine` for the engine's own image and command; `lmi` for AWS's Large Model
+            Inference container, which takes variables.
+        name: Of the service; from the model's name where `None`.
+        port: To listen on.
+        model_source: Hub id, or the path of a folder; the Plan's model where `None`.
+        image: A certain one, tag included.
+        region: Of the registry of AWS's containers.
+        on_cores: Whether there is no accelerator to ask for.
+        mounts: Whether a folder is mounted into a container, or seen where it is.
+        host: To listen on.
+        knee: For autoscalers.
+        evidence: The trial that the Plan rests on.
+
+    Raises:
+        UnknownName: No launcher is known for the engine.
+        DeployError: The Plan cannot be said, or a name or path cannot be used.
+    """
+    source = model_source or plan.model
+    is_folder = source.startswith(("/", "~", "./", "../"))
+    if not is_folder and not _HUB_ID.fullmatch(source):
+        raise DeployError(
+            f"'{source}' is neither a hub id nor the path of a folder",
+            hint="say --model-source with one of them",
+        )
+    if not re.fullmatch(r"[\w~./@+=-]+", source):
+        raise DeployError(
+            f"the model's path '{source}' has characters that not every target can mount",
+            hint="letters, digits and ~ . / @ + = - _ are safe: make a link of such a name",
+        )
+    label = source.rstrip("/").rsplit("/", 1)[-1] if is_folder else source
+    named = service_name(label) if name is None else _checked_name(name)
+    if not 1 <= port <= 65535:
+        raise DeployError(f"port {port} does not exist", hint="1 to 65535, such as 8000")
+    seen_at = MODEL_MOUNT if is_folder and mounts else source
+    about = {
+        "name": named,
+        "given": plan,
+        "folder": source if is_folder else "",
+        "served_name": label,
+        "devices": 0 if on_cores else plan.devices_per_replica,
+        "knee": knee,
+        "evidence": evidence,
+    }
+    if container == "lmi":
+        return _lmi(plan, seen_at, label, image, region, about)
+    if container != "engine":
+        raise DeployError(f"unknown container '{container}'", hint="known are engine, lmi")
+    launcher = launcher_of(plan)
+    own, notes = filled(
+        launcher, plan, served_name=label, concurrency=round(knee.per_copy) if knee else 0
+    )
+    words, variables = words_of(launcher, own, model=seen_at, host=host, port=port)
+    measured = evidence.engine_version if evidence and not evidence.simulated else None
+    version = measured or launcher.usual_version
+    uri = image or launcher.image_of(version)
+    if image is None and measured is None:
+        notes = (
+            *notes,
+            f"no measured engine version is known; the image is {uri}: measure with it",
+        )
+    return Served(
+        title=launcher.title,
+        plan=own,
+        image=uri,
+        version=version,
+        command=launcher.command,
+        words=words,
+        variables=variables,
+        port=port,
+        hub_cache=launcher.hub_cache,
+        health=launcher.health,
+        in_flight=launcher.in_flight,
+        install=f"{launcher.install}=={version}" if launcher.install else "",
+        warnings=(*_evidence_warnings(evidence), *notes),
+        **about,  # type: ignore[arg-type]
+    )
+
+
+def _lmi(
+    plan: Plan, source: str, label: str, image: str | None, region: str, about: Mapping[str, object]
+) -> Served:
+    """LMI outside SageMaker: one worker in each container, variables instead of words."""
+    lmi = container_named("lmi")
+    evidence = about["evidence"]
+    assert evidence is None or isinstance(evidence, Evidence)
+    version = evidence.engine_version if evidence and not evidence.simulated else None
+    if image is None:
+        chosen, note = choose_image("lmi", version, able=lambda one: lmi.able(plan, one))
+        uri = image_uri(lmi.repository, chosen.tag, region)
+    else:
+        chosen, note = named_image("lmi", image.rpartition(":")[2])
+        uri = image
+    alone = msgspec.structs.replace(plan, replicas=1)
+    variables = environment(lmi, alone, image=chosen, model_source=source)
+    variables[lmi.key("served_model_name")] = label
+    own = msgspec.structs.replace(
+        plan, engine="vllm", extra=tuple(sorted(dict(plan.extra).items()))
+    )
+    return Served(
+        title=lmi.title,
+        plan=own,
+        image=uri,
+        version=chosen.engine_version or "",
+        command=(),
+        words=(),
+        variables=variables,
+        port=LMI_PORT,
+        hub_cache="/root/.cache/huggingface",
+        health="/ping",
+        in_flight="",
+        install="",
+        warnings=tuple(text for text in (*_evidence_warnings(evidence), note) if text),
+        **about,  # type: ignore[arg-type]
+    )
+
+
+def service_name(text: str) -> str:
+    """A DNS label made from any text, at most 53 characters (room for what targets append)."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    name = name if name[:1].isalpha() else f"llm-{name}"
+    return name[:53].strip("-")
+
+
+def bundle_of(
+    served: Served,
+    target: str,
+    texts: Mapping[str, str],
+    *,
+    steps: str,
+    further: tuple[str, ...] = (),
+) -> Bundle:
+    """A target's files with what every bundle has: a page for the reader, and the Plan."""
+    warnings = tuple(dict.fromkeys((*served.warnings, *further)))
+    told = msgspec.to_builtins(served.evidence) if served.evidence else None
+    about = {
+        MARKER: 1,
+        "target": target,
+        "files": ["README.md", *texts, PLAN_FILE],
+        "name": served.name,
+        "image": served.image,
+        "engine_version": served.version,
+        "served_model": served.served_name,
+        "plan": msgspec.to_builtins(served.plan),
+        "plan_as_given": msgspec.to_builtins(served.given),
+        "knee": {**msgspec.to_builtins(served.knee), "target": served.knee.target}
+        if served.knee
+        else None,
+        "evidence": redacted(json.loads(msgspec.json.encode(told))),
+        "warnings": list(warnings),
+    }
+    plan_text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    files = {
+        "README.md": _readme(served, target, steps, warnings),
+        **texts,
+        PLAN_FILE: plan_text,
+    }
+    executable = frozenset(name for name in texts if name.endswith(".sh"))
+    return Bundle(files=tuple(files.items()), executable=executable, warnings=warnings)
+
+
+def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) -> str:
+    counted = "1 copy" if served.copies == 1 else f"{served.copies} copies"
+    parts = [f"# {served.served_name} on {served.title}, for {target}", ""]
+    parts += [f"> {warning}\n" for warning in warnings]
+    parts += [
+        f"Runs `{served.plan.label}`, {counted}, image `{served.image}`.",
+        "",
+        "## Steps",
+        "",
+        steps.strip(),
+        "",
+        "## Every setting, as it is told",
+        "",
+        "```",
+        *(f"{name}={text}" for name, text in served.variables.items()),
+        *([shlex.join((*served.command, *served.words))] if served.command else []),
+        "```",
+        "",
+    ]
+    if served.knee:
+        at = f"{served.knee.per_copy:.3g} requests in flight ({served.knee.rule})"
+        parts += [f"One copy serves {at}; an autoscaler is told {served.knee.target}.", ""]
+    if served.evidence:
+        rests = "simulated" if served.evidence.simulated else "measured"
+        parts += [f"It rests on a {rests} trial: {served.evidence.source}.", ""]
+    parts += [
+        "## Does it do what was measured?",
+        "",
+        "```",
+        f"servetune bench http://ADDRESS:{served.port} --against results.jsonl",
+        "```",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise DeployError(
+            f"'{name}' is not a name that every target takes",
+            hint=f"lower-case letters, digits and dashes, at most 53: {service_name(name)}",
+        )
+    return name
+
+
+def _evidence_warnings(evidence: Evidence | None) -> tuple[str, ...]:
+    if evidence is None:
+        return ("nothing was measured with this plan",)
+    if evidence.simulated:
+        return ("the expected performance is SIMULATED; no real server has run this plan",)
+    return ()

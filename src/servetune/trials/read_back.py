@@ -1,0 +1,216 @@
+"""Read back: what an engine says of its own settings, to name why a run is not reproduced.
+
+What can be asked differs: vLLM tells a few settings in its metrics and its model list, and all
+that was set in its start-up log; SGLang answers with every argument; TGI with its limits.
+Behind SageMaker there is only the log, in CloudWatch. What nothing tells is not guessed.
+
+Sources: vLLM 0.32 `v1/metrics/loggers.py` (cache_config_info) and the line "non-default args"
+of its start-up log; SGLang 0.5 `/get_server_info`; TGI 3.x `/info`, read in November 2026.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from servetune.errors import LoadError, PlanError
+from servetune.loadgen import Target, fetch_blocking
+from servetune.plan.dialects import DIALECTS, FIELD_TYPES, plan_from_settings
+from servetune.plan.plan import Plan, Setting
+
+__all__ = [
+    "ReadBack",
+    "cloudwatch_log",
+    "differences",
+    "read_log",
+    "read_metrics",
+    "read_server",
+]
+
+Settings = dict[str, Setting]
+
+
+class ReadBack(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine says that it runs with.
+
+    Attributes:
+        settings: Fields of a `Plan` to their values.
+        source: Where it was said.
+        whole: Whether a setting that is not there was left to the engine's default.
+    """
+
+    settings: Settings
+    source: str
+    whole: bool = False
+
+
+#: Labels of vllm:cache_config_info that are fields of a Plan.
+_CACHE_LABELS: Mapping[str, str] = {
+    "block_size": "block_tokens",
+    "enable_prefix_caching": "prefix_caching",
+    "gpu_memory_utilization": "gpu_memory_fraction",
+    "cache_dtype": "kv_cache_dtype",
+}
+
+_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_NON_DEFAULT = re.compile(r"non-default args: (\{.*\})\s*$", re.MULTILINE)
+_PAIR = re.compile(r"'(\w+)': (True|False|None|-?\d+(?:\.\d+)?|'[^']*')")
+
+
+def read_server(target: Target) -> ReadBack | None:
+    """What a server says by itself; `None` where it says nothing.
+
+    Servers are asked in turn as each engine would be; a route that is not there is no error.
+    """
+    for path, engine in (("/get_server_info", "sglang"), ("/info", "tgi")):
+        raw = _json(target, path)
+        if isinstance(raw, dict):
+            found = _of_info(raw, engine)
+            if found:
+                return ReadBack(settings=found, source=path, whole=engine == "sglang")
+    settings: Settings = {}
+    with contextlib.suppress(LoadError):
+        settings |= read_metrics(fetch_blocking(target, "/metrics"))
+    models = _json(target, "/v1/models")
+    if isinstance(models, dict) and models.get("data"):
+        length = models["data"][0].get("max_model_len")
+        if isinstance(length, int):
+            settings["max_model_len"] = length
+    return ReadBack(settings=settings, source="/metrics and /v1/models") if settings else None
+
+
+def read_metrics(text: str) -> Settings:
+    """Of vLLM's metrics: the labels of `vllm:cache_config_info`."""
+    found = _INFO.search(text)
+    if found is None:
+        return {}
+    settings: Settings = {}
+    for name, value in _LABEL.findall(found[1]):
+        if name in _CACHE_LABELS and value not in ("None", ""):
+            field = _CACHE_LABELS[name]
+            with contextlib.suppress(ValueError):
+                settings[field] = _typed(field, value)
+    return settings
+
+
+def read_log(text: str) -> ReadBack | None:
+    """Of vLLM's start-up log: everything that was not left to a default.
+
+    A value that is no literal hides only itself: the others are read one by one.
+    """
+    found = _NON_DEFAULT.findall(text)
+    if not found:
+        return None
+    try:
+        said = ast.literal_eval(found[-1])
+    except (ValueError, SyntaxError):
+        said = {name: ast.literal_eval(value) for name, value in _PAIR.findall(found[-1])}
+    plain = {
+        name: value for name, value in said.items() if isinstance(value, bool | int | float | str)
+    }
+    return ReadBack(settings=_fields("vllm", plain), source="the start-up log", whole=True)
+
+
+def cloudwatch_log(client: Any, *, endpoint: str, component: str = "") -> str:
+    """Lines of an endpoint's log that tell its settings, newest last.
+
+    Args:
+        client: boto3's for `logs`.
+        endpoint: Its log group is `/aws/sagemaker/Endpoints/NAME`.
+        component: Of an inference component it is `/aws/sagemaker/InferenceComponents/NAME`.
+    """
+    group = (
+        f"/aws/sagemaker/InferenceComponents/{component}"
+        if component
+        else f"/aws/sagemaker/Endpoints/{endpoint}"
+    )
+    lines: list[tuple[int, str]] = []
+    token: dict[str, str] = {}
+    while True:
+        page = client.filter_log_events(
+            logGroupName=group, filterPattern='"non-default args"', **token
+        )
+        lines += [(event["timestamp"], event["message"]) for event in page.get("events", ())]
+        if not page.get("nextToken"):
+            return "\n".join(message for _, message in sorted(lines))
+        token = {"nextToken": page["nextToken"]}
+
+
+def differences(plan: Plan, read: ReadBack) -> list[str]:
+    """What the engine runs with and the trial did not, one line each."""
+    lines = []
+    for field, now in sorted(read.settings.items()):
+        was = getattr(plan, field)
+        if was is not None and not _alike(was, now):
+            lines.append(f"{field} is {now}, the trial had {was} (says {read.source})")
+    if read.whole:
+        lines += [
+            f"{field} was left to the engine's default, the trial had {getattr(plan, field)}"
+            for field in _chosen(plan)
+            if field not in read.settings
+        ]
+    return lines
+
+
+def _chosen(plan: Plan) -> Iterator[str]:
+    """Fields that decide performance and that a default would hardly equal."""
+    for field in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "quantization"):
+        if getattr(plan, field) is not None:
+            yield field
+    if plan.tensor_parallel > 1:
+        yield "tensor_parallel"
+
+
+def _alike(was: Setting, now: Setting) -> bool:
+    numbers = (int, float)
+    if isinstance(was, numbers) and isinstance(now, numbers):
+        return abs(was - now) < 1e-9
+    return str(was) == str(now) or {str(was), str(now)} <= {"auto", "bfloat16", "torch.bfloat16"}
+
+
+def _of_info(raw: Mapping[str, Any], engine: str) -> Settings:
+    if engine == "tgi" and "max_total_tokens" not in raw and "max_batch_total_tokens" not in raw:
+        return {}
+    if engine == "sglang" and "tp_size" not in raw:
+        return {}
+    known = {name: raw[name] for name in DIALECTS[engine] if raw.get(name) is not None}
+    found = _fields(engine, known)
+    if engine == "sglang":
+        if isinstance(raw.get("disable_radix_cache"), bool):
+            found["prefix_caching"] = not raw["disable_radix_cache"]
+        if isinstance(raw.get("disable_cuda_graph"), bool):
+            found["enforce_eager"] = raw["disable_cuda_graph"]
+    return found
+
+
+def _fields(engine: str, settings: Mapping[str, Setting]) -> Settings:
+    """An engine's settings as fields of a Plan; what cannot be one is left out."""
+    found: Settings = {}
+    for name, value in settings.items():
+        field = DIALECTS[engine].get(name.replace("-", "_"))
+        if field is None or value is None:
+            continue
+        with contextlib.suppress(PlanError):
+            plan = plan_from_settings(engine, "x", {name: value})
+            found[field] = getattr(plan, field)
+    return found
+
+
+def _typed(field: str, text: str) -> Setting:
+    wanted = FIELD_TYPES[field]
+    if wanted is bool:
+        return text.lower() == "true"
+    return int(float(text)) if wanted is int else wanted(text)
+
+
+def _json(target: Target, path: str) -> Any:
+    with contextlib.suppress(LoadError, ValueError):
+        return json.loads(fetch_blocking(target, path, timeout_s=5.0))
+    return None

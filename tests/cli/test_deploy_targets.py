@@ -1,0 +1,131 @@
+"""`servetune deploy` off SageMaker, as a user runs it on the journal of a sweep."""
+
+import json
+
+import pytest
+import yaml
+
+from servetune.plan import Plan
+from servetune.store import Journal, TrialConfig, TrialRecord
+
+MODEL = "Qwen/Qwen3-4B"
+TOKEN = "hf_" + "Xy9" * 12
+
+
+def record(concurrency, *, key, latency_ms, gpu="NVIDIA L4", **results):
+    plan = Plan(model=MODEL, tensor_parallel=2, max_num_seqs=128, prefix_caching=False)
+    return TrialRecord(
+        key=key,
+        plan=plan,
+        config=TrialConfig(server_args={"tensor_parallel_size": 2, "max_num_seqs": 128}),
+        results={
+            "max_concurrency": concurrency,
+            "completed": 100,
+            "output_throughput": 10.0 * concurrency,
+            "median_e2e_latency_ms": latency_ms,
+            "p99_ttft_ms": latency_ms / 2,
+            **results,
+        },
+        metadata={"model_tag": MODEL, "gpu_type": gpu, "gpu_count": 4, "framework": "vllm"},
+        provenance={"engine_version": "0.26.0"},
+    )
+
+
+@pytest.fixture
+def journal(tmp_path):
+    path = tmp_path / "tune.jsonl"
+    with Journal(path) as journal:
+        for concurrency, latency_ms in ((4, 100.0), (16, 150.0), (64, 450.0)):
+            journal.append(record(concurrency, key=f"trial-{concurrency}", latency_ms=latency_ms))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("target", "file"),
+    [
+        ("kubernetes", "deployment.yaml"),
+        ("kserve", "inferenceservice.yaml"),
+        ("compose", "compose.yaml"),
+        ("systemd", "qwen-qwen3-4b.service"),
+        ("command", "serve.sh"),
+        ("bentoml", "service.py"),
+    ],
+)
+def test_each_target_gets_what_was_tuned_and_what_was_left_open(servetune, journal, target, file):
+    ran = servetune("deploy", target, journal, "--out", "out")
+    assert ran.returncode == 0, ran.stderr
+    text = (journal.parent / "out" / file).read_text()
+    for word in (
+        "--tensor-parallel-size=2", "--max-num-seqs=128", "--no-enable-prefix-caching",
+        "--max-num-batched-tokens=2048", "--gpu-memory-utilization=0.92", "--max-model-len=40960",
+    ):  # fmt: skip
+        assert word in text
+    about = json.loads((journal.parent / "out" / "plan.json").read_text())
+    assert about["image"] == "vllm/vllm-openai:v0.26.0"
+    again = servetune("deploy", target, journal, "--out", "out")
+    assert again.returncode == 0, again.stderr
+
+
+def test_the_knee_comes_from_the_sweep_or_from_the_limits(servetune, journal):
+    ran = servetune("deploy", "kubernetes", journal, "--out", "a", "--autoscaler", "keda")
+    assert ran.returncode == 0, ran.stderr
+    scaler = yaml.safe_load((journal.parent / "a" / "keda.yaml").read_text())
+    # Twice 100 ms lies a sixth of the way from 16 to 64 users: 24, less a fifth.
+    assert scaler["spec"]["triggers"][0]["metadata"]["threshold"] == "19"
+    limited = ("--autoscaler", "hpa", "--constraints", "ttft:p99<=100ms")
+    ran = servetune("deploy", "kubernetes", journal, "--out", "b", *limited)
+    assert ran.returncode == 0, ran.stderr
+    scaler = yaml.safe_load((journal.parent / "b" / "hpa.yaml").read_text())
+    target = scaler["spec"]["metrics"][0]["pods"]["target"]["averageValue"]
+    assert target == "12"  # of 16
+
+
+def test_a_dry_run_prints_and_writes_nothing(servetune, journal):
+    ran = servetune("deploy", "compose", journal, "--out", "out", "--dry-run")
+    assert ran.returncode == 0
+    assert "--max-num-seqs=128" in ran.stdout
+    assert not (journal.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("kubernetes", "--key", "nope"), 2, "no trial has the key nope"),
+        (("kubernetes", "--constraints", "ttft:p99<=1ms"), 4, "no trial meets"),
+        (("kubernetes", "--namespace", "a b"), 2, "not a name that Kubernetes takes"),
+        (("compose", "--name", "A B"), 4, "not a name that every target takes"),
+        (("compose", "--port", "99999"), 4, "port 99999 does not exist"),
+        (("command", "--gpu", "Abacus"), 2, "Abacus"),
+        (("bentoml", "--port", "9000"), 4, "port 8000, not 9000"),
+        (("kserve", "--model-source", "/data/m"), 4, "cannot see the folder /data/m"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(servetune, journal, words, code, message):
+    target, *more = words
+    ran = servetune("deploy", target, journal, "--out", "out", *more)
+    assert ran.returncode == code, ran.stderr
+    assert message in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert not (journal.parent / "out").exists()
+
+
+def test_a_trial_without_a_device_needs_one_named(servetune, tmp_path):
+    path = tmp_path / "t.jsonl"
+    with Journal(path) as journal:
+        journal.append(record(4, key="k", latency_ms=1.0, gpu="unknown"))
+    ran = servetune("deploy", "command", path, "--out", "out")
+    assert ran.returncode == 2
+    assert "--gpu L4" in ran.stderr
+    assert servetune("deploy", "command", path, "--out", "out", "--gpu", "L4").returncode == 0
+
+
+def test_a_token_in_the_journal_or_the_environment_gets_nowhere(servetune, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    path = tmp_path / "t.jsonl"
+    with Journal(path) as journal:
+        journal.append(record(4, key="k", latency_ms=1.0, note=f"ran with {TOKEN}"))
+    for target in ("kubernetes", "compose", "systemd", "command", "bentoml"):
+        ran = servetune("deploy", target, path, "--out", target)
+        assert ran.returncode == 0, ran.stderr
+        written = "".join(file.read_text() for file in (tmp_path / target).iterdir())
+        assert TOKEN not in written + ran.stdout + ran.stderr

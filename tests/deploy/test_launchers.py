@@ -1,0 +1,185 @@
+"""Each engine's own words for a Plan, and that nothing is lost between them."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from targets import MODEL, tuned
+
+from servetune.deploy.launchers import LAUNCHERS, filled, launcher_of, plan_of_words, words_of
+from servetune.errors import DeployError, UnknownName
+from servetune.plan.plan import Plan
+
+SAID = {
+    "vllm": [
+        MODEL, "--host=0.0.0.0", "--port=8000", "--tensor-parallel-size=2", "--max-num-seqs=96",
+        "--max-num-batched-tokens=8192", "--max-model-len=4096", "--gpu-memory-utilization=0.85",
+        "--block-size=16", "--dtype=bfloat16", "--quantization=fp8", "--kv-cache-dtype=fp8",
+        "--no-enable-prefix-caching", "--enable-chunked-prefill", "--enforce-eager",
+        "--served-model-name=Qwen/Qwen3-4B",
+    ],
+    "sglang": [
+        f"--model-path={MODEL}", "--host=0.0.0.0", "--port=8000", "--tp-size=2",
+        "--max-running-requests=96", "--chunked-prefill-size=8192", "--context-length=4096",
+        "--mem-fraction-static=0.85", "--page-size=16", "--dtype=bfloat16", "--quantization=fp8",
+        "--kv-cache-dtype=fp8", "--disable-radix-cache", "--disable-cuda-graph",
+        "--enable-metrics", "--served-model-name=Qwen/Qwen3-4B",
+    ],
+    "tgi": [
+        f"--model-id={MODEL}", "--hostname=0.0.0.0", "--port=8000", "--num-shard=2",
+        "--max-batch-size=96", "--max-batch-prefill-tokens=8192", "--max-total-tokens=4096",
+        "--cuda-memory-fraction=0.85", "--dtype=bfloat16", "--quantize=fp8",
+        "--kv-cache-dtype=fp8_e5m2", "--cuda-graphs=0", "--max-concurrent-requests=128",
+        "--max-input-tokens=4095",
+    ],
+}  # fmt: skip
+
+
+def said(plan, *, host="0.0.0.0", model=None, concurrency=0):
+    launcher = launcher_of(plan)
+    own, notes = filled(launcher, plan, served_name=plan.model, concurrency=concurrency)
+    words, variables = words_of(launcher, own, model=model or plan.model, host=host, port=8000)
+    return own, list(words), variables, notes
+
+
+@pytest.mark.parametrize("engine", LAUNCHERS)
+def test_each_engine_is_told_everything_in_its_own_words(engine):
+    _, words, variables, _ = said(tuned(engine))
+    assert words == SAID[engine]
+    assert variables == ({"PREFIX_CACHING": "0"} if engine == "tgi" else {})
+
+
+def test_the_simulated_engine_ships_as_vllm():
+    own, words, _, _ = said(tuned("simulated"))
+    assert words == SAID["vllm"]
+    assert own.engine == "vllm"
+
+
+def test_prompts_in_one_piece_keep_their_budget_on_sglang():
+    plan = tuned("sglang", chunked_prefill=False)
+    _, words, _, _ = said(plan)
+    assert "--chunked-prefill-size=-1" in words
+    assert "--max-prefill-tokens=8192" in words
+    assert plan_of_words(LAUNCHERS["sglang"], words).max_num_batched_tokens == 8192
+
+
+def test_tgi_lets_in_as_many_as_were_measured():
+    _, words, _, _ = said(tuned("tgi"), concurrency=300)
+    assert "--max-concurrent-requests=300" in words
+
+
+def test_tgi_refuses_prompts_longer_than_it_can_compute_in_one_piece_and_says_so():
+    _, words, _, notes = said(tuned("tgi", max_num_batched_tokens=2048))
+    assert "--max-input-tokens=2048" in words
+    assert any("above 2048 are refused" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "message"),
+    [
+        ("tgi", {"data_parallel": 2}, "no word for data_parallel"),
+        ("tgi", {"expert_parallel": True}, "no word for expert_parallel"),
+        ("sglang", {"expert_parallel": True, "tensor_parallel": 1}, "the plan has one"),
+        ("vllm", {"extra": (("port", 1),)}, "decided by the deployment"),
+        ("vllm", {"extra": (("api_key", "x"),)}, "is a credential"),
+        ("vllm", {"extra": (("revision", "hf_" + "a1" * 17),)}, "is a credential"),
+        ("vllm", {"extra": (("x y", 1),)}, "not the name of a setting"),
+        ("vllm", {"quantization": "fp8\nrm -rf"}, "holds what a command line cannot"),
+        ("vllm", {"extra": (("max_num_seqs", 4),)}, "says max_num_seqs=96"),
+        ("sglang", {"extra": (("disable_radix_cache", 5),)}, "says both disable_radix_cache"),
+        ("llamacpp", {}, "unknown engine"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_before_anything_is_written(engine, fields, message):
+    with pytest.raises((DeployError, UnknownName), match=message) as caught:
+        said(tuned(engine, **fields))
+    assert "a1a1" not in f"{caught.value}{getattr(caught.value, 'hint', '')}"
+
+
+def test_a_negative_extra_is_the_switch_turned_off():
+    _, words, _, _ = said(
+        tuned("vllm", prefix_caching=None, extra=(("no-async-scheduling", True),))
+    )
+    assert "--no-async-scheduling" in words
+
+
+counts = st.one_of(st.none(), st.integers(1, 1 << 20))
+switch = st.one_of(st.none(), st.booleans())
+word = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True).filter(
+    lambda text: text not in {"true", "false", "inf", "nan"}
+)
+#: What shells, YAML, systemd and Compose each take for something else.
+odd = st.text(alphabet="ab \"'\\$%{}()[]#:&*!|>,=-~`;@", min_size=1, max_size=12).map(
+    lambda text: f"x{text}x"
+)
+extras = st.dictionaries(
+    word.filter(lambda name: not name.startswith("no_")).map(lambda name: f"x_{name}"),
+    st.one_of(st.integers(), st.booleans(), word, odd, st.just('{"a": [1, "b"]}')),
+    max_size=4,
+)
+
+
+@st.composite
+def plans(draw, engine):
+    fields = {
+        "tensor_parallel": draw(st.integers(1, 16)),
+        "replicas": draw(st.integers(1, 4)),
+        "max_num_seqs": draw(counts),
+        "max_num_batched_tokens": draw(counts),
+        "max_model_len": draw(counts),
+        "gpu_memory_fraction": draw(st.one_of(st.none(), st.floats(0.05, 1.0))),
+        "dtype": draw(st.sampled_from([None, "auto", "bfloat16", "half"])),
+        "kv_cache_dtype": draw(st.sampled_from([None, "auto", "fp8"])),
+        "quantization": draw(st.sampled_from([None, "fp8", "awq"])),
+        "prefix_caching": draw(switch),
+        "enforce_eager": draw(switch),
+        "extra": tuple(sorted(draw(extras).items())),
+    }
+    if engine != "tgi":
+        fields |= {
+            "data_parallel": draw(st.integers(1, 4)),
+            "pipeline_parallel": draw(st.integers(1, 4)),
+            "block_tokens": draw(counts),
+            "chunked_prefill": draw(switch),
+            "expert_parallel": draw(st.booleans()) and fields["tensor_parallel"] > 1,
+        }
+    if engine == "vllm" and draw(st.booleans()):
+        fields |= {"draft_tokens": draw(st.integers(1, 8)), "draft_method": "ngram"}
+    return Plan(model=MODEL, engine=engine, **fields)
+
+
+@pytest.mark.parametrize("engine", LAUNCHERS)
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_words_read_back_are_the_plan_that_was_said(engine, data):
+    plan = data.draw(plans(engine))
+    own, words, variables, _ = said(plan)
+    back = plan_of_words(LAUNCHERS[engine], words, variables)
+    assert msgspec.structs.replace(back, replicas=plan.replicas) == own
+    # Filling invents nothing about what was chosen, but for words that the engine lacks.
+    lacking = (
+        {"engine", "extra", "block_tokens", "chunked_prefill"} if engine == "tgi" else {"extra"}
+    )
+    for field in plan.__struct_fields__:
+        chosen = getattr(plan, field)
+        if field not in lacking and chosen not in (None, "auto") and field != "kv_cache_dtype":
+            assert getattr(own, field) == chosen
+
+
+@given(data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_filling_twice_changes_nothing(data):
+    engine = data.draw(st.sampled_from(list(LAUNCHERS)))
+    plan = data.draw(plans(engine))
+    launcher = LAUNCHERS[engine]
+    once, _ = filled(launcher, plan, served_name=MODEL)
+    extra = tuple((k, v) for k, v in once.extra if k != "served_model_name")
+    twice, _ = filled(launcher, msgspec.structs.replace(once, extra=extra), served_name=MODEL)
+    assert twice == once
+
+
+def test_words_that_name_no_model_are_refused():
+    with pytest.raises(DeployError, match="name no model"):
+        plan_of_words(LAUNCHERS["sglang"], ["--tp-size=2"])
+    with pytest.raises(DeployError, match="wrong value"):
+        plan_of_words(LAUNCHERS["vllm"], [MODEL, "--max-num-seqs=many"])

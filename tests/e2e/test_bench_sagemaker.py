@@ -1,0 +1,133 @@
+"""`servetune bench --sagemaker` and `--against` as a user runs them, against real servers."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from servetune.testing import Behaviour, running_server
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "loadgen"))
+
+from sagemaker_runtime import ACCESS_KEY, SECRET_KEY, TOKEN, SageMakerRuntime
+
+STEADY = Behaviour(ttft_s=0.03, itl_s=0.004)
+LOAD = ("-c", "4", "-n", "60", "--input-tokens", "20", "--output-tokens", "10", "--quiet")
+
+
+@pytest.fixture
+def aws(tmp_path):
+    """An environment with somebody's credentials and no way to the outside."""
+    return {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_SESSION_TOKEN": TOKEN,
+        "AWS_CONFIG_FILE": str(tmp_path / "none"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_ENDPOINT_URL_LOGS": "http://127.0.0.1:9",
+        "AWS_MAX_ATTEMPTS": "1",
+        "NO_COLOR": "1",
+    }
+
+
+async def asked(servetune, *words, **options):
+    return await asyncio.to_thread(servetune, "bench", *words, **options)
+
+
+async def test_an_endpoint_reproduces_what_its_server_did(servetune, aws, tmp_path):
+    async with running_server(STEADY) as server:
+        direct = await asked(servetune, server.url, *LOAD, "--out", "direct")
+        assert direct.returncode == 0, direct.stderr
+        with SageMakerRuntime(server.port) as runtime:
+            there = ("--sagemaker", "my-endpoint", "--component", "model-1",
+                     "--region", "us-east-1", "--endpoint-url", runtime.url)  # fmt: skip
+            ran = await asked(
+                servetune, *there, "--against", "direct/bench.jsonl", "--tolerance", "0.5",
+                "--quiet", "--out", "there", env=aws,
+            )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "reproduced" in ran.stdout
+    assert "as trial" in ran.stderr  # the load came from the record
+    assert runtime.refused == []
+    assert runtime.asked[0]["x-amzn-sagemaker-inference-component"] == "model-1"
+    record = json.loads((tmp_path / "there" / "bench.jsonl").read_text())
+    assert record["results"]["completed"] == 60
+    before = json.loads((tmp_path / "direct" / "bench.jsonl").read_text())
+    assert record["metadata"]["seed"] != before["metadata"]["seed"]  # no cache has the words
+    assert record["results"]["against"]["reproduced"] is True
+    assert record["results"]["sagemaker"]["throttled"] == 0
+    assert record["metadata"]["urls"] == [
+        f"{runtime.url}/endpoints/my-endpoint/invocations-response-stream"
+    ]
+    everything = "".join(
+        path.read_text("utf-8", "replace") for path in (tmp_path / "there").iterdir()
+    )
+    for secret in (SECRET_KEY, TOKEN):
+        assert secret not in everything + ran.stdout + ran.stderr
+
+
+async def test_a_slower_server_is_a_regression_with_a_named_difference(servetune, tmp_path):
+    async with running_server(STEADY) as server:
+        before = await asked(servetune, server.url, *LOAD, "--out", "before")
+    assert before.returncode == 0, before.stderr
+    line = json.loads((tmp_path / "before" / "bench.jsonl").read_text())
+    line["config"]["server_args"] = {"max_num_seqs": 128, "tensor_parallel_size": 2}
+    line["metadata"]["framework"] = "vllm"
+    (tmp_path / "trial.jsonl").write_text(json.dumps(line) + "\n")
+    log = "non-default args: {'model_tag': 'fake', 'max_num_seqs': 2}\n"
+    (tmp_path / "engine.log").write_text(log)
+    slower = msgspec.structs.replace(STEADY, itl_s=0.02)
+    async with running_server(slower) as server:
+        ran = await asked(
+            servetune, server.url, "--against", "trial.jsonl", "--engine-log", "engine.log",
+            "--quiet", "--json",
+        )  # fmt: skip
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    compared = json.loads(ran.stdout)["results"]["against"]
+    assert compared["regressed"] is True
+    assert "worse" in compared["verdict"]
+    assert "max_num_seqs is 2, the trial had 128 (says the start-up log)" in compared["differences"]
+    assert any("tensor_parallel was left" in line for line in compared["differences"])
+
+
+async def test_throttles_are_told_by_name(servetune, aws):
+    async with running_server(STEADY) as server:
+        with SageMakerRuntime(server.port) as runtime:
+            runtime.throttle_every = 5
+            ran = await asked(
+                servetune, "--sagemaker", "e", "--model", "fake", "--region", "us-east-1",
+                "--endpoint-url", runtime.url, *LOAD, env=aws,
+            )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "ThrottlingException: Rate exceeded" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "nothing is named that could be asked"),
+        (("http://x", "--sagemaker", "e"), "both say what is asked"),
+        (("--sagemaker", "e", "--region", "mars", "--model", "m"), "'mars' is not an AWS region"),
+        (("--sagemaker", "a_b", "--model", "m"), "not the name of an endpoint"),
+        (("--sagemaker", "e"), "by which name an endpoint's model is known"),
+        (("--sagemaker", "e", "--component", "c", "--adapter", "a"), "both name what answers"),
+        (("http://x", "--component", "c"), "is for SageMaker endpoints"),
+        (("http://x", "--trial", "k"), "is for --against"),
+        (("http://x", "--against", "gone.jsonl"), "gone.jsonl is not there"),
+        (("--sagemaker", "e", "--model", "m", "--region", "us-east-1", "--api-key-env", "K"),
+         "signed with AWS credentials"),
+        (("--sagemaker", "e", "--model", "m", "--region", "us-east-1", "--openai-route"),
+         "needs a bearer token"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_before_any_call(servetune, aws, words, message):
+    ran = servetune("bench", *words, env=aws)
+    assert ran.returncode == 2, ran.stderr
+    assert message in ran.stderr
+    assert "Traceback" not in ran.stderr
