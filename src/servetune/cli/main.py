@@ -46,6 +46,10 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Render what was found for a target, and run it.",
         ),
         "stage": ("servetune.cli.stage:stage", "Put a model's files into S3, once and checked."),
+        "doctor": (
+            "servetune.cli.doctor:doctor",
+            "Say what is here, what would go wrong and how to mend it.",
+        ),
     }
 )
 

@@ -6,7 +6,7 @@ from servetune.engines.engine import ENGINES, Engine, FirstCompletion, engine
 from servetune.engines.external import ExternalServer
 from servetune.engines.launch import launch_environment, server_of
 from servetune.engines.log import LogReading
-from servetune.engines.ports import free_port, require_free_port
+from servetune.engines.ports import claimed_port, free_port, require_free_port
 from servetune.engines.process import ServerProcess
 from servetune.engines.settings import SettingSpec, SettingTable
 
@@ -20,6 +20,7 @@ __all__ = [
     "ServerProcess",
     "SettingSpec",
     "SettingTable",
+    "claimed_port",
     "engine",
     "filled_command",
     "free_port",
