@@ -157,6 +157,8 @@ def _of_engines() -> list[Finding]:
                 Finding(level="note", subject=name, says=error.message, mend=error.hint)
             )
             continue
+        if not executable:  # a server that is there already, or a command of the user's own
+            continue
         version = spoken.version(executable) or "of a version that it does not tell"
         findings.append(
             Finding(level="ok", subject=name, says=f"{version} at {' '.join(executable)}")
@@ -192,7 +194,7 @@ def _of_cores(machine: Machine) -> Finding:
             level="warning",
             subject="cores",
             says=f"{says}, {load:.1f} busy with something else: latencies will tell of that too",
-            mend="measure on a quiet machine, or keep cores apart with --server-cpus",
+            mend="measure on a quiet machine, or keep cores apart with taskset",
         )
     if machine.cpus < 2:
         return Finding(
