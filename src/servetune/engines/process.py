@@ -1,9 +1,9 @@
 """One server from start to stop: nothing of it is left, however servetune ends.
 
-A server runs below a watchdog (`watchdog.py`) in a session of its own and writes to a
-file, which is always drained. It counts as ready when three things hold in turn: its
-process lives, its port is open, and its health path answers 200; then the listening
-socket must be its own. A death on the way is noticed within a second.
+A server runs below a watchdog (`watchdog.py`) in a session of its own and writes to a file,
+which is always drained and never grows beyond bounds (`drain.py`). It counts as ready when
+three things hold in turn: its process lives, its port is open, and its health path answers
+200; then the listening socket must be its own. A death on the way is noticed within a second.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import Self
 from servetune.clock import Clock, MonotonicClock
 from servetune.engines import watchdog
 from servetune.engines.cause import Cause, diagnose, plain_log
+from servetune.engines.drain import MOST_BYTES, lines_of_note
+from servetune.engines.leftovers import marks_of
 from servetune.engines.ports import listens_among, reachable_host, require_free_port
 from servetune.errors import EngineDied, EngineError, EngineNotReady, PortBusy
 from servetune.units import MS_PER_S
@@ -139,13 +141,17 @@ class ServerProcess:
             raise EngineError(f"{self.name} was started before")
         require_free_port(self.host, self.port)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("wb") as log:
+        environment = os.environ if self._environment is None else self._environment
+        with self.log_path.open("ab") as own_words:  # the watchdog's, should it fail itself
             self._watchdog = subprocess.Popen(
-                [sys.executable, "-I", "-S", watchdog.__file__, *self.command],
+                [
+                    *(sys.executable, "-I", "-S", watchdog.__file__),
+                    *(str(self.log_path), *self.command),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=log,
-                env=None if self._environment is None else dict(self._environment),
+                stderr=own_words,
+                env={**environment, **marks_of(self.log_path)},
                 start_new_session=True,
             )
         try:
@@ -155,8 +161,12 @@ class ServerProcess:
             self.stop(grace_s=0.0)
             raise
 
-    def wait_ready(self, timeout_s: float) -> float:
+    def wait_ready(self, timeout_s: float, *, give_up: Callable[[], bool] | None = None) -> float:
         """Wait until the server takes requests.
+
+        Args:
+            timeout_s: How long at most.
+            give_up: Asked a few times a second; ends the wait when it says so.
 
         Returns:
             Seconds it took, from this call on.
@@ -165,11 +175,13 @@ class ServerProcess:
             EngineDied: The process ended.
             EngineNotReady: It lives, and was not ready in time.
             PortBusy: Another process answers on the port.
-            EngineError: `stop` was called meanwhile.
+            EngineError: `stop` was called meanwhile, or the wait was given up.
         """
         begin_s = self._clock.now_s()
         while True:
             self._raise_if_over("before it was ready")
+            if give_up is not None and give_up():
+                raise EngineError(f"nobody waits for {self.name} any more")
             rung = self._rung()
             waited_s = self._clock.now_s() - begin_s
             if rung is None:
@@ -183,6 +195,10 @@ class ServerProcess:
                     hint=f"give it longer, or see {self.log_path}",
                 )
             self._pause(min(_POLL_S, timeout_s - waited_s))
+
+    def unready(self) -> str | None:
+        """What is missing before the server takes requests, `None` when it does."""
+        return self._rung() if self.alive() else "its process has ended"
 
     def alive(self) -> bool:
         """Whether the server's first process runs."""
@@ -199,8 +215,17 @@ class ServerProcess:
         return self._death("while it was needed")
 
     def cause(self) -> Cause:
-        """Why it ended, read off the log."""
-        return self._explain(self._log_end(_EXPLAINED_BYTES), self._exit_code)
+        """Why it ended, read off the log: its end, else what it says of trouble before."""
+        cause = self._explain(self._log_end(_EXPLAINED_BYTES), self._exit_code)
+        if cause.kind != "unknown":
+            return cause
+        noted = b"\n".join(lines_of_note(self._log_end(MOST_BYTES).encode()))
+        earlier = self._explain(noted.decode(errors="replace"), self._exit_code)
+        return cause if earlier.kind == "unknown" else earlier
+
+    def log_text(self) -> str:
+        """All that is kept of what it wrote, without colours."""
+        return plain_log(self._log_end(MOST_BYTES))
 
     def log_tail(self, lines: int = 40) -> str:
         """The last lines that it wrote, without colours and blank lines."""
@@ -215,6 +240,10 @@ class ServerProcess:
         if self._pid is not None:
             found |= watchdog.session_members(self._pid)
         return frozenset(found)
+
+    def kill(self) -> None:
+        """End every process at once; a `stop` under way elsewhere need not wait any longer."""
+        watchdog.end_processes(self.processes(), signal.SIGKILL)
 
     def stop(self, grace_s: float = 10.0) -> None:
         """End every process of the server; calling it again does nothing.
