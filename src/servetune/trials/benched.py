@@ -226,7 +226,7 @@ def _results(asked: Bench, result: LoadResult) -> dict[str, Any]:
     results["aborted_reason"] = result.aborted_reason
     results["saturation"] = _saturation(asked, result)
     results["instrument"] = {
-        **msgspec.to_builtins(result.instrument),
+        **msgspec.json.decode(msgspec.json.encode(result.instrument)),  # as it will be read
         "stamp_error_s": result.instrument.stamp_error_s,
         "departure_error_s": result.instrument.departure_error_s,
         "verdict": verdict_of(result.instrument, results).words,
