@@ -14,7 +14,7 @@ from rich.text import Text
 
 from servetune.metrics import Constraint
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
-from servetune.report.ranking import standing_of
+from servetune.report.ranking import standing_lines
 from servetune.store.schema import TrialRecord
 from servetune.units import format_rate, format_seconds
 
@@ -44,7 +44,7 @@ def bench_table(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Ren
         lines += [Text(said) for said in _steady(results)]
     lines += [Text(said) for said in (*_failures(results), *_notes(results))]
     lines += [Text(said, style="bold") for said in _verdicts(results)]
-    lines += [Text(said) for said in _standing(record, constraints)]
+    lines += [Text(said) for said in standing_lines(record, constraints)]
     return Group(*lines)
 
 
@@ -233,16 +233,3 @@ def _unsent(results: Mapping[str, Any]) -> str:
 def _known_to(until: Mapping[str, Any]) -> str:
     width = until.get("relative_half_width")
     return "" if width is None else f" (±{width:.1%} so far)"
-
-
-def _standing(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Iterator[str]:
-    standing = standing_of(record, constraints)
-    for word, limits in (
-        ("holds", standing.met),
-        ("MISSES", standing.missed),
-        ("not known:", standing.unknown),
-    ):
-        for limit in limits:
-            quantity = QUANTITIES[limit.metric]
-            value = quantity_value(record.results, limit.metric, limit.statistic)
-            yield f"{word} {limit.label}: {shown(value, quantity.unit)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from servetune.errors import ServetuneError
 from servetune.metrics import Constraint, value_of
 from servetune.plan.dialects import plan_from_settings
-from servetune.report.quantities import DASH
+from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 from servetune.search import (
     OBJECTIVES,
     Candidate,
@@ -33,6 +33,7 @@ __all__ = [
     "ranked",
     "setting_text",
     "short_name",
+    "standing_lines",
     "standing_of",
     "varying",
 ]
@@ -153,6 +154,20 @@ def standing_of(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Sta
         missed=tuple(c for c, holds in verdicts if holds is False),
         unknown=tuple(c for c, holds in verdicts if holds is None),
     )
+
+
+def standing_lines(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Iterator[str]:
+    """One line for each constraint: whether it holds, and the value that says so."""
+    standing = standing_of(record, constraints)
+    for word, limits in (
+        ("holds", standing.met),
+        ("MISSES", standing.missed),
+        ("not known:", standing.unknown),
+    ):
+        for limit in limits:
+            quantity = QUANTITIES[limit.metric]
+            value = quantity_value(record.results, limit.metric, limit.statistic)
+            yield f"{word} {limit.label}: {shown(value, quantity.unit)}"
 
 
 def ranked(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from servetune.metrics import Constraint
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
-from servetune.report.ranking import standing_of
+from servetune.report.ranking import standing_lines
 from servetune.report.tables import simulated_line
 from servetune.store.schema import TrialRecord
 from servetune.units import format_seconds
@@ -59,7 +59,7 @@ def trial_table(
         lines.append(Text(_MEAN_GAPS))
     if record.results["server"]["saturated"]:
         lines.append(Text(_SATURATED, style="bold"))
-    lines += [Text(said) for said in _standing(record, constraints)]
+    lines += [Text(said) for said in standing_lines(record, constraints)]
     return Group(*lines)
 
 
@@ -97,16 +97,3 @@ def _facts(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "preemptions", f"{server['preemptions']:,}"
     yield "engine busy", shown(server["busy_fraction"], "fraction")
     yield "saturated", "yes" if server["saturated"] else "no"
-
-
-def _standing(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Iterator[str]:
-    standing = standing_of(record, constraints)
-    for word, limits in (
-        ("holds", standing.met),
-        ("MISSES", standing.missed),
-        ("not known:", standing.unknown),
-    ):
-        for limit in limits:
-            quantity = QUANTITIES[limit.metric]
-            value = quantity_value(record.results, limit.metric, limit.statistic)
-            yield f"{word} {limit.label}: {shown(value, quantity.unit)}"
