@@ -364,6 +364,7 @@ class _Run:
                 routing=manner.routing,
                 trace=manner.run_id,
                 keep_text_below=manner.keep_texts,
+                failures_limit=manner.failures_limit,
             ),
             users=workload.max_concurrency,
             open_ahead=manner.open_ahead,

@@ -12,7 +12,19 @@ import msgspec
 from servetune.traffic.asks import Columns
 from servetune.traffic.wire import Address
 
-__all__ = ["Beat", "Frames", "Order", "Over", "Seen", "Setup", "Start", "Stop", "Users", "frame"]
+__all__ = [
+    "Beat",
+    "Frames",
+    "GoOn",
+    "Order",
+    "Over",
+    "Seen",
+    "Setup",
+    "Start",
+    "Stop",
+    "Users",
+    "frame",
+]
 
 _LENGTH = struct.Struct("<I")
 
@@ -36,6 +48,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
         trace: Name of the run for `traceparent` headers; empty for none.
         keep_text_below: Answers to requests of a smaller index come with their words.
         rests: Whether the loop may let tokens gather, see `foresight`.
+        failures_limit: After so many failures in a row the process sends nothing until it is
+            told to go on; `None` for no limit.
     """
 
     addresses: list[Address]
@@ -53,6 +67,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     trace: str = ""
     keep_text_below: int = 0
     rests: bool = True
+    failures_limit: int | None = None
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
@@ -68,6 +83,10 @@ class Users(msgspec.Struct, frozen=True, kw_only=True, tag="users"):
     let_go: int = 0
 
 
+class GoOn(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
+    """Send again: failures in a row were looked at, and the run goes on."""
+
+
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """Send nothing more; end what is in flight after `grace_s`."""
 
@@ -76,7 +95,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     grace_s: float = 0.0
 
 
-Order = Setup | Start | Users | Stop
+Order = Setup | Start | Users | GoOn | Stop
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
@@ -111,6 +130,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
         idle: Whether nothing is in flight, thought about or waiting.
         skipped: Requests that will never be due, because the answer they follow failed.
         lost: Whether a connection was refused or lost since the last beat.
+        held_back: Whether nothing is sent after failures in a row, until `GoOn`.
         late_s: Doubles: how late each departure since the last beat was.
         lag_s: Doubles: how long turns of the loop took.
         let_go_s: When users were let go, as asked.
@@ -130,6 +150,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     late_s: bytes = b""
     lag_s: bytes = b""
     let_go_s: list[float] = []
+    held_back: bool = False
 
 
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
