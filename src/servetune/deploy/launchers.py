@@ -229,7 +229,9 @@ def _sglang_fill(plan: Plan, concurrency: int) -> tuple[Plan, list[str]]:  # noq
             hint="leave expert_parallel out, or raise tensor_parallel",
         )
     open_means = {"prefix_caching": True, "chunked_prefill": True, "enforce_eager": False}
-    silent = {name: value for name, value in open_means.items() if getattr(plan, name) is None}
+    silent: dict[str, Setting] = {
+        name: value for name, value in open_means.items() if getattr(plan, name) is None
+    }
     if plan.kv_cache_dtype == "fp8":
         silent["kv_cache_dtype"] = "fp8_e4m3"
     return _with_extra(msgspec.structs.replace(plan, **silent), extra), []
