@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from targets import MODEL, tuned
+from rendered import MODEL, tuned
 
 from servetune.deploy.launchers import LAUNCHERS, filled, launcher_of, plan_of_words, words_of
 from servetune.errors import DeployError, UnknownName
