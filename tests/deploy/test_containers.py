@@ -1,3 +1,6 @@
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,14 +11,23 @@ from hypothesis import strategies as st
 from servetune.deploy.containers import (
     CONTAINERS,
     container_named,
+    containers_of,
     environment,
     parse_environment,
+    usual_container,
 )
-from servetune.deploy.images import Image, choose_image
-from servetune.errors import DeployError, UnknownName
+from servetune.deploy.images import Image, choose_image, images
+from servetune.errors import DeployError, InputError, UnknownName
+from servetune.hardware.device import Device
 from servetune.plan.plan import Plan, Setting
 
 MODEL = "Qwen/Qwen3-4B"
+GOLDEN = Path(__file__).parent.parent / "golden" / "sagemaker" / "environments.json"
+L4 = Device(
+    name="L4", vendor="nvidia", architecture="ada", memory_bytes=23034 * 2**20,
+    memory_bytes_per_s=300e9, bf16_flops=121e12,
+)  # fmt: skip
+EVERY_IMAGE = [(name, image.tag) for name in CONTAINERS for image in images(name)]
 NEWEST = {name: choose_image(name, None)[0] for name in CONTAINERS}
 OLD_LMI = choose_image("lmi", "0.10.2")[0]
 
@@ -34,6 +46,28 @@ def rendered(
 
 def plan(**fields: Any) -> Plan:
     return Plan(model=MODEL, **fields)
+
+
+def spoken(container: str, **fields: Any) -> Plan:
+    """A plan of the engine that the container runs."""
+    return plan(engine=container_named(container).dialect, **fields)
+
+
+def filled(container: str, original: Plan, *, concurrency: int = 0) -> Plan:
+    return container_named(container).fill(original, L4, concurrency)[0]
+
+
+def tuned(container: str) -> Plan:
+    """Every field that a default could change is chosen, as a sweep would choose it."""
+    chosen: dict[str, Any] = {
+        "tensor_parallel": 2, "max_num_seqs": 96, "max_num_batched_tokens": 8192,
+        "max_model_len": 8192, "gpu_memory_fraction": 0.85, "dtype": "bfloat16",
+        "kv_cache_dtype": "fp8_e5m2" if container == "tgi" else "fp8", "quantization": "fp8",
+        "prefix_caching": True, "enforce_eager": False,
+    }  # fmt: skip
+    if container != "tgi":
+        chosen |= {"chunked_prefill": True, "block_tokens": 16}
+    return filled(container, spoken(container, **chosen), concurrency=128)
 
 
 # What each container calls each thing. These spellings are the promise of this room.
@@ -117,6 +151,151 @@ def test_the_vllm_container_never_gets_false_which_it_would_drop() -> None:
     assert env["SM_VLLM_NO_ASYNC_SCHEDULING"] == "true"
 
 
+def test_hugging_faces_edition_is_kept_from_adding_what_was_not_measured() -> None:
+    env = rendered("hf-vllm", plan(tensor_parallel=2, prefix_caching=False))
+    assert env == {
+        "SM_VLLM_MODEL": MODEL,
+        "HF_ENABLE_OPTIMIZATIONS": "0",
+        "HF_ENABLE_LMCACHE": "0",
+        "SM_VLLM_SERVED_MODEL_NAME": MODEL,
+        "SM_VLLM_TENSOR_PARALLEL_SIZE": "2",
+        "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true",
+    }
+
+
+def test_the_sglang_container_spells_a_plan_as_flags_without_negatives() -> None:
+    chosen = spoken(
+        "sglang",
+        tensor_parallel=2,
+        replicas=2,
+        max_num_seqs=128,
+        max_num_batched_tokens=4096,
+        max_model_len=8192,
+        gpu_memory_fraction=0.85,
+        kv_cache_dtype="fp8",
+        expert_parallel=True,
+        prefix_caching=False,
+        chunked_prefill=True,
+        enforce_eager=True,
+        extra=(("schedule_policy", "lpm"), ("enable_mixed_chunk", False)),
+    )
+    assert rendered("sglang", filled("sglang", chosen)) == {
+        "SM_SGLANG_MODEL_PATH": MODEL,
+        "SM_SGLANG_SERVED_MODEL_NAME": MODEL,
+        "SM_SGLANG_TP_SIZE": "2",
+        "SM_SGLANG_DP_SIZE": "2",
+        "SM_SGLANG_EP_SIZE": "2",
+        "SM_SGLANG_MAX_RUNNING_REQUESTS": "128",
+        "SM_SGLANG_CHUNKED_PREFILL_SIZE": "4096",
+        "SM_SGLANG_CONTEXT_LENGTH": "8192",
+        "SM_SGLANG_MEM_FRACTION_STATIC": "0.85",
+        "SM_SGLANG_KV_CACHE_DTYPE": "fp8_e4m3",
+        "SM_SGLANG_DISABLE_RADIX_CACHE": "true",
+        "SM_SGLANG_DISABLE_CUDA_GRAPH": "true",
+        "SM_SGLANG_ENABLE_METRICS": "true",
+        "SM_SGLANG_SCHEDULE_POLICY": "lpm",
+    }
+
+
+def test_prompts_in_one_piece_are_said_to_sglang_by_the_size_of_a_chunk() -> None:
+    whole = filled(
+        "sglang",
+        spoken(
+            "sglang", max_num_seqs=8, max_num_batched_tokens=4096, gpu_memory_fraction=0.8,
+            chunked_prefill=False,
+        ),
+    )  # fmt: skip
+    assert rendered("sglang", whole)["SM_SGLANG_CHUNKED_PREFILL_SIZE"] == "-1"
+
+
+def test_what_sglang_would_decide_by_the_device_is_not_made_up() -> None:
+    with pytest.raises(InputError, match="leaves max_num_seqs, gpu_memory_fraction open") as caught:
+        filled("sglang", spoken("sglang", max_num_batched_tokens=2048))
+    assert "resolved" in caught.value.hint
+
+
+def test_a_false_that_sglang_would_never_hear_is_refused() -> None:
+    with pytest.raises(DeployError, match="leaves some_switch=false out"):
+        rendered("sglang", spoken("sglang", extra=(("some_switch", False),)))
+
+
+def test_tgi_gets_its_launchers_variables_under_sagemakers_names() -> None:
+    chosen = spoken(
+        "tgi",
+        tensor_parallel=4,
+        max_num_seqs=200,
+        max_num_batched_tokens=4096,
+        max_model_len=8192,
+        gpu_memory_fraction=0.9,
+        quantization="fp8",
+        kv_cache_dtype="fp8",
+        prefix_caching=False,
+        enforce_eager=True,
+        chunked_prefill=False,
+        extra=(("trust_remote_code", True),),
+    )
+    told, notes = container_named("tgi").fill(chosen, L4, 256)
+    assert rendered("tgi", told, concurrency=256) == {
+        "HF_MODEL_ID": MODEL,
+        "SERVETUNE_MODEL": MODEL,
+        "MESSAGES_API_ENABLED": "true",
+        "SM_NUM_GPUS": "4",
+        "MAX_BATCH_SIZE": "200",
+        "MAX_BATCH_PREFILL_TOKENS": "4096",
+        "MAX_TOTAL_TOKENS": "8192",
+        "CUDA_MEMORY_FRACTION": "0.9",
+        "HF_MODEL_QUANTIZE": "fp8",
+        "KV_CACHE_DTYPE": "fp8_e4m3fn",
+        "CUDA_GRAPHS": "0",
+        "PREFIX_CACHING": "0",
+        "HF_MODEL_TRUST_REMOTE_CODE": "true",
+        # Its own defaults would refuse the 129th request, and prompts above half the context.
+        "MAX_CONCURRENT_REQUESTS": "256",
+        "MAX_INPUT_TOKENS": "4096",
+    }
+    assert any("chunked_prefill" in note for note in notes)
+
+
+def test_tgi_says_what_it_sizes_by_itself_and_has_no_copies() -> None:
+    _, notes = container_named("tgi").fill(spoken("tgi"), L4, 0)
+    assert any("by itself" in note and "max_model_len" in note for note in notes)
+    with pytest.raises(DeployError, match="one copy in its container") as caught:
+        filled("tgi", spoken("tgi", replicas=2))
+    assert "--copies 2" in caught.value.hint
+
+
+def test_every_engine_has_its_usual_container() -> None:
+    assert containers_of("vllm") == containers_of("simulated") == ["lmi", "vllm", "hf-vllm"]
+    assert (usual_container("sglang"), usual_container("tgi")) == ("sglang", "tgi")
+    with pytest.raises(DeployError, match=r"no container of SageMaker's runs llama.cpp"):
+        usual_container("llama.cpp")
+
+
+# Every image that can be chosen, as it is told a tuned plan.
+
+
+def test_every_image_is_told_what_was_recorded() -> None:
+    """Set SERVETUNE_WRITE_GOLDEN=1 to record them anew, and read the difference."""
+    told = {
+        f"{name}:{tag}": rendered(name, tuned(name), image=_image(name, tag), concurrency=128)
+        for name, tag in EVERY_IMAGE
+    }
+    if os.environ.get("SERVETUNE_WRITE_GOLDEN"):
+        GOLDEN.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+    assert told == json.loads(GOLDEN.read_text("utf-8"))
+
+
+@pytest.mark.parametrize(("container", "tag"), EVERY_IMAGE)
+def test_every_image_gives_the_plan_back(container: str, tag: str) -> None:
+    original = tuned(container)
+    env = rendered(container, original, image=_image(container, tag), concurrency=128)
+    assert parse_environment(container, env) == original
+
+
+def _image(container: str, tag: str) -> Image:
+    return next(image for image in images(container) if image.tag == tag)
+
+
 @pytest.mark.parametrize("image", [OLD_LMI, NEWEST["lmi"]])
 def test_lmi_never_gets_the_names_that_stop_it_at_start(image: Image) -> None:
     env = rendered("lmi", plan(tensor_parallel=4, max_num_seqs=64), image=image)
@@ -181,12 +360,15 @@ def test_words_for_dtypes_that_lmi_lacks_are_translated() -> None:
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_staged_model_is_served_under_its_own_name(container: str) -> None:
     own = container_named(container)
-    env = rendered(container, plan(), model_source="s3://bucket/qwen/")
+    env = rendered(container, spoken(container), model_source="s3://bucket/qwen/")
     assert env[own.model_key] == "/opt/ml/model"
     assert env[own.key("served_model_name")] == MODEL
     assert parse_environment(container, env).model == MODEL
     local = environment(
-        own, Plan(model="/home/me/tiny"), image=NEWEST[container], model_source="s3://b/tiny/"
+        own,
+        Plan(model="/home/me/tiny", engine=own.dialect),
+        image=NEWEST[container],
+        model_source="s3://b/tiny/",
     )
     assert local[own.key("served_model_name")] == "tiny"
     assert not any("/home/me" in value for value in local.values())
@@ -198,7 +380,7 @@ def test_a_staged_model_is_served_under_its_own_name(container: str) -> None:
 )
 def test_a_credential_among_the_settings_is_refused(container: str, extra: tuple[str, str]) -> None:
     with pytest.raises(DeployError, match="credential") as caught:
-        rendered(container, plan(extra=(extra,)))
+        rendered(container, spoken(container, extra=(extra,)))
     assert "a1a1" not in f"{caught.value}{caught.value.hint}"
 
 
@@ -206,7 +388,7 @@ def test_a_credential_among_the_settings_is_refused(container: str, extra: tuple
 def test_bounds_of_the_environment_hold(container: str) -> None:
     long = '{"method": "' + "x" * 1100 + '"}'
     with pytest.raises(DeployError, match="characters, SageMaker takes 1024"):
-        rendered(container, plan(extra=(("speculative_config", long),)))
+        rendered(container, spoken(container, extra=(("speculative_config", long),)))
     with pytest.raises(DeployError, match="environment variables, SageMaker takes 100"):
         rendered("vllm", plan(extra=tuple((f"x{n}", n) for n in range(101))))
 
@@ -283,9 +465,37 @@ def test_a_plan_survives_lmis_environment(original: Plan) -> None:
     assert parse_environment("lmi", rendered("lmi", original)) == original
 
 
+@pytest.mark.parametrize("container", ["vllm", "hf-vllm"])
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(plans("vllm"))
-def test_a_plan_survives_the_vllm_containers_environment(original: Plan) -> None:
+@given(original=plans("vllm"))
+def test_a_plan_survives_the_vllm_containers_environment(container: str, original: Plan) -> None:
     copies = original.replicas * original.data_parallel
     expected = msgspec.structs.replace(original, replicas=1, data_parallel=copies)
-    assert parse_environment("vllm", rendered("vllm", original)) == expected
+    assert parse_environment(container, rendered(container, original)) == expected
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(plans("vllm"), LARGE, LARGE, st.floats(0.01, 1))
+def test_a_plan_survives_sglangs_environment(
+    drawn: Plan, sequences: int, tokens: int, fraction: float
+) -> None:
+    original = msgspec.structs.replace(
+        drawn, engine="sglang", max_num_seqs=sequences, max_num_batched_tokens=tokens,
+        gpu_memory_fraction=fraction,
+        expert_parallel=drawn.expert_parallel and drawn.tensor_parallel > 1,
+    )  # fmt: skip
+    told = filled("sglang", original)
+    copies = told.replicas * told.data_parallel
+    expected = msgspec.structs.replace(told, replicas=1, data_parallel=copies)
+    assert parse_environment("sglang", rendered("sglang", told)) == expected
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(plans("lmi"))
+def test_a_plan_survives_tgis_environment(drawn: Plan) -> None:
+    extra = tuple(item for item in drawn.extra if item[0] != "revision")
+    original = msgspec.structs.replace(
+        drawn, engine="tgi", replicas=1, expert_parallel=False, extra=extra
+    )
+    told = filled("tgi", original)
+    assert parse_environment("tgi", rendered("tgi", told)) == told

@@ -52,7 +52,7 @@ def test_a_tag_that_tells_too_little_is_refused(container: str, tag: str) -> Non
 
 
 def test_every_image_has_a_host_whose_driver_runs_it() -> None:
-    for container in ("lmi", "vllm"):
+    for container in ("lmi", "vllm", "hf-vllm", "sglang", "tgi"):
         for image in images(container):
             assert image.cuda in image.tag or "server" in image.tag
             assert ("al2023" in ami_version(image)) == (image.cuda == "cu130"), image

@@ -8,6 +8,7 @@ import pytest
 from botocore_check import problems, service
 
 from servetune.deploy import ROLE_PLACEHOLDER, Bundle, Evidence, parse_environment, render_sagemaker
+from servetune.deploy.containers import container_named
 from servetune.deploy.images import regions
 from servetune.deploy.sagemaker import resource_name, startup_timeout_s
 from servetune.errors import DeployError, UnknownName
@@ -84,6 +85,22 @@ CASES: dict[str, dict[str, Any]] = {
         "region": "eu-west-1",
         "model_bytes": 8.05e9,
     },
+    "hf-vllm-0.25.1": {
+        "container": "hf-vllm",
+        "plan": altered(prefix_caching=False),
+        "evidence": msgspec.structs.replace(MEASURED, engine_version="0.25.1"),
+    },
+    "sglang-0.5.17-copies": {
+        "container": "sglang",
+        "plan": altered(engine="sglang", tensor_parallel=2, replicas=2, prefix_caching=False),
+        "evidence": msgspec.structs.replace(MEASURED, engine="sglang", engine_version="0.5.17"),
+    },
+    "tgi-3.3.6-s3": {
+        "container": "tgi",
+        "plan": altered(engine="tgi", chunked_prefill=None),
+        "evidence": msgspec.structs.replace(MEASURED, engine="tgi", engine_version="3.3.6"),
+        "model_source": "s3://models/qwen3-4b",
+    },
     "vllm-unpriced": {
         "container": "vllm",
         "plan": altered(tensor_parallel=8),
@@ -142,10 +159,10 @@ def test_the_environment_in_every_file_is_the_same_and_reads_back_as_the_plan(ca
     assert bundle.json("model.json")["PrimaryContainer"]["Environment"] == env
     container = bundle.json("plan.json")["container"]
     written = msgspec.convert(bundle.json("plan.json")["plan"], Plan)
-    copies = written.replicas if container == "vllm" else 1
+    copies = written.replicas if container != "lmi" else 1
     expected = altered(
         written,
-        engine="vllm",
+        engine=container_named(container).dialect,
         replicas=written.replicas // copies,
         data_parallel=written.data_parallel * copies,
     )
@@ -326,7 +343,7 @@ def test_a_model_in_s3_is_mounted_by_sagemaker() -> None:
     ("more", "error", "message"),
     [
         ({"region": "us-east-9"}, UnknownName, "us-east-9"),
-        ({"container": "tgi"}, UnknownName, "tgi"),
+        ({"container": "triton"}, UnknownName, "triton"),
         ({"instance": msgspec.structs.replace(G6, name="4x L4")}, UnknownName, "type '4x L4'"),
         (
             {"plan": altered(tensor_parallel=8)},
@@ -383,7 +400,14 @@ def test_json_files_end_with_a_newline_and_hold_no_placeholder_but_the_role() ->
             assert text.count("${") == (1 if name == "model.json" else 0)
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if "plan" in CASES[name]])
+DRAFTING = [
+    name
+    for name, given in CASES.items()
+    if given.get("plan", PLAN).engine in ("vllm", "simulated") and "plan" in given
+]
+
+
+@pytest.mark.parametrize("case", DRAFTING)
 def test_drafted_tokens_reach_the_container_and_what_only_predicts_does_not(case: str) -> None:
     given = CASES[case]
     drafting = altered(

@@ -14,10 +14,10 @@ from servetune.cli.deploy_study import study
 from servetune.cli.inputs import constraints_of, read_records
 from servetune.cli.output import echo
 from servetune.cli.sagemaker_options import Wanted, hosting_options
-from servetune.deploy import CONTAINERS, Evidence, render_sagemaker, write
+from servetune.deploy import CONTAINERS, Evidence, render_sagemaker, usual_container, write
 from servetune.errors import DeployError, InputError
 from servetune.hardware import Node, cheapest_instance_with, device, instance, instances
-from servetune.models import load_shape, weight_bytes
+from servetune.models import NetworkShape, load_shape, weight_bytes
 from servetune.plan import Plan, plan_from_settings, resolved
 from servetune.report import candidates_of
 from servetune.search import OBJECTIVES, failed_requests, recommend
@@ -56,9 +56,8 @@ for command in (*deploy_live.COMMANDS, study):
 @click.option(
     "--container",
     type=click.Choice(tuple(CONTAINERS)),
-    default="lmi",
-    show_default=True,
-    help="Which of SageMaker's containers.",
+    default=None,
+    help="Which of SageMaker's containers. [default: lmi for vLLM, else the engine's own]",
 )
 @click.option(
     "--instance",
@@ -96,7 +95,7 @@ def sagemaker(
     constraints: str | None,
     objective: str,
     key: str | None,
-    container: str,
+    container: str | None,
     instance_name: str | None,
     region: str,
     role_arn: str | None,
@@ -122,15 +121,14 @@ def sagemaker(
     deploy_live.require_token(wanted.hf_token_secret, from_env=wanted.hf_token_from_env)
     records = read_records(source)
     record = _chosen(records, key=key, objective=objective, constraints=constraints)
-    measured = _for_container(_plan_of(record), container)
+    found = _plan_of(record)
+    container = container or usual_container(found.engine)
+    measured = _for_container(found, container)
     plan = deploy_live.one_copy(measured, wanted.copies)
     node = instance(instance_name, service="sagemaker") if instance_name else _instance_of(record)
     shape = load_shape(plan.model)
     given: dict[str, Any] = {"role_arn": role_arn} if role_arn else {}
-    # The cache's block size is the attention kernel's to choose: what nobody set stays open.
-    explicit = msgspec.structs.replace(
-        resolved(plan, shape, node.device), block_tokens=plan.block_tokens
-    )
+    explicit = _explicit(plan, shape, node)
     nodes = deploy_live.wanted_nodes(node, wanted)
     hosting = deploy_live.hosting_of(
         wanted,
@@ -228,6 +226,19 @@ def _for_container(plan: Plan, container: str) -> Plan:
     )
     return msgspec.structs.replace(
         plan, data_parallel=1, replicas=plan.replicas * plan.data_parallel
+    )
+
+
+def _explicit(plan: Plan, shape: NetworkShape, node: Node) -> Plan:
+    """With every default written out that is known before the engine starts.
+
+    The cache's block size is the attention kernel's to choose, and TGI 2 and 3 size their batches
+    from the memory that a warm-up leaves: there, what nobody set stays open, and is said.
+    """
+    if plan.engine == "tgi":
+        return plan
+    return msgspec.structs.replace(
+        resolved(plan, shape, node.device), block_tokens=plan.block_tokens
     )
 
 

@@ -1,7 +1,7 @@
 """Deployments: a Plan becomes files that a person can read and run."""
 
 from servetune.deploy.bundle import Bundle, write
-from servetune.deploy.containers import CONTAINERS, parse_environment
+from servetune.deploy.containers import CONTAINERS, parse_environment, usual_container
 from servetune.deploy.images import regions
 from servetune.deploy.readme import Evidence
 from servetune.deploy.sagemaker import ROLE_PLACEHOLDER, render_sagemaker
@@ -16,5 +16,6 @@ __all__ = [
     "redacted",
     "regions",
     "render_sagemaker",
+    "usual_container",
     "write",
 ]

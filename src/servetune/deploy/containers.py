@@ -6,17 +6,21 @@ container is one entry of `CONTAINERS`.
 
 What differs between containers, and why a table is not enough:
 
-| | `lmi` | `vllm` |
-|---|---|---|
-| sequences when nothing is said | 32 | vLLM's own |
-| tensor parallel when nothing is said | all devices | 1 |
-| off is spelt | `OPTION_X=false`, but only from LMI 26 on | `SM_VLLM_NO_X=true` |
-| copies on one machine | one worker process each | `data_parallel_size` |
-| unknown settings | dropped without a word | handed to vLLM |
+| | `lmi` | `vllm`, `hf-vllm` | `sglang` | `tgi` |
+|---|---|---|---|---|
+| sequences when nothing is said | 32 | vLLM's own | by the pool | by the memory |
+| tensor parallel when nothing is said | all devices | 1 | 1 | all devices |
+| off is spelt | `OPTION_X=false` | `SM_VLLM_NO_X=true` | not at all | `X=false` |
+| copies on one machine | a worker each | data parallel ranks | the same | none |
+| unknown settings | dropped without a word | handed to vLLM | handed to SGLang | dropped |
+| beyond the batch | wait, 503 from 1,000 | wait | wait | refused beyond 128 |
+
+LMI hears `false` only from release 26 on.
 
 Sources: LMI configuration guide and djl-serving's `VllmRbProperties` and
 `LmiConfigRecommender`; djl-serving pull request 3051 for `false` (2026-06); the vLLM
-container's `sagemaker_args.py` (aws/deep-learning-containers, 2026-08).
+container's `sagemaker_args.py` (aws/deep-learning-containers, 2026-08). Others: `dlc.py`,
+`tgi_container.py`.
 """
 
 from __future__ import annotations
@@ -24,26 +28,30 @@ from __future__ import annotations
 import re
 import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
 
 import msgspec
 
+from servetune.deploy.container import Container, Settings, plain_settings
+from servetune.deploy.dlc import HF_VLLM, SGLANG, VLLM
 from servetune.deploy.images import Image
 from servetune.deploy.secret import is_secret_name, looks_secret
+from servetune.deploy.tgi_container import TGI
 from servetune.errors import DeployError, PlanError, UnknownName
-from servetune.plan.dialects import DIALECTS, plan_from_settings, settings_of
+from servetune.plan.dialects import DIALECTS, plan_from_settings
 from servetune.plan.plan import Plan, Setting
 
 __all__ = [
     "CONTAINERS",
     "MODEL_FOLDER",
-    "Container",
     "container_named",
+    "containers_of",
     "environment",
     "parse_environment",
+    "usual_container",
 ]
 
 #: Where SageMaker mounts a model that it fetched from S3.
@@ -56,55 +64,6 @@ LMI_SAYS_FALSE = 26
 MAX_ENTRIES = 100
 MAX_CHARACTERS = 1024
 
-Settings = dict[str, Setting]
-
-
-class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """A family of images that take their settings in one way.
-
-    Attributes:
-        name: As a user says it.
-        title: For a reader.
-        repository: Of the images in the region's registry.
-        dialect: Whose setting names it takes; a key of `plan.dialects.DIALECTS`.
-        prefix: Of an environment variable that holds a setting.
-        model_key: Variable that says where the model is.
-        renamed: Settings that are not spelt prefix and upper-case name.
-        fixed: Variables that select the engine and its mode, written always.
-        to_settings: The Plan's settings as this container wants them; raises DeployError
-            for what it cannot say.
-        own: Variables beside the settings (copies, queue, time-out) of a Plan, its
-            concurrency and the seconds that loading may take.
-        copies: Replicas that an environment asks for.
-        own_keys: Variables of `own` that bear the prefix and are no settings.
-        off: How `false` is spelt: as a `value`, or as a `negative` name.
-        able: Whether an image can say all of a Plan, where another may.
-    """
-
-    name: str
-    title: str
-    repository: str
-    dialect: str
-    prefix: str
-    model_key: str
-    renamed: Mapping[str, str]
-    fixed: Mapping[str, str]
-    to_settings: Callable[[Plan, Image], Settings]
-    own: Callable[[Plan, int, int], dict[str, str]]
-    copies: Callable[[Mapping[str, str]], int]
-    own_keys: frozenset[str]
-    off: typing.Literal["value", "negative"]
-    able: Callable[[Plan, Image], bool] = lambda _plan, _image: True
-
-    def key(self, setting: str) -> str:
-        """The variable that holds an engine's setting."""
-        return self.prefix + self.renamed.get(setting, setting.upper())
-
-    def setting(self, key: str) -> str:
-        """The engine's setting that a variable holds."""
-        name = key.removeprefix(self.prefix)
-        return {spelt: own for own, spelt in self.renamed.items()}.get(name, name.lower())
-
 
 def container_named(name: str) -> Container:
     """Look a container up.
@@ -115,6 +74,26 @@ def container_named(name: str) -> Container:
     if name not in CONTAINERS:
         raise UnknownName("container", name, CONTAINERS)
     return CONTAINERS[name]
+
+
+def usual_container(engine: str) -> str:
+    """The container that serves an engine's plans where the user named none.
+
+    Raises:
+        DeployError: No container runs the engine.
+    """
+    names = containers_of(engine)
+    if not names:
+        raise DeployError(
+            f"no container of SageMaker's runs {engine}",
+            hint="servetune deploy kubernetes, compose and the others run more engines",
+        )
+    return names[0]
+
+
+def containers_of(engine: str) -> list[str]:
+    """Containers that take an engine's plans, the usual one first."""
+    return [name for name, one in CONTAINERS.items() if _family(engine) == _family(one.dialect)]
 
 
 def environment(
@@ -142,10 +121,12 @@ def environment(
     if _family(plan.engine) != _family(container.dialect):
         raise DeployError(
             f"container '{container.name}' runs {container.dialect}, the plan is for {plan.engine}",
-            hint=f"containers are {', '.join(CONTAINERS)}",
+            hint=f"{plan.engine} runs in --container {', '.join(containers_of(plan.engine))}"
+            if containers_of(plan.engine)
+            else "servetune deploy kubernetes, compose and the others run more engines",
         )
     staged = model_source.startswith("s3://")
-    _refuse_secrets(_settings(plan))
+    _refuse_secrets(plain_settings(plan))
     settings = container.to_settings(plan, image)
     served = settings.pop("served_model_name", None) or (
         _public_name(plan.model) if staged else model_source
@@ -180,22 +161,21 @@ def parse_environment(container: str, env: Mapping[str, str]) -> Plan:
     served = env.get(served_key)
     if model == MODEL_FOLDER and served:
         model = served
-    passed_over = {own.model_key, *own.fixed, *own.own_keys}
-    if served == model:
-        passed_over.add(served_key)
+    passed_over = {served_key} if served == model else set()
     settings: Settings = {}
     for key, text in env.items():
-        if key in passed_over or not key.startswith(own.prefix):
+        if key in passed_over or not own.holds_setting(key):
             continue
         name, negative = own.setting(key), False
         if own.off == "negative" and name.startswith("no_"):
             name, negative = name.removeprefix("no_"), True
         settings[name] = False if negative else _value(own.dialect, name, text)
+    fields = own.read(settings, env)
     try:
         plan = plan_from_settings(own.dialect, model, settings)
     except PlanError as error:
         raise DeployError(f"the environment holds a wrong value: {error.message}") from None
-    return msgspec.structs.replace(plan, replicas=own.copies(env))
+    return msgspec.structs.replace(plan, replicas=own.copies(env), **fields)
 
 
 # LMI (DJL Serving)
@@ -212,7 +192,7 @@ def _lmi_settings(plan: Plan, image: Image) -> Settings:
             "an LMI worker sees only its own devices, so data_parallel_size cannot be said",
             hint="give the same copies as replicas, or use container 'vllm'",
         )
-    settings = _settings(plan)
+    settings = plain_settings(plan)
     if settings.get("dtype") in _LMI_DTYPES:
         settings["dtype"] = _LMI_DTYPES[str(settings["dtype"])]
     for name, value in settings.items():
@@ -232,7 +212,7 @@ def _lmi_settings(plan: Plan, image: Image) -> Settings:
 def _lmi_able(plan: Plan, image: Image) -> bool:
     return all(
         value is not False or _lmi_says_false(name, image)
-        for name, value in _settings(plan).items()
+        for name, value in plain_settings(plan).items()
     )
 
 
@@ -265,24 +245,6 @@ def _lmi_names() -> frozenset[str]:
     path = resources.files("servetune.deploy") / "data" / "vllm_engine_args.toml"
     table = tomllib.loads(path.read_text("utf-8"))
     return frozenset(table["engine_args"] + table["older_engine_args"] + table["lmi_own"])
-
-
-# vLLM deep learning container
-
-#: The entry point sets these itself; a second one would contradict it.
-_VLLM_OCCUPIED = frozenset({"host", "port", "model", "uds", "api_server_count"})
-
-
-def _vllm_settings(plan: Plan, image: Image) -> Settings:  # noqa: ARG001
-    copies = plan.replicas * plan.data_parallel
-    settings = _settings(msgspec.structs.replace(plan, replicas=1, data_parallel=copies))
-    for name in settings:
-        if name in _VLLM_OCCUPIED:
-            raise DeployError(
-                f"'{name}' belongs to the container, which listens where SageMaker calls it",
-                hint="leave it out",
-            )
-    return settings
 
 
 CONTAINERS: Mapping[str, Container] = MappingProxyType(
@@ -318,46 +280,22 @@ CONTAINERS: Mapping[str, Container] = MappingProxyType(
             copies=lambda env: int(env.get("SERVING_MAX_WORKERS", "1")),
             own_keys=frozenset({"OPTION_MODEL_LOADING_TIMEOUT"}),
             off="value",
+            copies_told=(
+                "LMI starts one worker per copy. Left alone, it fills the machine with copies "
+                "where the tensor parallel degree leaves devices over; `SERVING_MIN_WORKERS` and "
+                "`SERVING_MAX_WORKERS` keep it to the number that was planned."
+            ),
             able=_lmi_able,
         ),
-        "vllm": Container(
-            name="vllm",
-            title="AWS vLLM deep learning container",
-            repository="vllm",
-            dialect="vllm",
-            prefix="SM_VLLM_",
-            model_key="SM_VLLM_MODEL",
-            renamed=MappingProxyType({}),
-            fixed=MappingProxyType({}),
-            to_settings=_vllm_settings,
-            own=lambda _plan, _concurrency, _load_timeout_s: {},
-            copies=lambda _env: 1,
-            own_keys=frozenset(),
-            off="negative",
-        ),
+        "vllm": VLLM,
+        "hf-vllm": HF_VLLM,
+        "sglang": SGLANG,
+        "tgi": TGI,
     }
 )
 
 
 # What every container shares
-
-
-def _settings(plan: Plan) -> Settings:
-    """The engine's settings, with `no_x=true` said as `x=false`.
-
-    Raises:
-        DeployError: A setting and its negative are both there and disagree.
-    """
-    engine = plan.engine if plan.engine in DIALECTS else None
-    settings: Settings = {}
-    for name, value in settings_of(plan, engine).items():
-        plain, meant = name, value
-        if name.startswith("no_") and isinstance(value, bool):
-            plain, meant = name.removeprefix("no_"), not value
-        if settings.get(plain, meant) != meant:
-            raise DeployError(f"the plan says both {plain}={settings[plain]} and {name}={value}")
-        settings[plain] = meant
-    return settings
 
 
 def _family(engine: str) -> Mapping[str, str] | str:
@@ -383,6 +321,11 @@ def _refuse_secrets(settings: Settings) -> None:
 def _spelt(container: Container, name: str, value: Setting) -> tuple[str, str]:
     if value is False and container.off == "negative":
         return container.key(f"no_{name}"), "true"
+    if value is False and container.off == "silence":
+        raise DeployError(
+            f"container '{container.name}' leaves {name}=false out, and the engine never hears it",
+            hint="leave it out, or give the engine's own flag that turns it off",
+        )
     return container.key(name), _text(name, value)
 
 

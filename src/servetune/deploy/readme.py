@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.deploy.containers import Container
+from servetune.deploy.container import Container
 from servetune.hardware.device import Node
 from servetune.plan.plan import Plan
 from servetune.units import format_rate, format_usd
@@ -187,9 +187,7 @@ def _check(
     settings = [
         f"| `{key}={value}` | `{_in_log(container, key, value)}` |"
         for key, value in environment.items()
-        if key.startswith(container.prefix)
-        and key not in container.fixed
-        and key not in (*container.own_keys, container.model_key)
+        if container.holds_setting(key)
     ]
     why = (
         "The engine writes its settings into its log when it starts. Each of these must be there "
@@ -207,25 +205,16 @@ def _in_log(container: Container, key: str, value: str) -> str:
     name = container.setting(key)
     if container.off == "negative" and name.startswith("no_"):
         return f"{name.removeprefix('no_')}=False"
-    return f"{name}={value.title() if value in ('true', 'false') else value}"
+    shown = value.title() if container.dialect != "tgi" and value in ("true", "false") else value
+    return container.in_log.format(name=name, value=shown)
 
 
 def _copies(container: Container, plan: Plan, instance: Node) -> list[str]:
     copies = plan.replicas * plan.data_parallel
-    if container.name == "lmi":
-        how = (
-            "LMI starts one worker per copy. Left alone, it fills the machine with copies where "
-            "the tensor parallel degree leaves devices over; `SERVING_MIN_WORKERS` and "
-            "`SERVING_MAX_WORKERS` keep it to the number that was planned."
-        )
-    else:
-        how = (
-            "The container runs one vLLM server; copies are its data parallel ranks "
-            "(`SM_VLLM_DATA_PARALLEL_SIZE`), and each has its own `max_num_seqs`."
-        )
     said = (
         f"{copies} {'copy' if copies == 1 else 'copies'} of {plan.device_count // copies} "
-        f"device(s) each, {plan.device_count} of {instance.device_count} devices in use. {how}"
+        f"device(s) each, {plan.device_count} of {instance.device_count} devices in use. "
+        f"{container.copies_told}"
     )
     return ["## Copies", said]
 

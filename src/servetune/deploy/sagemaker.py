@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle
-from servetune.deploy.containers import Container, container_named, environment
+from servetune.deploy.container import Container
+from servetune.deploy.containers import container_named, environment
 from servetune.deploy.images import (
     Image,
     ami_version,
@@ -101,7 +102,7 @@ def render_sagemaker(
     image, image_note = _image(spelt_by, plan, evidence, image_tag)
     uri = image_uri(spelt_by.repository, image.tag, region)
     concurrency = evidence.concurrency if evidence else None
-    filled, notes = _filled(plan, instance, concurrency)
+    filled, notes = spelt_by.fill(plan, instance.device, concurrency or 0)
     timeout_s = _timeout_s(startup_timeout_s, model_bytes, filled.replicas)
     variables = environment(
         spelt_by,
@@ -286,40 +287,6 @@ def _image(
     return choose_image(container.name, version, able=lambda image: container.able(plan, image))
 
 
-def _filled(plan: Plan, instance: Node, concurrency: int | None) -> tuple[Plan, list[str]]:
-    """The Plan with nothing open that a default could decide differently elsewhere.
-
-    vLLM's own defaults for its HTTP server (`EngineArgs.get_batch_defaults`, 0.32.0):
-    devices from 70 GiB, but not the A100, take 1,024 sequences and 8,192 tokens (16,384
-    tokens from 160 GiB), all others 256 and 2,048. Inside LMI they would be others, for
-    there vLLM does not run as its own server. 0.9 of memory is LMI's documented default
-    and vLLM's until 0.19; later ones take 0.92.
-    """
-    gib = instance.device.memory_bytes / 2**30
-    large = gib >= 70 and "a100" not in instance.device.name.lower()
-    sequences = max(1024 if large else 256, _per_copy(plan, concurrency))
-    tokens = (16384 if gib >= 160 else 8192) if large else 2048
-    defaults: dict[str, Any] = {
-        "max_num_seqs": sequences,
-        "max_num_batched_tokens": max(tokens, plan.max_num_seqs or sequences),
-        "gpu_memory_fraction": 0.9,
-        "prefix_caching": True,
-        "chunked_prefill": True,
-    }
-    opened = {name: value for name, value in defaults.items() if getattr(plan, name) is None}
-    if not opened:
-        return plan, []
-    said = ", ".join(f"{name}={value}" for name, value in opened.items())
-    return msgspec.structs.replace(plan, **opened), [
-        f"the plan left these open, and vLLM's usual defaults are written for them: {said}"
-    ]
-
-
-def _per_copy(plan: Plan, concurrency: int | None) -> int:
-    """Requests in flight that one copy gets when they are shared out evenly."""
-    return math.ceil((concurrency or 0) / (plan.replicas * plan.data_parallel))
-
-
 def _evidence_notes(evidence: Evidence | None, instance: Node) -> list[str]:
     if evidence is None:
         return ["nothing was measured with this plan"]
@@ -364,9 +331,9 @@ def _fit_notes(
             f"for: choose a smaller type, or {instance.device_count // plan.devices_per_replica} "
             "replicas"
         )
-    if container.name == "vllm" and plan.replicas > 1:
+    if container.shares_out and plan.replicas > 1:
         notes.append(
-            f"{plan.replicas} replicas run as data parallel ranks of one vLLM server, which shares "
+            f"{plan.replicas} replicas run as data parallel ranks of one server, which shares "
             "requests out itself; separate servers may balance otherwise"
         )
     return notes

@@ -1,0 +1,103 @@
+"""Hugging Face's container of Text Generation Inference on SageMaker.
+
+The launcher reads each of its options from a variable of that name; a few have a name of
+SageMaker's own. It computes one copy of a model, refuses requests beyond a number (128 unless it is
+told), and sizes its cache from what is free after a warm-up. What the original model is called is
+kept in a variable that the container ignores, as a model from S3 is only a path to it.
+
+Sources: `sagemaker-entrypoint.sh` and `launcher/src/main.rs` of text-generation-inference 3.3
+(2025-09), the last line of which there are containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from servetune.deploy.container import Container, Settings, plain_settings
+from servetune.deploy.images import Image
+from servetune.deploy.launchers import LAUNCHERS
+from servetune.errors import DeployError
+from servetune.hardware.device import Device
+from servetune.plan.plan import Plan, Setting
+
+__all__ = ["TGI"]
+
+_LAUNCHER = LAUNCHERS["tgi"]
+
+#: What the launcher sizes by itself where nothing is said, with what it goes by.
+_SIZED = {
+    "max_num_batched_tokens": "the longest prompt",
+    "max_model_len": "the model and the free memory",
+}
+
+#: `--cuda-memory-fraction` where nothing is said.
+_ALL_MEMORY = 1.0
+
+
+def _filled(plan: Plan, _device: Device, concurrency: int) -> tuple[Plan, list[str]]:
+    if plan.replicas > 1:
+        raise DeployError(
+            f"TGI runs one copy in its container, the plan has {plan.replicas}",
+            hint=f"serve them as inference components: --copies {plan.replicas}",
+        )
+    told, notes = _LAUNCHER.fill(
+        msgspec.structs.replace(
+            plan,
+            draft_acceptance_fraction=None,
+            gpu_memory_fraction=plan.gpu_memory_fraction or _ALL_MEMORY,
+        ),
+        concurrency,
+    )
+    opened = [f"{name} (by {why})" for name, why in _SIZED.items() if getattr(told, name) is None]
+    if opened:
+        notes.append(
+            f"TGI sizes {' and '.join(opened)} by itself, and the endpoint's may differ from "
+            "the trial's: set them to be sure"
+        )
+    return told, notes
+
+
+def _settings(plan: Plan, _image: Image) -> Settings:
+    return plain_settings(plan)
+
+
+def _own(plan: Plan, _concurrency: int, _load_timeout_s: int) -> dict[str, str]:
+    return {"PREFIX_CACHING": "0" if plan.prefix_caching is False else "1"}
+
+
+def _read(settings: Settings, variables: Mapping[str, str]) -> dict[str, Setting]:
+    return _LAUNCHER.read(settings, variables)
+
+
+TGI = Container(
+    name="tgi",
+    title="Hugging Face Text Generation Inference container",
+    repository="huggingface-pytorch-tgi-inference",
+    dialect="tgi",
+    prefix="",
+    foreign=("HF_", "HUGGING_FACE_", "SM_", "SAGEMAKER_", "AWS_", "SERVETUNE_"),
+    model_key="HF_MODEL_ID",
+    renamed=MappingProxyType(
+        {
+            "num_shard": "SM_NUM_GPUS",
+            "quantize": "HF_MODEL_QUANTIZE",
+            "revision": "HF_MODEL_REVISION",
+            "trust_remote_code": "HF_MODEL_TRUST_REMOTE_CODE",
+            "served_model_name": "SERVETUNE_MODEL",
+        }
+    ),
+    # /invocations takes OpenAI's chat requests, which are what was measured.
+    fixed=MappingProxyType({"MESSAGES_API_ENABLED": "true"}),
+    fill=_filled,
+    to_settings=_settings,
+    own=_own,
+    read=_read,
+    copies=lambda _: 1,
+    own_keys=frozenset({"PREFIX_CACHING", "SERVETUNE_MODEL"}),
+    off="value",
+    in_log="{name}: {value}` or `{name}: Some({value})",
+    copies_told="The container runs one copy; more are inference components (`--copies`).",
+)
