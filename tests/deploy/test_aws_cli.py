@@ -141,6 +141,10 @@ def test_components_and_scaling_come_from_the_measured_knee(sweep: Path, tmp_pat
     }  # fmt: skip
     env = held["steps"][0]["request"]["PrimaryContainer"]["Environment"]
     assert env["SERVING_MAX_WORKERS"] == "1"
+    # Without these the adapter's component would not start.
+    lora = {name: env[f"OPTION_{name}"] for name in ("ENABLE_LORA", "MAX_LORAS", "MAX_LORA_RANK")}
+    assert lora == {"ENABLE_LORA": "true", "MAX_LORAS": "1", "MAX_LORA_RANK": "64"}
+    assert "the trial took no adapters" in done.stderr
     assert "stay idle" not in done.stdout
 
 

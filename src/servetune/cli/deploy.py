@@ -124,7 +124,7 @@ def sagemaker(
     found = _plan_of(record)
     container = container or usual_container(found.engine)
     measured = _for_container(found, container)
-    plan = deploy_live.one_copy(measured, wanted.copies)
+    plan = _with_adapters(deploy_live.one_copy(measured, wanted.copies), wanted)
     node = instance(instance_name, service="sagemaker") if instance_name else _instance_of(record)
     shape = load_shape(plan.model)
     given: dict[str, Any] = {"role_arn": role_arn} if role_arn else {}
@@ -181,8 +181,8 @@ def sagemaker(
         print(f"  ! {failing.sentence}")
     for warning in bundle.warnings:
         print(f"  ! {warning}")
-    script = out_dir / "deploy.py"
-    echo(f"next: read {out_dir / 'README.md'}, then python {shlex.quote(str(script))} plan")
+    folder = shlex.quote(str(out_dir))
+    echo(f"next: read {folder}/README.md, then servetune deploy apply {folder}")
     return 0
 
 
@@ -227,6 +227,34 @@ def _for_container(plan: Plan, container: str) -> Plan:
     return msgspec.structs.replace(
         plan, data_parallel=1, replicas=plan.replicas * plan.data_parallel
     )
+
+
+#: Larger than most adapters' rank; vLLM's default of 16 refuses many.
+LORA_RANK = 64
+
+
+def _with_adapters(plan: Plan, wanted: Wanted) -> Plan:
+    """A base model that takes LoRA adapters, where the endpoint shall have some.
+
+    Raises:
+        InputError: The engine has no adapters here.
+    """
+    chosen = dict(plan.extra)
+    if not wanted.adapter or "enable_lora" in chosen:
+        return plan
+    if plan.engine not in ("vllm", "simulated"):
+        raise InputError(
+            f"adapters on {plan.engine} need its own settings for LoRA",
+            hint="sweep with enable_lora=true, so that what is measured takes them",
+        )
+    added: dict[str, Any] = {
+        "enable_lora": True,
+        "max_loras": len(wanted.adapter),
+        "max_lora_rank": LORA_RANK,
+    }
+    told = ", ".join(f"{name}={value}" for name, value in (added | chosen).items() if name in added)
+    echo(f"the trial took no adapters; written for them: {told}. Expect other figures")
+    return msgspec.structs.replace(plan, extra=tuple(sorted((added | chosen).items())))
 
 
 def _explicit(plan: Plan, shape: NetworkShape, node: Node) -> Plan:

@@ -14,7 +14,6 @@ import msgspec
 from servetune.cli.output import echo, print_json
 from servetune.cli.sagemaker_options import Wanted
 from servetune.cli.sagemaker_plan import (
-    bundle_with,
     delete_after,
     hosting_of,
     measured_knee,
@@ -46,6 +45,7 @@ from servetune.deploy.aws import (
 )
 from servetune.deploy.aws.check import Budget, Facts, require_go
 from servetune.deploy.aws.deployment import DEPLOYMENT_FILE, read_deployment, with_role
+from servetune.deploy.aws.hosted import hosted_bundle
 from servetune.deploy.aws.teardown import delete_thing
 from servetune.deploy.aws.waiting import Patience
 from servetune.errors import InputError, UnknownName
@@ -85,7 +85,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_deployment(self) -> Bundle:
         """The bundle with what `servetune deploy apply` needs."""
-        return bundle_with(self.bundle, self.deployment)
+        return hosted_bundle(self.bundle, self.deployment, self.nodes)
 
     def report(self, *, ask_aws: bool) -> int:
         """Print all findings; 1 where one of them would stop it."""
@@ -372,6 +372,7 @@ def _apply(deployment: Deployment, folder: Path, token: Any, *, patience: Patien
 
     asyncio.run(work())
     print(f"{deployment.endpoint} is in service")
+    echo(f"does it do what was measured? the command is in {folder / 'README.md'}")
     echo(f"it costs money until: servetune deploy delete {folder}")
     return 0
 

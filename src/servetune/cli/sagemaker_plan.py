@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -12,10 +11,8 @@ from typing import Any
 import msgspec
 
 from servetune.cli.sagemaker_options import Wanted, split_adapter, split_scale
-from servetune.deploy import ROLE_PLACEHOLDER, Bundle
+from servetune.deploy import ROLE_PLACEHOLDER
 from servetune.deploy.aws import Adapter, Deployment, Hosting, Report, Scaling, parse_routing
-from servetune.deploy.aws.deployment import DEPLOYMENT_FILE
-from servetune.deploy.bundle import PLAN_FILE
 from servetune.deploy.knee import HEADROOM, Knee, Level, knee_of
 from servetune.errors import InputError
 from servetune.hardware import Node, instance
@@ -26,7 +23,6 @@ from servetune.store import TrialRecord
 from servetune.units import MIB
 
 __all__ = [
-    "bundle_with",
     "hosting_of",
     "measured_knee",
     "one_copy",
@@ -141,16 +137,6 @@ def measured_knee(
             good = standing_of(record, constraints).meets_all if constraints else None
             levels.append(Level(int(concurrency), float(latency_ms), good))
     return knee_of(levels, copies)
-
-
-def bundle_with(bundle: Bundle, deployment: Deployment) -> Bundle:
-    """The bundle with `deployment.json`, which `servetune deploy apply` reads."""
-    about = bundle.json(PLAN_FILE)
-    about["files"] = [*about["files"], DEPLOYMENT_FILE]
-    texts: dict[str, str] = dict(bundle.files)
-    texts[PLAN_FILE] = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    texts[DEPLOYMENT_FILE] = deployment.to_json()
-    return msgspec.structs.replace(bundle, files=tuple(texts.items()))
 
 
 def role_of(given: str | None, deployment: Deployment) -> str:

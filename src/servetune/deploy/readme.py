@@ -13,7 +13,7 @@ from servetune.hardware.device import Node
 from servetune.plan.plan import Plan
 from servetune.units import format_rate, format_usd
 
-__all__ = ["Evidence", "render_readme", "usd_per_million_tokens"]
+__all__ = ["FILES", "SCRIPT_STEPS", "Evidence", "render_readme", "usd_per_million_tokens"]
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,10 +87,10 @@ def render_readme(
         *_warnings(warnings),
         *_evidence(evidence),
         *_price(instance, region, evidence),
-        _DEPLOY,
+        SCRIPT_STEPS,
         *_check(container, endpoint_name, region, environment),
         *_copies(container, plan, instance),
-        _FILES,
+        FILES,
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -164,7 +164,8 @@ def _price(instance: Node, region: str, evidence: Evidence | None) -> list[str]:
     return ["## Price", said]
 
 
-_DEPLOY = """\
+#: How to go on with the bundle alone; `aws.hosted` has more to say.
+SCRIPT_STEPS = """\
 ## Deploy
 
 ```sh
@@ -219,7 +220,7 @@ def _copies(container: Container, plan: Plan, instance: Node) -> list[str]:
     return ["## Copies", said]
 
 
-_FILES = """\
+FILES = """\
 ## Files
 
 - `environment.json`: the container's environment, every tuned value written out
