@@ -14,7 +14,8 @@
     │   └── ServerRefused    status, body
     ├── StoreError           a journal or artifact cannot be read or written
     │   └── SchemaTooNew     found, known
-    └── DeployError          a deployment cannot be rendered or applied
+    └── DeployError          a deployment cannot be applied
+        └── CannotRender     it cannot even be said: nothing was sent
 
 A leaf exists where a caller would act differently. The message is one line
 without a full stop; `hint` says how to go on. A request that fails under load is
@@ -27,6 +28,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "CannotRender",
     "DeployError",
     "DoesNotFit",
     "EngineDied",
@@ -197,9 +199,15 @@ class SchemaTooNew(StoreError):
 
 
 class DeployError(ServetuneError):
-    """A deployment cannot be rendered or applied."""
+    """A deployment cannot be applied."""
 
     exit_code = 4
+
+
+class CannotRender(DeployError):
+    """What was asked for cannot be said to a target; found out before anything was sent."""
+
+    exit_code = 2
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 4) -> list[str]:

@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aws_kit import G6, NAME, World, components, deployment, no_state
 from doubles.server import Crash
 
 from servetune.deploy.aws import Adapter, Hosting, Scaling, StateFile, apply, delete
 from servetune.deploy.aws.door import Refused
-from servetune.errors import DeployError
+from servetune.errors import CannotRender, DeployError
 
 FULL = components(
     adapters=(Adapter(name="support", artifact_url="s3://bucket/support.tar.gz"),),
@@ -194,9 +195,18 @@ def test_waiting_ends_and_says_that_it_goes_on(world: World) -> None:
 
 
 def test_a_wrong_request_is_never_sent(world: World) -> None:
-    with pytest.raises(DeployError, match=r"InstanceType: 'ml\.g99\.xlarge' is none of the"):
+    with pytest.raises(CannotRender, match=r"InstanceType: 'ml\.g99\.xlarge' is none of the"):
         make(world, deployment(Hosting(instance_types=("ml.g99.xlarge",))))
-    assert "CreateEndpointConfig" not in world.double.operations()
+    assert world.double.calls == []
+
+
+def test_a_wrong_request_at_the_end_keeps_the_first_from_being_sent(world: World) -> None:
+    sound = deployment(FULL)
+    *others, alarm = sound.steps
+    bad = msgspec.structs.replace(alarm, request={**alarm.request, "Statistic": "Mean"})
+    with pytest.raises(CannotRender, match="PutMetricAlarm would be refused: Statistic"):
+        make(world, msgspec.structs.replace(sound, steps=(*others, bad)))
+    assert world.double.calls == []
 
 
 def test_the_state_of_another_endpoint_is_not_overwritten(world: World, tmp_path: Path) -> None:

@@ -202,6 +202,14 @@ def test_from_apply_to_delete_nothing_is_left(sweep: Path, tmp_path: Path, doubl
         (("--fallback", "ml.g6.99xlarge"), "ml.g6.99xlarge", ""),
         (("--image-tag", "newest"), "newest", "known tags"),
         (("--role-arn", "me"), "'me' is not the ARN of a role", "arn:aws:iam"),
+        (("--role-arn", "arn:aws:iam::12:role/x"), "is not the ARN of a role", "arn:aws:iam"),
+        (("--role-arn", ROLE.replace(":role/", ":user/")), "is not the ARN of a role", ""),
+        (("--endpoint-name", "a_b"), "'a_b' (3 characters) is not a name", "a-b"),
+        (("--container", "sglang"), "runs sglang, the plan is for vllm", "lmi, vllm, hf-vllm"),
+        (("--copies", "1", "--adapter", "a b=s3://b/a.tar.gz"), "not a name that", "letters"),
+        (("--copies", "1", "--adapter", f"{'n' * 64}=s3://bkt/a.tar.gz"), "not a name", ""),
+        (("--model-source", "./here"), "cannot reach the model at './here'", "s3://"),
+        (("--provision-timeout-s", "5"), "5 is not in the range 300<=x<=3600", ""),
         (("--endpoint-name", "n" * 64), "64 characters", "at most 63"),
         (("--instance", "ml.p5e.48xlarge"), "no public price of ml.p5e.48xlarge", "--price"),
         (("--max-cost", "10"), "above --max-cost $10.00", "last 1 h 44 min"),
@@ -225,7 +233,7 @@ def test_bad_input_is_one_line_before_any_call(
     done = run(
         tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--apply", *role, *words, double=double
     )
-    assert done.returncode in (2, 4)
+    assert done.returncode == 2
     errors = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
     assert len(errors) == 1, done.stderr
     assert line in errors[0]
@@ -234,6 +242,47 @@ def test_bad_input_is_one_line_before_any_call(
     assert double.calls == []
     assert not (tmp_path / "b").exists()
     assert "x" * 30 not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("status", "n" * 64), "64 characters"),
+        (("logs", "a_b"), "'a_b' (3 characters)"),
+        (("delete", "--region", "mars-1", "endpoint"), "unknown AWS region 'mars-1'"),
+        (("orphans", "--region", "mars-1"), "unknown AWS region 'mars-1'"),
+        (("delete", "no/such/folder"), "no bundle in 'no/such/folder'"),
+        (("apply", "nowhere"), "deployment.json is not there"),
+    ],
+)
+def test_what_names_no_endpoint_is_one_line_before_any_call(
+    tmp_path: Path, double: FakeAws, words: tuple[str, ...], line: str
+) -> None:
+    done = run(tmp_path, *words, double=double)
+    assert done.returncode == 2
+    assert line in done.stderr
+    assert len([text for text in done.stderr.splitlines() if text.startswith("error: ")]) == 1
+    assert double.calls == []
+
+
+def test_a_role_of_the_environment_is_looked_at_before_anything_else(
+    sweep: Path, tmp_path: Path
+) -> None:
+    done = run(tmp_path, "sagemaker", "sweep.jsonl", "--plan", SAGEMAKER_ROLE_ARN="my-role")
+    assert done.returncode == 2
+    assert "'my-role' is not the ARN of a role" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_bundle_above_the_cost_that_is_allowed_is_not_even_written(
+    sweep: Path, tmp_path: Path
+) -> None:
+    words = ("sagemaker", "sweep.jsonl", "--out", "b", "--hours", "10", "--max-cost")
+    refused = run(tmp_path, *words, "57")
+    assert refused.returncode == 2
+    assert "$57.52 for 10 h, above --max-cost $57.00" in refused.stderr
+    assert not (tmp_path / "b").exists()
+    assert run(tmp_path, *words, "58").returncode == 0
 
 
 def test_apply_in_one_go_checks_aws_first_and_stops_at_an_empty_quota(

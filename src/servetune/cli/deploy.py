@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from servetune.cli.inputs import constraints_of, read_records
 from servetune.cli.output import echo
 from servetune.cli.sagemaker_options import Wanted, hosting_options
 from servetune.deploy import CONTAINERS, Evidence, render_sagemaker, usual_container, write
-from servetune.errors import DeployError, InputError
+from servetune.deploy.images import named_image
+from servetune.deploy.sagemaker import require_names
+from servetune.errors import CannotRender, InputError
 from servetune.hardware import Node, cheapest_instance_with, device, instance, instances
 from servetune.models import NetworkShape, load_shape, weight_bytes
 from servetune.plan import Plan, plan_from_settings, resolved
@@ -119,6 +122,8 @@ def sagemaker(
     if out_dir is None and not (dry_run or plan_only):
         raise InputError("the bundle needs a folder", hint="give --out FOLDER, or --plan")
     deploy_live.require_token(wanted.hf_token_secret, from_env=wanted.hf_token_from_env)
+    env_role = os.environ.get("SAGEMAKER_ROLE_ARN") if plan_only or apply_now else None
+    require_names(region=region, role_arn=role_arn or env_role, endpoint_name=endpoint_name)
     records = read_records(source)
     record = _chosen(records, key=key, objective=objective, constraints=constraints)
     found = _plan_of(record)
@@ -126,6 +131,8 @@ def sagemaker(
     measured = _for_container(found, container)
     plan = _with_adapters(deploy_live.one_copy(measured, wanted.copies), wanted)
     node = instance(instance_name, service="sagemaker") if instance_name else _instance_of(record)
+    if image_tag:
+        named_image(container, image_tag)
     shape = load_shape(plan.model)
     given: dict[str, Any] = {"role_arn": role_arn} if role_arn else {}
     explicit = _explicit(plan, shape, node)
@@ -174,6 +181,8 @@ def sagemaker(
     assert out_dir is not None
     if apply_now:
         return trial.apply(out_dir, role_arn=role_arn)
+    if wanted.max_cost is not None:
+        trial.require_affordable()
     write(trial.with_deployment(), out_dir)
     print(f"bundle of {plan.label} for {node.name} in {out_dir}")
     failing = failed_requests(record.results)
@@ -193,13 +202,13 @@ def _chosen(
         for record in records:
             if record.key == key:
                 if record.status == "failed":
-                    raise DeployError(f"trial {key} failed and cannot be deployed")
+                    raise CannotRender(f"trial {key} failed and cannot be deployed")
                 return record
         raise InputError(f"no trial has the key {key}", hint="keys stand in the journal")
     choice = recommend(candidates_of(records), constraints_of(constraints, records), objective)
     if choice.chosen is None or not choice.feasible:
         nearest = f"; nearest is {choice.chosen.key}" if choice.chosen else ""
-        raise DeployError(
+        raise CannotRender(
             f"no trial meets every constraint{nearest}",
             hint="relax --constraints, or name a trial with --key",
         )

@@ -48,6 +48,7 @@ from servetune.deploy.aws.deployment import DEPLOYMENT_FILE, read_deployment, wi
 from servetune.deploy.aws.hosted import hosted_bundle
 from servetune.deploy.aws.teardown import delete_thing
 from servetune.deploy.aws.waiting import Patience
+from servetune.deploy.sagemaker import require_name
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Node, instances
 from servetune.models import NetworkShape
@@ -115,6 +116,12 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
         )
         report = check(self.deployment, facts, budget, today=_now().date())
         return msgspec.structs.replace(report, findings=(*report.findings, *findings))
+
+    def require_affordable(self) -> None:
+        """Raise where it would cost more than --max-cost, or what it costs is not known."""
+        report = self.checked(([], {}))
+        costly = tuple(found for found in report.stops if found.topic in ("cost", "price"))
+        require_go(msgspec.structs.replace(report, findings=costly))
 
     def apply(self, out_dir: Path, *, role_arn: str | None) -> int:
         """Write the bundle, check all of it, ask AWS, and make the endpoint."""
@@ -412,6 +419,7 @@ def _about(target: str, region: str | None) -> _Endpoint:
         return _bundle(folder)
     if os.sep in target:
         raise InputError(f"there is no bundle in '{target}'", hint="give a folder or a name")
+    require_name(target)
     where = _known_region(region or "us-east-1")
     return _Endpoint(target, where, None, StateFile(None))
 

@@ -8,7 +8,7 @@ from typing import Any
 from servetune.deploy.bundle import Bundle
 from servetune.deploy.plain import require_command
 from servetune.deploy.served import Served, bundle_of
-from servetune.errors import DeployError
+from servetune.errors import CannotRender
 
 __all__ = ["render_bentoml"]
 
@@ -50,21 +50,21 @@ def render_bentoml(served: Served, *, gpu_type: str | None = None) -> Bundle:
         gpu_type: BentoCloud's name of the device, such as `nvidia-l4`.
 
     Raises:
-        DeployError: The engine cannot be installed by a requirement, or a word would be changed.
+        CannotRender: The engine cannot be installed by a requirement, or a word would be changed.
     """
     require_command(served, "a BentoML service")
     if not served.install:
-        raise DeployError(
+        raise CannotRender(
             f"{served.title} is no Python package, which a BentoML service is built from",
             hint="deploy it with compose or kubernetes, or choose vLLM or SGLang",
         )
     if served.port != 8000:
-        raise DeployError(
+        raise CannotRender(
             f"BentoML's proxy looks for the engine on port 8000, not {served.port}",
             hint="leave --port out",
         )
     if any("$" in word for word in served.words):
-        raise DeployError("BentoML would replace what follows a $ in the settings")
+        raise CannotRender("BentoML would replace what follows a $ in the settings")
     resources: dict[str, Any] = {"gpu": served.devices} if served.devices else {}
     if gpu_type:
         resources["gpu_type"] = gpu_type

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from servetune.deploy.secret import looks_secret
-from servetune.errors import DeployError
+from servetune.errors import CannotRender
 
 __all__ = ["MARKER", "PLAN_FILE", "Bundle", "write"]
 
@@ -36,9 +36,9 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
         for path, text in self.files:
             pure = PurePosixPath(path)
             if pure.is_absolute() or ".." in pure.parts or not pure.parts:
-                raise DeployError(f"a bundle's file must lie inside its folder, got '{path}'")
+                raise CannotRender(f"a bundle's file must lie inside its folder, got '{path}'")
             if looks_secret(text):
-                raise DeployError(
+                raise CannotRender(
                     f"{path} would hold what looks like a credential",
                     hint="give tokens by environment variable or Secrets Manager when deploying",
                 )
@@ -67,7 +67,7 @@ def write(bundle: Bundle, out_dir: Path) -> tuple[Path, ...]:
     and this one has not is removed, and files that neither knows are left alone.
 
     Raises:
-        DeployError: The folder holds something that is not a bundle, or cannot be written.
+        CannotRender: The folder holds something that is not a bundle, or cannot be written.
     """
     earlier = _earlier_names(out_dir)
     try:
@@ -76,7 +76,7 @@ def write(bundle: Bundle, out_dir: Path) -> tuple[Path, ...]:
         else:
             _renew(bundle, out_dir, earlier)
     except OSError as error:
-        raise DeployError(
+        raise CannotRender(
             f"cannot write the bundle to '{out_dir}': {error.strerror or error}",
             hint="choose another folder with --out",
         ) from None
@@ -88,7 +88,7 @@ def _earlier_names(out_dir: Path) -> tuple[str, ...] | None:
     if not out_dir.exists():
         return None
     if not out_dir.is_dir():
-        raise DeployError(f"'{out_dir}' is a file", hint="choose another folder with --out")
+        raise CannotRender(f"'{out_dir}' is a file", hint="choose another folder with --out")
     if not any(out_dir.iterdir()):
         return None
     try:
@@ -96,7 +96,7 @@ def _earlier_names(out_dir: Path) -> tuple[str, ...] | None:
     except (OSError, ValueError):
         made = None
     if not isinstance(made, dict) or MARKER not in made:
-        raise DeployError(
+        raise CannotRender(
             f"'{out_dir}' is not empty and was not made by servetune deploy",
             hint="choose a new or empty folder with --out; nothing was written",
         )

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from servetune.deploy.images import Image
-from servetune.errors import DeployError
+from servetune.errors import CannotRender
 from servetune.hardware.device import Device
 from servetune.plan.dialects import DIALECTS, settings_of
 from servetune.plan.plan import Plan, Setting
@@ -63,7 +63,7 @@ def plain_settings(plan: Plan) -> Settings:
     """The engine's settings, with `no_x=true` said as `x=false`.
 
     Raises:
-        DeployError: A setting and its negative are both there and disagree.
+        CannotRender: A setting and its negative are both there and disagree.
     """
     engine = plan.engine if plan.engine in DIALECTS else None
     settings: Settings = {}
@@ -72,7 +72,7 @@ def plain_settings(plan: Plan) -> Settings:
         if name.startswith("no_") and isinstance(value, bool):
             plain, meant = name.removeprefix("no_"), not value
         if settings.get(plain, meant) != meant:
-            raise DeployError(f"the plan says both {plain}={settings[plain]} and {name}={value}")
+            raise CannotRender(f"the plan says both {plain}={settings[plain]} and {name}={value}")
         settings[plain] = meant
     return settings
 
@@ -96,7 +96,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         fixed: Variables that select the engine and its mode, written always.
         fill: The Plan with nothing open, and what to say about it; of a device and the
             requests in flight.
-        to_settings: The Plan's settings as this container wants them; raises DeployError
+        to_settings: The Plan's settings as this container wants them; raises CannotRender
             for what it cannot say.
         own: Variables beside the settings (copies, queue, time-out) of a Plan, its
             concurrency and the seconds that loading may take.

@@ -40,7 +40,7 @@ from servetune.deploy.dlc import HF_VLLM, SGLANG, VLLM
 from servetune.deploy.images import Image
 from servetune.deploy.secret import is_secret_name, looks_secret
 from servetune.deploy.tgi_container import TGI
-from servetune.errors import DeployError, PlanError, UnknownName
+from servetune.errors import CannotRender, PlanError, UnknownName
 from servetune.plan.dialects import DIALECTS, plan_from_settings
 from servetune.plan.plan import Plan, Setting
 
@@ -80,11 +80,11 @@ def usual_container(engine: str) -> str:
     """The container that serves an engine's plans where the user named none.
 
     Raises:
-        DeployError: No container runs the engine.
+        CannotRender: No container runs the engine.
     """
     names = containers_of(engine)
     if not names:
-        raise DeployError(
+        raise CannotRender(
             f"no container of SageMaker's runs {engine}",
             hint="servetune deploy kubernetes, compose and the others run more engines",
         )
@@ -116,10 +116,10 @@ def environment(
         load_timeout_s: How long the container may load the model.
 
     Raises:
-        DeployError: The container cannot express something that the Plan says.
+        CannotRender: The container cannot express something that the Plan says.
     """
     if _family(plan.engine) != _family(container.dialect):
-        raise DeployError(
+        raise CannotRender(
             f"container '{container.name}' runs {container.dialect}, the plan is for {plan.engine}",
             hint=f"{plan.engine} runs in --container {', '.join(containers_of(plan.engine))}"
             if containers_of(plan.engine)
@@ -151,11 +151,11 @@ def parse_environment(container: str, env: Mapping[str, str]) -> Plan:
 
     Raises:
         UnknownName: There is no such container.
-        DeployError: The environment names no model or holds a value of a wrong type.
+        CannotRender: The environment names no model or holds a value of a wrong type.
     """
     own = container_named(container)
     if own.model_key not in env:
-        raise DeployError(f"the environment has no {own.model_key}")
+        raise CannotRender(f"the environment has no {own.model_key}")
     model = env[own.model_key]
     served_key = own.key("served_model_name")
     served = env.get(served_key)
@@ -174,7 +174,7 @@ def parse_environment(container: str, env: Mapping[str, str]) -> Plan:
     try:
         plan = plan_from_settings(own.dialect, model, settings)
     except PlanError as error:
-        raise DeployError(f"the environment holds a wrong value: {error.message}") from None
+        raise CannotRender(f"the environment holds a wrong value: {error.message}") from None
     return msgspec.structs.replace(plan, replicas=own.copies(env), **fields)
 
 
@@ -183,12 +183,12 @@ def parse_environment(container: str, env: Mapping[str, str]) -> Plan:
 
 def _lmi_settings(plan: Plan, image: Image) -> Settings:
     if plan.pipeline_parallel > 1:
-        raise DeployError(
+        raise CannotRender(
             "LMI refuses pipeline_parallel_size above 1 at start",
             hint="use container 'vllm', or split with tensor parallelism alone",
         )
     if plan.data_parallel > 1:
-        raise DeployError(
+        raise CannotRender(
             "an LMI worker sees only its own devices, so data_parallel_size cannot be said",
             hint="give the same copies as replicas, or use container 'vllm'",
         )
@@ -197,12 +197,12 @@ def _lmi_settings(plan: Plan, image: Image) -> Settings:
         settings["dtype"] = _LMI_DTYPES[str(settings["dtype"])]
     for name, value in settings.items():
         if name not in _lmi_names():
-            raise DeployError(
+            raise CannotRender(
                 f"LMI drops '{name}' without a word, because vLLM's EngineArgs has no such field",
                 hint="leave it out, or use container 'vllm', which passes every flag on",
             )
         if value is False and not _lmi_says_false(name, image):
-            raise DeployError(
+            raise CannotRender(
                 f"LMI {image.release} drops {name}=false, so vLLM would run with it on",
                 hint=f"choose an image of LMI {LMI_SAYS_FALSE} or later, or container 'vllm'",
             )
@@ -312,7 +312,7 @@ def _public_name(model: str) -> str:
 def _refuse_secrets(settings: Settings) -> None:
     for name, value in settings.items():
         if is_secret_name(name) or looks_secret(str(value)):
-            raise DeployError(
+            raise CannotRender(
                 f"setting '{name}' is a credential, and a container's settings can be read",
                 hint="leave it out; deploy.py takes a token from HF_TOKEN or Secrets Manager",
             )
@@ -322,7 +322,7 @@ def _spelt(container: Container, name: str, value: Setting) -> tuple[str, str]:
     if value is False and container.off == "negative":
         return container.key(f"no_{name}"), "true"
     if value is False and container.off == "silence":
-        raise DeployError(
+        raise CannotRender(
             f"container '{container.name}' leaves {name}=false out, and the engine never hears it",
             hint="leave it out, or give the engine's own flag that turns it off",
         )
@@ -334,7 +334,7 @@ def _text(name: str, value: Setting) -> str:
         return "true" if value else "false"
     text = repr(value) if isinstance(value, float) else str(value)
     if "\n" in text or "\0" in text:
-        raise DeployError(f"setting '{name}' spans lines, which no container can take")
+        raise CannotRender(f"setting '{name}' spans lines, which no container can take")
     return text
 
 
@@ -361,15 +361,15 @@ def _types_of(field: str) -> tuple[type, ...]:
 
 def _check_bounds(variables: Mapping[str, str]) -> None:
     if len(variables) > MAX_ENTRIES:
-        raise DeployError(
+        raise CannotRender(
             f"{len(variables)} environment variables, SageMaker takes {MAX_ENTRIES}",
             hint="leave settings out that equal the engine's defaults",
         )
     for key, text in variables.items():
         if len(text) > MAX_CHARACTERS:
-            raise DeployError(
+            raise CannotRender(
                 f"{key} has {len(text)} characters, SageMaker takes {MAX_CHARACTERS}",
                 hint="put it into a file beside the model in S3 and name that file instead",
             )
         if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", key):
-            raise DeployError(f"'{key}' is not a name that SageMaker takes for a variable")
+            raise CannotRender(f"'{key}' is not a name that SageMaker takes for a variable")

@@ -19,7 +19,7 @@ import msgspec
 
 from servetune.deploy.container import Container, Settings, plain_settings
 from servetune.deploy.images import Image
-from servetune.errors import DeployError, InputError
+from servetune.errors import CannotRender, InputError
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan, Setting
 
@@ -32,7 +32,7 @@ _OCCUPIED = frozenset({"host", "port", "model", "model_path", "uds", "api_server
 def _refuse_occupied(settings: Settings) -> Settings:
     for name in settings:
         if name in _OCCUPIED:
-            raise DeployError(
+            raise CannotRender(
                 f"'{name}' belongs to the container, which listens where SageMaker calls it",
                 hint="leave it out",
             )
@@ -115,7 +115,7 @@ def _sglang_filled(plan: Plan, _device: Device, _concurrency: int) -> tuple[Plan
             hint="fill it with servetune.plan.resolved(plan, shape, device)",
         )
     if plan.expert_parallel and plan.tensor_parallel == 1:
-        raise DeployError(
+        raise CannotRender(
             "SGLang splits experts over tensor parallel ranks, and the plan has one",
             hint="leave expert_parallel out, or raise tensor_parallel",
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.errors import DeployError, UnknownName
+from servetune.errors import CannotRender, UnknownName
 
 __all__ = ["Image", "ami_version", "choose_image", "image_uri", "images", "named_image", "regions"]
 
@@ -67,11 +67,11 @@ def choose_image(
         The image, and a warning that is empty when the versions are equal.
 
     Raises:
-        DeployError: No image of this container is able.
+        CannotRender: No image of this container is able.
     """
     choice = [image for image in images(container) if image.automatic and able(image)]
     if not choice:
-        raise DeployError(
+        raise CannotRender(
             f"no {container} image can express this plan", hint="choose another --container"
         )
     if engine_version is None:
@@ -91,7 +91,7 @@ def named_image(container: str, tag: str) -> tuple[Image, str]:
     """The image with exactly this tag, and a warning when no table knows it.
 
     Raises:
-        DeployError: An unknown tag that does not tell what must be known of it.
+        CannotRender: An unknown tag that does not tell what must be known of it.
     """
     known = {image.tag: image for image in images(container)}
     if tag in known:
@@ -99,7 +99,7 @@ def named_image(container: str, tag: str) -> tuple[Image, str]:
     cuda = re.search(r"\bcu\d{3}\b", tag)
     release = re.search(r"\blmi(\d+)\.", tag)
     if not cuda or (container == "lmi" and not release):
-        raise DeployError(
+        raise CannotRender(
             f"image tag '{tag}' is not known and does not tell its "
             f"{'CUDA' if not cuda else 'LMI'} version",
             hint=f"known tags end with {', '.join(list(known)[-3:])}",
@@ -112,11 +112,11 @@ def ami_version(image: Image) -> str:
     """The InferenceAmiVersion whose driver can run the image.
 
     Raises:
-        DeployError: No known host image runs this CUDA.
+        CannotRender: No known host image runs this CUDA.
     """
     versions = _table("images.toml")["ami"]
     if image.cuda not in versions:
-        raise DeployError(
+        raise CannotRender(
             f"no SageMaker host image is known for {image.cuda} ({image.tag})",
             hint=f"choose an image with {', '.join(versions)}",
         )
@@ -145,7 +145,7 @@ def version_key(version: str) -> tuple[int, ...]:
     """Numbers of a version for comparing: `0.22.1rc0` and `0.22.1+cpu` are (0, 22, 1)."""
     numbers = re.match(r"v?(\d+(?:\.\d+)*)", version)
     if not numbers:
-        raise DeployError(f"'{version}' is not an engine version", hint="it looks like 0.26.0")
+        raise CannotRender(f"'{version}' is not an engine version", hint="it looks like 0.26.0")
     parts = [int(part) for part in numbers[1].split(".")]
     return tuple(parts + [0] * (3 - len(parts)))
 

@@ -28,7 +28,7 @@ def render_kserve(
     a knee it has a fixed number of copies.
 
     Raises:
-        DeployError: The folder of a model has no claim.
+        CannotRender: The folder of a model has no claim.
     """
     scales = served.knee is not None and bool(served.in_flight)
     pod = pod_of(

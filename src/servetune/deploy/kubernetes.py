@@ -7,7 +7,7 @@ from typing import Any, Literal
 from servetune.deploy.bundle import Bundle
 from servetune.deploy.served import MODEL_MOUNT, Served, bundle_of
 from servetune.deploy.yamltext import documents
-from servetune.errors import DeployError
+from servetune.errors import CannotRender
 
 __all__ = ["TOKEN_SECRET", "Autoscaler", "container_of", "pod_of", "render_kubernetes"]
 
@@ -48,7 +48,7 @@ def render_kubernetes(
         prometheus: For `keda`.
 
     Raises:
-        DeployError: The folder of a model has no claim, or there is no knee to scale at.
+        CannotRender: The folder of a model has no claim, or there is no knee to scale at.
     """
     labels = {"app.kubernetes.io/name": served.name, "app.kubernetes.io/managed-by": "servetune"}
     metadata = {"name": served.name, "namespace": namespace, "labels": labels}
@@ -118,10 +118,10 @@ def pod_of(
     """The pod's specification: one container and its volumes.
 
     Raises:
-        DeployError: The folder of a model has no claim.
+        CannotRender: The folder of a model has no claim.
     """
     if served.folder and claim is None:
-        raise DeployError(
+        raise CannotRender(
             f"a pod cannot see the folder {served.folder}",
             hint="name the claim that holds it with --claim, or a hub id with --model-source",
         )
@@ -187,7 +187,7 @@ def _scaler(
     namespace: str,
 ) -> dict[str, Any]:
     if served.knee is None or not served.in_flight:
-        raise DeployError(
+        raise CannotRender(
             f"no knee was measured at which {served.title} could be scaled"
             if served.in_flight
             else f"{served.title} tells no requests in flight that an autoscaler could read",
@@ -196,7 +196,7 @@ def _scaler(
     least = served.copies
     most = most_copies or 2 * least
     if most < least:
-        raise DeployError(f"at most {most} copies are fewer than the plan's {least}")
+        raise CannotRender(f"at most {most} copies are fewer than the plan's {least}")
     if autoscaler == "hpa":
         return {
             "apiVersion": "autoscaling/v2",

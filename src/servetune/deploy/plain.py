@@ -6,7 +6,7 @@ import shlex
 
 from servetune.deploy.bundle import Bundle
 from servetune.deploy.served import Served, bundle_of
-from servetune.errors import DeployError
+from servetune.errors import CannotRender
 
 __all__ = ["devices_of", "render_command", "words_of_copy"]
 
@@ -15,7 +15,7 @@ def render_command(served: Served) -> Bundle:
     """Scripts that become the server (`exec`), so that signals reach it.
 
     Raises:
-        DeployError: What runs is a container and has no command.
+        CannotRender: What runs is a container and has no command.
     """
     require_command(served, "a plain command")
     texts = {}
@@ -34,10 +34,10 @@ def require_command(served: Served, target: str) -> None:
     """Refuse a container that takes variables alone.
 
     Raises:
-        DeployError: It has no command.
+        CannotRender: It has no command.
     """
     if not served.command:
-        raise DeployError(
+        raise CannotRender(
             f"{served.title} has no command of its own, which {target} needs",
             hint="deploy it with compose or kubernetes, or leave --container out",
         )

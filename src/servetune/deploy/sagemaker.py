@@ -26,16 +26,19 @@ from servetune.deploy.images import (
     choose_image,
     image_uri,
     named_image,
+    regions,
 )
 from servetune.deploy.readme import Evidence, render_readme, usd_per_million_tokens
 from servetune.deploy.secret import redacted
-from servetune.errors import DeployError, UnknownName
+from servetune.errors import CannotRender, UnknownName
 from servetune.hardware.device import Node
 from servetune.plan.plan import Plan
 
 __all__ = [
     "ROLE_PLACEHOLDER",
     "render_sagemaker",
+    "require_name",
+    "require_names",
     "require_role",
     "resource_name",
     "startup_timeout_s",
@@ -94,7 +97,7 @@ def render_sagemaker(
 
     Raises:
         UnknownName: Region, instance type or container is not known.
-        DeployError: The Plan does not fit the instance, or the container cannot say it.
+        CannotRender: The Plan does not fit the instance, or the container cannot say it.
     """
     spelt_by = container_named(container)
     source = _checked_source(plan, model_source)
@@ -227,7 +230,7 @@ def _timeout_s(wanted_s: int | None, model_bytes: float | None, copies: int) -> 
     if wanted_s is None:
         return startup_timeout_s(model_bytes, copies)
     if not 60 <= wanted_s <= 3600:
-        raise DeployError(
+        raise CannotRender(
             f"the start-up time-out must be 60 to 3600 s, got {wanted_s}",
             hint="leave it out to have it computed from the model's size",
         )
@@ -238,12 +241,12 @@ def _checked_source(plan: Plan, model_source: str | None) -> str:
     source = model_source or plan.model
     if source.startswith("s3://"):
         if not _S3.fullmatch(source):
-            raise DeployError(
+            raise CannotRender(
                 f"'{source}' names no S3 prefix", hint="it looks like s3://bucket/key/"
             )
         return source if source.endswith("/") else f"{source}/"
     if not _HUB_ID.fullmatch(source) or ".." in source:
-        raise DeployError(
+        raise CannotRender(
             f"SageMaker cannot reach the model at '{source}'",
             hint="copy it to S3 and give --model-source s3://bucket/prefix/, or give a hub id",
         )
@@ -256,7 +259,7 @@ def _check_target(plan: Plan, instance: Node, role_arn: str) -> None:
             "SageMaker instance type", instance.name, (), hint="types look like ml.g6.12xlarge"
         )
     if plan.device_count > instance.device_count:
-        raise DeployError(
+        raise CannotRender(
             f"the plan takes {plan.device_count} devices, {instance.name} has "
             f"{instance.device_count}",
             hint="choose a larger instance type, or fewer replicas behind one endpoint",
@@ -265,10 +268,34 @@ def _check_target(plan: Plan, instance: Node, role_arn: str) -> None:
         require_role(role_arn)
 
 
+def require_names(*, region: str, role_arn: str | None, endpoint_name: str | None) -> None:
+    """Raise for what cannot be right, before anything is looked up.
+
+    Raises:
+        UnknownName: No account of images is known for the region.
+        CannotRender: The role is none, or the name is not one that SageMaker takes.
+    """
+    if region not in regions():
+        raise UnknownName("AWS region", region, regions())
+    if role_arn is not None:
+        require_role(role_arn)
+    if endpoint_name is not None:
+        require_name(endpoint_name)
+
+
+def require_name(name: str) -> None:
+    """Raise `CannotRender` for what SageMaker takes as no name of an endpoint."""
+    if not _NAME.fullmatch(name):
+        raise CannotRender(
+            f"'{name}' ({len(name)} characters) is not a name that SageMaker takes",
+            hint=f"at most {NAME_LIMIT} letters, digits and dashes: {resource_name(name)}",
+        )
+
+
 def require_role(role_arn: str) -> None:
-    """Raise `DeployError` for what is not the ARN of a role."""
+    """Raise `CannotRender` for what is not the ARN of a role."""
     if not _ROLE.fullmatch(role_arn):
-        raise DeployError(
+        raise CannotRender(
             f"'{role_arn}' is not the ARN of a role",
             hint="it looks like arn:aws:iam::123456789012:role/SageMakerExecution",
         )
@@ -342,11 +369,7 @@ def _fit_notes(
 def _endpoint_name(wanted: str | None, model: str) -> str:
     if wanted is None:
         return resource_name(f"servetune-{model}")
-    if not _NAME.fullmatch(wanted):
-        raise DeployError(
-            f"'{wanted}' ({len(wanted)} characters) is not a name that SageMaker takes",
-            hint=f"at most {NAME_LIMIT} letters, digits and dashes: {resource_name(wanted)}",
-        )
+    require_name(wanted)
     return wanted
 
 

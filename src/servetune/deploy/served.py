@@ -16,7 +16,7 @@ from servetune.deploy.knee import Knee
 from servetune.deploy.launchers import filled, launcher_of, words_of
 from servetune.deploy.readme import Evidence
 from servetune.deploy.secret import redacted
-from servetune.errors import DeployError
+from servetune.errors import CannotRender, DeployError
 from servetune.plan.plan import Plan
 
 __all__ = ["MODEL_MOUNT", "Served", "bundle_of", "prepare", "service_name"]
@@ -114,24 +114,24 @@ def prepare(
 
     Raises:
         UnknownName: No launcher is known for the engine.
-        DeployError: The Plan cannot be said, or a name or path cannot be used.
+        CannotRender: The Plan cannot be said, or a name or path cannot be used.
     """
     source = model_source or plan.model
     is_folder = source.startswith(("/", "~", "./", "../"))
     if not is_folder and not _HUB_ID.fullmatch(source):
-        raise DeployError(
+        raise CannotRender(
             f"'{source}' is neither a hub id nor the path of a folder",
             hint="say --model-source with one of them",
         )
     if not re.fullmatch(r"[\w~./@+=-]+", source):
-        raise DeployError(
+        raise CannotRender(
             f"the model's path '{source}' has characters that not every target can mount",
             hint="letters, digits and ~ . / @ + = - _ are safe: make a link of such a name",
         )
     label = source.rstrip("/").rsplit("/", 1)[-1] if is_folder else source
     named = service_name(label) if name is None else _checked_name(name)
     if not 1 <= port <= 65535:
-        raise DeployError(f"port {port} does not exist", hint="1 to 65535, such as 8000")
+        raise CannotRender(f"port {port} does not exist", hint="1 to 65535, such as 8000")
     seen_at = MODEL_MOUNT if is_folder and mounts else source
     about = {
         "name": named,
@@ -145,11 +145,14 @@ def prepare(
     if container == "lmi":
         return _lmi(plan, seen_at, label, image, region, about)
     if container != "engine":
-        raise DeployError(f"unknown container '{container}'", hint="known are engine, lmi")
+        raise CannotRender(f"unknown container '{container}'", hint="known are engine, lmi")
     launcher = launcher_of(plan)
-    own, notes = filled(
-        launcher, plan, served_name=label, concurrency=round(knee.per_copy) if knee else 0
-    )
+    try:
+        own, notes = filled(
+            launcher, plan, served_name=label, concurrency=round(knee.per_copy) if knee else 0
+        )
+    except DeployError as error:
+        raise CannotRender(error.message, hint=error.hint) from None
     words, variables = words_of(launcher, own, model=seen_at, host=host, port=port)
     measured = evidence.engine_version if evidence and not evidence.simulated else None
     version = measured or launcher.usual_version
@@ -297,7 +300,7 @@ def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) 
 
 def _checked_name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise DeployError(
+        raise CannotRender(
             f"'{name}' is not a name that every target takes",
             hint=f"lower-case letters, digits and dashes, at most 53: {service_name(name)}",
         )

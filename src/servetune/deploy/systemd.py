@@ -13,7 +13,7 @@ def render_systemd(served: Served, *, user: str = "servetune") -> Bundle:
     """Units for `/etc/systemd/system`; tokens come from a file that only root can read.
 
     Raises:
-        DeployError: What runs is a container and has no command.
+        CannotRender: What runs is a container and has no command.
     """
     require_command(served, "a unit")
     texts = {}

@@ -19,7 +19,7 @@ import msgspec
 from servetune.deploy.container import Container, Settings, plain_settings
 from servetune.deploy.images import Image
 from servetune.deploy.launchers import LAUNCHERS
-from servetune.errors import DeployError
+from servetune.errors import CannotRender
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan, Setting
 
@@ -39,7 +39,7 @@ _ALL_MEMORY = 1.0
 
 def _filled(plan: Plan, _device: Device, concurrency: int) -> tuple[Plan, list[str]]:
     if plan.replicas > 1:
-        raise DeployError(
+        raise CannotRender(
             f"TGI runs one copy in its container, the plan has {plan.replicas}",
             hint=f"serve them as inference components: --copies {plan.replicas}",
         )

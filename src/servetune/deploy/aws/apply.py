@@ -12,9 +12,10 @@ from typing import Any
 from servetune.deploy.aws.deployment import Deployment, Step
 from servetune.deploy.aws.door import Aws, Refused
 from servetune.deploy.aws.looking import describe, see_component, see_endpoint
+from servetune.deploy.aws.shapes import problems
 from servetune.deploy.aws.state import StateFile
 from servetune.deploy.aws.waiting import Patience, Seen, until_rest
-from servetune.errors import DeployError
+from servetune.errors import CannotRender, DeployError
 
 __all__ = ["apply", "failure", "patience_of"]
 
@@ -63,8 +64,10 @@ async def apply(
 
     Raises:
         Refused: AWS said no.
+        CannotRender: A request is wrong; nothing was sent.
         DeployError: Something failed, or is there with other settings.
     """
+    _require_sound(deployment)
     patience = patience or patience_of(deployment)
     state.begin(deployment.endpoint, deployment.region, now)
     await _check_endpoint(deployment, aws, tell, patience, state)
@@ -75,6 +78,17 @@ async def apply(
             tell(f"made {step.kind} {step.name}")
         state.there(step.kind, step.name, _arn(found))
         await _wait(step, aws, tell, patience)
+
+
+def _require_sound(deployment: Deployment) -> None:
+    """All requests, before the first: a wrong one at the end would leave the others standing."""
+    for step in deployment.steps:
+        wrong = problems(step.service, step.operation, step.request)
+        if wrong:
+            raise CannotRender(
+                f"{step.operation} would be refused: {'; '.join(wrong)}",
+                hint="nothing was sent; see servetune deploy sagemaker --plan",
+            )
 
 
 def patience_of(deployment: Deployment) -> Patience:

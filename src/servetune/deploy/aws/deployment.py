@@ -16,7 +16,7 @@ import msgspec
 from servetune.deploy.aws.hosting import Hosting, Scaling
 from servetune.deploy.bundle import Bundle
 from servetune.deploy.sagemaker import NAME_LIMIT, ROLE_PLACEHOLDER, resource_name
-from servetune.errors import DeployError
+from servetune.errors import CannotRender
 
 __all__ = ["DEPLOYMENT_FILE", "TAG", "Deployment", "Step", "deployment_of", "with_role"]
 
@@ -101,16 +101,16 @@ def read_deployment(text: str) -> Deployment:
     """A Deployment out of `deployment.json`.
 
     Raises:
-        DeployError: It is none.
+        CannotRender: It is none.
     """
     try:
         found = msgspec.json.decode(text.encode(), type=Deployment)
     except msgspec.MsgspecError as error:
-        raise DeployError(
+        raise CannotRender(
             f"{DEPLOYMENT_FILE} cannot be read: {error}", hint="render the bundle again"
         ) from None
     if found.version > INTERNAL_VERSION:
-        raise DeployError(
+        raise CannotRender(
             f"{DEPLOYMENT_FILE} was written by a newer servetune", hint="upgrade servetune"
         )
     return found
@@ -307,7 +307,7 @@ def _adapters(endpoint: str, base: str, hosting: Hosting, tags: list[dict[str, s
     for adapter in hosting.adapters:
         name = adapter_name(endpoint, adapter.name)
         if name == base:
-            raise DeployError(
+            raise CannotRender(
                 f"adapter '{adapter.name}' has the base component's name", hint="call it otherwise"
             )
         request = {
