@@ -260,14 +260,44 @@ def test_a_plan_that_is_not_there_stops(world: World) -> None:
 def test_missing_files_in_s3_stop(world: World) -> None:
     hosting = components(adapters=(Adapter(name="fr", artifact_url="s3://bucket/fr.tar.gz"),))
     found = ask(world, hosting, model_source="s3://bucket/m/")["model"]
-    assert [finding.level for finding in found] == ["stop", "stop"]
+    assert [finding.level for finding in found] == ["stop", "stop", "note"]
     assert "s3://bucket/m/config.json is not there" in found[0].said
     client = world.double.clients()("s3")
     client.put_object(Bucket="bucket", Key="m/config.json", Body=b"{}")
     client.put_object(Bucket="bucket", Key="fr.tar.gz", Body=b"x")
     world.double.calls.clear()
     found = ask(world, hosting, model_source="s3://bucket/m/")["model"]
-    assert [finding.level for finding in found] == ["ok", "ok"]
+    assert [finding.level for finding in found] == ["ok", "ok", "note"]
+    assert "nothing says that s3://bucket/m/ holds all of Qwen/Qwen3-4B" in found[-1].said
+
+
+@pytest.mark.parametrize(
+    ("held", "level", "said"),
+    [
+        (b'{"model": "Qwen/Qwen3-4B", "revision": "c0ffee"}', "ok", "Qwen3-4B at c0ffee"),
+        (b'{"model": "org/other"}', "stop", "holds org/other, the trial was of Qwen/Qwen3-4B"),
+        (b'{"model": "/home/me/qwen"}', "note", "holds /home/me/qwen"),
+        (b"[]", "note", "nothing says"),
+        (b"{", "note", "nothing says"),
+    ],
+)
+def test_what_was_staged_must_be_the_trials_model(
+    world: World, held: bytes, level: str, said: str
+) -> None:
+    client = world.double.clients()("s3")
+    client.put_object(Bucket="bucket", Key="m/config.json", Body=b"{}")
+    client.put_object(Bucket="bucket", Key="m/servetune-stage.json", Body=held)
+    world.double.calls.clear()
+    found = ask(world, model_source="s3://bucket/m/")["model"][-1]
+    assert found.level == level
+    assert said in found.said
+
+
+@pytest.mark.parametrize(("container", "stopped"), [("vllm", False), ("lmi", True)])
+def test_only_one_container_tells_of_its_cache(container: str, stopped: bool) -> None:
+    hosting = Hosting(instance_types=(G6,), routing=parse_routing("kv-aware"))
+    said = stops(hosting, facts=facts(container=container))
+    assert bool([text for text in said if "kv-aware" in text]) == stopped
 
 
 def test_a_secret_is_looked_for_and_not_read(world: World) -> None:

@@ -245,9 +245,53 @@ def test_the_job_satisfies_the_services_model_with_the_longest_names() -> None:
     )  # fmt: skip
     assert problems("CreateProcessingJob", job) == []
     assert job["ProcessingResources"]["ClusterConfig"]["VolumeSizeInGB"] == 878
-    code = job["AppSpecification"]["ContainerEntrypoint"][2]
-    compile(code, "job", "exec")
+    entry = job["AppSpecification"]["ContainerEntrypoint"]
+    assert entry[:2] == ["python3", "-c"]
+    compile(entry[2], "job", "exec")
+    compile("".join(entry[3:]), "job", "exec")
     assert "hf_" not in json.dumps(job)
+
+
+def test_what_the_job_runs_leaves_the_model_and_its_original_id(tmp_path: Path) -> None:
+    """The job's own code, with a hub that writes two files."""
+    (tmp_path / "huggingface_hub.py").write_text(
+        "import os\n"
+        "def snapshot_download(model, *, revision, local_dir, token):\n"
+        "    assert (model, revision, token) == ('org/tiny', 'v2', None)\n"
+        "    os.makedirs(local_dir + '/.cache/huggingface')\n"
+        "    os.makedirs(local_dir + '/sub')\n"
+        "    for name in ('.cache/huggingface/x', 'config.json', 'sub/w.safetensors'):\n"
+        "        open(local_dir + '/' + name, 'w').write('12345')\n"
+    )
+    job = download_job(
+        model="org/tiny", where=WHERE, region="us-east-1", role_arn=ROLE, model_bytes=1e9,
+        revision="v2",
+    )  # fmt: skip
+    _, *words = job["AppSpecification"]["ContainerEntrypoint"]
+    out = tmp_path / "out"
+    out.mkdir()
+    environ = job["Environment"] | {"OUT": str(out), "PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, *words], env=environ, check=True, timeout=60)
+    assert json.loads((out / MANIFEST).read_text()) == {
+        "model": "org/tiny",
+        "revision": "v2",
+        "files": [
+            {"path": "config.json", "size_bytes": 5},
+            {"path": "sub/w.safetensors", "size_bytes": 5},
+        ],
+    }
+    assert not (out / ".cache").exists()
+
+
+def test_another_revision_is_another_job() -> None:
+    names = {
+        download_job(
+            model="a/b", where=WHERE, region="us-east-1", role_arn=ROLE, model_bytes=1e9,
+            revision=revision,
+        )["ProcessingJobName"]
+        for revision in (None, "v2")
+    }  # fmt: skip
+    assert len(names) == 2
 
 
 def test_a_model_beyond_any_disk_is_refused() -> None:
@@ -291,10 +335,40 @@ def test_dry_run_sends_nothing_and_unknown_models_are_one_line(
     assert "neither a folder nor in the hub's cache" in wrong.stderr
 
 
-def test_the_job_is_started_once_and_waited_for(store: World, tmp_path: Path) -> None:
+def test_the_job_is_started_once_and_again_only_when_its_work_is_gone(
+    store: World, tmp_path: Path
+) -> None:
     words = ("Qwen/Qwen3-4B", WHERE.uri, "--as-job", "--role-arn", ROLE, "--poll-s", "0")
     store.double.control.job_s = 0
-    for _ in range(2):
+    at = {"Bucket": WHERE.bucket, "Key": WHERE.key(MANIFEST)}
+    client = store.double.clients()("s3")
+
+    def jobs() -> list[str]:
         done = run(tmp_path, *words, **store.double.environ)
         assert done.returncode == 0, done.stderr
-    assert store.double.operations() == ["CreateProcessingJob"]
+        return [name for kind, name in store.double.control.rows if kind == "ProcessingJob"]
+
+    (first,) = jobs()
+    client.put_object(**at, Body=b'{"model": "Qwen/Qwen3-4B", "revision": null}')
+    assert jobs() == [first]
+    client.put_object(**at, Body=b'{"model": "org/other", "revision": null}')
+    assert jobs() == [first, f"{first[:60]}-2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("org/tiny", "s3://bucket"), "names no prefix in S3"),
+        (("org/tiny", WHERE.uri, "--region", "mars-1"), "unknown AWS region 'mars-1'"),
+        (("org/tiny", WHERE.uri, "--as-job"), "no execution role"),
+        (("org/tiny", WHERE.uri, "--as-job", "--role-arn", "me"), "'me' is not the ARN of a role"),
+        (("org/tiny", WHERE.uri, "--hf-token-secret", "hf_x"), "not a token"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_call(
+    store: World, tmp_path: Path, words: tuple[str, ...], line: str
+) -> None:
+    done = run(tmp_path, *words, **store.double.environ)
+    assert done.returncode == 2
+    assert line in done.stderr
+    assert store.double.calls == []

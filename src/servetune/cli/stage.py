@@ -13,6 +13,7 @@ from servetune.cli.sagemaker_plan import require_token
 from servetune.clock import MonotonicClock
 from servetune.deploy import regions
 from servetune.deploy.aws import Aws
+from servetune.deploy.aws.looking import staged_model
 from servetune.deploy.aws.waiting import Patience, Seen, until_rest
 from servetune.deploy.staging import Place, download_job, model_files, place
 from servetune.deploy.staging import stage as stage_files
@@ -135,14 +136,22 @@ def _job(
     if dry_run:
         print_json(request)
         return 0
-    asyncio.run(_run_job(request, Aws(region, clock=MonotonicClock()), poll_s))
+    wanted = (model, revision)
+    asyncio.run(_run_job(request, Aws(region, clock=MonotonicClock()), poll_s, target, wanted))
     print(f"{model} is in {target.uri}")
+    echo(f"next: servetune deploy sagemaker RESULTS --out bundle --model-source {target.uri}")
     return 0
 
 
-async def _run_job(request: dict[str, object], aws: Aws, poll_s: float) -> None:
+async def _run_job(
+    request: dict[str, object],
+    aws: Aws,
+    poll_s: float,
+    target: Place,
+    wanted: tuple[str, str | None],
+) -> None:
     """Start the job, or wait on with one that an earlier run started."""
-    name, found = await _free_name(str(request["ProcessingJobName"]), aws)
+    name, found = await _free_name(str(request["ProcessingJobName"]), aws, target, wanted)
     if not found:
         await aws.ask("sagemaker", "CreateProcessingJob", **(request | {"ProcessingJobName": name}))
         echo(f"started processing job {name}")
@@ -156,14 +165,22 @@ async def _run_job(request: dict[str, object], aws: Aws, poll_s: float) -> None:
         )
 
 
-async def _free_name(name: str, aws: Aws) -> tuple[str, bool]:
-    """The job's name, and whether it runs or is done; one that failed keeps its name."""
+async def _free_name(
+    name: str, aws: Aws, target: Place, wanted: tuple[str, str | None]
+) -> tuple[str, bool]:
+    """The job's name, and whether it runs or is done; one that failed keeps its name.
+
+    So does one that is done, where what it made has been taken away or replaced since.
+    """
     for attempt in range(1, 100):
         tried = name if attempt == 1 else f"{name[:60]}-{attempt}"
         seen = await _seen(tried, aws)
-        if seen.status not in ("Failed", "Stopped"):
-            return tried, seen.status != "gone"
-    raise DeployError(f"99 jobs like {name} have failed", hint="choose another prefix")
+        if seen.status in ("Failed", "Stopped"):
+            continue
+        if seen.status == "Completed" and await staged_model(target.uri, aws) != wanted:
+            continue
+        return tried, seen.status != "gone"
+    raise DeployError(f"99 jobs like {name} have ended", hint="choose another prefix")
 
 
 async def _seen(name: str, aws: Aws) -> Seen:

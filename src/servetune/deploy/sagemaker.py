@@ -36,6 +36,7 @@ from servetune.plan.plan import Plan
 
 __all__ = [
     "ROLE_PLACEHOLDER",
+    "STAGED",
     "render_sagemaker",
     "require_name",
     "require_names",
@@ -46,6 +47,9 @@ __all__ = [
 
 #: Stands for the execution role until deploy.py puts the user's in.
 ROLE_PLACEHOLDER = "${SAGEMAKER_ROLE_ARN}"
+
+#: Beside a model in S3: what it was called, and that all of it is there (`servetune stage`).
+STAGED = "servetune-stage.json"
 
 #: EndpointName and its like in botocore's model.
 NAME_LIMIT = 63

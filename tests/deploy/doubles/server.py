@@ -53,6 +53,9 @@ class FakeAws:
             its description says.
         denied: Operations that the caller may not use.
         allowed: Operation of S3 -> how many are done before the line breaks for good.
+        silent_after: How many changing requests are answered; the next is done, and its answer
+            never comes. `None` to answer all.
+        fell_silent: Set when that has happened, for a test that kills who waits.
     """
 
     def __init__(self, now_s: Callable[[], float] | None = None, *, look_s: float = 0.0) -> None:
@@ -68,6 +71,9 @@ class FakeAws:
         self.busy: Counter[str] = Counter()
         self.denied: set[str] = set()
         self.allowed: dict[str, int] = {}
+        self.silent_after: int | None = None
+        self.fell_silent = threading.Event()
+        self._ending = threading.Event()
         self._lock = threading.RLock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -75,6 +81,7 @@ class FakeAws:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
+        self._ending.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -143,6 +150,16 @@ class FakeAws:
                 return 200, self.beside.answer(operation, request)
             except Refusal as refusal:
                 return refusal.status, {"__type": refusal.code, "message": refusal.message}
+
+    def hold_back(self, operation: str, status: int) -> None:
+        """Keep an answer for ever, where it is its turn."""
+        looks = operation.startswith(("Describe", "List", "Get", "Head"))
+        if self.silent_after is None or looks or status >= 400:
+            return
+        self.silent_after -= 1
+        if self.silent_after < 0:
+            self.fell_silent.set()
+            self._ending.wait()
 
     def _faults(self, operation: str) -> None:
         if operation in self.denied:
@@ -217,6 +234,7 @@ def _handler(double: FakeAws) -> type[BaseHTTPRequestHandler]:
             if target:
                 prefix, _, operation = target.rpartition(".")
                 status, answer = double.json(TARGETS[prefix], operation, json.loads(body or b"{}"))
+                double.hold_back(operation, status)
                 self.reply(status, json.dumps(answer, default=str).encode(),
                            {"Content-Type": "application/x-amz-json-1.1"})  # fmt: skip
             elif self.path.startswith("/endpoints/"):
@@ -224,6 +242,7 @@ def _handler(double: FakeAws) -> type[BaseHTTPRequestHandler]:
             else:
                 named = {name.lower(): value for name, value in self.headers.items()}
                 status, about, answer = double.stored(self.command, self.path, named, body)
+                double.hold_back(operation_of(self.command, self.path), status)
                 self.reply(status, answer, about)
 
         def invoke(self, body: bytes) -> None:

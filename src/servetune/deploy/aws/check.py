@@ -15,7 +15,7 @@ import msgspec
 
 from servetune.deploy.aws.deployment import Deployment, with_role
 from servetune.deploy.aws.door import Aws, Refused, is_missing
-from servetune.deploy.aws.looking import describe
+from servetune.deploy.aws.looking import describe, staged_model
 from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import in_use, quotas
 from servetune.deploy.aws.shapes import problems
@@ -120,6 +120,7 @@ def check(deployment: Deployment, facts: Facts, budget: Budget, *, today: dt.dat
         *_image(deployment, facts),
         *_memory(deployment, facts),
         *_time(deployment, facts),
+        *_routing(deployment, facts),
     ]
     priced, per_hour = _price(deployment, facts, budget, today)
     total = None if per_hour is None else per_hour * budget.hours
@@ -255,6 +256,17 @@ def _time(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
             level="stop",
             topic="start-up",
             said=f"the container may load for {inner} s, its health check ends after {given_s} s",
+        )
+
+
+def _routing(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
+    """SageMaker learns of caches from the vLLM container alone (ProductionVariant, 2026-11)."""
+    if deployment.hosting.routing.strategy == "kv-aware" and facts.container != "vllm":
+        yield Finding(
+            level="stop",
+            topic="routing",
+            said=f"kv-aware routing is for container vllm, not {facts.container}",
+            hint="give --container vllm, or --routing prefix-aware",
         )
 
 
@@ -478,7 +490,32 @@ async def _artifacts(deployment: Deployment, aws: Aws) -> list[Finding]:
             )
         else:
             findings.append(Finding(level="ok", topic="model", said=f"{place} is there"))
+    if uri:
+        findings.append(await _staged(deployment, uri, aws))
     return findings
+
+
+async def _staged(deployment: Deployment, uri: str, aws: Aws) -> Finding:
+    """Whether what was staged is the trial's model."""
+    found = await staged_model(uri, aws)
+    if found is None:
+        return Finding(
+            level="note",
+            topic="model",
+            said=f"nothing says that {uri} holds all of {deployment.model}",
+            hint="servetune stage checks what is there, sends what is missing and says so",
+        )
+    model, revision = found
+    if model != deployment.model:
+        paths = any(name.startswith(("/", ".", "~")) for name in (model, deployment.model))
+        return Finding(
+            level="note" if paths else "stop",
+            topic="model",
+            said=f"{uri} holds {model}, the trial was of {deployment.model}",
+            hint="give another --model-source",
+        )
+    at = f" at {revision}" if revision else ""
+    return Finding(level="ok", topic="model", said=f"{uri} holds all of {model}{at}")
 
 
 async def _secret(aws: Aws, arn: str | None) -> list[Finding]:

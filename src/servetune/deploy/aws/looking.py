@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from servetune.deploy.aws.door import Aws
 from servetune.deploy.aws.waiting import Seen
+from servetune.deploy.sagemaker import STAGED
 
-__all__ = ["GONE", "describe", "see_component", "see_endpoint"]
+__all__ = ["GONE", "describe", "see_component", "see_endpoint", "staged_model"]
 
 #: Endpoint and component states that end by themselves.
 MOVING = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting"})
@@ -60,3 +62,21 @@ async def see_component(aws: Aws, name: str) -> Seen:
         reason=aws.scrubbed(str(said.get("FailureReason", ""))),
         detail=f"{there} of {wanted} copies" if short else "",
     )
+
+
+async def staged_model(uri: str, aws: Aws) -> tuple[str, str | None] | None:
+    """Which model of which revision `servetune stage` left whole at a prefix, `None` for none.
+
+    Args:
+        uri: `s3://bucket/prefix/`.
+        aws: The door.
+    """
+    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    said = await aws.ask_or_none("s3", "GetObject", Bucket=bucket, Key=f"{prefix}{STAGED}")
+    if said is None:
+        return None
+    try:
+        held = json.loads(said["Body"].read())
+        return str(held["model"]), held.get("revision")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

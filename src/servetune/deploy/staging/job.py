@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from servetune.deploy.images import choose_image, image_uri
-from servetune.deploy.sagemaker import require_role, resource_name
+from servetune.deploy.sagemaker import STAGED, require_role, resource_name
 from servetune.deploy.staging.files import Place
 from servetune.errors import InputError
 from servetune.units import GIB
@@ -19,13 +19,21 @@ __all__ = ["download_job"]
 
 OUTPUT_FOLDER = "/opt/ml/processing/output"
 
-#: One argument holds 256 characters (botocore 1.44.5), so the rest is in variables.
+#: Runs in the job. The hub's own notes are not the model's, and go.
 _FETCH = (
-    "import os;from huggingface_hub import snapshot_download as d;s=os.environ.get;"
-    "k=s('SECRET');t=k and __import__('boto3').client('secretsmanager')"
-    ".get_secret_value(SecretId=k)['SecretString'];"
-    "d(s('MODEL'),revision=s('REV'),local_dir=s('OUT'),token=t)"
+    "import json,os,shutil;from huggingface_hub import snapshot_download"
+    ";s=os.environ.get;o=s('OUT');k=s('SECRET')"
+    ";t=k and __import__('boto3').client('secretsmanager')"
+    ".get_secret_value(SecretId=k)['SecretString']"
+    ";snapshot_download(s('MODEL'),revision=s('REV'),local_dir=o,token=t)"
+    ";shutil.rmtree(o+'/.cache',ignore_errors=True)"
+    ";f=[os.path.join(r,n) for r,_,l in os.walk(o) for n in l]"
+    ";f=[{'path':os.path.relpath(p,o),'size_bytes':os.path.getsize(p)} for p in sorted(f)]"
+    f";json.dump({{'model':s('MODEL'),'revision':s('REV'),'files':f}},open(o+'/{STAGED}','w'))"
 )
+
+#: Characters of one argument (botocore 1.44.5, ContainerEntrypointString).
+_ARGUMENT = 256
 
 MOST_VOLUME_GIB = 16384
 DEFAULT_INSTANCE = "ml.m5.2xlarge"
@@ -74,11 +82,18 @@ def download_job(
     if secret_arn:
         environment["SECRET"] = secret_arn
     return {
-        "ProcessingJobName": resource_name(f"stage-{model}-{where.bucket}-{where.prefix}"),
+        "ProcessingJobName": resource_name(
+            f"stage-{model}-{revision or 'main'}-{where.bucket}-{where.prefix}"
+        ),
         "RoleArn": role_arn,
         "AppSpecification": {
             "ImageUri": image_uri("djl-inference", image.tag, region),
-            "ContainerEntrypoint": ["python3", "-c", _FETCH],
+            "ContainerEntrypoint": [
+                "python3",
+                "-c",
+                "import sys;exec(''.join(sys.argv[1:]))",
+                *(_FETCH[at : at + _ARGUMENT] for at in range(0, len(_FETCH), _ARGUMENT)),
+            ],
         },
         "Environment": environment,
         "ProcessingResources": {
