@@ -162,6 +162,53 @@ def test_a_component_is_rolled_over_copy_by_copy_and_grows(world: World) -> None
     assert any("deleted model" in line for line in done)
 
 
+def test_what_an_endpoint_shall_have_no_more_goes_and_other_files_come(world: World) -> None:
+    def hosting(scaling: Scaling | None, **adapters: str) -> Hosting:
+        made = tuple(
+            Adapter(name=name, artifact_url=f"s3://bucket/{place}.tar.gz")
+            for name, place in adapters.items()
+        )
+        return components(adapters=made, scaling=scaling)
+
+    zero = Scaling(minimum=0, maximum=4, requests_per_copy=50)
+    make(world, deployment(hosting(zero, fr="fr", de="de")))
+    assert len(world.double.beside.policies) == 2
+
+    one = Scaling(minimum=1, maximum=4, requests_per_copy=50)
+    done = change(world, deployment(hosting(one, fr="fr2")))
+    assert f"adapter {NAME}-fr is s3://bucket/fr2.tar.gz" in done
+    assert f"deleted adapter {NAME}-de" in done
+    assert f"deleted scaling-policy {NAME}-from-zero" in done
+    row = world.double.control.rows["InferenceComponent", f"{NAME}-fr"]["request"]
+    assert row["Specification"]["Container"]["ArtifactUrl"] == "s3://bucket/fr2.tar.gz"
+    assert ("InferenceComponent", f"{NAME}-de") not in world.double.control.rows
+    assert list(world.double.beside.policies) == [f"{NAME}-requests-in-flight"]
+    assert world.double.beside.alarms == {}
+
+    done = change(world, deployment(hosting(None, fr="fr2")))
+    assert f"deleted scalable-target inference-component/{NAME}-base" in done
+    assert world.double.beside.targets == {}
+    assert change(world, deployment(hosting(None, fr="fr2"))) == []
+
+
+def test_who_may_not_ask_about_scaling_may_still_update(world: World) -> None:
+    make(world, deployment())
+    world.double.denied = {"DescribeScalingPolicies"}
+    wanted = deployment(plan=OTHER)
+    assert f"endpoint {NAME} runs {wanted.only('endpoint-config').name}" in change(world, wanted)
+    assert "whether it still scales is not known" in world.told
+
+
+def test_an_adapter_with_other_files_is_not_taken_for_the_wanted_one(world: World) -> None:
+    def wanted(place: str) -> Deployment:
+        adapter = Adapter(name="fr", artifact_url=f"s3://bucket/{place}.tar.gz")
+        return deployment(components(adapters=(adapter,)))
+
+    make(world, wanted("old"))
+    with pytest.raises(DeployError, match=r"other settings \(files s3://bucket/old.tar.gz\)"):
+        make(world, wanted("new"))
+
+
 def test_new_settings_that_do_not_answer_are_rolled_back_and_the_old_serve_on(
     world: World,
 ) -> None:

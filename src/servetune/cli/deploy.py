@@ -16,6 +16,7 @@ from servetune.cli.inputs import constraints_of, read_records
 from servetune.cli.output import echo
 from servetune.cli.sagemaker_options import Wanted, hosting_options
 from servetune.deploy import CONTAINERS, Evidence, render_sagemaker, usual_container, write
+from servetune.deploy.aws.state import STATE_FILE
 from servetune.deploy.images import named_image
 from servetune.deploy.sagemaker import require_names
 from servetune.errors import CannotRender, InputError
@@ -191,7 +192,8 @@ def sagemaker(
     for warning in bundle.warnings:
         print(f"  ! {warning}")
     folder = shlex.quote(str(out_dir))
-    echo(f"next: read {folder}/README.md, then servetune deploy apply {folder}")
+    verb = "update" if (out_dir / STATE_FILE).exists() else "apply"  # something stands already
+    echo(f"next: read {folder}/README.md, then servetune deploy {verb} {folder}")
     return 0
 
 

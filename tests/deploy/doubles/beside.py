@@ -91,6 +91,10 @@ class Beside:
         ]
         return {"ScalingPolicies": found}
 
+    def delete_scaling_policy(self, request: Request) -> None:
+        if self.policies.pop(request["PolicyName"], None) is None:
+            raise Refusal("ObjectNotFoundException", "No scaling policy found")
+
     def deregister_scalable_target(self, request: Request) -> None:
         if self.targets.pop(request["ResourceId"], None) is None:
             raise Refusal("ObjectNotFoundException", "No scalable target found")

@@ -178,6 +178,9 @@ def _other_settings(step: Step, said: dict[str, Any]) -> str:
         for name in ("ModelName", "BaseInferenceComponentName"):
             if name in ours and theirs.get(name, ours[name]) != ours[name]:
                 return f"{name} {theirs[name]}"
+        files = (theirs.get("Container") or {}).get("ArtifactUrl")
+        if files and files != (ours.get("Container") or {}).get("ArtifactUrl", files):
+            return f"files {files}"
     return ""
 
 

@@ -18,7 +18,7 @@ from servetune.deploy.aws.state import StateFile
 from servetune.deploy.aws.waiting import Patience, Seen, until_rest
 from servetune.errors import DeployError
 
-__all__ = ["delete", "delete_thing"]
+__all__ = ["delete", "delete_thing", "trimmed"]
 
 Tell = Callable[[str], None]
 
@@ -73,6 +73,51 @@ async def delete(
             state.gone(kind, name)
     state.close()
     return gone
+
+
+async def trimmed(
+    deployment: Deployment, aws: Aws, *, state: StateFile, tell: Tell, patience: Patience
+) -> list[str]:
+    """Take away the adapters and the scaling that an endpoint had and shall have no more.
+
+    Returns:
+        What was changed, a line each.
+    """
+    kept = {step.name for step in deployment.of_kind("component", "adapter")}
+    components = [
+        thing.name for thing in await owned(aws, deployment.endpoint) if thing.kind == "component"
+    ]
+    adapters, bases = await _by_standing(aws, components)
+    gone: list[str] = []
+    scaling = deployment.hosting.scaling
+    if scaling is None:
+        try:
+            await _stop_scaling(deployment.endpoint, bases, None, aws, gone)
+        except Refused as error:
+            if "AccessDenied" not in error.code:  # who may not scale has not scaled
+                raise
+            tell(f"whether it still scales is not known: {error.message}")
+    elif scaling.minimum > 0:
+        await _stay_above_zero(deployment, aws, gone)
+    for name in adapters:
+        if name not in kept:
+            await _start(aws, "component", name, patience, tell)
+            await _until_gone(aws, "component", name, patience, tell)
+            gone.append(f"adapter {name}")
+            state.gone("adapter", name)
+    return [f"deleted {name}" for name in gone]
+
+
+async def _stay_above_zero(deployment: Deployment, aws: Aws, gone: list[str]) -> None:
+    """The step up from zero, where scaling no longer goes there."""
+    target = deployment.only("scalable-target").request
+    of = {name: target[name] for name in ("ServiceNamespace", "ResourceId", "ScalableDimension")}
+    policy = f"{deployment.endpoint}-from-zero"
+    request = {**of, "PolicyName": policy}
+    if await _asked_away(aws, "application-autoscaling", "DeleteScalingPolicy", request):
+        alarm = alarm_name(deployment.endpoint)
+        await aws.ask("cloudwatch", "DeleteAlarms", AlarmNames=[alarm])
+        gone += [f"scaling-policy {policy}", f"alarm {alarm}"]
 
 
 async def delete_thing(aws: Aws, thing: Thing, *, tell: Tell, patience: Patience) -> None:

@@ -16,6 +16,7 @@ from servetune.deploy.aws.door import Aws, Refused, is_missing
 from servetune.deploy.aws.looking import describe, see_component, see_endpoint
 from servetune.deploy.aws.owned import owned
 from servetune.deploy.aws.state import StateFile
+from servetune.deploy.aws.teardown import trimmed
 from servetune.deploy.aws.waiting import Patience, until_rest
 from servetune.errors import DeployError
 
@@ -61,6 +62,9 @@ async def update(
         done.append(f"endpoint {name} runs {deployment.only('endpoint-config').name}")
     for step in deployment.of_kind("component"):
         done += await _roll_component(step, aws, tell, patience)
+    for step in deployment.of_kind("adapter"):
+        done += await _roll_adapter(step, aws, tell, patience)
+    done += await trimmed(deployment, aws, state=state, tell=tell, patience=patience)
     # Adapters and scaling that were not there yet.
     await apply(
         deployment, aws, state=state, tell=tell, now=now, patience=patience, secrets=secrets
@@ -172,6 +176,26 @@ async def _roll_component(step: Step, aws: Aws, tell: Tell, patience: Patience) 
         done.append(f"component {step.name} has {copies} copies")
         await _serving(step, aws, tell, patience)
     return done
+
+
+async def _roll_adapter(step: Step, aws: Aws, tell: Tell, patience: Patience) -> list[str]:
+    """An adapter of the same name whose files are others now."""
+    said = await describe(aws, "adapter", step.name)
+    wanted = step.request["Specification"]
+    if said is None or _artifact(said.get("Specification")) in ("", _artifact(wanted)):
+        return []
+    await aws.ask(
+        "sagemaker",
+        "UpdateInferenceComponent",
+        InferenceComponentName=step.name,
+        Specification=wanted,
+    )
+    await _serving(step, aws, tell, patience)
+    return [f"adapter {step.name} is {_artifact(wanted)}"]
+
+
+def _artifact(specification: dict[str, Any] | None) -> str:
+    return str(((specification or {}).get("Container") or {}).get("ArtifactUrl", ""))
 
 
 async def _serving(step: Step, aws: Aws, tell: Tell, patience: Patience) -> None:
