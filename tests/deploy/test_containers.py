@@ -205,7 +205,10 @@ def test_prompts_in_one_piece_are_said_to_sglang_by_the_size_of_a_chunk() -> Non
             chunked_prefill=False,
         ),
     )  # fmt: skip
-    assert rendered("sglang", whole)["SM_SGLANG_CHUNKED_PREFILL_SIZE"] == "-1"
+    env = rendered("sglang", whole)
+    assert env["SM_SGLANG_CHUNKED_PREFILL_SIZE"] == "-1"
+    assert env["SM_SGLANG_MAX_PREFILL_TOKENS"] == "4096"
+    assert parse_environment("sglang", env) == whole
 
 
 def test_what_sglang_would_decide_by_the_device_is_not_made_up() -> None:

@@ -128,8 +128,10 @@ def _sglang_filled(plan: Plan, _device: Device, _concurrency: int) -> tuple[Plan
     }
     if plan.kv_cache_dtype == "fp8":
         changes["kv_cache_dtype"] = _FP8
-    if plan.chunked_prefill is False:
-        changes["max_num_batched_tokens"] = None  # the same flag is the size and the switch
+    if plan.chunked_prefill is False and plan.max_num_batched_tokens is not None:
+        # The flag of a chunk's size is also the switch; whole prompts have a budget of their own.
+        changes["max_num_batched_tokens"] = None
+        extra.setdefault("max_prefill_tokens", plan.max_num_batched_tokens)
     return msgspec.structs.replace(plan, extra=tuple(sorted(extra.items())), **changes), []
 
 
