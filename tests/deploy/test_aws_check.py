@@ -257,6 +257,13 @@ def test_a_plan_that_is_not_there_stops(world: World) -> None:
     assert "there is no" in ask(world, hosting)["reservation"][0].said
 
 
+def test_what_is_no_training_plan_cannot_be_looked_up(world: World) -> None:
+    arn = "arn:aws:sagemaker:us-east-1:123456789012:ml-reservation/mine"
+    (found,) = ask(world, Hosting(instance_types=(G6,), reservation_arn=arn))["reservation"]
+    assert found.level == "note"
+    assert arn in found.said
+
+
 def test_missing_files_in_s3_stop(world: World) -> None:
     hosting = components(adapters=(Adapter(name="fr", artifact_url="s3://bucket/fr.tar.gz"),))
     found = ask(world, hosting, model_source="s3://bucket/m/")["model"]

@@ -23,6 +23,8 @@ from servetune.deploy.aws import (
     update,
 )
 from servetune.deploy.aws.deployment import deployment_of, read_deployment, with_role
+from servetune.deploy.aws.teardown import delete_thing
+from servetune.deploy.aws.waiting import Patience
 from servetune.errors import DeployError
 from servetune.plan import Plan
 
@@ -321,6 +323,20 @@ def test_an_endpoint_past_its_time_is_told_with_its_cost(world: World) -> None:
     assert found[0] == "endpoint"
     assert "meant to go" in found[1]
     assert found[2] == pytest.approx(2 * 5.752)
+
+
+def test_an_alarm_of_an_endpoint_that_is_gone_is_found_and_deleted(world: World) -> None:
+    make(world, deployment(FULL))
+    alarms = world.double.beside.alarms
+    assert left_over(world) == []
+    alarms["servetune-other-no-capacity"] = {}  # somebody deleted endpoint `other` by hand
+    alarms["servetune-costs"] = {}  # a stranger's
+    assert left_over(world) == [("alarm", "its endpoint other is not there", 0.0)]
+    (orphan,) = world.run(orphans(world.aws(), now=NOW, prices={}))
+    world.run(delete_thing(world.aws(), orphan.thing, tell=world.said.append, patience=Patience()))
+    assert sorted(alarms) == ["servetune-costs", f"servetune-{NAME}-no-capacity"]
+    world.double.denied = {"DescribeAlarms"}
+    assert left_over(world) == []
 
 
 def test_a_failed_endpoint_is_found_among_many_pages_of_strangers(world: World) -> None:

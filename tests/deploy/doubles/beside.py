@@ -108,6 +108,19 @@ class Beside:
     def put_metric_alarm(self, request: Request) -> None:
         self.alarms[request["AlarmName"]] = request
 
+    def describe_alarms(self, request: Request) -> Request:
+        prefix = request.get("AlarmNamePrefix", "")
+        return {
+            "MetricAlarms": [
+                {
+                    "AlarmName": name,
+                    "AlarmArn": f"arn:aws:cloudwatch:us-east-1:{ACCOUNT}:alarm:{name}",
+                }
+                for name in self.alarms
+                if name.startswith(prefix)
+            ]
+        }
+
     def delete_alarms(self, request: Request) -> None:
         for name in request["AlarmNames"]:
             self.alarms.pop(name, None)

@@ -420,8 +420,11 @@ async def _reservation(
     deployment: Deployment, aws: Aws, now: dt.datetime, hours: float
 ) -> list[Finding]:
     arn = deployment.hosting.reservation_arn
-    if arn is None or ":training-plan/" not in arn:
+    if arn is None:
         return []
+    if ":training-plan/" not in arn:
+        said = f"only training plans can be looked up, and {arn} is none"
+        return [Finding(level="note", topic="reservation", said=said)]
     plan = await aws.ask_or_none("sagemaker", "DescribeTrainingPlan", TrainingPlanName=arn)
     if plan is None:
         return [Finding(level="stop", topic="reservation", said=f"there is no {arn}")]

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import msgspec
 
-from servetune.deploy.aws.deployment import DELETE_AFTER_TAG
-from servetune.deploy.aws.door import Aws
+from servetune.deploy.aws.deployment import DELETE_AFTER_TAG, alarm_name
+from servetune.deploy.aws.door import Aws, Refused
 from servetune.deploy.aws.looking import describe
 from servetune.deploy.aws.owned import Thing, owned
 
@@ -34,7 +34,8 @@ async def orphans(aws: Aws, *, now: datetime, prices: Mapping[str, float | None]
 
     An endpoint is one where its time is past, where it failed, or where it is made for
     components and has none; a component where its endpoint is gone or it failed; a
-    configuration or model where no endpoint uses it.
+    configuration or model where no endpoint uses it; an alarm that would wake an endpoint
+    that is gone.
 
     Args:
         aws: The door.
@@ -66,7 +67,27 @@ async def orphans(aws: Aws, *, now: datetime, prices: Mapping[str, float | None]
         for thing in things
         if thing.kind in ("endpoint-config", "model") and (thing.kind, thing.name) not in used
     ]
+    found += await _alarms(aws, set(endpoints))
     return sorted(found, key=lambda orphan: -(orphan.usd_per_hour or 0.0))
+
+
+async def _alarms(aws: Aws, endpoints: set[str]) -> list[Orphan]:
+    """Alarms named as ours of endpoints that are not there; none where one may not ask."""
+    before, _, after = alarm_name("*").partition("*")
+    found = []
+    try:
+        async for item in aws.pages(
+            "cloudwatch", "DescribeAlarms", "MetricAlarms", AlarmNamePrefix=before
+        ):
+            name = str(item["AlarmName"])
+            endpoint = name.removeprefix(before).removesuffix(after)
+            if name == alarm_name(endpoint) and endpoint not in endpoints:
+                thing = Thing(kind="alarm", name=name, arn=str(item["AlarmArn"]), endpoint=endpoint)
+                found.append(Orphan(thing=thing, reason=f"its endpoint {endpoint} is not there"))
+    except Refused as error:
+        if "AccessDenied" not in error.code:
+            raise
+    return found
 
 
 async def _endpoint(

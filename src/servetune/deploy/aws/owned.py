@@ -43,7 +43,8 @@ class Thing(msgspec.Struct, frozen=True, kw_only=True):
     """One resource of ours.
 
     Attributes:
-        kind: `endpoint`, `component` (adapters too), `endpoint-config` or `model`.
+        kind: `endpoint`, `component` (adapters too), `endpoint-config`, `model`, or `alarm`, which
+            is found by its name.
         name: As AWS knows it.
         arn: Likewise.
         endpoint: Whose it is, by its tag.

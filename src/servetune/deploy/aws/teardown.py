@@ -125,6 +125,8 @@ async def delete_thing(aws: Aws, thing: Thing, *, tell: Tell, patience: Patience
     if thing.kind == "component":
         await _start(aws, "component", thing.name, patience, tell)
         await _until_gone(aws, "component", thing.name, patience, tell)
+    elif thing.kind == "alarm":
+        await aws.ask("cloudwatch", "DeleteAlarms", AlarmNames=[thing.name])
     else:
         await _removed(aws, thing.kind, thing.name, patience, tell)
 
