@@ -19,9 +19,10 @@ import msgspec
 
 from servetune.deploy.container import Container, Settings, plain_settings
 from servetune.deploy.images import Image
+from servetune.deploy.launchers import LAUNCHERS
 from servetune.errors import CannotRender, InputError
 from servetune.hardware.device import Device
-from servetune.plan.plan import Plan, Setting
+from servetune.plan.plan import Plan
 
 __all__ = ["HF_VLLM", "SGLANG", "VLLM"]
 
@@ -93,12 +94,11 @@ HF_VLLM = msgspec.structs.replace(
 
 # SGLang
 
-#: A Plan's word for a cache of one byte, and the engine's.
-_FP8 = "fp8_e4m3"
+_SGLANG = LAUNCHERS["sglang"]
 
 
-def _sglang_filled(plan: Plan, _device: Device, _concurrency: int) -> tuple[Plan, list[str]]:
-    """Switches that SGLang has only one way round stand for both states.
+def _sglang_filled(plan: Plan, _device: Device, concurrency: int) -> tuple[Plan, list[str]]:
+    """As its launcher is told; switches that it has only one way round stand for both states.
 
     Its batch, chunk and share of memory depend on the device and the model, which
     `plan.defaults.resolved` knows; nothing is made up for them here.
@@ -107,50 +107,17 @@ def _sglang_filled(plan: Plan, _device: Device, _concurrency: int) -> tuple[Plan
         name
         for name in ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_fraction")
         if getattr(plan, name) is None
-        and not (name == "max_num_batched_tokens" and plan.chunked_prefill is False)
     ]
     if opened:
         raise InputError(
             f"the plan leaves {', '.join(opened)} open, which SGLang sets by the device",
             hint="fill it with servetune.plan.resolved(plan, shape, device)",
         )
-    if plan.expert_parallel and plan.tensor_parallel == 1:
-        raise CannotRender(
-            "SGLang splits experts over tensor parallel ranks, and the plan has one",
-            hint="leave expert_parallel out, or raise tensor_parallel",
-        )
-    extra = {name: value for name, value in plan.extra if value is not False}
-    extra.setdefault("enable_metrics", True)  # else neither autoscaler nor read-back sees anything
-    changes: dict[str, Setting] = {
-        "prefix_caching": plan.prefix_caching is not False,
-        "chunked_prefill": plan.chunked_prefill is not False,
-        "enforce_eager": plan.enforce_eager is True,
-    }
-    if plan.kv_cache_dtype == "fp8":
-        changes["kv_cache_dtype"] = _FP8
-    if plan.chunked_prefill is False and plan.max_num_batched_tokens is not None:
-        # The flag of a chunk's size is also the switch; whole prompts have a budget of their own.
-        changes["max_num_batched_tokens"] = None
-        extra.setdefault("max_prefill_tokens", plan.max_num_batched_tokens)
-    return msgspec.structs.replace(plan, extra=tuple(sorted(extra.items())), **changes), []
+    return _SGLANG.fill(msgspec.structs.replace(plan, draft_acceptance_fraction=None), concurrency)
 
 
 def _sglang_settings(plan: Plan, _image: Image) -> Settings:
     return _refuse_occupied(plain_settings(_one_server(plan)))
-
-
-def _sglang_read(settings: Settings, _: Mapping[str, str]) -> dict[str, Setting]:
-    fields: dict[str, Setting] = {
-        "prefix_caching": settings.pop("disable_radix_cache", None) is not True,
-        "enforce_eager": settings.pop("disable_cuda_graph", None) is True,
-        "chunked_prefill": settings.get("chunked_prefill_size") != -1,
-    }
-    if not fields["chunked_prefill"]:
-        del settings["chunked_prefill_size"]
-    if "ep_size" in settings and settings["ep_size"] == settings.get("tp_size"):
-        del settings["ep_size"]
-        fields["expert_parallel"] = True
-    return fields
 
 
 SGLANG = Container(
@@ -165,7 +132,7 @@ SGLANG = Container(
     fill=_sglang_filled,
     to_settings=_sglang_settings,
     own=_nothing,
-    read=_sglang_read,
+    read=_SGLANG.read,
     copies=_one_copy,
     own_keys=frozenset(),
     off="silence",

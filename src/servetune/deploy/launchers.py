@@ -29,7 +29,7 @@ from types import MappingProxyType
 import msgspec
 
 from servetune.deploy.secret import is_secret_name, looks_secret
-from servetune.errors import DeployError, PlanError, UnknownName
+from servetune.errors import CannotRender, PlanError, UnknownName
 from servetune.plan.dialects import DIALECTS, FIELD_TYPES, plan_from_settings, settings_of
 from servetune.plan.plan import Plan, Setting
 
@@ -108,26 +108,26 @@ def filled(
         concurrency: Requests in flight at one copy, for launchers that refuse beyond a limit.
 
     Raises:
-        DeployError: The Plan says something that the launcher has no word for, or a credential.
+        CannotRender: The Plan says something that the launcher has no word for, or a credential.
     """
     own = msgspec.structs.replace(plan, engine=launcher.name, draft_acceptance_fraction=None)
     extra = dict(_plainly(own.extra))
     for name, value in extra.items():
         if name in launcher.occupied:
-            raise DeployError(
+            raise CannotRender(
                 f"'{name}' is decided by the deployment",
                 hint="leave it out; --port and --model-source say where and what",
             )
         if is_secret_name(name) or looks_secret(f"{name}={value}"):
-            raise DeployError(
+            raise CannotRender(
                 f"setting '{name}' is a credential, and a command line can be read by everyone",
                 hint="leave it out; every target takes tokens by reference (see its README)",
             )
         if not _SETTING.fullmatch(name):
-            raise DeployError(f"'{name}' is not the name of a setting")
+            raise CannotRender(f"'{name}' is not the name of a setting")
     for field, value in {**msgspec.structs.asdict(own), **extra}.items():
         if isinstance(value, str) and not value.isprintable():
-            raise DeployError(
+            raise CannotRender(
                 f"setting '{field}' holds what a command line cannot",
                 hint="put it into a file and name that file",
             )
@@ -170,7 +170,7 @@ def plan_of_words(
     """The filled Plan that a launcher's words and variables say; copies are the target's.
 
     Raises:
-        DeployError: The words name no model, or hold something that is no setting.
+        CannotRender: The words name no model, or hold something that is no setting.
     """
     named = dict.fromkeys(("model",), "")
     settings: Settings = {}
@@ -190,7 +190,7 @@ def plan_of_words(
         else:
             settings[name] = True
     if not named["model"]:
-        raise DeployError(f"the words name no model: {shlex.join(words)[:200]}")
+        raise CannotRender(f"the words name no model: {shlex.join(words)[:200]}")
     fields = launcher.read(settings, variables)
     served = settings.get("served_model_name")
     model = str(served) if served and named["model"].startswith("/") else named["model"]
@@ -198,7 +198,7 @@ def plan_of_words(
         plan = plan_from_settings(launcher.name, model, settings)
         return msgspec.structs.replace(plan, **fields)
     except (PlanError, TypeError) as error:
-        raise DeployError(f"the words hold a wrong value: {error}") from None
+        raise CannotRender(f"the words hold a wrong value: {error}") from None
 
 
 # vLLM
@@ -224,7 +224,7 @@ def _sglang_fill(plan: Plan, concurrency: int) -> tuple[Plan, list[str]]:  # noq
     extra = {name: value for name, value in plan.extra if value is not False}
     extra.setdefault("enable_metrics", True)  # else no autoscaler and no read-back could see it
     if plan.expert_parallel and plan.tensor_parallel == 1:
-        raise DeployError(
+        raise CannotRender(
             "SGLang splits experts over tensor parallel ranks, and the plan has one",
             hint="leave expert_parallel out, or raise tensor_parallel",
         )
@@ -267,7 +267,7 @@ def _tgi_fill(plan: Plan, concurrency: int) -> tuple[Plan, list[str]]:
         ("expert_parallel", False),
     ):
         if getattr(plan, field) != usual:
-            raise DeployError(
+            raise CannotRender(
                 f"TGI has no word for {field}", hint="use tensor_parallel and replicas alone"
             )
     if plan.prefix_caching is None or plan.enforce_eager is None:
@@ -405,19 +405,19 @@ def _with_extra(plan: Plan, extra: Mapping[str, Setting]) -> Plan:
         if field is None:
             rest[name] = value
         elif getattr(plan, field) not in (None, value):
-            raise DeployError(f"the plan says {field}={getattr(plan, field)} and {name}={value}")
+            raise CannotRender(f"the plan says {field}={getattr(plan, field)} and {name}={value}")
         else:
             fields[field] = value
     try:
         return msgspec.structs.replace(plan, extra=tuple(sorted(rest.items())), **fields)
     except TypeError as error:
-        raise DeployError(f"the plan's settings contradict it: {error}") from None
+        raise CannotRender(f"the plan's settings contradict it: {error}") from None
 
 
 def _joined(said: Settings, extra: Sequence[tuple[str, Setting]]) -> Settings:
     for name, value in extra:
         if said.get(name, value) != value:
-            raise DeployError(f"the plan says both {name}={said[name]} and {name}={value}")
+            raise CannotRender(f"the plan says both {name}={said[name]} and {name}={value}")
         said[name] = value
     return said
 

@@ -16,7 +16,7 @@ from servetune.deploy.knee import Knee
 from servetune.deploy.launchers import filled, launcher_of, words_of
 from servetune.deploy.readme import Evidence
 from servetune.deploy.secret import redacted
-from servetune.errors import CannotRender, DeployError
+from servetune.errors import CannotRender
 from servetune.plan.plan import Plan
 
 __all__ = ["MODEL_MOUNT", "Served", "bundle_of", "prepare", "service_name"]
@@ -147,12 +147,9 @@ def prepare(
     if container != "engine":
         raise CannotRender(f"unknown container '{container}'", hint="known are engine, lmi")
     launcher = launcher_of(plan)
-    try:
-        own, notes = filled(
-            launcher, plan, served_name=label, concurrency=round(knee.per_copy) if knee else 0
-        )
-    except DeployError as error:
-        raise CannotRender(error.message, hint=error.hint) from None
+    own, notes = filled(
+        launcher, plan, served_name=label, concurrency=round(knee.per_copy) if knee else 0
+    )
     words, variables = words_of(launcher, own, model=seen_at, host=host, port=port)
     measured = evidence.engine_version if evidence and not evidence.simulated else None
     version = measured or launcher.usual_version
