@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from servetune.engines.drain import MOST_BYTES
 from servetune.engines.ports import free_port
 from servetune.engines.process import ServerProcess
 from servetune.errors import EngineDied, EngineError, EngineNotReady, PortBusy
@@ -208,6 +209,43 @@ def test_a_talkative_server_is_drained_and_its_tail_kept_without_colours(server)
         assert one.log_path.stat().st_size > 2_000_000
         tail = one.log_tail(2).splitlines()
     assert [line.split(" x")[0] for line in tail] == ["line 39998", "line 39999"]
+
+
+def test_a_server_that_writes_100_mb_keeps_a_bounded_log_with_what_matters(server):
+    with server("roars") as one:
+        one.wait_ready(120)
+        wait_until(lambda: one.log_tail(1) == "the last word")  # a pipe holds the last MB
+        text = one.log_path.read_text()
+        assert [path.name for path in one.log_path.parent.iterdir()] == [one.log_path.name]
+    assert len(text) <= MOST_BYTES
+    assert text.startswith("the settings are blue\n")
+    assert "ERROR 0600: CUDA out of memory" in text
+    assert "servetune left" in text
+
+
+def test_why_a_server_died_is_found_below_much_that_it_wrote_afterwards(server):
+    with server("roars", "and-dies") as one, pytest.raises(EngineDied) as caught:
+        one.wait_ready(120)
+    assert "the GPU is out of memory (Tried to allocate 2.00 GiB)" in caught.value.message
+
+
+def test_a_server_whose_log_finds_no_room_goes_on(tmp_path):
+    script = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # a disk that is full at 1 MiB
+from pathlib import Path
+from servetune.engines.ports import free_port
+from servetune.engines.process import ServerProcess
+port = free_port()
+command = [sys.executable, {str(SERVERS / "misbehave.py")!r}, "chatty", str(port)]
+with ServerProcess(command, log_path=Path("server.log"), port=port) as one:
+    one.wait_ready(60)
+    print("ready", one.log_path.stat().st_size)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"ready {1 << 20}\n", done.stderr
 
 
 def test_a_foreign_server_on_the_port_is_noticed_before_the_start(server):

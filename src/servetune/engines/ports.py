@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from servetune.errors import EngineError, PortBusy
 
-__all__ = ["free_port", "listens_among", "reachable_host", "require_free_port"]
+__all__ = [
+    "claimed_port",
+    "free_port",
+    "listening_ports",
+    "listens_among",
+    "reachable_host",
+    "require_free_port",
+]
 
 _LISTENING = "0A"  # state of a TCP socket in /proc/net/tcp
 
@@ -20,6 +29,35 @@ def free_port(host: str = "127.0.0.1") -> int:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+_claimed: set[int] = set()
+_claiming = threading.Lock()
+
+
+@contextmanager
+def claimed_port(host: str = "127.0.0.1", given: int | None = None) -> Iterator[int]:
+    """A port that no other server of this process is given meanwhile.
+
+    Args:
+        host: Which address will be listened on.
+        given: The user's choice; `None` for a free one.
+
+    Raises:
+        PortBusy: The given one is another server's of ours.
+    """
+    with _claiming:
+        if given is not None and given in _claimed:
+            raise PortBusy(given)
+        port = given
+        while port is None or (given is None and port in _claimed):
+            port = free_port(host)
+        _claimed.add(port)
+    try:
+        yield port
+    finally:
+        with _claiming:
+            _claimed.discard(port)
 
 
 def reachable_host(host: str) -> str:
@@ -65,12 +103,25 @@ def listens_among(pids: Iterable[int], port: int) -> bool | None:
         return None
 
 
+def listening_ports(pid: int) -> set[int]:
+    """Ports on which a process listens; none where it cannot be told."""
+    try:
+        inodes = _socket_inodes(pid)
+    except PermissionError:
+        return set()
+    return {port for port, inode in _listening_sockets() if inode in inodes}
+
+
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _listening_inodes(port: int) -> set[str]:
-    inodes: set[str] = set()
+    return {inode for its_port, inode in _listening_sockets() if its_port == port}
+
+
+def _listening_sockets() -> Iterator[tuple[int, str]]:
+    """Port and inode of every TCP socket of this machine that listens."""
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         try:
             rows = table.read_text().splitlines()[1:]
@@ -78,10 +129,8 @@ def _listening_inodes(port: int) -> set[str]:
             continue
         for row in rows:
             columns = row.split()
-            local_port = int(columns[1].rpartition(":")[2], 16)
-            if local_port == port and columns[3] == _LISTENING:
-                inodes.add(columns[9])
-    return inodes
+            if columns[3] == _LISTENING:
+                yield int(columns[1].rpartition(":")[2], 16), columns[9]
 
 
 def _socket_inodes(pid: int) -> set[str]:

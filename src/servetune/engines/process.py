@@ -1,9 +1,9 @@
 """One server from start to stop: nothing of it is left, however servetune ends.
 
-A server runs below a watchdog (`watchdog.py`) in a session of its own and writes to a
-file, which is always drained. It counts as ready when three things hold in turn: its
-process lives, its port is open, and its health path answers 200; then the listening
-socket must be its own. A death on the way is noticed within a second.
+A server runs below a watchdog (`watchdog.py`) in a session of its own and writes to a file,
+which is always drained and never grows beyond bounds (`drain.py`). It counts as ready when
+three things hold in turn: its process lives, its port is open, and its health path answers
+200; then the listening socket must be its own. A death on the way is noticed within a second.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import Self
 from servetune.clock import Clock, MonotonicClock
 from servetune.engines import watchdog
 from servetune.engines.cause import Cause, diagnose, plain_log
+from servetune.engines.drain import MOST_BYTES, lines_of_note
+from servetune.engines.leftovers import marks_of
 from servetune.engines.ports import listens_among, reachable_host, require_free_port
 from servetune.errors import EngineDied, EngineError, EngineNotReady, PortBusy
 from servetune.units import MS_PER_S
@@ -139,13 +141,17 @@ class ServerProcess:
             raise EngineError(f"{self.name} was started before")
         require_free_port(self.host, self.port)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("wb") as log:
+        environment = os.environ if self._environment is None else self._environment
+        with self.log_path.open("ab") as own_words:  # the watchdog's, should it fail itself
             self._watchdog = subprocess.Popen(
-                [sys.executable, "-I", "-S", watchdog.__file__, *self.command],
+                [
+                    *(sys.executable, "-I", "-S", watchdog.__file__),
+                    *(str(self.log_path), *self.command),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=log,
-                env=None if self._environment is None else dict(self._environment),
+                stderr=own_words,
+                env={**environment, **marks_of(self.log_path)},
                 start_new_session=True,
             )
         try:
@@ -199,8 +205,13 @@ class ServerProcess:
         return self._death("while it was needed")
 
     def cause(self) -> Cause:
-        """Why it ended, read off the log."""
-        return self._explain(self._log_end(_EXPLAINED_BYTES), self._exit_code)
+        """Why it ended, read off the log: its end, else what it says of trouble before."""
+        cause = self._explain(self._log_end(_EXPLAINED_BYTES), self._exit_code)
+        if cause.kind != "unknown":
+            return cause
+        noted = b"\n".join(lines_of_note(self._log_end(MOST_BYTES).encode()))
+        earlier = self._explain(noted.decode(errors="replace"), self._exit_code)
+        return cause if earlier.kind == "unknown" else earlier
 
     def log_tail(self, lines: int = 40) -> str:
         """The last lines that it wrote, without colours and blank lines."""

@@ -1,14 +1,15 @@
 """The process between servetune and a server: no server outlives its servetune.
 
-It runs by its path on the standard library alone, in a session of its own, so that
-Ctrl-C at a terminal does not reach it. It starts the server in a further session,
-adopts every orphan that the server leaves (Linux' child subreaper) and ends the whole
-tree when it is told to, when the server's first process has died, or when servetune
-is gone: then its standard input closes, even after `kill -9`.
+`watchdog.py LOG COMMAND...` runs by its path on the standard library alone, in a session of
+its own, so that Ctrl-C at a terminal does not reach it. It starts the server in a further
+session, adopts every orphan that the server leaves (Linux' child subreaper) and ends the
+whole tree when it is told to, when the server's first process has died, or when servetune is
+gone: then its standard input closes, even after `kill -9`.
 
     stdin    a line with seconds: end the tree with that much grace; end of file: servetune is gone
     stdout   lines `started PID`, `failed WHY`, `ended CODE` (negative for a signal)
-    stderr   the server's log
+    LOG      the file named first: what the server writes, through a pipe that is always
+             drained, so that neither a full disk nor 100 MB a minute reach the server
 
 PR_SET_PDEATHSIG on the server would not do: it follows the thread that forked, not the
 process, and reaches the direct child alone. Here it is the second line, for the case
@@ -17,7 +18,10 @@ that the watchdog itself is killed; its one thread lives as long as it does.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
+import importlib.util
 import os
 import select
 import signal
@@ -25,6 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 __all__ = ["descendants", "end_processes", "session_members"]
 
@@ -32,6 +37,7 @@ _ABANDONED_GRACE_S = 2.0  # nobody is left to wait for; long enough to free shar
 _LEFTOVERS_GRACE_S = 1.0  # for helpers whose server is gone
 _BURIAL_S = 5.0  # for what was killed to be gone from the process table
 _TICK_S = 0.5
+_PIPE_BYTES = 1 << 20  # what a server may write while the log is being shortened
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -91,10 +97,15 @@ def end_processes(pids: Iterable[int], signal_number: int) -> None:
             continue
 
 
+class _Log(Protocol):
+    def write(self, data: bytes) -> None: ...
+
+
 class _Watch:
     """One server from its start until nothing of it is left."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], log: _Log) -> None:
+        self._log = log
         self._parent = os.getppid()
         self._ended = False
         self._childless = False
@@ -108,15 +119,20 @@ class _Watch:
             signal.signal(number, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_told_to_stop", True))
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        # The object is kept: its __del__ would warn of a child that it has not reaped.
-        self._server = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            stderr=2,
-            start_new_session=True,
-            preexec_fn=_die_with_the_watchdog,  # noqa: PLW1509  one thread only
-        )
+        self._written: int | None
+        self._written, pen = _pipe()
+        try:
+            # The object is kept: its __del__ would warn of a child that it has not reaped.
+            self._server = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=pen,
+                stderr=pen,
+                start_new_session=True,
+                preexec_fn=_die_with_the_watchdog,  # noqa: PLW1509  one thread only
+            )
+        finally:
+            os.close(pen)
         self.pid = self._server.pid
 
     def run(self) -> None:
@@ -126,7 +142,7 @@ class _Watch:
     def _wait_for_the_end(self) -> float:
         """Seconds of grace, once there is a reason to end the tree."""
         while True:
-            ready, _, _ = select.select([0, self._woken], [], [], _TICK_S)
+            ready = self._look([0, self._woken], _TICK_S)
             self._reap()
             if self._ended:
                 return 0.0
@@ -154,13 +170,37 @@ class _Watch:
         # Not before each is reaped: a zombie handed on to a PID 1 that does not wait for
         # children, as in many containers, would stay for good.
         self._wait_until(lambda: self._childless, _BURIAL_S)
+        self._drain()
 
     def _wait_until(self, holds: Callable[[], bool], timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
         self._reap()
         while not holds() and (left_s := deadline_s - time.monotonic()) > 0:
-            select.select([self._woken], [], [], min(left_s, 0.05))
+            self._look([self._woken], min(left_s, 0.05))
             self._reap()
+
+    def _look(self, files: list[int], timeout_s: float) -> list[int]:
+        """Which of some files can be read, now or soon; the server's words are taken in."""
+        pipe = [] if self._written is None else [self._written]
+        ready, _, _ = select.select([*files, *pipe], [], [], timeout_s)
+        if self._written in ready:
+            self._drain()
+        return ready
+
+    def _drain(self, most: int = 64) -> None:
+        """Move what the server wrote to the log, in pieces of a pipe."""
+        for _ in range(most):
+            if self._written is None:
+                return
+            try:
+                data = os.read(self._written, _PIPE_BYTES)
+            except BlockingIOError:
+                return
+            if not data:  # nobody is left who could write
+                os.close(self._written)
+                self._written = None
+                return
+            self._log.write(data)
 
     def _reap(self) -> None:
         """Take leave of every child that has ended, adopted ones too."""
@@ -181,7 +221,17 @@ class _Watch:
             if pid == self.pid:
                 self._ended = True
                 self._server.returncode = os.waitstatus_to_exitcode(status)
+                self._drain()  # whoever hears of the death will read its last words
                 _say(f"ended {self._server.returncode}")
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe that holds much, and whose reading end never waits."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    with contextlib.suppress(OSError, AttributeError):  # where there is no more, a small one does
+        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return read_end, write_end
 
 
 def _die_with_the_watchdog() -> None:
@@ -203,10 +253,22 @@ def _say(line: str) -> None:
         return  # nobody listens any more; the tree is still ended
 
 
-def main(command: list[str]) -> int:
+def _log_at(path: str) -> _Log:
+    """The log; its module lies beside this file and is no part of a package here."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py")  # noqa: PTH100, PTH118, PTH120
+    spec = importlib.util.spec_from_file_location("drain", beside)
+    assert spec is not None
+    assert spec.loader is not None
+    drain = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drain)
+    log: _Log = drain.BoundedLog(path)
+    return log
+
+
+def main(log_path: str, command: list[str]) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # Popen restores it in the server
     try:
-        watch = _Watch(command)
+        watch = _Watch(command, _log_at(log_path))
     except OSError as error:
         _say(f"failed {error.strerror or error}")
         return 127
@@ -216,4 +278,4 @@ def main(command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

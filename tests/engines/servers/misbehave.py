@@ -110,6 +110,20 @@ def chatty(port: int) -> None:
     good(port)
 
 
+def roars(port: int) -> None:
+    """Write 100 MB as fast as they are taken, one line of it worth reading, then serve."""
+    say("the settings are blue")
+    line = "the weather is fine, said request {}\n" + "x" * 60 + "\n"
+    for number in range(1_000_000):
+        if number == 600_000:
+            sys.stdout.write("ERROR 0600: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+        sys.stdout.write(line.format(number))
+    say("the last word")
+    if "and-dies" in sys.argv:
+        sys.exit(1)
+    good(port)
+
+
 def stubborn_child(*, new_session: bool) -> None:
     """Start a child that ignores polite signals, and wait until it does."""
     child = subprocess.Popen(
