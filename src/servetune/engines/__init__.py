@@ -3,7 +3,7 @@
 from servetune.engines.cause import Cause
 from servetune.engines.engine import ENGINES, Engine, engine
 from servetune.engines.launch import launch_environment, server_of
-from servetune.engines.ports import free_port, require_free_port
+from servetune.engines.ports import claimed_port, free_port, require_free_port
 from servetune.engines.process import ServerProcess
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Cause",
     "Engine",
     "ServerProcess",
+    "claimed_port",
     "engine",
     "free_port",
     "launch_environment",

@@ -161,8 +161,12 @@ class ServerProcess:
             self.stop(grace_s=0.0)
             raise
 
-    def wait_ready(self, timeout_s: float) -> float:
+    def wait_ready(self, timeout_s: float, *, give_up: Callable[[], bool] | None = None) -> float:
         """Wait until the server takes requests.
+
+        Args:
+            timeout_s: How long at most.
+            give_up: Asked a few times a second; ends the wait when it says so.
 
         Returns:
             Seconds it took, from this call on.
@@ -171,11 +175,13 @@ class ServerProcess:
             EngineDied: The process ended.
             EngineNotReady: It lives, and was not ready in time.
             PortBusy: Another process answers on the port.
-            EngineError: `stop` was called meanwhile.
+            EngineError: `stop` was called meanwhile, or the wait was given up.
         """
         begin_s = self._clock.now_s()
         while True:
             self._raise_if_over("before it was ready")
+            if give_up is not None and give_up():
+                raise EngineError(f"nobody waits for {self.name} any more")
             rung = self._rung()
             waited_s = self._clock.now_s() - begin_s
             if rung is None:
@@ -189,6 +195,10 @@ class ServerProcess:
                     hint=f"give it longer, or see {self.log_path}",
                 )
             self._pause(min(_POLL_S, timeout_s - waited_s))
+
+    def unready(self) -> str | None:
+        """What is missing before the server takes requests, `None` when it does."""
+        return self._rung() if self.alive() else "its process has ended"
 
     def alive(self) -> bool:
         """Whether the server's first process runs."""
@@ -213,6 +223,10 @@ class ServerProcess:
         earlier = self._explain(noted.decode(errors="replace"), self._exit_code)
         return cause if earlier.kind == "unknown" else earlier
 
+    def log_text(self) -> str:
+        """All that is kept of what it wrote, without colours."""
+        return plain_log(self._log_end(MOST_BYTES))
+
     def log_tail(self, lines: int = 40) -> str:
         """The last lines that it wrote, without colours and blank lines."""
         text = plain_log(self._log_end(_TAIL_BYTES))
@@ -226,6 +240,10 @@ class ServerProcess:
         if self._pid is not None:
             found |= watchdog.session_members(self._pid)
         return frozenset(found)
+
+    def kill(self) -> None:
+        """End every process at once; a `stop` under way elsewhere need not wait any longer."""
+        watchdog.end_processes(self.processes(), signal.SIGKILL)
 
     def stop(self, grace_s: float = 10.0) -> None:
         """End every process of the server; calling it again does nothing.

@@ -1,4 +1,4 @@
-"""One GET at a time, for what is not load: models, health, metrics."""
+"""One request at a time, for what is not load: models, health, metrics."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import asyncio
 import http.client
 import ssl
 import time
+from typing import Literal
 
 from servetune.errors import InputError, LoadError, ServerRefused
 from servetune.loadgen.target import Target
 
 __all__ = ["fetch", "fetch_blocking", "tls_context"]
+
+Method = Literal["GET", "POST"]
 
 
 async def fetch(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
@@ -18,8 +21,12 @@ async def fetch(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
     return await asyncio.to_thread(fetch_blocking, target, path, timeout_s=timeout_s)
 
 
-def fetch_blocking(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
+def fetch_blocking(
+    target: Target, path: str, *, timeout_s: float = 10.0, method: Method = "GET"
+) -> str:
     """Body of one GET on a connection of its own, such as `/metrics` or `/v1/models`.
+
+    Some servers take orders by an empty POST, such as `/reset_prefix_cache`.
 
     Raises:
         LoadError: No whole answer came.
@@ -28,7 +35,7 @@ def fetch_blocking(target: Target, path: str, *, timeout_s: float = 10.0) -> str
     where, deadline_s = f"{target.origin}{path}", time.monotonic() + timeout_s
     connection = _connect(target, timeout_s)
     try:
-        connection.request("GET", f"{target.origin.prefix}{path}", headers=target.headers())
+        connection.request(method, f"{target.origin.prefix}{path}", headers=target.headers())
         answer = connection.getresponse()
         content = bytearray()
         while piece := answer.read1(1 << 16):
@@ -36,16 +43,18 @@ def fetch_blocking(target: Target, path: str, *, timeout_s: float = 10.0) -> str
             if time.monotonic() > deadline_s:
                 raise TimeoutError
     except TimeoutError:
-        raise LoadError(f"GET {where} failed: no whole answer within {timeout_s:g} s") from None
+        raise LoadError(
+            f"{method} {where} failed: no whole answer within {timeout_s:g} s"
+        ) from None
     except (OSError, http.client.HTTPException) as error:
         words = str(error) or type(error).__name__
-        raise LoadError(f"GET {where} failed: connection lost: {words}") from error
+        raise LoadError(f"{method} {where} failed: connection lost: {words}") from error
     finally:
         connection.close()
     text = content.decode("utf-8", "replace")
     if not 200 <= answer.status < 300:
         raise ServerRefused(
-            f"GET {where} was answered with status {answer.status}",
+            f"{method} {where} was answered with status {answer.status}",
             status=answer.status,
             body=text[:300],
         )

@@ -29,7 +29,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: `does_not_fit`, `died`, `not_ready`, `out_of_memory`, `port_busy`, `load`,
-            `settings` or `error`.
+            `refused`, `settings` or `error`; `quarantined` where the server's other trials
+            broke it, `budget` where the run's time or money was over before this trial.
         reason: One line.
         log_tail: The server's last lines, where there was one.
     """

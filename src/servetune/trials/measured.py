@@ -12,19 +12,12 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines import Engine, ServerProcess, free_port, launch_environment
-from servetune.errors import (
-    EngineDied,
-    EngineError,
-    EngineNotReady,
-    InputError,
-    LoadError,
-    PlanError,
-    PortBusy,
-    ServetuneError,
-)
+from servetune.engines import Engine, ServerProcess, claimed_port, launch_environment
+from servetune.engines.start_times import start_times_s
+from servetune.errors import EngineError, InputError, LoadError, PlanError, PortBusy
 from servetune.loadgen import (
     LoadResult,
+    Manner,
     Target,
     fetch_blocking,
     models_are_simulated,
@@ -35,7 +28,14 @@ from servetune.loadgen import (
 from servetune.metrics import summarize
 from servetune.plan import Plan
 from servetune.store import Failure, TrialRecord, now_utc, provenance
+from servetune.trials.beside import Beside
+from servetune.trials.budget import Budget
+from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes, has_own_words
+from servetune.trials.early import TrialJudge
+from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
+from servetune.trials.neighbours import disturbance
 from servetune.trials.prompting import prompts_for
+from servetune.trials.retry import DEFAULT_RETRIES, Attempts
 from servetune.trials.simulated import percentiles_of, simulated_results
 from servetune.trials.trial import Run, Trial, record_of
 
@@ -44,11 +44,10 @@ __all__ = ["Launch", "ServerGroup", "server_command", "user_command"]
 Say = Callable[[str], None]
 Ended = Callable[[TrialRecord], None]
 
-#: A server that died this often is not started again for the rest of its trials.
-MAX_DEATHS = 2
-
 DEFAULT_PORT = 8000
 _SCRAPE_EVERY_S = 1.0
+_NEIGHBOUR_PATIENCE_S = 60.0
+_REFERENCE_SALT = 0xBE51DE  # so that the reference trial's second prompts are new to the server
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +61,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         ready_timeout_s: From start to ready.
         request_timeout_s: Per request.
         rest_s: Pause between two trials on one server.
+        retries: How often a start or a trial is tried again at most; see `retry`.
+        early_stop: Whether a trial ends when it plainly misses a constraint.
+        max_trial_s: After which a trial ends with what it has; `None` for no limit.
     """
 
     executable: str | None = None
@@ -72,6 +74,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     ready_timeout_s: float = 600.0
     request_timeout_s: float = 600.0
     rest_s: float = 0.0
+    retries: int = DEFAULT_RETRIES
+    early_stop: bool = True
+    max_trial_s: float | None = None
 
 
 class ServerGroup:
@@ -87,6 +92,9 @@ class ServerGroup:
         log_path: Of the first start; where one is there already the next gets a number.
         ended: Takes each record as its trial ends.
         say: Takes lines of progress.
+        attempts: Earlier failures of the configuration; none where it is new.
+        budget: Of the whole run.
+        beside: What runs on the same machine.
     """
 
     def __init__(
@@ -101,6 +109,9 @@ class ServerGroup:
         log_path: Path,
         ended: Ended,
         say: Say,
+        attempts: Attempts | None = None,
+        budget: Budget | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self._waiting = list(trials)
         self._plan = trials[0].plan
@@ -110,116 +121,267 @@ class ServerGroup:
         self._speed: float | None = None  # of a server that only plays an engine
         self._log_path = log_path
         self._ended, self._say = ended, say
+        self._attempts = attempts or Attempts(launch.retries)
+        self._budget = budget or Budget()
+        self._beside = beside or Beside()
+        self._trials_on_server = 0
+        self._start: dict[str, float] = {}
+        self._reference: tuple[Trial, dict[str, Any], str] | None = None
         self._cmd = ""
         self._started_at = ""
-        self._server_log: Path | None = None
+        self._server: ServerProcess | None = None
 
     def measure(self) -> None:
-        """Run every trial; one record each, whatever the server does."""
-        deaths = 0
+        """Run every trial; one record each, whatever the server does.
+
+        Raises:
+            KeyboardInterrupt: Somebody stopped the run; the server is stopped by then.
+        """
         while self._waiting:
-            before = len(self._waiting)
-            failure = self._serve_once()
-            if failure is None:
-                continue
-            deaths += 1
-            started = len(self._waiting) < before
-            if not started or deaths >= MAX_DEATHS or failure.kind == "settings":
-                # Nothing that a further start could change: the rest fails for this reason.
+            self._require_going_on()
+            given_up = self._given_up()
+            if given_up is not None:
                 while self._waiting:
-                    self._fail(self._waiting.pop(0), failure)
-            else:
-                self._say(f"server died ({failure.reason}); starting it again")
+                    self._fail(self._waiting.pop(0), given_up)
+                return
+            failure = self._serve_once()
+            if failure is not None and self._waiting and self._given_up() is None:
+                self._say(f"server failed ({failure.reason}); starting it again")
+
+    def kill(self) -> None:
+        """End the server at once, without grace; from any thread."""
+        if self._server is not None:
+            self._server.kill()
+
+    def _given_up(self) -> Failure | None:
+        """Why no trial of this configuration is tried any more."""
+        over = self._budget.over()
+        return Failure(kind="budget", reason=over) if over else self._attempts.quarantine
+
+    def _require_going_on(self) -> None:
+        if self._beside.halt.is_set():
+            raise KeyboardInterrupt
+
+    # one life of a server
 
     def _serve_once(self) -> Failure | None:
-        """One life of the server; the failure that ended it before its trials did."""
+        """From start to stop; the failure that ended it before its trials did."""
         self._started_at = now_utc()
-        log_path = _free_path(self._log_path)
         try:
-            port = self._launch.port or free_port(self._launch.host)
-            command = server_command(
-                self._engine,
-                self._plan,
-                self._launch,
-                settings=self._settings,
-                executable=self._executable,
-                port=port,
-            )
-            self._cmd = shlex.join(command)
-            server = ServerProcess(
-                command,
-                log_path=log_path,
-                port=port,
-                host=self._launch.host,
-                name=self._engine.name,
-                ready_path=self._launch.ready_path or self._engine.ready_path,
-                environment=launch_environment(self._engine, self._plan),
-                explain=self._engine.explain,
-            )
+            with claimed_port(self._launch.host, self._launch.port) as port:
+                server = self._server = self._described(port)
+                return self._lived(server)
+        except PortBusy as error:
+            return self._start_failed(Failure(kind="port_busy", reason=error.message))
         except PlanError as error:
-            return Failure(kind="settings", reason=error.message)
-        self._server_log = log_path
+            return self._start_failed(Failure(kind="settings", reason=error.message))
+
+    def _described(self, port: int) -> ServerProcess:
+        command = server_command(
+            self._engine,
+            self._plan,
+            self._launch,
+            settings=self._settings,
+            executable=self._executable,
+            port=port,
+        )
+        self._cmd = shlex.join(command)
+        placement = self._beside.placement
+        return ServerProcess(
+            (*placement.words_before(), *command),
+            log_path=_free_path(self._log_path),
+            port=port,
+            host=self._launch.host,
+            name=self._engine.name,
+            ready_path=self._launch.ready_path or self._engine.ready_path,
+            environment=launch_environment(self._engine, self._plan, self._chosen_environment()),
+            explain=self._engine.explain,
+        )
+
+    def _chosen_environment(self) -> dict[str, str]:
+        chosen = self._beside.placement.environment()
+        if sum(has_own_words(trial.client_args) for trial in self._waiting) > 1:
+            chosen = {**RESET_ENVIRONMENT, **chosen}
+        return chosen
+
+    def _lived(self, server: ServerProcess) -> Failure | None:
+        for taken in self._beside.await_memory():
+            self._say(f"note: after waiting, {taken.label}; the server may find too little memory")
+        begin_s = time.monotonic()
         self._say(f"starting {self._cmd}")
         try:
             with server:
-                ready_s = server.wait_ready(self._launch.ready_timeout_s)
-                self._say(f"ready after {ready_s:.1f} s; log {log_path}")
-                self._speed = self._simulated_speed(server)
-                if self._speed is not None:
-                    self._say("the server says that it is SIMULATED; so will the records")
-                    if self._speed != 1:
-                        self._say(
-                            f"it runs at {self._speed:g} times real time: latencies are that much "
-                            "too short and rates too high (results.simulated_speed)"
-                        )
-                return self._load_all(server, ready_s)
-        except (EngineDied, EngineNotReady, PortBusy, EngineError) as error:
-            return _failure_of(error, server)
+                try:
+                    self._await_ready(server, begin_s)
+                except EngineError as error:
+                    self._require_going_on()
+                    return self._start_failed(failure_of(error, server))
+                failure = self._load_all(server)
+                if not self._waiting:
+                    self._check_neighbours(server)
+                    self._beside.loads_done()
+                return failure
+        except EngineError as error:  # it could not be started at all, or not be ended
+            if not self._waiting:
+                self._say(f"note: {error.message}")
+                return None
+            return self._start_failed(failure_of(error, server))
 
-    def _load_all(self, server: ServerProcess, ready_s: float) -> Failure | None:
-        while self._waiting:
-            trial = self._waiting[0]
-            started_at = now_utc()
-            try:
-                loaded = self._load(trial, server)
-            except LoadError as error:
-                self._waiting.pop(0)
-                self._fail(trial, _load_failure(error, server), started_at=started_at)
-            else:
-                if loaded.interrupted:
-                    raise KeyboardInterrupt
-                self._waiting.pop(0)
-                self._record(trial, loaded, server, ready_s, started_at)
+    def _await_ready(self, server: ServerProcess, begin_s: float) -> None:
+        left_s = self._budget.left_s()
+        patience_s = self._launch.ready_timeout_s
+        server.wait_ready(
+            patience_s if left_s is None else min(patience_s, left_s),
+            give_up=self._beside.halt.is_set,
+        )
+        self._trials_on_server = 0
+        self._start = {"ready": time.monotonic() - begin_s, **start_times_s(server.log_text())}
+        parts = ", ".join(f"{name} {s:.1f} s" for name, s in self._start.items() if name != "ready")
+        self._say(
+            f"ready after {self._start['ready']:.1f} s{f' ({parts})' if parts else ''}; "
+            f"log {server.log_path}"
+        )
+        self._speed = self._simulated_speed(server)
+        if self._speed is not None:
+            self._say("the server says that it is SIMULATED; so will the records")
+            if self._speed != 1:
+                self._say(
+                    f"it runs at {self._speed:g} times real time: latencies are that much "
+                    "too short and rates too high (results.simulated_speed)"
+                )
+
+    def _start_failed(self, failure: Failure) -> Failure:
+        if self._budget.over() is None:  # else it was given less time than it may need
+            by_chance = failure.kind == "port_busy" and self._launch.port is None
+            self._attempts.start_failed(failure, by_chance=by_chance)
+        return failure
+
+    # trials on it
+
+    def _load_all(self, server: ServerProcess) -> Failure | None:
+        while self._waiting and self._given_up() is None:
+            self._require_going_on()
+            failure, died = self._one_trial(self._waiting[0], server)
+            if failure is not None and (died or server.unready() is not None):
+                return failure
             death = server.poll_death()
             if death is not None:
-                return _failure_of(death, server)
+                return failure_of(death, server)
             if self._waiting and self._launch.rest_s:
-                time.sleep(self._launch.rest_s)
+                self._beside.halt.wait(self._launch.rest_s)
         return None
 
-    def _load(self, trial: Trial, server: ServerProcess) -> LoadResult:
+    def _one_trial(self, trial: Trial, server: ServerProcess) -> tuple[Failure | None, bool]:
+        """Run the first that waits; why it has no result, and whether the server died of it."""
+        started_at = now_utc()
+        judge = TrialJudge(
+            trial.workload,
+            constraints=self._run.constraints if self._launch.early_stop else (),
+            max_trial_s=self._launch.max_trial_s,
+            budget=self._budget,
+        )
+        died = False
+        try:
+            loaded, caches = self._load(trial, server, judge)
+        except LoadError as error:
+            failure, died = load_failure(error, server)
+        except InputError as error:
+            failure = Failure(kind="settings", reason=error.message)
+        else:
+            if loaded.interrupted:
+                raise KeyboardInterrupt
+            results = self._results(trial, loaded, judge)
+            results["prefix_cache"] = caches
+            found, died = self._failure_in(loaded, results, judge, server)
+            if found is None:
+                self._attempts.trial_ended()
+                self._waiting.pop(0)
+                self._deliver(trial, results=results, failure=None, started_at=started_at)
+                if self._reference is None:
+                    self._reference = (trial, results, started_at)
+                    self._beside.alone_done()
+                return None, False
+            failure = found
+            if failure.kind == "budget":
+                return failure, False
+        return self._trial_failed(trial, failure, server, died=died, started_at=started_at), died
+
+    def _trial_failed(
+        self, trial: Trial, failure: Failure, server: ServerProcess, *, died: bool, started_at: str
+    ) -> Failure:
+        verdict = self._attempts.trial_failed(
+            trial.key, failure, server_died=died, server_log=_log_name(server.log_path)
+        )
+        if verdict == "again":
+            self._say(f"trial failed ({failure.reason}); trying it again")
+        else:
+            self._waiting.pop(0)
+            self._fail(trial, failure, started_at=started_at)
+        return failure
+
+    def _failure_in(
+        self, loaded: LoadResult, results: dict[str, Any], judge: TrialJudge, server: ServerProcess
+    ) -> tuple[Failure | None, bool]:
+        if judge.early is not None and judge.early.why == "budget":
+            return Failure(kind="budget", reason=judge.early.reason), False
+        if not loaded.aborted_reason and results["completed"]:
+            return None, False
+        # All may be refused before anyone has seen the server die.
+        death = death_soon(server)
+        if death is not None:
+            return failure_of(death, server), True
+        return unanswered(loaded, results, server), False
+
+    def _load(
+        self, trial: Trial, server: ServerProcess, judge: TrialJudge, *, salt: int = 0
+    ) -> tuple[LoadResult, str]:
         target = Target(
             base_url=server.url,
             model=self._served_name(server, trial),
             extra_body=trial.workload.extra_body,
         )
         # Prompts differ from trial to trial: a shared server must not find an earlier
-        # trial's prompts in its prefix cache.
-        seed = zlib.crc32(trial.key.encode()) ^ trial.workload.seed
+        # trial's prompts in its prefix cache. So do those of a trial that is tried again.
+        tried = len(self._attempts.of(trial.key))
+        seed = zlib.crc32(trial.key.encode()) ^ trial.workload.seed ^ (tried << 16) ^ salt
         prompts = prompts_for(trial, self._run, seed=seed)
+        caches = forget_prefixes(target, trial.client_args, first=not self._trials_on_server)
+        self._trials_on_server += 1
 
         def why_dead() -> str | None:
             death = server.poll_death()
             return death.message if death else None
 
-        return run_load_blocking(
-            target,
-            trial.workload,
-            prompts,
-            timeout_s=self._launch.request_timeout_s,
-            server_alive=why_dead,
-            scrape_every_s=_SCRAPE_EVERY_S,
-        )
+        with self._beside.neighbours.under_load():
+            loaded = run_load_blocking(
+                target,
+                trial.workload,
+                prompts,
+                manner=Manner(timeout_s=self._launch.request_timeout_s, grace_s=0.0),
+                server_alive=why_dead,
+                scrape_every_s=_SCRAPE_EVERY_S,
+                judge=judge,
+                halt=self._beside.halt_of_this_load(),
+            )
+        return loaded, caches
+
+    def _check_neighbours(self, server: ServerProcess) -> None:
+        """Run the first trial again among the neighbours, and say what they did to it."""
+        if not self._beside.check or self._reference is None or server.poll_death() is not None:
+            return
+        trial, alone, started_at = self._reference
+        before = self._beside.neighbours.await_any(_NEIGHBOUR_PATIENCE_S)
+        judge = TrialJudge(trial.workload, budget=self._budget)
+        with contextlib.suppress(LoadError):
+            loaded, _ = self._load(trial, server, judge, salt=_REFERENCE_SALT)
+            if loaded.interrupted:
+                raise KeyboardInterrupt
+            beside = self._results(trial, loaded, judge)
+            neighbours = (before, self._beside.neighbours.count)
+            said = disturbance(alone, beside, neighbours=neighbours)
+            self._say(f"neighbours: {said['words']}")
+            results = {**alone, "beside_neighbours": said}
+            self._deliver(trial, results=results, failure=None, started_at=started_at)
 
     def _served_name(self, server: ServerProcess, trial: Trial) -> str:
         """The name that the server knows the model by."""
@@ -240,16 +402,15 @@ class ServerGroup:
                 return parse_speed(fetch_blocking(target, "/version"))
         return None
 
-    def _record(
-        self,
-        trial: Trial,
-        loaded: LoadResult,
-        server: ServerProcess,
-        ready_s: float,
-        started_at: str,
-    ) -> None:
+    # records
+
+    def _results(self, trial: Trial, loaded: LoadResult, judge: TrialJudge) -> dict[str, Any]:
+        early = judge.early
+        # What was cut off when the trial was ended has not failed.
+        cut = early is not None and loaded.ended_reason is not None
+        records = [r for r in loaded.records if not (cut and r.outcome == "cancelled")]
         results = summarize(
-            loaded.records,
+            records,
             duration_s=loaded.duration_s,
             per_request_limits=self._run.request_limits,
             further_percentiles=percentiles_of(self._run.constraints),
@@ -257,15 +418,15 @@ class ServerGroup:
         results["instrument"] = msgspec.to_builtins(loaded.instrument)
         results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
         results["not_sent"] = loaded.not_due_count
-        results["server_ready_s"] = ready_s
+        results["server_ready_s"] = self._start["ready"]
+        results["server_start_s"] = dict(self._start)
+        if early is not None:
+            results["ended_reason"] = early.reason
+        if self._beside.placement.devices:
+            results["devices"] = list(self._beside.placement.devices)
         if self._speed is not None:
             results["simulated_speed"] = self._speed
-        failure = None
-        if loaded.aborted_reason or not results["completed"]:
-            # All may be refused before anyone has seen the server die.
-            death = _death_soon(server)
-            failure = _failure_of(death, server) if death else _unanswered(loaded, results, server)
-        self._deliver(trial, results=results, failure=failure, started_at=started_at)
+        return results
 
     def _fail(self, trial: Trial, failure: Failure, *, started_at: str = "") -> None:
         self._deliver(trial, results={}, failure=failure, started_at=started_at)
@@ -273,7 +434,12 @@ class ServerGroup:
     def _deliver(
         self, trial: Trial, *, results: dict[str, Any], failure: Failure | None, started_at: str
     ) -> None:
-        log = self._server_log
+        said = provenance(
+            started_at=started_at or self._started_at or now_utc(),
+            seed=trial.workload.seed,
+            engine_version=self._version,
+        )
+        attempts = self._attempts.of(trial.key)
         self._ended(
             record_of(
                 trial,
@@ -284,12 +450,8 @@ class ServerGroup:
                 results=results,
                 failure=failure,
                 predicted=_prediction(trial, self._run),
-                server_log=f"{log.parent.name}/{log.name}" if log else None,
-                provenance=provenance(
-                    started_at=started_at or self._started_at,
-                    seed=trial.workload.seed,
-                    engine_version=self._version,
-                ),
+                server_log=_log_name(self._server.log_path) if self._server else None,
+                provenance={**said, "attempts": attempts} if attempts else said,
             )
         )
 
@@ -334,44 +496,9 @@ def user_command(text: str) -> list[str]:
     return words
 
 
-def _failure_of(error: ServetuneError, server: ServerProcess) -> Failure:
-    if isinstance(error, PortBusy):
-        return Failure(kind="port_busy", reason=error.message)
-    if isinstance(error, EngineDied):
-        cause = server.cause()
-        kind = "died" if cause.kind == "unknown" else cause.kind
-        return Failure(kind=kind, reason=error.message, log_tail=error.log_tail)
-    if isinstance(error, EngineNotReady):
-        return Failure(kind="not_ready", reason=error.message, log_tail=error.log_tail)
-    return Failure(kind="error", reason=error.message, log_tail=server.log_tail())
-
-
-def _load_failure(error: LoadError, server: ServerProcess) -> Failure:
-    death = _death_soon(server)
-    if death is not None:
-        return _failure_of(death, server)
-    return Failure(kind="load", reason=error.message, log_tail=server.log_tail())
-
-
-def _unanswered(loaded: LoadResult, results: dict[str, Any], server: ServerProcess) -> Failure:
-    if loaded.aborted_reason:
-        return Failure(kind="load", reason=loaded.aborted_reason)
-    sample = results["failures"][0]
-    return Failure(
-        kind="load",
-        reason=f"no request was answered: {sample['outcome']}, {sample['sample']}",
-        log_tail=server.log_tail(),
-    )
-
-
-def _death_soon(server: ServerProcess) -> EngineDied | None:
-    """The server's death, if it is noticed within a second: connections break before exits."""
-    for _ in range(20):
-        death = server.poll_death()
-        if death is not None:
-            return death
-        time.sleep(0.05)
-    return None
+def _log_name(path: Path) -> str:
+    """As records hold it: beside the journal."""
+    return f"{path.parent.name}/{path.name}"
 
 
 def _free_path(path: Path) -> Path:

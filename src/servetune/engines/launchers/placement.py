@@ -1,0 +1,99 @@
+"""A server's place on its machine: which devices it sees, which cores and memory it uses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from servetune.errors import InputError
+
+__all__ = ["Placement", "visible_devices"]
+
+#: What tells a vendor's runtime which devices a process may see.
+_VARIABLES = {
+    "NVIDIA": "CUDA_VISIBLE_DEVICES",
+    "AMD": "HIP_VISIBLE_DEVICES",
+    "AWS": "NEURON_RT_VISIBLE_CORES",
+    "Intel": "ZE_AFFINITY_MASK",
+}
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server may use of its machine; by default all of it.
+
+    Attributes:
+        devices: Their numbers among those that servetune itself may see; empty for all.
+        vendor: Of the devices.
+        cpus: Cores that its threads run on; empty for all.
+        numa_node: Whose cores and memory it uses, by `numactl`; in place of `cpus`.
+    """
+
+    devices: tuple[int, ...] = ()
+    vendor: str = "NVIDIA"
+    cpus: tuple[int, ...] = ()
+    numa_node: int | None = None
+
+    def environment(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What to add to the server's environment.
+
+        Where servetune may see a part of the devices only, the numbers are of that part.
+
+        Raises:
+            InputError: More devices are wanted than may be seen.
+        """
+        name = _VARIABLES.get(self.vendor)
+        if not self.devices or name is None:
+            return {}
+        seen = visible_devices(self.vendor, environ)
+        if seen is None:
+            return {name: ",".join(map(str, self.devices))}
+        if max(self.devices) >= len(seen):
+            raise InputError(
+                f"{name} lets {len(seen)} devices be seen and device {max(self.devices)} is wanted",
+                hint=f"widen {name}, or say with --num-gpus how many there are",
+            )
+        return {name: ",".join(seen[number] for number in self.devices)}
+
+    def words_before(self) -> tuple[str, ...]:
+        """The words in front of a command that pin it.
+
+        Raises:
+            InputError: The program that pins is not installed.
+        """
+        if self.numa_node is not None:
+            node = str(self.numa_node)
+            return (_program("numactl"), f"--cpunodebind={node}", f"--membind={node}", "--")
+        if self.cpus:
+            return (_program("taskset"), "--cpu-list", _ranges(self.cpus))
+        return ()
+
+
+def visible_devices(
+    vendor: str = "NVIDIA", environ: Mapping[str, str] | None = None
+) -> list[str] | None:
+    """The devices that this process may see, as its environment names them; `None` for all."""
+    said = (os.environ if environ is None else environ).get(_VARIABLES.get(vendor, ""))
+    if said is None:
+        return None
+    return [word.strip() for word in said.split(",") if word.strip()]
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise InputError(f"{name} is not installed, and pinning needs it", hint=f"install {name}")
+    return found
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """`0-3,8`, as taskset reads it."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
