@@ -13,6 +13,8 @@ from typing import Any
 import click
 
 from servetune.cli import options
+from servetune.cli.course import Asked, course_of, course_options, note_leftovers
+from servetune.cli.course import ready_timeout_s as ready_timeout_of
 from servetune.cli.inputs import chosen_node, read_records
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.outcome import print_outcome, write_artifacts
@@ -26,6 +28,7 @@ from servetune.perf.sim import without_effect
 from servetune.search import Space, parse_settings
 from servetune.store import Artifacts, Journal, TrialRecord, latest
 from servetune.trials import (
+    Course,
     Launch,
     Run,
     Trial,
@@ -149,10 +152,9 @@ ENGINE_NAMES = ("simulated", *ENGINES)
     "--server-timeout",
     "ready_timeout_s",
     type=options.POSITIVE,
-    default=600.0,
-    show_default=True,
+    default=None,
     metavar="S",
-    help="How long a server may take to become ready.",
+    help="How long a server may take to become ready. [default: 600, and more for large models]",
 )
 @click.option(
     "--request-timeout",
@@ -172,6 +174,7 @@ ENGINE_NAMES = ("simulated", *ENGINES)
     metavar="S",
     help="Pause between two trials on one server.",
 )
+@course_options
 @click.option(
     "--mute-server",
     is_flag=True,
@@ -202,9 +205,10 @@ def tune(
     host: str,
     port: int | None,
     ready_endpoint: str | None,
-    ready_timeout_s: float,
+    ready_timeout_s: float | None,
     request_timeout_s: float,
     rest_s: float,
+    asked: Asked,
     mute_server: bool,  # noqa: ARG001 - see the option
 ) -> int:
     """Try every combination of server and client settings and find the best.
@@ -266,18 +270,24 @@ def tune(
         host=host,
         port=port,
         ready_path=ready_endpoint,
-        ready_timeout_s=ready_timeout_s,
+        ready_timeout_s=ready_timeout_of(ready_timeout_s, shape),
         request_timeout_s=request_timeout_s,
         rest_s=rest_s,
+        retries=asked.retries,
+        early_stop=asked.early_stop,
+        max_trial_s=asked.max_trial_s,
     )
     artifacts = Artifacts.at(output_json or output_dir / "tune.json")
     if dry_run:
         return _print_plan(groups, run, launch, artifacts)
     artifacts.require_free(renew=resume and artifacts.journal.exists())
     _require_server(spoken, launch, simulated=simulated)
+    course = course_of(asked, groups, node, real=not simulated and server_cmd is None)
+    if not simulated:
+        note_leftovers()
     with Journal(artifacts.journal, resume=resume) as journal:
         done = _finished(journal.records, run, retry_failed=retry_failed)
-        status = _run(groups, run, launch, journal, done, artifacts)
+        status = _run(groups, run, launch, journal, done, artifacts, course)
         records = latest(journal.records)
     if not records:  # interrupted before the first trial ended
         return status
@@ -312,6 +322,7 @@ def _run(
     journal: Journal,
     done: set[str],
     artifacts: Artifacts,
+    course: Course,
 ) -> int:
     """Run what is missing; 130 when the user stopped it."""
     total = sum(len(group) for group in groups)
@@ -327,7 +338,15 @@ def _run(
 
     try:
         with _sigterm_as_interrupt():
-            run_trials(missing, run, launch, logs=artifacts.logs, ended=ended, say=echo)
+            run_trials(
+                missing,
+                run,
+                launch,
+                logs=artifacts.logs,
+                ended=ended,
+                say=echo,
+                course=course,
+            )
     except KeyboardInterrupt:
         echo(
             f"interrupted; {len(wanted & {r.key for r in journal.records})} of {total} trials "
@@ -335,7 +354,19 @@ def _run(
             f"{artifacts.journal}\nhint: run the same command with --resume to go on"
         )
         return INTERRUPTED
+    put_off = [record for record in latest(journal.records) if _is_put_off(record)]
+    if put_off:
+        assert put_off[0].failure is not None
+        echo(
+            f"{len(put_off)} of {total} trials were put off: {put_off[0].failure.reason}\n"
+            "hint: run the same command with --resume to go on"
+        )
     return 0
+
+
+def _is_put_off(record: TrialRecord) -> bool:
+    """Whether there was no time or money for the trial; it is not done and has not failed."""
+    return record.failure is not None and record.failure.kind == "budget"
 
 
 @contextmanager
@@ -377,7 +408,9 @@ def _finished(records: list[TrialRecord], run: Run, *, retry_failed: bool) -> se
                     hint="resume with what it was begun with, or choose another --output-json; "
                     "servetune report judges a journal by other constraints",
                 )
-    return {r.key for r in latest(records) if r.status == "ok" or not retry_failed}
+    return {
+        r.key for r in latest(records) if r.status == "ok" or not (retry_failed or _is_put_off(r))
+    }
 
 
 def _said(value: Any) -> str:
@@ -472,7 +505,8 @@ def _status_of(records: list[TrialRecord], limits: tuple[Constraint, ...]) -> in
     """3 when a trial failed that should have run, 2 when none could, 1 when none meets the
     constraints, else 0.
     """
-    if any(record.failure and record.failure.kind != "does_not_fit" for record in records):
+    expected = ("does_not_fit", "budget")
+    if any(record.failure and record.failure.kind not in expected for record in records):
         return 3
     ok = [record for record in records if record.status == "ok"]
     if not ok:

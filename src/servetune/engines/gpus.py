@@ -7,15 +7,16 @@ much is left would size its cache by the rest. NVML tells; where it does not, no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from servetune.clock import Clock, MonotonicClock
+from servetune.engines.launchers import visible_devices
 from servetune.units import format_bytes
 
-__all__ = ["Card", "DeviceMemory", "cards"]
+__all__ = ["Card", "DeviceMemory", "cards", "visible_cards"]
 
 #: Drivers and displays hold this much of an idle card.
 IDLE_FRACTION = 0.03
@@ -68,6 +69,17 @@ def cards(nvml: Any = None) -> list[Card]:
         return []
     finally:
         nvml.nvmlShutdown()
+
+
+def visible_cards(nvml: Any = None, environ: Mapping[str, str] | None = None) -> list[Card]:
+    """The devices that this process may use, numbered as it sees them."""
+    here = cards(nvml)
+    seen = visible_devices("NVIDIA", environ)
+    if seen is None:
+        return here
+    by_number = {str(card.number): card for card in here}
+    chosen = [by_number[word] for word in seen if word in by_number]
+    return [msgspec.structs.replace(card, number=place) for place, card in enumerate(chosen)]
 
 
 class DeviceMemory:

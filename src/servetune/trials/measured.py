@@ -46,6 +46,8 @@ Ended = Callable[[TrialRecord], None]
 
 DEFAULT_PORT = 8000
 _SCRAPE_EVERY_S = 1.0
+#: How requests end whose server dies.
+_LOST = ("refused", "disconnected", "truncated")
 _NEIGHBOUR_PATIENCE_S = 60.0
 _REFERENCE_SALT = 0xBE51DE  # so that the reference trial's second prompts are new to the server
 
@@ -253,7 +255,8 @@ class ServerGroup:
     def _start_failed(self, failure: Failure) -> Failure:
         if self._budget.over() is None:  # else it was given less time than it may need
             by_chance = failure.kind == "port_busy" and self._launch.port is None
-            self._attempts.start_failed(failure, by_chance=by_chance)
+            log = _log_name(self._server.log_path) if self._server else None
+            self._attempts.start_failed(failure, by_chance=by_chance, server_log=log)
         return failure
 
     # trials on it
@@ -294,9 +297,9 @@ class ServerGroup:
             results["prefix_cache"] = caches
             found, died = self._failure_in(loaded, results, judge, server)
             if found is None:
-                self._attempts.trial_ended()
                 self._waiting.pop(0)
                 self._deliver(trial, results=results, failure=None, started_at=started_at)
+                self._attempts.trial_ended()
                 if self._reference is None:
                     self._reference = (trial, results, started_at)
                     self._beside.alone_done()
@@ -324,13 +327,15 @@ class ServerGroup:
     ) -> tuple[Failure | None, bool]:
         if judge.early is not None and judge.early.why == "budget":
             return Failure(kind="budget", reason=judge.early.reason), False
-        if not loaded.aborted_reason and results["completed"]:
-            return None, False
-        # All may be refused before anyone has seen the server die.
-        death = death_soon(server)
-        if death is not None:
-            return failure_of(death, server), True
-        return unanswered(loaded, results, server), False
+        lost = any(record.outcome in _LOST for record in loaded.records)
+        if loaded.aborted_reason or lost or not results["completed"]:
+            # All may have been refused before anyone has seen the server die.
+            death = death_soon(server)
+            if death is not None:
+                return failure_of(death, server), True
+        if loaded.aborted_reason or not results["completed"]:
+            return unanswered(loaded, results, server), False
+        return None, False
 
     def _load(
         self, trial: Trial, server: ServerProcess, judge: TrialJudge, *, salt: int = 0
@@ -342,7 +347,7 @@ class ServerGroup:
         )
         # Prompts differ from trial to trial: a shared server must not find an earlier
         # trial's prompts in its prefix cache. So do those of a trial that is tried again.
-        tried = len(self._attempts.of(trial.key))
+        tried = self._attempts.count(trial.key)
         seed = zlib.crc32(trial.key.encode()) ^ trial.workload.seed ^ (tried << 16) ^ salt
         prompts = prompts_for(trial, self._run, seed=seed)
         caches = forget_prefixes(target, trial.client_args, first=not self._trials_on_server)

@@ -31,8 +31,13 @@ _CHANGES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One try that failed, for the journal."""
+    """One try that failed, for the journal.
 
+    Attributes:
+        of: `start` of the server, or `trial`.
+    """
+
+    of: Literal["start", "trial"]
     kind: str
     reason: str
     ended_at: str
@@ -42,6 +47,16 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 def cause_of(failure: Failure) -> tuple[str, str]:
     """What two failures have in common that are the same: kind and words, without numbers."""
     return failure.kind, _CHANGES.sub("#", failure.reason)
+
+
+def _attempt(of: Literal["start", "trial"], failure: Failure, server_log: str | None) -> Attempt:
+    return Attempt(
+        of=of,
+        kind=failure.kind,
+        reason=failure.reason,
+        ended_at=now_utc(),
+        server_log=server_log,
+    )
 
 
 class Attempts:
@@ -56,13 +71,17 @@ class Attempts:
         self._starts: list[Failure] = []
         self._trials: dict[str, list[Failure]] = {}
         self._kept: dict[str, list[Attempt]] = {}
+        self._kept_starts: list[Attempt] = []  # since the last trial with a result
         self._broken_in_a_row = 0
         self.quarantine: Failure | None = None
         """Why nothing of the configuration is tried any more; `None` while it is."""
 
-    def start_failed(self, failure: Failure, *, by_chance: bool = False) -> Verdict:
+    def start_failed(
+        self, failure: Failure, *, by_chance: bool = False, server_log: str | None = None
+    ) -> Verdict:
         """A server did not become ready; `by_chance` where its cause lies outside of it."""
         verdict = self._verdict(self._starts, failure, by_chance=by_chance)
+        self._kept_starts.append(_attempt("start", failure, server_log))
         if verdict == "broken":
             self.quarantine = failure
         return verdict
@@ -73,13 +92,7 @@ class Attempts:
         """A trial has no result, because the server died of it or for another reason."""
         verdict = self._verdict(self._trials.setdefault(key, []), failure)
         if verdict == "again":
-            attempt = Attempt(
-                kind=failure.kind,
-                reason=failure.reason,
-                ended_at=now_utc(),
-                server_log=server_log,
-            )
-            self._kept.setdefault(key, []).append(attempt)
+            self._kept.setdefault(key, []).append(_attempt("trial", failure, server_log))
         elif server_died:
             self._broken_in_a_row += 1
             if self._broken_in_a_row >= BROKEN_IN_A_ROW:
@@ -93,11 +106,19 @@ class Attempts:
     def trial_ended(self) -> None:
         """A trial has a result: the configuration works."""
         self._starts.clear()
+        self._kept_starts.clear()
         self._broken_in_a_row = 0
 
+    def count(self, key: str) -> int:
+        """How often a trial was tried."""
+        return len(self._trials.get(key, []))
+
     def of(self, key: str) -> list[dict[str, str | None]]:
-        """Earlier tries of a trial, as the journal keeps them."""
-        return [msgspec.to_builtins(attempt) for attempt in self._kept.get(key, [])]
+        """Earlier tries of a trial and of the start before it, as the journal keeps them."""
+        attempts = [*self._kept.get(key, []), *self._kept_starts]
+        return [
+            msgspec.to_builtins(one) for one in sorted(attempts, key=lambda one: one.ended_at)
+        ]
 
     def _verdict(
         self, earlier: list[Failure], failure: Failure, *, by_chance: bool = False
