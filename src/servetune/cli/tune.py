@@ -394,8 +394,10 @@ def _finished(records: list[TrialRecord], run: Run, *, retry_failed: bool) -> se
             raise InputError(
                 "the journal was written by another tool", hint="choose another --output-json"
             )
-        if record.simulated != run.simulated:
-            kind = "simulated" if record.simulated else "measured"
+        # Not `record.simulated`, which a server that only plays an engine sets as well.
+        played = record.metadata.get("framework") == "simulated"
+        if played != run.simulated:
+            kind = "simulated" if played else "measured"
             raise InputError(
                 f"the journal holds {kind} trials", hint="choose another --output-json"
             )
