@@ -1,0 +1,169 @@
+"""Devices and cores of a server: what its environment says and what stands before its command."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from servetune.engines.gpus import DeviceMemory, cards, visible_cards
+from servetune.engines.launchers import Placement
+from servetune.engines.start_times import start_times_s
+from servetune.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("vendor", "name"),
+    [
+        ("NVIDIA", "CUDA_VISIBLE_DEVICES"),
+        ("AMD", "HIP_VISIBLE_DEVICES"),
+        ("AWS", "NEURON_RT_VISIBLE_CORES"),
+    ],
+)
+def test_each_vendor_has_its_variable(vendor, name):
+    assert Placement(devices=(2, 3), vendor=vendor).environment({}) == {name: "2,3"}
+
+
+def test_all_devices_need_no_variable():
+    assert Placement().environment({"CUDA_VISIBLE_DEVICES": "4"}) == {}
+
+
+def test_numbers_are_of_what_servetune_itself_may_see():
+    seen = {"CUDA_VISIBLE_DEVICES": "4, 6,GPU-8f"}
+    assert Placement(devices=(1, 2)).environment(seen) == {"CUDA_VISIBLE_DEVICES": "6,GPU-8f"}
+    with pytest.raises(InputError, match="lets 3 devices be seen and device 3 is wanted"):
+        Placement(devices=(3,)).environment(seen)
+
+
+def test_pinned_processes_run_on_their_cores():
+    core = max(os.sched_getaffinity(0))
+    words = Placement(cpus=(core,)).words_before()
+    code = "import os; print(sorted(os.sched_getaffinity(0)))"
+    said = subprocess.check_output([*words, sys.executable, "-c", code], text=True)
+    assert said.strip() == f"[{core}]"
+
+
+def test_cores_are_written_as_ranges():
+    assert Placement(cpus=(7, 0, 1, 2, 9)).words_before()[1:] == ("--cpu-list", "0-2,7,9")
+
+
+def test_a_numa_node_is_numactls(monkeypatch, tmp_path):
+    program = tmp_path / "numactl"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = Placement(numa_node=1).words_before()
+    assert words == (str(program), "--cpunodebind=1", "--membind=1", "--")
+    program.unlink()
+    with pytest.raises(InputError, match="numactl is not installed"):
+        Placement(numa_node=1).words_before()
+
+
+class Driver:
+    """Cards of 80 GB whose used memory can be set, with NVML's functions."""
+
+    class NVMLError(Exception):
+        pass
+
+    class Memory:
+        def __init__(self, used):
+            self.total, self.used = 80 << 30, used
+
+    class Process:
+        def __init__(self, pid):
+            self.pid = pid
+
+    def __init__(self, used):
+        self.used, self.broken = used, False
+        self.nvmlInit = self.begin
+        self.nvmlShutdown = lambda: None
+        self.nvmlDeviceGetCount = lambda: len(self.used)
+        self.nvmlDeviceGetHandleByIndex = lambda number: number
+        self.nvmlDeviceGetMemoryInfo = lambda number: self.Memory(self.used[number])
+        self.nvmlDeviceGetName = lambda _: b"NVIDIA H100"
+        self.nvmlDeviceGetComputeRunningProcesses = self.processes
+
+    def begin(self):
+        if self.broken:
+            raise self.NVMLError
+
+    def processes(self, number):
+        return [self.Process(77)] if self.used[number] else []
+
+
+class Clock:
+    now = 0.0
+
+    def now_s(self):
+        return self.now
+
+    async def sleep(self, duration_s):
+        raise AssertionError
+
+    def pause(self, duration_s):
+        self.now += duration_s
+
+
+def test_the_next_server_waits_until_the_memory_is_free_again():
+    driver, clock = Driver([0, 0]), Clock()
+    memory = DeviceMemory(lambda: cards(driver), clock=clock, pause=clock.pause)
+    driver.used = [60 << 30, 0]
+
+    def pause(duration_s):
+        clock.pause(duration_s)
+        if clock.now > 3:
+            driver.used = [1 << 30, 0]  # what a driver keeps
+
+    memory._pause = pause
+    assert memory.await_free((0,)) == []
+    assert 3 < clock.now < 4
+
+
+def test_memory_that_stays_taken_is_named_after_some_patience():
+    driver, clock = Driver([0, 0]), Clock()
+    memory = DeviceMemory(lambda: cards(driver), clock=clock, pause=clock.pause)
+    driver.used = [0, 60 << 30]
+    assert memory.await_free((0,)) == [], "another server's device is not waited for"
+    assert clock.now == 0
+    [card] = memory.await_free((0, 1), patience_s=5)
+    assert clock.now == pytest.approx(5, abs=0.2)
+    assert card.label == "GPU 1 (NVIDIA H100): 60.00 GiB of 80.00 GiB are taken by process 77"
+
+
+def test_memory_that_others_held_from_the_start_is_not_waited_for():
+    driver, clock = Driver([40 << 30]), Clock()
+    memory = DeviceMemory(lambda: cards(driver), clock=clock, pause=clock.pause)
+    assert memory.await_free() == []
+    assert clock.now == 0
+
+
+def test_without_a_driver_there_are_no_cards_and_no_waiting():
+    driver = Driver([1])
+    driver.broken = True
+    assert cards(driver) == []
+    assert DeviceMemory(lambda: cards(driver)).await_free() == []
+
+
+def test_cards_are_numbered_as_this_process_sees_them():
+    driver = Driver([0, 1 << 30, 2 << 30])
+    seen = visible_cards(driver, {"CUDA_VISIBLE_DEVICES": "2,0"})
+    assert [(card.number, card.used_bytes >> 30) for card in seen] == [(0, 2), (1, 0)]
+
+
+def test_times_of_a_start_are_read_off_the_log():
+    log = """
+(VllmWorker rank=0) INFO 11-20 default_loader.py:262] Loading weights took 12.50 seconds
+(VllmWorker rank=1) INFO 11-20 default_loader.py:262] Loading weights took 14.25 seconds
+INFO 11-20 monitor.py:34] torch.compile takes 33.10 s in total
+INFO 11-20 gpu_model_runner.py:2180] Graph capturing finished in 21 secs, took 0.53 GiB
+INFO 11-20 core.py:172] init engine (profile, create kv cache, warmup model) took 71.90 seconds
+"""
+    assert start_times_s(log) == {
+        "load": 14.25,
+        "compile": 33.1,
+        "capture": 21.0,
+        "engine": 71.9,
+    }
+    sglang = "[TP0] Load weight end. elapsed=3.20 s, type=Qwen3ForCausalLM\n"
+    assert start_times_s(sglang) == {"load": 3.2}
+    assert start_times_s("nothing of the kind") == {}
