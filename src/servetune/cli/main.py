@@ -41,6 +41,10 @@ VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Let measured trials correct the predictions.",
         ),
         "deploy": ("servetune.cli.deploy:deploy", "Render what was found for a target."),
+        "doctor": (
+            "servetune.cli.doctor:doctor",
+            "Say what is here, what would go wrong and how to mend it.",
+        ),
     }
 )
 

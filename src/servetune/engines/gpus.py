@@ -16,7 +16,7 @@ from servetune.clock import Clock, MonotonicClock
 from servetune.engines.launchers import visible_devices
 from servetune.units import format_bytes
 
-__all__ = ["Card", "DeviceMemory", "cards", "visible_cards"]
+__all__ = ["Card", "DeviceMemory", "cards", "installed_nvml", "visible_cards"]
 
 #: Drivers and displays hold this much of an idle card.
 IDLE_FRACTION = 0.03
@@ -56,7 +56,7 @@ def cards(nvml: Any = None) -> list[Card]:
     Args:
         nvml: The `pynvml` module, or something with its functions.
     """
-    nvml = nvml or _installed()
+    nvml = nvml or installed_nvml()
     if nvml is None:
         return []
     try:
@@ -145,7 +145,8 @@ def _card(nvml: Any, number: int) -> Card:
     )
 
 
-def _installed() -> Any:
+def installed_nvml() -> Any:
+    """The `pynvml` module; `None` where it is not installed."""
     try:
         import pynvml
     except ImportError:

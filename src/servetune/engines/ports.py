@@ -14,6 +14,7 @@ from servetune.errors import EngineError, PortBusy
 __all__ = [
     "claimed_port",
     "free_port",
+    "listening_pids",
     "listening_ports",
     "listens_among",
     "reachable_host",
@@ -110,6 +111,20 @@ def listening_ports(pid: int) -> set[int]:
     except PermissionError:
         return set()
     return {port for port, inode in _listening_sockets() if inode in inodes}
+
+
+def listening_pids(port: int) -> list[int]:
+    """Processes that listen on a port, of those that may be looked at."""
+    inodes = _listening_inodes(port)
+    found = []
+    for entry in Path("/proc").iterdir() if inodes else ():
+        if entry.name.isdigit():
+            try:
+                if inodes & _socket_inodes(int(entry.name)):
+                    found.append(int(entry.name))
+            except PermissionError:
+                continue
+    return sorted(found)
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -116,9 +116,7 @@ class Attempts:
     def of(self, key: str) -> list[dict[str, str | None]]:
         """Earlier tries of a trial and of the start before it, as the journal keeps them."""
         attempts = [*self._kept.get(key, []), *self._kept_starts]
-        return [
-            msgspec.to_builtins(one) for one in sorted(attempts, key=lambda one: one.ended_at)
-        ]
+        return [msgspec.to_builtins(one) for one in sorted(attempts, key=lambda one: one.ended_at)]
 
     def _verdict(
         self, earlier: list[Failure], failure: Failure, *, by_chance: bool = False
