@@ -1,5 +1,15 @@
-"""Where and under which conditions a server's process runs."""
+"""Where and under which conditions a server's process runs, and a whole run as a job."""
 
+from servetune.engines.launchers.docker import Container, docker_command
+from servetune.engines.launchers.jobs import Job, kubernetes_job, slurm_script
 from servetune.engines.launchers.placement import Placement, visible_devices
 
-__all__ = ["Placement", "visible_devices"]
+__all__ = [
+    "Container",
+    "Job",
+    "Placement",
+    "docker_command",
+    "kubernetes_job",
+    "slurm_script",
+    "visible_devices",
+]

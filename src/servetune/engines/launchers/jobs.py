@@ -1,0 +1,136 @@
+"""A whole run as a job of somebody else's machine: a script for Slurm, an object for Kubernetes.
+
+Both run `servetune tune` beside the engine. A job that is cut off and begun again must go on,
+so `--resume` is always said, and the polite signal comes early enough for the trial under way
+to be given up and its server to be stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from servetune.errors import InputError
+
+__all__ = ["Job", "kubernetes_job", "slurm_script"]
+
+#: Before the end of a job's time, for a server to be stopped.
+NOTICE_S = 60
+_PLAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster is asked for.
+
+    Attributes:
+        command: `servetune tune` with its words.
+        name: Small letters, digits and hyphens, as Kubernetes wants them.
+        gpus: Of one machine.
+        gpu_type: As the cluster calls it; empty for any.
+        limit_s: After which the cluster ends it; `None` for the cluster's own limit.
+        cpus: For server and load client.
+        image: Of the container; Kubernetes needs one.
+        folder: Where results go: of the cluster's shared disk, or a volume's claim.
+        environment: Names and values.
+    """
+
+    command: tuple[str, ...]
+    name: str = "servetune"
+    gpus: int = 1
+    gpu_type: str = ""
+    limit_s: float | None = None
+    cpus: int | None = None
+    image: str = ""
+    folder: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _PLAIN.fullmatch(self.name):
+            raise InputError(
+                f"'{self.name}' is no name of a job",
+                hint="use at most 63 small letters, digits and hyphens",
+            )
+
+
+def slurm_script(job: Job) -> str:
+    """A script for `sbatch`: one task on one machine, whole to itself.
+
+    Slurm sends SIGTERM a minute before the end of the time and may begin the job again
+    (`--requeue`); `srun` hands the signal on.
+    """
+    gpu = f"gpu:{job.gpu_type}:{job.gpus}" if job.gpu_type else f"gpu:{job.gpus}"
+    options = [
+        f"--job-name={job.name}",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--gres={gpu}",
+        "--exclusive",
+        "--requeue",
+        f"--signal=TERM@{NOTICE_S}",
+        f"--output={job.name}-%j.log",
+        "--open-mode=append",
+    ]
+    if job.cpus is not None:
+        options.append(f"--cpus-per-task={job.cpus}")
+    if job.limit_s is not None:
+        options.append(f"--time={max(1, round((job.limit_s + NOTICE_S) / 60))}")
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), "set -euo pipefail"]
+    if job.folder:
+        lines.append(f"cd {shlex.quote(job.folder)}")
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in job.environment]
+    lines.append(f"exec srun {shlex.join(_resuming(job.command))}")
+    return "\n".join(lines) + "\n"
+
+
+def kubernetes_job(job: Job) -> str:
+    """A Job as JSON, which `kubectl apply -f` takes as it takes YAML.
+
+    Raises:
+        InputError: No image is named.
+    """
+    if not job.image:
+        raise InputError("a Kubernetes job needs an image", hint="name one with --job-image")
+    resources: dict[str, Any] = {"nvidia.com/gpu": str(job.gpus)}
+    if job.cpus is not None:
+        resources["cpu"] = str(job.cpus)
+    container: dict[str, Any] = {
+        "name": "servetune",
+        "image": job.image,
+        "command": list(_resuming(job.command)),
+        "env": [{"name": name, "value": value} for name, value in job.environment],
+        "resources": {"limits": resources, "requests": resources},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - the cluster's
+    }
+    volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    if job.folder:
+        container["workingDir"] = "/results"
+        container["volumeMounts"].append({"name": "results", "mountPath": "/results"})
+        volumes.append({"name": "results", "persistentVolumeClaim": {"claimName": job.folder}})
+    pod: dict[str, Any] = {
+        "restartPolicy": "OnFailure",
+        "terminationGracePeriodSeconds": NOTICE_S,
+        "containers": [container],
+        "volumes": volumes,
+    }
+    if job.gpu_type:
+        pod["nodeSelector"] = {"nvidia.com/gpu.product": job.gpu_type}
+    spec: dict[str, Any] = {"backoffLimit": 10, "template": {"spec": pod}}
+    if job.limit_s is not None:
+        spec["activeDeadlineSeconds"] = round(job.limit_s) + NOTICE_S
+    said = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": job.name},
+        "spec": spec,
+    }
+    return json.dumps(said, indent=2) + "\n"
+
+
+def _resuming(command: Sequence[str]) -> tuple[str, ...]:
+    said = {"--resume", "--continue", "-c"}
+    return tuple(command) if said & set(command) else (*command, "--resume")

@@ -1,0 +1,83 @@
+"""A model's weights in the page cache before its servers want them.
+
+An engine imports for ten seconds and more before it reads a first weight; the disk can read
+meanwhile. Every further server then finds them in memory. Where the weights are not on this
+machine, or memory has no room for them, nothing is done.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["Warmth", "model_folder", "warm_up", "weight_files"]
+
+_FORMS = ("*.safetensors", "*.gguf", "*.bin")
+_PIECE_BYTES = 8 << 20
+ROOM_FRACTION = 0.6  # of the memory that is available: a server wants the rest
+
+
+class Warmth(msgspec.Struct, frozen=True):
+    """What was read, and how fast; a rate above the disk's says that it was in memory already."""
+
+    read_bytes: int
+    took_s: float
+    reason: str = ""  # why nothing, or not all, was read
+
+
+def model_folder(model: str, *, hub: Path | None = None) -> Path | None:
+    """Where a model's files lie on this machine; `None` where they do not.
+
+    Args:
+        model: A folder, or an id of the hub.
+        hub: Folder of the hub's cache.
+    """
+    if Path(model).is_dir():
+        return Path(model)
+    if hub is None:
+        home = os.environ.get("HF_HOME", str(Path.home() / ".cache/huggingface"))
+        hub = Path(os.environ.get("HF_HUB_CACHE", str(Path(home) / "hub")))
+    revisions = hub / f"models--{model.replace('/', '--')}" / "snapshots"
+    if not revisions.is_dir():
+        return None
+    newest = sorted(revisions.iterdir(), key=lambda folder: folder.stat().st_mtime)
+    return newest[-1] if newest else None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Of the first form that is there: a folder may hold the same weights in several."""
+    for form in _FORMS:
+        files = sorted(path for path in folder.glob(form) if path.is_file())
+        if files:
+            return files
+    return []
+
+
+def warm_up(folder: Path, *, halt: threading.Event, available_bytes: int | None) -> Warmth:
+    """Read the weights once, unless there is no room for them.
+
+    Args:
+        folder: Of the model.
+        halt: Ends it.
+        available_bytes: Memory to be had; `None` where the system does not say.
+    """
+    files = weight_files(folder)
+    whole_bytes = sum(path.stat().st_size for path in files)
+    if not files or available_bytes is None or whole_bytes > ROOM_FRACTION * available_bytes:
+        why = "no weights here" if not files else "memory has no room for them"
+        return Warmth(0, 0.0, why)
+    begin_s, read_bytes, piece = time.monotonic(), 0, bytearray(_PIECE_BYTES)
+    for path in files:
+        try:
+            with path.open("rb", buffering=0) as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+                while (count := file.readinto(piece)) and not halt.is_set():
+                    read_bytes += count
+        except (OSError, AttributeError) as error:
+            return Warmth(read_bytes, time.monotonic() - begin_s, str(error))
+    stopped = "stopped" if halt.is_set() else ""
+    return Warmth(read_bytes, time.monotonic() - begin_s, stopped)
