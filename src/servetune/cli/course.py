@@ -47,6 +47,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     numa_node: int | None
 
     @property
+    def budget_s(self) -> float | None:
+        return None if self.budget is None else parse_duration_s(self.budget)
+
+    @property
     def max_trial_s(self) -> float | None:
         return None if self.max_trial is None else parse_duration_s(self.max_trial)
 
@@ -155,7 +159,7 @@ def course_of(asked: Asked, groups: Sequence[list[Trial]], node: Node, *, real: 
         order_seed=asked.order_seed,
         parallel=_parallel(asked.parallel),
         budget=Budget(
-            limit_s=None if asked.budget is None else parse_duration_s(asked.budget),
+            limit_s=asked.budget_s,
             max_cost_usd=asked.max_cost_usd,
             price_per_hour_usd=price,
         ),

@@ -19,6 +19,7 @@ from servetune.cli.inputs import chosen_node, read_records
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.outcome import print_outcome, write_artifacts
 from servetune.cli.output import echo
+from servetune.cli.tune_job import KINDS, print_job
 from servetune.engines import ENGINES, Engine, engine, require_free_port
 from servetune.errors import InputError
 from servetune.hardware import Node
@@ -176,6 +177,20 @@ ENGINE_NAMES = ("simulated", *ENGINES)
 )
 @course_options
 @click.option(
+    "--job",
+    "job_kind",
+    type=click.Choice(KINDS),
+    default=None,
+    help="Print this command as a job for a cluster, and start nothing.",
+)
+@click.option("--job-image", default="", metavar="IMAGE", help="With servetune and the engine.")
+@click.option(
+    "--job-folder",
+    default="",
+    metavar="FOLDER",
+    help="For results: of the shared disk (Slurm), or a volume's claim (Kubernetes).",
+)
+@click.option(
     "--mute-server",
     is_flag=True,
     hidden=True,
@@ -209,6 +224,9 @@ def tune(
     request_timeout_s: float,
     rest_s: float,
     asked: Asked,
+    job_kind: str | None,
+    job_image: str,
+    job_folder: str,
     mute_server: bool,  # noqa: ARG001 - see the option
 ) -> int:
     """Try every combination of server and client settings and find the best.
@@ -278,6 +296,15 @@ def tune(
         max_trial_s=asked.max_trial_s,
     )
     artifacts = Artifacts.at(output_json or output_dir / "tune.json")
+    if job_kind is not None:
+        return print_job(
+            job_kind,
+            node,
+            image=job_image,
+            folder=job_folder,
+            limit_s=asked.budget_s,
+            words=sys.argv[1:],
+        )
     if dry_run:
         return _print_plan(groups, run, launch, artifacts)
     artifacts.require_free(renew=resume and artifacts.journal.exists())

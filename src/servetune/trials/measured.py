@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -97,6 +98,7 @@ class ServerGroup:
         attempts: Earlier failures of the configuration; none where it is new.
         budget: Of the whole run.
         beside: What runs on the same machine.
+        halt: Set by `stop`; that of `beside` where there is one.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class ServerGroup:
         attempts: Attempts | None = None,
         budget: Budget | None = None,
         beside: Beside | None = None,
+        halt: threading.Event | None = None,
     ) -> None:
         self._waiting = list(trials)
         self._plan = trials[0].plan
@@ -125,7 +128,7 @@ class ServerGroup:
         self._ended, self._say = ended, say
         self._attempts = attempts or Attempts(launch.retries)
         self._budget = budget or Budget()
-        self._beside = beside or Beside()
+        self._beside = beside or Beside(halt=halt)
         self._trials_on_server = 0
         self._start: dict[str, float] = {}
         self._reference: tuple[Trial, dict[str, Any], str] | None = None
@@ -149,6 +152,10 @@ class ServerGroup:
             failure = self._serve_once()
             if failure is not None and self._waiting and self._given_up() is None:
                 self._say(f"server failed ({failure.reason}); starting it again")
+
+    def stop(self) -> None:
+        """From another thread: have `measure` end with `KeyboardInterrupt`, and no server left."""
+        self._beside.halt.set()
 
     def kill(self) -> None:
         """End the server at once, without grace; from any thread."""
@@ -188,9 +195,8 @@ class ServerGroup:
             port=port,
         )
         self._cmd = shlex.join(command)
-        placement = self._beside.placement
         return ServerProcess(
-            (*placement.words_before(), *command),
+            (*self._beside.placement.words_before(), *command),
             log_path=_free_path(self._log_path),
             port=port,
             host=self._launch.host,
@@ -362,13 +368,16 @@ class ServerGroup:
                 target,
                 trial.workload,
                 prompts,
-                manner=Manner(timeout_s=self._launch.request_timeout_s, grace_s=0.0),
+                manner=self._manner(),
                 server_alive=why_dead,
                 scrape_every_s=_SCRAPE_EVERY_S,
                 judge=judge,
                 halt=self._beside.halt_of_this_load(),
             )
         return loaded, caches
+
+    def _manner(self) -> Manner:
+        return Manner(timeout_s=self._launch.request_timeout_s, grace_s=0.0)
 
     def _check_neighbours(self, server: ServerProcess) -> None:
         """Run the first trial again among the neighbours, and say what they did to it."""

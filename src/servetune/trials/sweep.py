@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +13,8 @@ import msgspec
 
 from servetune.engines import Engine, engine
 from servetune.engines.gpus import DeviceMemory
+from servetune.engines.machine import machine_here
+from servetune.engines.weights import model_folder, warm_up
 from servetune.errors import PlanError
 from servetune.plan import check_fits, check_parallel, check_starts, resolved
 from servetune.store import Failure, TrialRecord
@@ -24,12 +27,23 @@ from servetune.trials.packing import lanes_for
 from servetune.trials.retry import Attempts
 from servetune.trials.simulated import simulate_trial
 from servetune.trials.trial import Run, Trial, record_of
+from servetune.units import GIB, format_bytes
 
-__all__ = ["Course", "commands_of", "require_one_that_fits", "run_trials"]
+__all__ = [
+    "Course",
+    "commands_of",
+    "problem_of",
+    "require_one_that_fits",
+    "run_trials",
+    "shown_command",
+    "speaker_of",
+]
 
 Ended = Callable[[TrialRecord], None]
 Say = Callable[[str], None]
 T = TypeVar("T")
+
+WORTH_SAYING_BYTES = GIB
 
 
 class Course(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +129,32 @@ def run_trials(
             beside=beside,
         )
 
-    run_visits(visits, _ground(course, run, visits), group_of)
+    with _weights_in_memory(run, _in_turn(say, one_at_a_time)):
+        run_visits(visits, _ground(course, run, visits), group_of)
+
+
+@contextmanager
+def _weights_in_memory(run: Run, say: Say) -> Iterator[None]:
+    """The disk reads while the first server imports."""
+    folder, halt = model_folder(run.model), threading.Event()
+    available_bytes = machine_here().memory_available_bytes
+
+    def read() -> None:
+        assert folder is not None
+        warmth = warm_up(folder, halt=halt, available_bytes=available_bytes)
+        if warmth.read_bytes >= WORTH_SAYING_BYTES:
+            rate = format_bytes(warmth.read_bytes / max(warmth.took_s, 1e-3))
+            say(f"weights: {format_bytes(warmth.read_bytes)} are in memory, read at {rate}/s")
+
+    reader = threading.Thread(target=read, name="weights", daemon=True)
+    if folder is not None:
+        reader.start()
+    try:
+        yield
+    finally:
+        halt.set()
+        if folder is not None:
+            reader.join()
 
 
 def _ground(course: Course, run: Run, visits: Sequence[Visit]) -> Ground:
@@ -137,11 +176,11 @@ def _without_the_unfit(
     trials: list[Trial], run: Run, launch: Launch, spoken: Engine, ended: Ended
 ) -> list[Trial]:
     """The trials that a server must be measured for; records of the others."""
-    cmd = shlex.join(_shown_command(trials[0], launch, spoken))
+    cmd = shlex.join(shown_command(trials[0], launch, spoken))
     words = spoken.server_cmd_args(trials[0].server_args)
     able = []
     for trial in trials:
-        problem = _problem(trial, run)
+        problem = problem_of(trial, run)
         if problem is not None:
             failure = Failure(kind="does_not_fit", reason=problem)
             ended(record_of(trial, run, cmd=cmd, server_cmd_args=words, failure=failure))
@@ -164,7 +203,7 @@ def commands_of(groups: Sequence[list[Trial]], run: Run, launch: Launch) -> Iter
     """The command line of each group's server, for reading."""
     spoken = speaker_of(run)
     for group in groups:
-        yield shlex.join(_shown_command(group[0], launch, spoken))
+        yield shlex.join(shown_command(group[0], launch, spoken))
 
 
 def speaker_of(run: Run) -> Engine:
@@ -178,7 +217,7 @@ def require_one_that_fits(groups: Sequence[list[Trial]], run: Run) -> None:
     Raises:
         PlanError: With the first plan's reason.
     """
-    problems = [_problem(trial, run) for group in groups for trial in group]
+    problems = [problem_of(trial, run) for group in groups for trial in group]
     if problems and all(problem is not None for problem in problems):
         several = len(problems) > 1
         raise PlanError(
@@ -189,7 +228,7 @@ def require_one_that_fits(groups: Sequence[list[Trial]], run: Run) -> None:
         )
 
 
-def _problem(trial: Trial, run: Run) -> str | None:
+def problem_of(trial: Trial, run: Run) -> str | None:
     """Why a trial cannot run on the machine, as far as arithmetic can tell."""
     if run.shape is None or run.node is None:
         return None
@@ -212,7 +251,8 @@ def _problem(trial: Trial, run: Run) -> str | None:
     return None
 
 
-def _shown_command(trial: Trial, launch: Launch, spoken: Engine) -> tuple[str, ...]:
+def shown_command(trial: Trial, launch: Launch, spoken: Engine) -> tuple[str, ...]:
+    """A trial's server command with a port that it might have, for reading."""
     return server_command(
         spoken,
         trial.plan,

@@ -50,10 +50,12 @@ def docker_command(
         command: As it would run without a container.
         port: For the name.
         environment: What servetune sets; the user's own stays outside.
-        placement: Its devices and cores.
+        placement: Its devices and cores. Inside, the devices are counted from 0, so that no
+            `CUDA_VISIBLE_DEVICES` goes with them.
         gpus: Whether it sees any.
     """
     placement = placement or Placement()
+    inside = sorted((environment or {}).items() - placement.environment({}).items())
     words = ["docker", "run", "--rm", "--init", f"--name=servetune-{port}", "--network=host"]
     words.append(f"--shm-size={container.shm_bytes}b")
     if gpus:
@@ -67,5 +69,5 @@ def docker_command(
     words += [f"--volume={folder}:{folder}:ro" for folder in container.mounts]
     if container.hub is not None:
         words.append(f"--volume={container.hub}:{HUB}")
-    words += [f"--env={name}={value}" for name, value in sorted((environment or {}).items())]
+    words += [f"--env={name}={value}" for name, value in inside]
     return (*words, f"--entrypoint={command[0]}", container.image, *command[1:])
