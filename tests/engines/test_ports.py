@@ -1,9 +1,18 @@
+import contextlib
 import os
 import socket
 
 import pytest
 
-from servetune.engines.ports import free_port, listens_among, reachable_host, require_free_port
+from servetune.engines.ports import (
+    claimed_port,
+    free_port,
+    listening_pids,
+    listening_ports,
+    listens_among,
+    reachable_host,
+    require_free_port,
+)
 from servetune.errors import EngineError, PortBusy
 
 
@@ -50,3 +59,28 @@ def test_a_connection_that_has_gone_does_not_make_the_port_busy():
 )
 def test_a_server_on_all_addresses_is_reached_on_loopback(host, reached):
     assert reachable_host(host) == reached
+
+
+def test_ports_of_servers_side_by_side_differ():
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(claimed_port()) for _ in range(50)]
+    assert len(set(ports)) == 50
+
+
+def test_a_port_that_was_named_is_one_servers_at_a_time():
+    port = free_port()
+    with claimed_port(given=port) as mine:
+        assert mine == port
+        with pytest.raises(PortBusy), claimed_port(given=port):
+            pass
+    with claimed_port(given=port) as again:
+        assert again == port
+
+
+def test_who_listens_is_told_from_both_sides():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert port in listening_ports(os.getpid())
+        assert listening_pids(port) == [os.getpid()]
+    assert port not in listening_ports(os.getpid())
+    assert listening_pids(port) == []

@@ -206,11 +206,11 @@ class _Floor:
         self._halt.set()
         hurried = False
         while True:
-            with self._changed:
-                running = list(self._running)
-            if not running:
-                return
             try:
+                with self._changed:
+                    running = list(self._running)
+                if not running:
+                    return
                 for one in running:
                     if hurried and one.group is not None:
                         one.group.kill()

@@ -339,6 +339,10 @@ class ServerGroup:
             death = death_soon(server)
             if death is not None:
                 return failure_of(death, server), True
+        if judge.early is not None and not results["completed"]:
+            return Failure(
+                kind="trial_time", reason=f"{judge.early.reason}, without an answer"
+            ), False
         if loaded.aborted_reason or not results["completed"]:
             return unanswered(loaded, results, server), False
         return None, False

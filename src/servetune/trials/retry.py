@@ -23,7 +23,7 @@ DEFAULT_RETRIES = 2
 BROKEN_IN_A_ROW = 2
 
 #: What no repetition changes.
-PERMANENT = frozenset({"settings", "does_not_fit", "refused"})
+PERMANENT = frozenset({"settings", "does_not_fit", "refused", "trial_time"})
 
 Verdict = Literal["again", "broken"]
 
