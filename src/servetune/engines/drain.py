@@ -55,6 +55,14 @@ class BoundedLog:
 
     def write(self, data: bytes) -> None:
         """Take what the server wrote; never raises for want of room."""
+        most = max(1, self._most_bytes // 4)  # of a piece, so that room can be made for each
+        for begin in range(0, len(data), most):
+            piece = data[begin : begin + most]
+            if self._size + len(piece) > self._most_bytes:
+                self._make_room()
+            self._write(piece)
+
+    def _write(self, data: bytes) -> None:
         while data:
             try:
                 done = os.write(self._file, data)
@@ -63,12 +71,13 @@ class BoundedLog:
                 return
             self._size += done
             data = data[done:]
-        if self._size > self._most_bytes:
-            try:
-                self._leave_out_the_middle()
-            except OSError:
-                # No room for a second file: what is there stays, and growth ends here.
-                self._start_over()
+
+    def _make_room(self) -> None:
+        try:
+            self._leave_out_the_middle()
+        except OSError:
+            # No room for a second file: what is there stays, and growth ends here.
+            self._start_over()
 
     def close(self) -> None:
         os.close(self._file)
