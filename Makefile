@@ -65,6 +65,11 @@ $(RAY_STAMP): $(DEV_STAMP) requirements/ray.txt
 test-ray: $(RAY_STAMP)  ## What needs a Ray cluster; it is started on this machine
 	$(BIN)/python -m pytest -m ray
 
+.PHONY: test-night
+test-night: $(RAY_STAMP) $(TINY)/config.json  ## Real engines through a night's accidents (half an hour)
+	SERVETUNE_VLLM="$(VLLM)" SERVETUNE_TINY_MODEL="$(CURDIR)/$(TINY)" \
+	  $(BIN)/python -m pytest -m night
+
 lint: $(DEV_STAMP)  ## Style, and the rooms' allowed imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -10,6 +10,18 @@ from servetune.engines.cause import Symptom, diagnose, plain_log
         ("loading 10%\rloading 20%\n", 1, "unknown", "loading 20%"),
         ("", 1, "unknown", "it wrote nothing to its log"),
         ("x" * 500, 1, "unknown", "x" * 200),
+        (
+            'INFO:     127.0.0.1:4 - "GET /metrics HTTP/1.1" 200 OK',
+            None,
+            "unknown",
+            "its log tells",
+        ),
+        (
+            "WARNING 11-21 few files, `OSError: Too many open files` may follow\nbye",
+            None,
+            "unknown",
+            "bye",
+        ),
     ],
 )
 def test_a_log_without_an_error_still_gives_a_reason(log, exit_code, kind, message):

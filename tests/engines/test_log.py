@@ -59,7 +59,7 @@ def test_a_real_start_of_vllm_is_read():
     assert reading.kv_cache_tokens == 524_288
     assert reading.max_concurrency == 256
     assert reading.load_s == 0.01
-    assert reading.compile_s == 1.24
+    assert reading.engine_s == 1.24
     assert reading.version == "0.32.0"
     taken = {
         "max_num_seqs": 8,
@@ -73,6 +73,21 @@ def test_a_real_start_of_vllm_is_read():
     }
     assert {name: reading.taken[name] for name in taken} == taken
     assert "port" not in reading.taken
+
+
+def test_the_parts_of_vllms_start_are_read_of_the_slowest_worker():
+    reading = engine("vllm").read_log("""
+(VllmWorker rank=0) INFO 11-20 default_loader.py:262] Loading weights took 12.50 seconds
+(VllmWorker rank=1) INFO 11-20 default_loader.py:262] Loading weights took 14.25 seconds
+(VllmWorker rank=1) INFO 11-20 default_loader.py:262] Loading weights took 13.25 seconds
+INFO 11-20 monitor.py:34] torch.compile takes 33.10 s in total
+INFO 11-20 gpu_model_runner.py:2180] Graph capturing finished in 21 secs, took 0.53 GiB
+INFO 11-20 core.py:172] init engine (profile, create kv cache, warmup model) took 71.90 seconds
+""")
+    assert reading.load_s == 14.25
+    assert reading.compile_s == 33.1
+    assert reading.capture_s == 21.0
+    assert reading.engine_s == 71.9
 
 
 def test_what_vllm_took_otherwise_is_named():
@@ -103,7 +118,7 @@ def test_sglangs_lines_are_read():
     reading = sglang.read_log(SGLANG)
     assert reading.kv_cache_tokens == 441_250
     assert reading.load_s == 5.02  # of the slowest rank
-    assert reading.compile_s == 10.75  # both captures
+    assert reading.capture_s == 10.75  # both captures
     assert reading.weights_gib == 7.6
     plan = plan_from_settings(
         "sglang", "m", {"tp_size": 2, "max_running_requests": 4096, "mem_fraction_static": 0.83}

@@ -8,7 +8,6 @@ import pytest
 
 from servetune.engines.gpus import DeviceMemory, cards, visible_cards
 from servetune.engines.launchers import Placement
-from servetune.engines.start_times import start_times_s
 from servetune.errors import InputError
 
 
@@ -148,22 +147,3 @@ def test_cards_are_numbered_as_this_process_sees_them():
     driver = Driver([0, 1 << 30, 2 << 30])
     seen = visible_cards(driver, {"CUDA_VISIBLE_DEVICES": "2,0"})
     assert [(card.number, card.used_bytes >> 30) for card in seen] == [(0, 2), (1, 0)]
-
-
-def test_times_of_a_start_are_read_off_the_log():
-    log = """
-(VllmWorker rank=0) INFO 11-20 default_loader.py:262] Loading weights took 12.50 seconds
-(VllmWorker rank=1) INFO 11-20 default_loader.py:262] Loading weights took 14.25 seconds
-INFO 11-20 monitor.py:34] torch.compile takes 33.10 s in total
-INFO 11-20 gpu_model_runner.py:2180] Graph capturing finished in 21 secs, took 0.53 GiB
-INFO 11-20 core.py:172] init engine (profile, create kv cache, warmup model) took 71.90 seconds
-"""
-    assert start_times_s(log) == {
-        "load": 14.25,
-        "compile": 33.1,
-        "capture": 21.0,
-        "engine": 71.9,
-    }
-    sglang = "[TP0] Load weight end. elapsed=3.20 s, type=Qwen3ForCausalLM\n"
-    assert start_times_s(sglang) == {"load": 3.2}
-    assert start_times_s("nothing of the kind") == {}

@@ -4,7 +4,7 @@ import pytest
 
 from servetune.engines import engine
 from servetune.plan import Plan
-from servetune.trials.measured import Launch, server_command
+from servetune.trials.launch import Launch, server_command
 
 PLAN = Plan(model="m", tensor_parallel=2, max_num_seqs=8)
 SETTINGS = {"tensor_parallel_size": 2, "max_num_seqs": 8}

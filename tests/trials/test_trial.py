@@ -6,7 +6,7 @@ from servetune.metrics import parse_constraints
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
 from servetune.trials import Run, observed_of, run_trials, trials_of
-from servetune.trials.measured import Launch
+from servetune.trials.launch import Launch
 from servetune.trials.trial import cost_per_million_tokens_usd
 from servetune.workload import CLIENT_ARGS, SHAREGPT, Observed
 

@@ -194,7 +194,7 @@ def _of_cores(machine: Machine) -> Finding:
             level="warning",
             subject="cores",
             says=f"{says}, {load:.1f} busy with something else: latencies will tell of that too",
-            mend="measure on a quiet machine, or keep cores apart with taskset",
+            mend="measure on a quiet machine, or keep cores apart with --server-cpus",
         )
     if machine.cpus < 2:
         return Finding(

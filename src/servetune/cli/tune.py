@@ -13,12 +13,22 @@ from typing import Any
 import click
 
 from servetune.cli import options
+from servetune.cli.course import (
+    Asked,
+    course_of,
+    course_options,
+    note_leftovers,
+    require_own_servers,
+    require_this_machine,
+)
+from servetune.cli.course import ready_timeout_s as ready_timeout_of
 from servetune.cli.inputs import chosen_node, read_records
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.outcome import print_outcome, write_artifacts
 from servetune.cli.output import echo
+from servetune.cli.tune_job import KINDS, print_job
 from servetune.cli.tune_server import needed_client_args, require_launch, require_server
-from servetune.engines import ENGINES, engine, words_of
+from servetune.engines import ENGINES, Engine, engine, words_of
 from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node
 from servetune.loadgen import join, machines
@@ -28,6 +38,7 @@ from servetune.perf.sim import without_effect
 from servetune.search import Space, parse_settings
 from servetune.store import Artifacts, Journal, TrialRecord, latest
 from servetune.trials import (
+    Course,
     Launch,
     Run,
     Trial,
@@ -161,10 +172,9 @@ ENGINE_NAMES = ("simulated", *ENGINES)
     "--server-timeout",
     "ready_timeout_s",
     type=options.POSITIVE,
-    default=600.0,
-    show_default=True,
+    default=None,
     metavar="S",
-    help="How long a server may take to become ready.",
+    help="How long a server may take to become ready. [default: 600, and more for large models]",
 )
 @click.option(
     "--request-timeout",
@@ -183,6 +193,21 @@ ENGINE_NAMES = ("simulated", *ENGINES)
     show_default=True,
     metavar="S",
     help="Pause between two trials on one server.",
+)
+@course_options
+@click.option(
+    "--job",
+    "job_kind",
+    type=click.Choice(KINDS),
+    default=None,
+    help="Print this command as a job for a cluster, and start nothing.",
+)
+@click.option("--job-image", default="", metavar="IMAGE", help="With servetune and the engine.")
+@click.option(
+    "--job-folder",
+    default="",
+    metavar="FOLDER",
+    help="For results: of the shared disk (Slurm), or a volume's claim (Kubernetes).",
 )
 @click.option(
     "--cluster",
@@ -221,9 +246,13 @@ def tune(
     host: str,
     port: int | None,
     ready_endpoint: str | None,
-    ready_timeout_s: float,
+    ready_timeout_s: float | None,
     request_timeout_s: float,
     rest_s: float,
+    asked: Asked,
+    job_kind: str | None,
+    job_image: str,
+    job_folder: str,
     cluster: str | None,
     mute_server: bool,  # noqa: ARG001 - see the option
 ) -> int:
@@ -258,14 +287,9 @@ def tune(
     limits = parse_constraints(constraints or "")
     request_limits = parse_constraints(slo)
     _require_goodput_limits(limits, request_limits)
-    if cluster is not None:
-        if simulated:
-            raise InputError(
-                "--cluster is for servers, the simulated engine needs none",
-                hint="leave it out, or measure servetune simulate --serve with --server-cmd",
-            )
-        if not dry_run:
-            gpu, num_gpus = _gpus_of(cluster, gpu, num_gpus, instance_name)
+    _require_servers_where(spoken, asked, cluster, simulated=simulated, job=job_kind is not None)
+    if cluster is not None and not dry_run:
+        gpu, num_gpus = _gpus_of(cluster, gpu, num_gpus, instance_name)
     node = chosen_node(
         gpu=gpu,
         num_gpus=num_gpus,
@@ -298,22 +322,35 @@ def tune(
         host=host,
         port=port,
         ready_path=ready_endpoint,
-        ready_timeout_s=ready_timeout_s,
+        ready_timeout_s=ready_timeout_of(ready_timeout_s, shape),
         request_timeout_s=request_timeout_s,
         rest_s=rest_s,
+        retries=asked.retries,
+        early_stop=asked.early_stop,
+        max_trial_s=asked.max_trial_s,
     )
     artifacts = Artifacts.at(output_json or output_dir / "tune.json")
     if not simulated:
         require_launch(spoken, launch)
-        require_server(spoken, launch, groups, dry_run=dry_run)
+        require_server(spoken, launch, groups, dry_run=dry_run or job_kind is not None)
+    if job_kind is not None:
+        return print_job(
+            job_kind,
+            node,
+            image=job_image,
+            folder=job_folder,
+            limit_s=asked.budget_s,
+            words=sys.argv[1:],
+        )
     if dry_run:
         return _print_plan(groups, run, launch, artifacts)
     artifacts.require_free(renew=resume and artifacts.journal.exists())
     if cluster is not None:
         _require_cluster(groups, run, launch, cluster)
+    course = _course(asked, groups, run, launch, here=cluster is None)
     with Journal(artifacts.journal, resume=resume) as journal:
         done = _finished(journal.records, run, retry_failed=retry_failed)
-        status = _run(groups, run, launch, journal, done, artifacts, cluster)
+        status = _run(groups, run, launch, journal, done, artifacts, course, cluster)
         records = latest(journal.records)
     if not records:  # interrupted before the first trial ended
         return status
@@ -364,6 +401,7 @@ def _run(
     journal: Journal,
     done: set[str],
     artifacts: Artifacts,
+    course: Course,
     cluster: str | None,
 ) -> int:
     """Run what is missing; 130 when the user stopped it."""
@@ -381,7 +419,15 @@ def _run(
     try:
         with _sigterm_as_interrupt():
             if cluster is None:
-                run_trials(missing, run, launch, logs=artifacts.logs, ended=ended, say=echo)
+                run_trials(
+                    missing,
+                    run,
+                    launch,
+                    logs=artifacts.logs,
+                    ended=ended,
+                    say=echo,
+                    course=course,
+                )
             else:
                 from servetune.trials.cluster import run_trials_on_cluster
 
@@ -393,6 +439,7 @@ def _run(
                     logs=artifacts.logs,
                     ended=ended,
                     say=echo,
+                    course=course,
                 )
     except KeyboardInterrupt:
         echo(
@@ -401,7 +448,19 @@ def _run(
             f"{artifacts.journal}\nhint: run the same command with --resume to go on"
         )
         return INTERRUPTED
+    put_off = [record for record in latest(journal.records) if _is_put_off(record)]
+    if put_off:
+        assert put_off[0].failure is not None
+        echo(
+            f"{len(put_off)} of {total} trials were put off: {put_off[0].failure.reason}\n"
+            "hint: run the same command with --resume to go on"
+        )
     return 0
+
+
+def _is_put_off(record: TrialRecord) -> bool:
+    """Whether there was no time or money for the trial; it is not done and has not failed."""
+    return record.failure is not None and record.failure.kind == "budget"
 
 
 @contextmanager
@@ -429,8 +488,10 @@ def _finished(records: list[TrialRecord], run: Run, *, retry_failed: bool) -> se
             raise InputError(
                 "the journal was written by another tool", hint="choose another --output-json"
             )
-        if record.simulated != run.simulated:
-            kind = "simulated" if record.simulated else "measured"
+        # Not `record.simulated`, which a server that only plays an engine sets as well.
+        played = record.metadata.get("framework") == "simulated"
+        if played != run.simulated:
+            kind = "simulated" if played else "measured"
             raise InputError(
                 f"the journal holds {kind} trials", hint="choose another --output-json"
             )
@@ -443,7 +504,9 @@ def _finished(records: list[TrialRecord], run: Run, *, retry_failed: bool) -> se
                     hint="resume with what it was begun with, or choose another --output-json; "
                     "servetune report judges a journal by other constraints",
                 )
-    return {r.key for r in latest(records) if r.status == "ok" or not retry_failed}
+    return {
+        r.key for r in latest(records) if r.status == "ok" or not (retry_failed or _is_put_off(r))
+    }
 
 
 def _said(value: Any) -> str:
@@ -456,6 +519,32 @@ def _said(value: Any) -> str:
             or "none"
         )
     return "none" if value is None else str(value)
+
+
+def _course(
+    asked: Asked, groups: list[list[Trial]], run: Run, launch: Launch, *, here: bool
+) -> Course:
+    """Which way to go; what an earlier run left on this machine is named before."""
+    assert run.node is not None, "tune knows its machine"
+    starts_here = here and not run.simulated and launch.url is None
+    if starts_here:
+        note_leftovers()
+    return course_of(asked, groups, run.node, real=starts_here and launch.server_cmd is None)
+
+
+def _require_servers_where(
+    spoken: Engine, asked: Asked, cluster: str | None, *, simulated: bool, job: bool
+) -> None:
+    if not spoken.starts_servers:
+        require_own_servers(asked)
+    if cluster is None:
+        return
+    require_this_machine(asked, job=job)
+    if simulated:
+        raise InputError(
+            "--cluster is for servers, the simulated engine needs none",
+            hint="leave it out, or measure servetune simulate --serve with --server-cmd",
+        )
 
 
 def _require_cluster(groups: list[list[Trial]], run: Run, launch: Launch, cluster: str) -> None:
@@ -544,7 +633,8 @@ def _status_of(records: list[TrialRecord], limits: tuple[Constraint, ...]) -> in
     """3 when a trial failed that should have run, 2 when none could, 1 when none meets the
     constraints, else 0.
     """
-    if any(record.failure and record.failure.kind != "does_not_fit" for record in records):
+    expected = ("does_not_fit", "budget")
+    if any(record.failure and record.failure.kind not in expected for record in records):
         return 3
     ok = [record for record in records if record.status == "ok"]
     if not ok:

@@ -89,6 +89,7 @@ COMMON_SYMPTOMS: tuple[Symptom, ...] = (
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LAST_WORDS = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b|[Ee]rror): ?\S.*")
+_CALM = re.compile(r"^.{0,60}?\b(?:DEBUG|INFO|WARN|WARNING)\b")
 _KILLED = -9
 
 
@@ -108,7 +109,7 @@ def diagnose(
 
     The engine's own symptoms come first, in their order, then those that any server
     may show, then the signal that ended it. What is left is the last line that reads
-    like an error, or simply the last line.
+    like an error and is not marked as a mere warning, or simply the last line.
 
     Args:
         log_text: The log, or its last part.
@@ -130,10 +131,17 @@ def diagnose(
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
         words = _LAST_WORDS.search(line)
-        if words and not re.search(echoes, line):
+        if words and not _CALM.match(line) and not re.search(echoes, line):
             return Cause(kind="unknown", message=_shortened(words[0]))
-    last = _shortened(lines[-1]) if lines else "it wrote nothing to its log"
-    return Cause(kind="unknown", message=last)
+    return Cause(kind="unknown", message=_last_line(lines))
+
+
+def _last_line(lines: Sequence[str]) -> str:
+    if not lines:
+        return "it wrote nothing to its log"
+    if _CALM.match(lines[-1]):
+        return "its log tells of no error"
+    return _shortened(lines[-1])
 
 
 def _shortened(line: str, *, most: int = 240) -> str:

@@ -23,7 +23,9 @@ class LogReading(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_blocks: The same in blocks.
         max_concurrency: Sequences of full length that fit at once.
         load_s: Seconds from the beginning to the end of loading the weights.
-        compile_s: Seconds of compiling, capturing graphs and warming up that it names.
+        compile_s: Seconds of compiling.
+        capture_s: Seconds of capturing graphs.
+        engine_s: Seconds from the weights to ready, compiling and capturing included.
         weights_gib: Memory of the weights on one device.
         version: That the server says it is.
         taken: Settings that it really took, in the engine's words.
@@ -34,6 +36,8 @@ class LogReading(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: float | None = None
     load_s: float | None = None
     compile_s: float | None = None
+    capture_s: float | None = None
+    engine_s: float | None = None
     weights_gib: float | None = None
     version: str | None = None
     taken: dict[str, Setting] = msgspec.field(default_factory=dict)

@@ -66,8 +66,8 @@ class Sglang(CommandLineEngine):
         Fact("kv_cache_tokens", r"KV Cache is allocated\.[^\n]*#tokens: (\d+)"),
         Fact("load_s", r"Load weight end\. elapsed=([\d.]+) s", "max"),
         Fact("weights_gib", r"Load weight end\.[^\n]*mem usage=([\d.]+) GB"),
-        Fact("compile_s", r"Capture [^\n]* end\.[^\n]*?elapsed=([\d.]+) s", "sum"),
-        Fact("compile_s", r"Capture cuda graph end\. Time elapsed: ([\d.]+) s", "sum"),
+        Fact("capture_s", r"Capture [^\n]* end\.[^\n]*?elapsed=([\d.]+) s", "sum"),
+        Fact("capture_s", r"Capture cuda graph end\. Time elapsed: ([\d.]+) s", "sum"),
         Fact(
             "taken.chunked_prefill_size", r"max_total_num_tokens=\d+, chunked_prefill_size=(-?\d+)"
         ),

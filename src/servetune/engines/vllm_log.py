@@ -60,11 +60,13 @@ FACTS = (
     Fact("kv_cache_tokens", r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens"),
     Fact("kv_cache_blocks", r"# (?:GPU|CPU) blocks: ([\d,]+)"),
     Fact("max_concurrency", r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x"),
-    Fact("load_s", r"Model loading took [\d.]+ GiB(?: memory)? and ([\d.]+) seconds"),
-    Fact("load_s", r"Loading weights took ([\d.]+) seconds"),
+    # Every worker writes these; the slowest counts.
+    Fact("load_s", r"Model loading took [\d.]+ GiB(?: memory)? and ([\d.]+) seconds", "max"),
+    Fact("load_s", r"Loading weights took ([\d.]+) seconds", "max"),
     Fact("weights_gib", r"Model loading took ([\d.]+) GiB"),
-    Fact("compile_s", r"torch\.compile (?:takes|took) ([\d.]+) s in total"),
-    Fact("compile_s", r"init engine \([^)]*\) took ([\d.]+) s"),
+    Fact("compile_s", r"torch\.compile (?:takes|took) ([\d.]+) s in total", "max"),
+    Fact("capture_s", r"Graph capturing finished in ([\d.]+) s", "max"),
+    Fact("engine_s", r"init engine \([^)]*\) took ([\d.]+) s", "max"),
     Fact("version", r"Initializing a V1 LLM engine \(v([^)]+)\)"),
     Fact(
         "taken.max_num_batched_tokens",

@@ -30,7 +30,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: `does_not_fit`, `died`, `not_ready`, `out_of_memory`, `port_busy`, `load`,
-            `settings` or `error`.
+            `refused`, `settings` or `error`; `quarantined` where the server's other trials
+            broke it, `trial_time` where its own time was over without an answer, `budget`
+            where the run's time or money was over before this trial.
         reason: One line.
         log_tail: The server's last lines, where there was one.
     """

@@ -1,15 +1,18 @@
 """One point of a search from start to record: simulated or measured."""
 
 from servetune.trials.benched import Bench, Benched, bench
-from servetune.trials.measured import Launch
+from servetune.trials.budget import Budget, parse_duration_s
+from servetune.trials.launch import Launch
 from servetune.trials.played import played, played_again
 from servetune.trials.prompting import model_tokenizer, observed_of, trace_of, traced_prompts
-from servetune.trials.sweep import commands_of, require_one_that_fits, run_trials
+from servetune.trials.sweep import Course, commands_of, require_one_that_fits, run_trials
 from servetune.trials.trial import Run, Trial, trials_of, with_fields
 
 __all__ = [
     "Bench",
     "Benched",
+    "Budget",
+    "Course",
     "Launch",
     "Run",
     "Trial",
@@ -17,6 +20,7 @@ __all__ = [
     "commands_of",
     "model_tokenizer",
     "observed_of",
+    "parse_duration_s",
     "played",
     "played_again",
     "require_one_that_fits",

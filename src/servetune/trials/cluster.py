@@ -23,11 +23,13 @@ from servetune.engines import Engine
 from servetune.errors import EngineError, InputError, UnknownName
 from servetune.hardware import Device, node
 from servetune.loadgen import Machine, join, machines
-from servetune.loadgen.spread import ALL_LOST
 from servetune.store import Failure, TrialRecord, record_from_json
-from servetune.trials.measured import Launch
-from servetune.trials.room import Lent, Room, RoomNews, probe
-from servetune.trials.sweep import problem_of, shown_command, speaker_of
+from servetune.trials.budget import Budget
+from servetune.trials.launch import Launch, free_path
+from servetune.trials.order import ordered
+from servetune.trials.retry import LOAD_NODE_LOST, Attempts
+from servetune.trials.room import Errand, Lent, Room, RoomNews, probe
+from servetune.trials.sweep import Course, problem_of, shown_command, speaker_of
 from servetune.trials.trial import Run, Trial, record_of
 
 __all__ = [
@@ -236,6 +238,7 @@ def run_trials_on_cluster(
     logs: Path,
     ended: Ended,
     say: Say,
+    course: Course | None = None,
 ) -> None:
     """Run trials, as many servers at once as the cluster has room for.
 
@@ -247,11 +250,12 @@ def run_trials_on_cluster(
         logs: Folder for the ends of the servers' logs, once their trials are over.
         ended: Gets each record as it comes, in this thread.
         say: Takes lines of progress.
+        course: In which order and how long; what else it says is about one machine.
 
     Raises:
         KeyboardInterrupt: The user stopped it; the servers are stopped by then.
     """
-    _Floor(join(address), run, launch, logs, ended, say).run(groups)
+    _Floor(join(address), run, launch, logs, ended, say, course or Course()).run(groups)
 
 
 class _Job:
@@ -259,7 +263,7 @@ class _Job:
 
     def __init__(self, number: int, trials: list[Trial], need: Need) -> None:
         self.number, self.trials, self.need = number, trials, need
-        self.attempt = 1
+        self.place_count = 0
         self.forget()
 
     def forget(self) -> None:
@@ -270,17 +274,24 @@ class _Job:
         self.question: Any = None
         self.asked_s = self.asked_place_s = time.monotonic()
 
-    @property
-    def log(self) -> str:
-        again = f"-again-{self.attempt}" if self.attempt > 1 else ""
-        return f"server-{self.number:03d}{again}.log"
+    def log_in(self, logs: Path) -> str:
+        """A name that no log has there, nor one that was lost with a node."""
+        again = f"-again-{self.place_count}" if self.place_count > 1 else ""
+        return free_path(logs / f"server-{self.number:03d}{again}.log").name
 
 
 class _Floor:
     """All jobs of a run, those that wait and those that have a room."""
 
     def __init__(
-        self, ray: Any, run: Run, launch: Launch, logs: Path, ended: Ended, say: Say
+        self,
+        ray: Any,
+        run: Run,
+        launch: Launch,
+        logs: Path,
+        ended: Ended,
+        say: Say,
+        course: Course,
     ) -> None:
         self._ray, self._run, self._launch = ray, run, launch
         self._logs, self._ended, self._say = logs, ended, say
@@ -288,16 +299,21 @@ class _Floor:
         self._waiting: deque[_Job] = deque()
         self._jobs: list[_Job] = []
         self._losses: Counter[str] = Counter()
+        self._course, self._budget = course, course.budget or Budget()
+        self._attempts: dict[int, Attempts] = {}
 
     def run(self, groups: Sequence[list[Trial]]) -> None:
         """Until every trial has a record."""
         nodes = machines(self._ray)
-        for number, group in enumerate(groups, start=1):
-            able = [trial for trial in group if not self._does_not_fit(trial)]
+        for place, trials in ordered(groups, self._course.order, self._course.order_seed):
+            able = [trial for trial in trials if not self._does_not_fit(trial)]
             if able:
-                self._waiting.append(_Job(number, able, need_of(able[0], self._run, nodes)))
+                self._waiting.append(_Job(place + 1, able, need_of(able[0], self._run, nodes)))
         try:
             while self._waiting or self._jobs:
+                over = self._budget.over()
+                if over is not None:
+                    self._put_off(over)
                 self._ask_for_places()
                 for job in list(self._jobs):
                     if job.actor is None:
@@ -314,6 +330,15 @@ class _Floor:
             self._fail(trial, Failure(kind="does_not_fit", reason=problem))
         return problem is not None
 
+    def _put_off(self, reason: str) -> None:
+        """What has no place gets none any more; rooms see to theirs by themselves."""
+        for job in [job for job in self._jobs if job.actor is None]:
+            self._leave(job)
+            self._waiting.append(job)
+        while self._waiting:
+            for trial in self._waiting.popleft().trials:
+                self._fail(trial, Failure(kind="budget", reason=reason))
+
     def _fail(self, trial: Trial, failure: Failure) -> None:
         cmd = shlex.join(shown_command(trial, self._launch, self._spoken))
         words = self._spoken.server_cmd_args(trial.server_args)
@@ -324,8 +349,13 @@ class _Floor:
     def _ask_for_places(self) -> None:
         from ray.util import placement_group
 
-        while self._waiting and sum(job.actor is None for job in self._jobs) < MOST_WAITING:
-            job = self._waiting.popleft()
+        while sum(job.actor is None for job in self._jobs) < MOST_WAITING:
+            busy = {job.number for job in self._jobs}
+            # What is learnt of a configuration is learnt in turn.
+            job = next((job for job in self._waiting if job.number not in busy), None)
+            if job is None:
+                return
+            self._waiting.remove(job)
             job.forget()
             job.group = placement_group(job.need.bundles, strategy="PACK")
             self._jobs.append(job)
@@ -364,8 +394,17 @@ class _Floor:
             f"{len(job.trials)} trials go to {server.label}, {job.need.label}"
             + ("" if lent.load_node is None else f"; load from {load.label}")
         )
-        log = f"{self._logs.name}/{job.log}"
-        job.question = job.actor.begin.remote(job.trials, self._run, self._launch, lent, log)
+        job.place_count += 1
+        errand = Errand(
+            trials=job.trials,
+            run=self._run,
+            launch=self._launch,
+            lent=lent,
+            log=f"{self._logs.name}/{job.log_in(self._logs)}",
+            attempts=self._attempts.setdefault(job.number, Attempts(self._launch.retries)),
+            budget=self._budget.rest(),
+        )
+        job.question = job.actor.begin.remote(errand)
         job.asked_s = time.monotonic() + COME_UP_S
 
     def _give_up_without_place(self, job: _Job) -> None:
@@ -411,11 +450,13 @@ class _Floor:
             self._say(f"{job.where}: {line}")
         for packed in news.records:
             record = record_from_json(msgspec.json.decode(packed))
-            if record.failure is not None and record.failure.reason.startswith(ALL_LOST):
+            if record.failure is not None and record.failure.kind == LOAD_NODE_LOST:
                 self._lose(job, "the node that sent the load was lost")
                 return
             job.trials = [trial for trial in job.trials if trial.key != record.key]
             self._ended(record)
+        if news.attempts is not None:
+            self._attempts[job.number] = news.attempts
         if news.over:
             self._close(job, news.broken)
 
@@ -446,7 +487,6 @@ class _Floor:
             f"{job.where} was lost ({reason}); {len(job.trials)} of its trials will run elsewhere"
         )
         if job.trials:
-            job.attempt += 1
             self._waiting.appendleft(job)
 
     def _clear(self) -> None:

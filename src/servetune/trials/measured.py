@@ -13,22 +13,13 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines import (
-    Engine,
-    ExternalServer,
-    ServerProcess,
-    filled_command,
-    free_port,
-    launch_environment,
-)
+from servetune.engines import Engine, ServerProcess, launch_environment
 from servetune.errors import (
-    EngineDied,
     EngineError,
-    EngineNotReady,
+    InputError,
     LoadError,
     PlanError,
     PortBusy,
-    ServetuneError,
     UnknownName,
 )
 from servetune.loadgen import (
@@ -42,52 +33,30 @@ from servetune.loadgen import (
     run_load_blocking,
 )
 from servetune.metrics import summarize
-from servetune.plan import Plan
 from servetune.store import Failure, TrialRecord, now_utc, provenance
+from servetune.trials.beside import Beside
+from servetune.trials.budget import Budget
+from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes, has_own_words
+from servetune.trials.early import TrialJudge
+from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
+from servetune.trials.launch import Launch, Server, free_path, port_for, server_command
+from servetune.trials.neighbours import disturbance
 from servetune.trials.prompting import prompts_for
+from servetune.trials.retry import Attempts
 from servetune.trials.simulated import percentiles_of, simulated_results
-from servetune.trials.startup import external_server, startup_of
+from servetune.trials.startup import external_server, startup_of, times_in
 from servetune.trials.trial import Run, Trial, record_of
 
-__all__ = ["Launch", "ServerGroup", "server_command"]
+__all__ = ["ServerGroup"]
 
 Say = Callable[[str], None]
-Server = ServerProcess | ExternalServer
 Ended = Callable[[TrialRecord], None]
 
-#: A server that died this often is not started again for the rest of its trials.
-MAX_DEATHS = 2
-
-DEFAULT_PORT = 8000
 _SCRAPE_EVERY_S = 1.0
-
-
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """How servers are started and asked.
-
-    Attributes:
-        executable: Path of the engine; `None` for the one that is found.
-        server_cmd: Command that stands in for the engine's own; settings are appended.
-        url: Of a server that is there already, for an engine that starts none.
-        port: `None` for a free one.
-        ready_path: `None` for the engine's own.
-        ready_timeout_s: From start to ready.
-        request_timeout_s: Per request.
-        rest_s: Pause between two trials on one server.
-        load_node: Node of the Ray cluster that sends the load, by Ray's id, where it is not
-            this machine; a core of it is set aside already.
-    """
-
-    executable: str | None = None
-    server_cmd: str | None = None
-    url: str | None = None
-    host: str = "127.0.0.1"
-    port: int | None = None
-    ready_path: str | None = None
-    ready_timeout_s: float = 600.0
-    request_timeout_s: float = 600.0
-    rest_s: float = 0.0
-    load_node: str | None = None
+#: How requests end whose server dies.
+_LOST = ("refused", "disconnected", "truncated")
+_NEIGHBOUR_PATIENCE_S = 60.0
+_REFERENCE_SALT = 0xBE51DE  # so that the reference trial's second prompts are new to the server
 
 
 class ServerGroup:
@@ -103,7 +72,10 @@ class ServerGroup:
         log_path: Of the first start; where one is there already the next gets a number.
         ended: Takes each record as its trial ends.
         say: Takes lines of progress.
-        halt: Set by `stop`.
+        attempts: Earlier failures of the configuration; none where it is new.
+        budget: Of the whole run.
+        beside: What runs on the same machine.
+        halt: Set by `stop`; that of `beside` where there is one.
     """
 
     def __init__(
@@ -118,10 +90,11 @@ class ServerGroup:
         log_path: Path,
         ended: Ended,
         say: Say,
+        attempts: Attempts | None = None,
+        budget: Budget | None = None,
+        beside: Beside | None = None,
         halt: threading.Event | None = None,
     ) -> None:
-        self._halt = halt or threading.Event()
-        self._server: Server | None = None
         self._waiting = list(trials)
         self._plan = trials[0].plan
         self._settings = trials[0].server_args
@@ -130,140 +103,287 @@ class ServerGroup:
         self._speed: float | None = None  # of a server that only plays an engine
         self._log_path = log_path
         self._ended, self._say = ended, say
+        self._attempts = attempts or Attempts(launch.retries)
+        self._budget = budget or Budget()
+        self._beside = beside or Beside(halt=halt)
+        self._trials_on_server = 0
+        self._ready_s = 0.0
+        self._reference: tuple[Trial, dict[str, Any], str] | None = None
         self._cmd = ""
         self._started_at = ""
-        self._server_log: Path | None = None
+        self._server: Server | None = None
+
+    def measure(self) -> None:
+        """Run every trial; one record each, whatever the server does.
+
+        Raises:
+            KeyboardInterrupt: Somebody stopped the run; the server is stopped by then.
+        """
+        while self._waiting:
+            self._require_going_on()
+            given_up = self._given_up()
+            if given_up is not None:
+                while self._waiting:
+                    self._fail(self._waiting.pop(0), given_up)
+                return
+            failure = self._serve_once()
+            if failure is not None and self._waiting and self._given_up() is None:
+                self._say(f"server failed ({failure.reason}); starting it again")
 
     def stop(self) -> None:
         """From another thread: have `measure` end with `KeyboardInterrupt`, and no server left."""
-        self._halt.set()
-        if self._server is not None:
-            self._server.stop()
+        self._beside.halt.set()
 
-    def measure(self) -> None:
-        """Run every trial; one record each, whatever the server does."""
-        deaths = 0
-        while self._waiting:
-            before = len(self._waiting)
-            failure = self._serve_once()
-            if self._halt.is_set():
-                raise KeyboardInterrupt
-            if failure is None:
-                continue
-            deaths += 1
-            started = len(self._waiting) < before
-            if not started or deaths >= MAX_DEATHS or failure.kind == "settings":
-                # Nothing that a further start could change: the rest fails for this reason.
-                while self._waiting:
-                    self._fail(self._waiting.pop(0), failure)
-            else:
-                self._say(f"server died ({failure.reason}); starting it again")
+    def kill(self) -> None:
+        """End the server at once, without grace; from any thread."""
+        if self._server is not None:
+            self._server.kill()
+
+    def _given_up(self) -> Failure | None:
+        """Why no trial of this configuration is tried any more."""
+        over = self._budget.over()
+        return Failure(kind="budget", reason=over) if over else self._attempts.quarantine
+
+    def _require_going_on(self) -> None:
+        if self._beside.halt.is_set():
+            raise KeyboardInterrupt
+
+    # one life of a server
 
     def _serve_once(self) -> Failure | None:
-        """One life of the server; the failure that ended it before its trials did."""
+        """From start to stop; the failure that ended it before its trials did."""
         self._started_at = now_utc()
-        log_path = _free_path(self._log_path)
         try:
-            port = self._launch.port or free_port(self._launch.host)
-            command = server_command(
-                self._engine,
-                self._plan,
-                self._launch,
-                settings=self._settings,
-                executable=self._executable,
-                port=port,
-            )
-            self._cmd = shlex.join(command) or str(self._launch.url)
-            server = self._external() or ServerProcess(
-                command,
-                log_path=log_path,
-                port=port,
-                host=self._launch.host,
-                name=self._engine.name,
-                ready_path=self._launch.ready_path or self._engine.ready_path,
-                environment=launch_environment(self._engine, self._plan),
-                explain=self._engine.explain,
-            )
+            with port_for(self._engine, self._launch) as port:
+                server = self._server = self._described(port)
+                return self._lived(server)
+        except PortBusy as error:
+            return self._start_failed(Failure(kind="port_busy", reason=error.message))
         except PlanError as error:
-            return Failure(kind="settings", reason=error.message)
-        self._server_log = server.log_path
-        self._server = server
+            return self._start_failed(Failure(kind="settings", reason=error.message))
+
+    def _described(self, port: int) -> Server:
+        command = server_command(
+            self._engine,
+            self._plan,
+            self._launch,
+            settings=self._settings,
+            executable=self._executable,
+            port=port,
+        )
+        self._cmd = shlex.join(command) or str(self._launch.url)
+        if not self._engine.starts_servers:
+            return external_server(self._engine, self._launch.url, self._launch.ready_path)
+        return ServerProcess(
+            (*self._beside.placement.words_before(), *command),
+            log_path=free_path(self._log_path),
+            port=port,
+            host=self._launch.host,
+            name=self._engine.name,
+            ready_path=self._launch.ready_path or self._engine.ready_path,
+            environment=launch_environment(self._engine, self._plan, self._chosen_environment()),
+            explain=self._engine.explain,
+        )
+
+    def _chosen_environment(self) -> dict[str, str]:
+        chosen = self._beside.placement.environment()
+        if sum(has_own_words(trial.client_args) for trial in self._waiting) > 1:
+            chosen = {**RESET_ENVIRONMENT, **chosen}
+        return chosen
+
+    def _lived(self, server: Server) -> Failure | None:
+        for taken in self._beside.await_memory() if self._engine.starts_servers else ():
+            self._say(f"note: after waiting, {taken.label}; the server may find too little memory")
+        begin_s = time.monotonic()
         self._say(
             f"starting {self._cmd}" if self._engine.starts_servers else f"asking {server.url}"
         )
         try:
             with server:
-                ready_s = server.wait_ready(self._launch.ready_timeout_s)
-                self._say(f"ready after {ready_s:.1f} s; log {log_path}")
-                self._speed = self._simulated_speed(server)
-                if self._speed is not None:
-                    self._say("the server says that it is SIMULATED; so will the records")
-                    if self._speed != 1:
-                        self._say(
-                            f"it runs at {self._speed:g} times real time: latencies are that much "
-                            "too short and rates too high (results.simulated_speed)"
-                        )
-                return self._load_all(server, ready_s)
-        except (EngineDied, EngineNotReady, PortBusy, EngineError) as error:
-            return _failure_of(error, server)
+                try:
+                    self._await_ready(server, begin_s)
+                except EngineError as error:
+                    self._require_going_on()
+                    return self._start_failed(failure_of(error, server))
+                failure = self._load_all(server)
+                if not self._waiting:
+                    self._check_neighbours(server)
+                    self._beside.loads_done()
+                return failure
+        except EngineError as error:  # it could not be started at all, or not be ended
+            if not self._waiting:
+                self._say(f"note: {error.message}")
+                return None
+            return self._start_failed(failure_of(error, server))
 
-    def _external(self) -> ExternalServer | None:
-        """The server that is there already, where the engine starts none."""
-        if self._engine.starts_servers:
-            return None
-        return external_server(self._engine, self._launch.url, self._launch.ready_path)
+    def _await_ready(self, server: Server, begin_s: float) -> None:
+        left_s = self._budget.left_s()
+        patience_s = self._launch.ready_timeout_s
+        server.wait_ready(
+            patience_s if left_s is None else min(patience_s, left_s),
+            give_up=self._beside.halt.is_set,
+        )
+        self._trials_on_server = 0
+        self._ready_s = time.monotonic() - begin_s
+        parts = times_in(startup_of(self._engine, self._plan, server.log_path))
+        log = f"; log {server.log_path}" if server.log_path else ""
+        self._say(f"ready after {self._ready_s:.1f} s{parts}{log}")
+        self._speed = self._simulated_speed(server)
+        if self._speed is not None:
+            self._say("the server says that it is SIMULATED; so will the records")
+            if self._speed != 1:
+                self._say(
+                    f"it runs at {self._speed:g} times real time: latencies are that much "
+                    "too short and rates too high (results.simulated_speed)"
+                )
 
-    def _load_all(self, server: Server, ready_s: float) -> Failure | None:
-        while self._waiting:
-            trial = self._waiting[0]
-            started_at = now_utc()
-            try:
-                loaded = self._load(trial, server)
-            except LoadError as error:
-                self._waiting.pop(0)
-                self._fail(trial, _load_failure(error, server), started_at=started_at)
-            else:
-                if loaded.interrupted:
-                    raise KeyboardInterrupt
-                self._waiting.pop(0)
-                self._record(trial, loaded, server, ready_s, started_at)
+    def _start_failed(self, failure: Failure) -> Failure:
+        if self._budget.over() is None:  # else it was given less time than it may need
+            by_chance = failure.kind == "port_busy" and self._launch.port is None
+            if not self._engine.starts_servers:  # the wait for it was the patience
+                self._attempts.quarantine = failure
+            self._attempts.start_failed(failure, by_chance=by_chance, server_log=self._log_name())
+        return failure
+
+    # trials on it
+
+    def _load_all(self, server: Server) -> Failure | None:
+        while self._waiting and self._given_up() is None:
+            self._require_going_on()
+            failure, died = self._one_trial(self._waiting[0], server)
+            if failure is not None and (died or server.unready() is not None):
+                return failure
             death = server.poll_death()
             if death is not None:
-                return _failure_of(death, server)
+                return failure_of(death, server)
             if self._waiting and self._launch.rest_s:
-                time.sleep(self._launch.rest_s)
+                self._beside.halt.wait(self._launch.rest_s)
         return None
 
-    def _load(self, trial: Trial, server: Server) -> LoadResult:
+    def _one_trial(self, trial: Trial, server: Server) -> tuple[Failure | None, bool]:
+        """Run the first that waits; why it has no result, and whether the server died of it."""
+        started_at = now_utc()
+        judge = TrialJudge(
+            trial.workload,
+            constraints=self._run.constraints if self._launch.early_stop else (),
+            max_trial_s=self._launch.max_trial_s,
+            budget=self._budget,
+        )
+        died = False
+        try:
+            loaded, caches = self._load(trial, server, judge)
+        except LoadError as error:
+            failure, died = load_failure(error, server)
+        except InputError as error:
+            failure = Failure(kind="settings", reason=error.message)
+        else:
+            if loaded.interrupted:
+                raise KeyboardInterrupt
+            results = self._results(trial, loaded, judge, server)
+            results["prefix_cache"] = caches
+            found, died = self._failure_in(loaded, results, judge, server)
+            if found is None:
+                self._waiting.pop(0)
+                self._deliver(trial, results=results, failure=None, started_at=started_at)
+                self._attempts.trial_ended()
+                if self._reference is None:
+                    self._reference = (trial, results, started_at)
+                    self._beside.alone_done()
+                return None, False
+            failure = found
+            if failure.kind == "budget":
+                return failure, False
+        return self._trial_failed(trial, failure, died=died, started_at=started_at), died
+
+    def _trial_failed(
+        self, trial: Trial, failure: Failure, *, died: bool, started_at: str
+    ) -> Failure:
+        verdict = self._attempts.trial_failed(
+            trial.key, failure, server_died=died, server_log=self._log_name()
+        )
+        if verdict == "again":
+            self._say(f"trial failed ({failure.reason}); trying it again")
+        else:
+            self._waiting.pop(0)
+            self._fail(trial, failure, started_at=started_at)
+        return failure
+
+    def _failure_in(
+        self, loaded: LoadResult, results: dict[str, Any], judge: TrialJudge, server: Server
+    ) -> tuple[Failure | None, bool]:
+        if judge.early is not None and judge.early.why == "budget":
+            return Failure(kind="budget", reason=judge.early.reason), False
+        lost = any(record.outcome in _LOST for record in loaded.records)
+        if loaded.aborted_reason or lost or not results["completed"]:
+            # All may have been refused before anyone has seen the server die.
+            death = death_soon(server)
+            if death is not None:
+                return failure_of(death, server), True
+        if judge.early is not None and not results["completed"]:
+            return Failure(
+                kind="trial_time", reason=f"{judge.early.reason}, without an answer"
+            ), False
+        if loaded.aborted_reason or not results["completed"]:
+            return unanswered(loaded, results, server), False
+        return None, False
+
+    def _load(
+        self, trial: Trial, server: Server, judge: TrialJudge, *, salt: int = 0
+    ) -> tuple[LoadResult, str]:
         target = Target(
             base_url=server.url,
             model=self._served_name(server, trial),
             extra_body=trial.workload.extra_body,
         )
         # Prompts differ from trial to trial: a shared server must not find an earlier
-        # trial's prompts in its prefix cache.
-        seed = zlib.crc32(trial.key.encode()) ^ trial.workload.seed
+        # trial's prompts in its prefix cache. So do those of a trial that is tried again.
+        tried = self._attempts.count(trial.key)
+        seed = zlib.crc32(trial.key.encode()) ^ trial.workload.seed ^ (tried << 16) ^ salt
         prompts = prompts_for(trial, self._run, seed=seed)
+        caches = forget_prefixes(target, trial.client_args, first=not self._trials_on_server)
+        self._trials_on_server += 1
 
         def why_dead() -> str | None:
             death = server.poll_death()
             return death.message if death else None
 
-        return run_load_blocking(
-            target,
-            trial.workload,
-            prompts,
-            manner=self._manner(),
-            halt=self._halt,
-            server_alive=why_dead,
-            scrape_every_s=_SCRAPE_EVERY_S,
-        )
+        with self._beside.neighbours.under_load():
+            loaded = run_load_blocking(
+                target,
+                trial.workload,
+                prompts,
+                manner=self._manner(),
+                server_alive=why_dead,
+                scrape_every_s=_SCRAPE_EVERY_S,
+                judge=judge,
+                halt=self._beside.halt_of_this_load(),
+            )
+        return loaded, caches
 
     def _manner(self) -> Manner:
-        launch = self._launch
-        if launch.load_node is None:
-            return Manner(timeout_s=launch.request_timeout_s)
-        return Manner(timeout_s=launch.request_timeout_s, cluster="auto", nodes=(launch.load_node,))
+        alone = Manner(timeout_s=self._launch.request_timeout_s, grace_s=0.0)
+        node = self._launch.load_node
+        if node is None:
+            return alone
+        return msgspec.structs.replace(alone, cluster="auto", nodes=(node,))
+
+    def _check_neighbours(self, server: Server) -> None:
+        """Run the first trial again among the neighbours, and say what they did to it."""
+        if not self._beside.check or self._reference is None or server.poll_death() is not None:
+            return
+        trial, alone, started_at = self._reference
+        before = self._beside.neighbours.await_any(_NEIGHBOUR_PATIENCE_S)
+        judge = TrialJudge(trial.workload, budget=self._budget)
+        with contextlib.suppress(LoadError):
+            loaded, _ = self._load(trial, server, judge, salt=_REFERENCE_SALT)
+            if loaded.interrupted:
+                raise KeyboardInterrupt
+            beside = self._results(trial, loaded, judge, server)
+            neighbours = (before, self._beside.neighbours.count)
+            said = disturbance(alone, beside, neighbours=neighbours)
+            self._say(f"neighbours: {said['words']}")
+            results = {**alone, "beside_neighbours": said}
+            self._deliver(trial, results=results, failure=None, started_at=started_at)
 
     def _served_name(self, server: Server, trial: Trial) -> str:
         """The name that the server knows the model by."""
@@ -284,16 +404,17 @@ class ServerGroup:
                 return parse_speed(fetch_blocking(target, "/version"))
         return None
 
-    def _record(
-        self,
-        trial: Trial,
-        loaded: LoadResult,
-        server: Server,
-        ready_s: float,
-        started_at: str,
-    ) -> None:
+    # records
+
+    def _results(
+        self, trial: Trial, loaded: LoadResult, judge: TrialJudge, server: Server
+    ) -> dict[str, Any]:
+        early = judge.early
+        # What was cut off when the trial was ended has not failed.
+        cut = early is not None and loaded.ended_reason is not None
+        records = [r for r in loaded.records if not (cut and r.outcome == "cancelled")]
         results = summarize(
-            loaded.records,
+            records,
             duration_s=loaded.duration_s,
             per_request_limits=self._run.request_limits,
             further_percentiles=percentiles_of(self._run.constraints),
@@ -301,16 +422,20 @@ class ServerGroup:
         results["instrument"] = msgspec.to_builtins(loaded.instrument)
         results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
         results["not_sent"] = loaded.not_due_count
-        results["server_ready_s"] = ready_s
+        results["server_ready_s"] = self._ready_s
         results["startup"] = startup_of(self._engine, trial.plan, server.log_path)
+        if early is not None:
+            results["ended_reason"] = early.reason
+        if self._beside.placement.devices:
+            results["devices"] = list(self._beside.placement.devices)
         if self._speed is not None:
             results["simulated_speed"] = self._speed
-        failure = None
-        if loaded.aborted_reason or not results["completed"]:
-            # All may be refused before anyone has seen the server die.
-            death = _death_soon(server)
-            failure = _failure_of(death, server) if death else _unanswered(loaded, results, server)
-        self._deliver(trial, results=results, failure=failure, started_at=started_at)
+        return results
+
+    def _log_name(self) -> str | None:
+        """Of the last server's log, as records hold it: beside the journal."""
+        log = self._server.log_path if self._server else None
+        return None if log is None else f"{log.parent.name}/{log.name}"
 
     def _fail(self, trial: Trial, failure: Failure, *, started_at: str = "") -> None:
         self._deliver(trial, results={}, failure=failure, started_at=started_at)
@@ -318,7 +443,12 @@ class ServerGroup:
     def _deliver(
         self, trial: Trial, *, results: dict[str, Any], failure: Failure | None, started_at: str
     ) -> None:
-        log = self._server_log
+        said = provenance(
+            started_at=started_at or self._started_at or now_utc(),
+            seed=trial.workload.seed,
+            engine_version=self._version,
+        )
+        attempts = self._attempts.of(trial.key)
         self._ended(
             record_of(
                 trial,
@@ -329,87 +459,10 @@ class ServerGroup:
                 results=results,
                 failure=failure,
                 predicted=_prediction(trial, self._run),
-                server_log=f"{log.parent.name}/{log.name}" if log else None,
-                provenance=provenance(
-                    started_at=started_at or self._started_at,
-                    seed=trial.workload.seed,
-                    engine_version=self._version,
-                ),
+                server_log=self._log_name(),
+                provenance={**said, "attempts": attempts} if attempts else said,
             )
         )
-
-
-def server_command(
-    engine: Engine,
-    plan: Plan,
-    launch: Launch,
-    *,
-    settings: dict[str, Any],
-    executable: tuple[str, ...] | None,
-    port: int,
-) -> tuple[str, ...]:
-    """The words that start a server: the engine's own, or the user's with its places filled."""
-    if not engine.starts_servers:
-        return ()
-    if launch.server_cmd is None:
-        return engine.command(plan, host=launch.host, port=port, executable=executable)
-    return filled_command(
-        launch.server_cmd,
-        model=plan.model,
-        host=launch.host,
-        port=port,
-        settings=settings,
-        spell=engine.server_cmd_args,
-    )
-
-
-def _failure_of(error: ServetuneError, server: Server) -> Failure:
-    if isinstance(error, PortBusy):
-        return Failure(kind="port_busy", reason=error.message)
-    if isinstance(error, EngineDied):
-        cause = server.cause()
-        kind = "died" if cause.kind == "unknown" else cause.kind
-        return Failure(kind=kind, reason=error.message, log_tail=error.log_tail)
-    if isinstance(error, EngineNotReady):
-        return Failure(kind="not_ready", reason=error.message, log_tail=error.log_tail)
-    return Failure(kind="error", reason=error.message, log_tail=server.log_tail())
-
-
-def _load_failure(error: LoadError, server: Server) -> Failure:
-    death = _death_soon(server)
-    if death is not None:
-        return _failure_of(death, server)
-    return Failure(kind="load", reason=error.message, log_tail=server.log_tail())
-
-
-def _unanswered(loaded: LoadResult, results: dict[str, Any], server: Server) -> Failure:
-    if loaded.aborted_reason:
-        return Failure(kind="load", reason=loaded.aborted_reason)
-    sample = results["failures"][0]
-    return Failure(
-        kind="load",
-        reason=f"no request was answered: {sample['outcome']}, {sample['sample']}",
-        log_tail=server.log_tail(),
-    )
-
-
-def _death_soon(server: Server) -> EngineDied | None:
-    """The server's death, if it is noticed within a second: connections break before exits."""
-    for _ in range(20):
-        death = server.poll_death()
-        if death is not None:
-            return death
-        time.sleep(0.05)
-    return None
-
-
-def _free_path(path: Path) -> Path:
-    """The path, or with a number behind its stem: logs of earlier trials are kept."""
-    candidate, number = path, 1
-    while candidate.exists():
-        number += 1
-        candidate = path.with_stem(f"{path.stem}-{number}")
-    return candidate
 
 
 def _prediction(trial: Trial, run: Run) -> dict[str, Any] | None:

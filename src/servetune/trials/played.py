@@ -13,7 +13,7 @@ from servetune.errors import InputError
 from servetune.perf.sim import Simulation
 from servetune.plan import Plan, Setting, plan_from_settings, settings_of
 from servetune.store import TrialRecord, trial_key
-from servetune.trials.measured import DEFAULT_PORT
+from servetune.trials.launch import DEFAULT_PORT
 from servetune.trials.prompting import observed_of
 from servetune.trials.simulated import simulation_of
 from servetune.trials.trial import REPLICAS, Run, Trial, record_of

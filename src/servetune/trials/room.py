@@ -14,11 +14,14 @@ import msgspec
 from servetune import __version__
 from servetune.errors import ServetuneError
 from servetune.store import TrialRecord
-from servetune.trials.measured import Launch, ServerGroup
+from servetune.trials.budget import Budget
+from servetune.trials.launch import Launch
+from servetune.trials.measured import ServerGroup
+from servetune.trials.retry import Attempts
 from servetune.trials.sweep import speaker_of
 from servetune.trials.trial import Run, Trial
 
-__all__ = ["Lent", "Room", "RoomNews", "probe"]
+__all__ = ["Errand", "Lent", "Room", "RoomNews", "probe"]
 
 MOST_LOG_BYTES = 1 << 20
 """Of each server's log that travels: its end, which says why it stopped."""
@@ -38,6 +41,25 @@ class Lent(msgspec.Struct, frozen=True, kw_only=True):
     load_node: str | None = None
 
 
+class Errand(msgspec.Struct, frozen=True, kw_only=True):
+    """What a room is to do.
+
+    Attributes:
+        trials: All of one server configuration.
+        log: The server's log file with its folder, as records shall name it.
+        attempts: Earlier failures of the configuration, wherever they were.
+        budget: What is left of the run's, as `Budget.rest` says it.
+    """
+
+    trials: list[Trial]
+    run: Run
+    launch: Launch
+    lent: Lent
+    log: str
+    attempts: Attempts
+    budget: tuple[float, str] | None = None
+
+
 class RoomNews(msgspec.Struct, frozen=True):
     """What happened in a room since it was last asked.
 
@@ -45,12 +67,14 @@ class RoomNews(msgspec.Struct, frozen=True):
         records: Trials that ended, as JSON.
         said: Lines of progress.
         broken: Why the room cannot go on.
+        attempts: Failures of the configuration, these included; once it is over.
     """
 
     records: list[bytes]
     said: list[str]
     over: bool
     broken: str
+    attempts: Attempts | None = None
 
 
 def probe(run: Run, launch: Launch) -> tuple[str, str]:
@@ -79,20 +103,13 @@ class Room:
         self._broken = ""
         self._folder = Path(tempfile.mkdtemp(prefix="servetune-room-"))
         self._lent: Lent | None = None
-        self._group: ServerGroup | None = None
+        self._attempts: Attempts | None = None
 
-    def begin(self, trials: list[Trial], run: Run, launch: Launch, lent: Lent, log: str) -> None:
-        """Run these trials, all of one server configuration.
-
-        `log` is the server's log file with its folder, as records shall name it.
-        """
-        self._lent = lent
-        if lent.load_node is not None:
-            launch = msgspec.structs.replace(launch, host=lent.address, load_node=lent.load_node)
-        work = threading.Thread(
-            target=self._measure, args=(trials, run, launch, self._folder / log), daemon=True
-        )
-        work.start()
+    def begin(self, errand: Errand) -> None:
+        """Run its trials, in a thread; `news` tells of them."""
+        self._lent, self._attempts = errand.lent, errand.attempts
+        budget = Budget.of_rest(errand.budget)
+        threading.Thread(target=self._measure, args=(errand, budget), daemon=True).start()
 
     def news(self) -> RoomNews:
         """What happened since the last call."""
@@ -100,7 +117,8 @@ class Room:
             over = self._over  # before the rest: nothing follows it
             records, self._records = self._records, []
             said, self._said = self._said, []
-        return RoomNews(records, said, over, self._broken)
+        attempts = self._attempts if over else None
+        return RoomNews(records, said, over, self._broken, attempts)
 
     def logs(self) -> dict[str, bytes]:
         """The ends of the servers' logs, by name."""
@@ -115,12 +133,13 @@ class Room:
     def stop(self) -> None:
         """End the server; `news` says when it is over."""
         self._halt.set()
-        if self._group is not None:
-            self._group.stop()
 
     # in the room's own thread
 
-    def _measure(self, trials: list[Trial], run: Run, launch: Launch, log_path: Path) -> None:
+    def _measure(self, errand: Errand, budget: Budget) -> None:
+        run, launch, lent = errand.run, errand.launch, errand.lent
+        if lent.load_node is not None:
+            launch = msgspec.structs.replace(launch, host=lent.address, load_node=lent.load_node)
         try:
             spoken = speaker_of(run)
             executable: tuple[str, ...] = ()
@@ -128,19 +147,20 @@ class Room:
             if launch.server_cmd is None:
                 executable = spoken.find_executable(launch.executable)
                 version = spoken.version(executable)
-            self._group = ServerGroup(
-                trials,
+            ServerGroup(
+                errand.trials,
                 run,
                 launch,
                 engine=spoken,
                 executable=executable,
                 engine_version=version,
-                log_path=log_path,
+                log_path=self._folder / errand.log,
                 ended=self._ended,
                 say=self._say,
+                attempts=errand.attempts,
+                budget=budget,
                 halt=self._halt,
-            )
-            self._group.measure()
+            ).measure()
         except KeyboardInterrupt:
             self._broken = "it was stopped"
         except Exception as error:  # the edge of a process: told where somebody can read it

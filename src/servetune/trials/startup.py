@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ from servetune.engines import Engine, ExternalServer
 from servetune.errors import InputError
 from servetune.plan import Plan
 
-__all__ = ["external_server", "startup_of"]
+__all__ = ["external_server", "startup_of", "times_in"]
 
 #: An engine tells of itself before it takes requests; so much of its log is read.
 _MOST_BYTES = 1024 * 1024
+
+#: Parts of a start, in their order.
+_TIMES = ("load_s", "compile_s", "capture_s", "engine_s")
 
 
 def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, Any] | None:
@@ -34,6 +38,8 @@ def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, A
         "max_concurrency": reading.max_concurrency,
         "load_s": reading.load_s,
         "compile_s": reading.compile_s,
+        "capture_s": reading.capture_s,
+        "engine_s": reading.engine_s,
         "weights_gib": reading.weights_gib,
         "version": reading.version,
     }
@@ -44,6 +50,13 @@ def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, A
             name: {"asked": asked, "taken": taken} for name, (asked, taken) in unlike.items()
         }
     return said or None
+
+
+def times_in(startup: Mapping[str, Any] | None) -> str:
+    """The parts of a start that took time, for a reader; empty where the log tells none."""
+    said = startup or {}
+    parts = [f"{name.removesuffix('_s')} {said[name]:.1f} s" for name in _TIMES if name in said]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def external_server(engine: Engine, url: str | None, ready_path: str | None) -> ExternalServer:

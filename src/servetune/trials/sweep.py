@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from servetune.engines import Engine, engine
+from servetune.engines.gpus import DeviceMemory
+from servetune.engines.machine import machine_here
+from servetune.engines.weights import model_folder, warm_up
 from servetune.errors import PlanError
 from servetune.plan import DEFAULTS, check_fits, check_parallel, check_starts, resolved
 from servetune.store import Failure, TrialRecord
-from servetune.trials.measured import DEFAULT_PORT, Launch, ServerGroup, server_command
+from servetune.trials.beside import Beside
+from servetune.trials.budget import Budget
+from servetune.trials.lanes import Ground, Visit, run_visits
+from servetune.trials.launch import DEFAULT_PORT, Launch, server_command
+from servetune.trials.measured import ServerGroup
+from servetune.trials.order import Order, ordered
+from servetune.trials.packing import lanes_for
+from servetune.trials.retry import Attempts
 from servetune.trials.simulated import simulate_trial
 from servetune.trials.trial import Run, Trial, record_of
+from servetune.units import GIB, format_bytes
 
 __all__ = [
+    "Course",
     "commands_of",
     "problem_of",
     "require_one_that_fits",
@@ -25,6 +42,31 @@ __all__ = [
 
 Ended = Callable[[TrialRecord], None]
 Say = Callable[[str], None]
+T = TypeVar("T")
+
+WORTH_SAYING_BYTES = GIB
+
+
+class Course(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run goes through its trials.
+
+    Attributes:
+        order: See `order.ordered`.
+        order_seed: Of an order by chance.
+        parallel: Servers under load at once; `None` for as many as there is room for.
+        budget: Time and money; `None` without a limit.
+        cpus: That servers are pinned to.
+        numa_node: Whose cores and memory they use.
+        memory: Of the devices that are really here; `None` where nobody watches it.
+    """
+
+    order: Order = "grid"
+    order_seed: int = 0
+    parallel: int | None = 1
+    budget: Budget | None = None
+    cpus: tuple[int, ...] = ()
+    numa_node: int | None = None
+    memory: DeviceMemory | None = None
 
 
 def run_trials(
@@ -35,51 +77,128 @@ def run_trials(
     logs: Path,
     ended: Ended,
     say: Say,
+    course: Course | None = None,
 ) -> None:
     """Run trials, grouped by server configuration; `ended` gets each record as it comes.
 
-    A plan that cannot run on this machine is recorded as such and not started.
+    A plan that cannot run on this machine is recorded as such and not started. Calls of
+    `ended` and `say` come one at a time, from several threads.
 
     Args:
         groups: As from `trials_of`; a group may be empty where its trials are done.
+        run: What they have in common.
+        launch: How servers are started and asked.
         logs: Folder for the servers' logs.
+        ended: Takes each record.
         say: Takes lines of progress.
+        course: In which order, how many at once, how long.
 
     Raises:
         EngineError: The engine is not installed; nothing was started.
         KeyboardInterrupt: The user stopped it; the server is stopped by then.
     """
+    course = course or Course()
     spoken = speaker_of(run)
     executable: tuple[str, ...] = ()
     version: str | None = None
     if not run.simulated and launch.server_cmd is None:
         executable = spoken.find_executable(launch.executable)
         version = spoken.version(executable)
-    for number, group in enumerate(groups, start=1):
-        if not group:
-            continue
-        able = [trial for trial in group if problem_of(trial, run) is None]
-        cmd = shlex.join(shown_command(group[0], launch, spoken)) or str(launch.url)
-        words = spoken.server_cmd_args(group[0].server_args)
-        for trial in group:
-            problem = problem_of(trial, run)
-            if problem is not None:
-                failure = Failure(kind="does_not_fit", reason=problem)
-                ended(record_of(trial, run, cmd=cmd, server_cmd_args=words, failure=failure))
-            elif run.simulated:
-                ended(simulate_trial(trial, run, cmd=cmd, server_cmd_args=words))
-        if able and not run.simulated:
-            ServerGroup(
-                able,
-                run,
-                launch,
-                engine=spoken,
-                executable=executable,
-                engine_version=version,
-                log_path=logs / f"server-{number:03d}.log",
-                ended=ended,
-                say=say,
-            ).measure()
+    visits = []
+    for number, trials in ordered(groups, course.order, course.order_seed):
+        able = _without_the_unfit(trials, run, launch, spoken, ended)
+        if able:
+            visits.append(Visit(number=number + 1, trials=able))
+    if run.simulated or not visits:
+        return
+    attempts: dict[int, Attempts] = {}
+    one_at_a_time = threading.RLock()
+
+    def group_of(visit: Visit, beside: Beside) -> ServerGroup:
+        return ServerGroup(
+            visit.trials,
+            run,
+            launch,
+            engine=spoken,
+            executable=executable,
+            engine_version=version,
+            log_path=logs / f"server-{visit.number:03d}.log",
+            ended=_in_turn(ended, one_at_a_time),
+            say=_in_turn(say, one_at_a_time),
+            attempts=attempts.setdefault(visit.number, Attempts(launch.retries)),
+            budget=course.budget,
+            beside=beside,
+        )
+
+    ground = _ground(course, run, visits)
+    folder = model_folder(run.model) if spoken.starts_servers else None
+    with _weights_in_memory(folder, _in_turn(say, one_at_a_time)):
+        run_visits(visits, ground, group_of)
+
+
+@contextmanager
+def _weights_in_memory(folder: Path | None, say: Say) -> Iterator[None]:
+    """The disk reads while the first server imports."""
+    if folder is None:
+        yield
+        return
+    halt, available_bytes = threading.Event(), machine_here().memory_available_bytes
+
+    def read() -> None:
+        warmth = warm_up(folder, halt=halt, available_bytes=available_bytes)
+        if warmth.read_bytes >= WORTH_SAYING_BYTES:
+            rate = format_bytes(warmth.read_bytes / max(warmth.took_s, 1e-3))
+            say(f"weights: {format_bytes(warmth.read_bytes)} are in memory, read at {rate}/s")
+
+    reader = threading.Thread(target=read, name="weights", daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        halt.set()
+        reader.join()
+
+
+def _ground(course: Course, run: Run, visits: Sequence[Visit]) -> Ground:
+    """Where the servers run: on the devices of the node, where it has any."""
+    node = run.node
+    count = None if node is None or node.device.architecture == "cpu" else node.device_count
+    smallest = min(visit.device_count for visit in visits)
+    return Ground(
+        device_count=count,
+        lanes=lanes_for(course.parallel, count or 1, smallest),
+        vendor=node.device.vendor if node else "",
+        cpus=course.cpus,
+        numa_node=course.numa_node,
+        memory=course.memory,
+    )
+
+
+def _without_the_unfit(
+    trials: list[Trial], run: Run, launch: Launch, spoken: Engine, ended: Ended
+) -> list[Trial]:
+    """The trials that a server must be measured for; records of the others."""
+    cmd = shlex.join(shown_command(trials[0], launch, spoken)) or str(launch.url)
+    words = spoken.server_cmd_args(trials[0].server_args)
+    able = []
+    for trial in trials:
+        problem = problem_of(trial, run)
+        if problem is not None:
+            failure = Failure(kind="does_not_fit", reason=problem)
+            ended(record_of(trial, run, cmd=cmd, server_cmd_args=words, failure=failure))
+        elif run.simulated:
+            ended(simulate_trial(trial, run, cmd=cmd, server_cmd_args=words))
+        else:
+            able.append(trial)
+    return able
+
+
+def _in_turn(take: Callable[[T], None], lock: threading.RLock) -> Callable[[T], None]:
+    def taken(what: T) -> None:
+        with lock:
+            take(what)
+
+    return taken
 
 
 def commands_of(groups: Sequence[list[Trial]], run: Run, launch: Launch) -> Iterator[str]:

@@ -1,0 +1,50 @@
+"""What a trial finds of earlier trials in a shared server's prefix cache: nothing, or it says so.
+
+Random prompts are drawn anew for each trial, so none is known to the server. A data set's own
+words come again in every trial; there the server is asked to forget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from servetune.errors import LoadError
+from servetune.loadgen import Target, fetch_blocking
+
+__all__ = ["RESET_ENVIRONMENT", "forget_prefixes", "has_own_words"]
+
+#: Routes that empty a prefix cache: vLLM's (in development mode) and SGLang's.
+_ROUTES = ("/reset_prefix_cache", "/flush_cache")
+
+#: vLLM has its route in development mode only.
+RESET_ENVIRONMENT: Mapping[str, str] = {"VLLM_SERVER_DEV_MODE": "1"}
+
+
+def has_own_words(client_args: Mapping[str, Any]) -> bool:
+    """Whether the prompts are a data set's, the same in every trial."""
+    return bool(client_args.get("dataset_path")) and client_args.get("dataset_name") != "trace"
+
+
+def forget_prefixes(target: Target, client_args: Mapping[str, Any], *, first: bool) -> str:
+    """See to it that the trial finds no earlier trial's prompts; what was done, for the record.
+
+    Args:
+        target: The server.
+        client_args: The trial's.
+        first: Whether it is the first on this server.
+    """
+    if not has_own_words(client_args):
+        return "unique prompts"
+    if first:
+        return "fresh server"
+    for route in _ROUTES:
+        try:
+            fetch_blocking(target, route, method="POST")
+        except LoadError:
+            continue
+        return f"emptied by POST {route}"
+    return (
+        "KEPT: the data set's prompts were sent before and the server has no way to forget them; "
+        "its prefix cache may make this trial look better than it is"
+    )

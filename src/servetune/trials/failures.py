@@ -1,0 +1,74 @@
+"""From what went wrong to the journal's words for it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from servetune.errors import (
+    EngineDied,
+    EngineNotReady,
+    LoadError,
+    PlanError,
+    PortBusy,
+    ServerRefused,
+    ServetuneError,
+)
+from servetune.loadgen import LoadResult
+from servetune.loadgen.spread import ALL_LOST
+from servetune.store import Failure
+from servetune.trials.launch import Server
+from servetune.trials.retry import LOAD_NODE_LOST
+
+__all__ = ["death_soon", "failure_of", "load_failure", "unanswered"]
+
+
+def failure_of(error: ServetuneError, server: Server) -> Failure:
+    """Of a server that could not be started, or died."""
+    if isinstance(error, PortBusy):
+        return Failure(kind="port_busy", reason=error.message)
+    if isinstance(error, PlanError):
+        return Failure(kind="settings", reason=error.message)
+    if isinstance(error, EngineDied):
+        cause = server.cause()
+        kind = "died" if cause.kind == "unknown" else cause.kind
+        return Failure(kind=kind, reason=error.message, log_tail=error.log_tail)
+    if isinstance(error, EngineNotReady):
+        return Failure(kind="not_ready", reason=error.message, log_tail=error.log_tail)
+    return Failure(kind="error", reason=error.message, log_tail=server.log_tail())
+
+
+def load_failure(error: LoadError, server: Server) -> tuple[Failure, bool]:
+    """Of load that could not be sent, and whether the server died of it."""
+    death = death_soon(server)
+    if death is not None:
+        return failure_of(death, server), True
+    refused = isinstance(error, ServerRefused) and 400 <= error.status < 500
+    kind = "refused" if refused else "load"
+    return Failure(kind=kind, reason=error.message, log_tail=server.log_tail()), False
+
+
+def unanswered(loaded: LoadResult, results: dict[str, Any], server: Server) -> Failure:
+    """Of a run in which no request was answered, or which ended by itself."""
+    if loaded.aborted_reason:
+        lost = loaded.aborted_reason.startswith(ALL_LOST)
+        return Failure(kind=LOAD_NODE_LOST if lost else "load", reason=loaded.aborted_reason)
+    if not results["failures"]:
+        reason = loaded.ended_reason or "no request was answered"
+        return Failure(kind="load", reason=reason, log_tail=server.log_tail())
+    sample = results["failures"][0]
+    return Failure(
+        kind="load",
+        reason=f"no request was answered: {sample['outcome']}, {sample['sample']}",
+        log_tail=server.log_tail(),
+    )
+
+
+def death_soon(server: Server) -> EngineDied | None:
+    """The server's death, if it is noticed within a second: connections break before exits."""
+    for _ in range(20):
+        death = server.poll_death()
+        if death is not None:
+            return death
+        time.sleep(0.05)
+    return None

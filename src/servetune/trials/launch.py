@@ -1,0 +1,102 @@
+"""How the servers of a run are started and asked, and what a plan is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from servetune.engines import Engine, ExternalServer, ServerProcess, claimed_port, filled_command
+from servetune.plan import Plan
+from servetune.trials.retry import DEFAULT_RETRIES
+
+__all__ = ["DEFAULT_PORT", "Launch", "Server", "free_path", "port_for", "server_command"]
+
+DEFAULT_PORT = 8000
+
+#: Ours, with a process and a log, or somebody's, with neither.
+Server = ServerProcess | ExternalServer
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """How servers are started and asked.
+
+    Attributes:
+        executable: Path of the engine; `None` for the one that is found.
+        server_cmd: Command that stands in for the engine's own; settings are appended.
+        url: Of a server that is there already, for an engine that starts none.
+        port: `None` for a free one.
+        ready_path: `None` for the engine's own.
+        ready_timeout_s: From start to ready.
+        request_timeout_s: Per request.
+        rest_s: Pause between two trials on one server.
+        retries: How often a start or a trial is tried again at most; see `retry`.
+        early_stop: Whether a trial ends when it plainly misses a constraint.
+        max_trial_s: After which a trial ends with what it has; `None` for no limit.
+        load_node: Node of the Ray cluster that sends the load, by Ray's id, where it is not
+            this machine; a core of it is set aside already.
+    """
+
+    executable: str | None = None
+    server_cmd: str | None = None
+    url: str | None = None
+    host: str = "127.0.0.1"
+    port: int | None = None
+    ready_path: str | None = None
+    ready_timeout_s: float = 600.0
+    request_timeout_s: float = 600.0
+    rest_s: float = 0.0
+    retries: int = DEFAULT_RETRIES
+    early_stop: bool = True
+    max_trial_s: float | None = None
+    load_node: str | None = None
+
+
+@contextmanager
+def port_for(engine: Engine, launch: Launch) -> Iterator[int]:
+    """A port for one server, for as long as this lasts; a server that is there has its own.
+
+    Raises:
+        PortBusy: The one that was named is another server's of ours.
+    """
+    if not engine.starts_servers:
+        yield 0
+        return
+    with claimed_port(launch.host, launch.port) as port:
+        yield port
+
+
+def server_command(
+    engine: Engine,
+    plan: Plan,
+    launch: Launch,
+    *,
+    settings: dict[str, Any],
+    executable: tuple[str, ...] | None,
+    port: int,
+) -> tuple[str, ...]:
+    """The words that start a server: the engine's own, or the user's with its places filled."""
+    if not engine.starts_servers:
+        return ()
+    if launch.server_cmd is None:
+        return engine.command(plan, host=launch.host, port=port, executable=executable)
+    return filled_command(
+        launch.server_cmd,
+        model=plan.model,
+        host=launch.host,
+        port=port,
+        settings=settings,
+        spell=engine.server_cmd_args,
+    )
+
+
+def free_path(path: Path) -> Path:
+    """The path, or with a number behind its stem: logs of earlier trials are kept."""
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_stem(f"{path.stem}-{number}")
+    return candidate

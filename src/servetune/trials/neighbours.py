@@ -1,0 +1,117 @@
+"""Whether servers side by side disturb one another: one trial alone, and again among the others.
+
+Servers on disjoint devices still share cores, memory, the bus, power and cooling. So the first
+trial of a parallel run is measured while nothing else runs, and once more while its neighbours
+are under load. Where it is worse then, by more than its own uncertainty, every figure of the
+run is, and the note says so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["Neighbours", "disturbance"]
+
+#: Worse by less than this is not worth a note, however sure.
+WORTH_SAYING = 0.05
+
+#: (result, its name, whether more is better).
+_COMPARED = (
+    ("output_throughput", "output throughput", True),
+    ("mean_ttft_ms", "mean time to first token", False),
+    ("mean_tpot_ms", "mean time per output token", False),
+)
+
+
+class Neighbours:
+    """How many servers are under load now, and how many there are at all."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+        self._servers = 0
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """A server from its start to its end."""
+        self._add(servers=1)
+        try:
+            yield
+        finally:
+            self._add(servers=-1)
+
+    @contextmanager
+    def under_load(self) -> Iterator[None]:
+        """One more, for as long as this lasts."""
+        self._add(count=1)
+        try:
+            yield
+        finally:
+            self._add(count=-1)
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def await_any(self, timeout_s: float) -> int:
+        """How many are under load besides the caller, which is not: once there is one, none
+        is left that could be, or the time is over.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._count > 0 or self._servers <= 1, timeout_s)
+            return self._count
+
+    def _add(self, *, servers: int = 0, count: int = 0) -> None:
+        with self._changed:
+            self._servers += servers
+            self._count += count
+            self._changed.notify_all()
+
+
+def disturbance(
+    alone: Mapping[str, Any], beside: Mapping[str, Any], *, neighbours: tuple[int, int]
+) -> dict[str, Any]:
+    """What the neighbours did to a trial, for its record.
+
+    A figure counts as worse when the change is more than 5 % and the intervals of the two
+    runs do not overlap; where a run is too short for an interval, more than twice that.
+
+    Args:
+        alone: Results of the trial with nothing beside it.
+        beside: Of the same trial again.
+        neighbours: Servers under load when that began, and when it ended.
+    """
+    changes, worse = {}, []
+    for field, name, more_is_better in _COMPARED:
+        before, after = alone.get(field), beside.get(field)
+        if not before or not after:
+            continue
+        change = after / before - 1
+        changes[field] = {"alone": before, "beside": after, "change": change}
+        loss = -change if more_is_better else change
+        if loss > WORTH_SAYING and _apart(field, alone, beside, loss):
+            worse.append(f"{name} {'-' if more_is_better else '+'}{loss:.0%}")
+    between = f"{min(neighbours)} to {max(neighbours)} neighbours"
+    if worse:
+        words = f"NEIGHBOURS DISTURB: with {between} {', '.join(worse)} against alone"
+    elif not max(neighbours):
+        words = "not checked: no neighbour was under load while the reference ran again"
+    else:
+        words = f"with {between} the reference trial ran as it did alone"
+    return {
+        "neighbours": list(neighbours),
+        "disturbed": bool(worse),
+        "checked": max(neighbours) > 0,
+        "changes": changes,
+        "words": words,
+    }
+
+
+def _apart(field: str, alone: Mapping[str, Any], beside: Mapping[str, Any], loss: float) -> bool:
+    one, other = ((results.get("intervals") or {}).get(field) for results in (alone, beside))
+    if not one or not other or None in one or None in other:
+        return loss > 2 * WORTH_SAYING
+    return bool(one[1] < other[0] or other[1] < one[0])

@@ -1,0 +1,55 @@
+"""In which order trials run: as written, at random, or so that no drift takes one side."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Literal, TypeVar
+
+__all__ = ["ORDERS", "Order", "ordered"]
+
+Order = Literal["grid", "random", "interleaved"]
+ORDERS: tuple[Order, ...] = ("grid", "random", "interleaved")
+
+T = TypeVar("T")
+
+
+def ordered(
+    groups: Sequence[Sequence[T]], order: Order = "grid", seed: int = 0
+) -> list[tuple[int, list[T]]]:
+    """Visits to server configurations, each with its number and the trials of the visit.
+
+    - `grid` keeps what is written.
+    - `random` mixes the configurations and the trials of each; a server still starts once.
+    - `interleaved` goes round: one trial of each configuration, in an order drawn anew each
+      time, then the next of each. A machine that grows warm or busy over the night then
+      touches all alike. It costs a server start for nearly each trial.
+
+    Args:
+        groups: Trials by server configuration; empty ones are left out.
+        order: Which.
+        seed: Equal seeds, equal orders.
+    """
+    if order == "grid":
+        return [(number, list(group)) for number, group in enumerate(groups) if group]
+    rng = random.Random(seed)  # noqa: S311 - an order, not a secret
+    mixed = {number: list(group) for number, group in enumerate(groups) if group}
+    for group in mixed.values():
+        rng.shuffle(group)
+    if order == "random":
+        numbers = list(mixed)
+        rng.shuffle(numbers)
+        return [(number, mixed[number]) for number in numbers]
+    visits: list[tuple[int, list[T]]] = []
+    while mixed:
+        numbers = list(mixed)
+        rng.shuffle(numbers)
+        for number in numbers:
+            trial = mixed[number].pop(0)
+            if visits and visits[-1][0] == number:  # the server is still there
+                visits[-1][1].append(trial)
+            else:
+                visits.append((number, [trial]))
+            if not mixed[number]:
+                del mixed[number]
+    return visits

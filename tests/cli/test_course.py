@@ -1,0 +1,91 @@
+"""From `tune`'s words to its course: what is read, and what is refused before the first start."""
+
+import pytest
+
+from servetune.cli import course
+from servetune.cli.course import Asked, course_of, ready_timeout_s
+from servetune.engines.gpus import Card
+from servetune.errors import EngineError, InputError
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.plan import Plan
+from servetune.trials import Trial
+from servetune.units import GIB
+from servetune.workload import workload_from_client_args
+
+
+def asked(**changed):
+    plain = {
+        "order": "grid",
+        "order_seed": 0,
+        "parallel": "1",
+        "budget": None,
+        "max_cost_usd": None,
+        "max_trial": None,
+        "retries": 2,
+        "early_stop": True,
+        "cpus": None,
+        "numa_node": None,
+    }
+    return Asked(**{**plain, **changed})
+
+
+def groups(tensor_parallel=1):
+    return [
+        [
+            Trial(
+                key="k",
+                server_args={},
+                client_args={},
+                plan=Plan(model="m", tensor_parallel=tensor_parallel),
+                workload=workload_from_client_args({"num_prompts": 1}),
+            )
+        ]
+    ]
+
+
+def here(monkeypatch, *used_bytes):
+    cards = [
+        Card(number=n, name="NVIDIA L4", total_bytes=23 * GIB, used_bytes=used, processes=(9,))
+        for n, used in enumerate(used_bytes)
+    ]
+    monkeypatch.setattr(course, "visible_cards", lambda: cards)
+
+
+def test_a_busy_gpu_is_refused_in_one_line_that_names_who_uses_it(monkeypatch):
+    here(monkeypatch, 0, 20 * GIB)
+    with pytest.raises(EngineError, match=r"GPU 1 .*20\.00 GiB of 23\.00 GiB.*process 9") as caught:
+        course_of(asked(), groups(), node(gpu="L4", count=2), real=True)
+    assert "CUDA_VISIBLE_DEVICES" in caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+def test_too_few_gpus_for_a_plan_are_refused(monkeypatch):
+    here(monkeypatch, 0)
+    with pytest.raises(EngineError, match="a plan needs 4 GPUs and 1 can be seen here"):
+        course_of(asked(), groups(4), node(gpu="L4", count=4), real=True)
+
+
+def test_a_command_of_the_users_own_may_use_gpus_that_are_elsewhere(monkeypatch):
+    here(monkeypatch, 20 * GIB)
+    assert course_of(asked(), groups(4), node(gpu="L4", count=4), real=False).memory is not None
+
+
+def test_parallel_is_a_number_or_auto(monkeypatch):
+    here(monkeypatch)
+    machine = node(gpu="L4", count=4)
+    assert course_of(asked(parallel="auto"), groups(), machine, real=True).parallel is None
+    assert course_of(asked(parallel="3"), groups(), machine, real=True).parallel == 3
+    for text in ("0", "-1", "all", "1.5"):
+        with pytest.raises(InputError, match=f"--parallel {text} is neither"):
+            course_of(asked(parallel=text), groups(), machine, real=True)
+
+
+def test_a_server_has_longer_to_become_ready_the_more_it_has_to_read():
+    small = load_shape("Qwen/Qwen3-4B")
+    large = load_shape("meta-llama/Llama-3.1-70B-Instruct")
+    # Ten minutes, and 8 or 141 GB of weights at 0.2 GB/s.
+    assert 600 + 38 < ready_timeout_s(None, small) < 600 + 45
+    assert 600 + 690 < ready_timeout_s(None, large) < 600 + 720
+    assert ready_timeout_s(30.0, large) == 30.0
+    assert ready_timeout_s(None, None) == 600

@@ -1,0 +1,151 @@
+"""Servers that fail, each a real process: what the run makes of it, and what the journal says."""
+
+import pytest
+
+from servetune.engines.drain import MOST_BYTES
+
+
+def starts(done):
+    return done.stderr.count("\nstarting ") + done.stderr.startswith("starting ")
+
+
+def test_a_server_that_exits_at_once_is_started_twice_and_called_broken(sweep):
+    done = sweep.run(
+        sweep.server("moody.py", "--moods exits-spring"), client="max_concurrency=[2,4]"
+    )
+    assert done.returncode == 3
+    assert starts(done) == 2
+    one, other = sweep.records()
+    for record in (one, other):
+        assert "RuntimeError: the spring gave way" in record.failure.reason
+        assert "exit code 1 before it was ready" in record.failure.reason
+    assert [attempt["of"] for attempt in one.provenance["attempts"]] == ["start", "start"]
+
+
+def test_a_server_that_fails_in_another_way_each_time_is_flaky_and_gets_its_chance(sweep):
+    done = sweep.run(sweep.server("moody.py", "--moods exits-spring,exits-latch,fine"))
+    assert done.returncode == 0, done.stderr
+    assert starts(done) == 3
+    [record] = sweep.records()
+    assert record.status == "ok"
+    first, second = record.provenance["attempts"]
+    assert "spring" in first["reason"]
+    assert "latch" in second["reason"]
+    assert first["server_log"] != second["server_log"]
+
+
+def test_retries_are_as_many_as_were_asked_for(sweep):
+    done = sweep.run(
+        sweep.server("moody.py", "--moods exits-spring,exits-latch,fine"), "--retries", 0
+    )
+    assert done.returncode == 3
+    assert starts(done) == 1
+    [record] = sweep.records()
+    assert "spring" in record.failure.reason
+
+
+def test_a_server_that_dies_in_the_middle_of_load_costs_no_trial(sweep):
+    done = sweep.run(
+        sweep.server("moody.py", "--moods dies,fine"), client="max_concurrency=[2,4];num_prompts=20"
+    )
+    assert done.returncode == 0, done.stderr
+    assert starts(done) == 2
+    records = sweep.records()
+    assert [record.status for record in records] == ["ok", "ok"]
+    assert all(record.results["completed"] == 20 for record in records)
+    [attempt] = records[0].provenance["attempts"]
+    assert attempt["of"] == "trial"
+    assert attempt["kind"] == "died"
+    assert "attempts" not in records[1].provenance
+
+
+def test_a_trial_that_breaks_every_server_is_broken_and_the_others_are_measured(sweep):
+    done = sweep.run(
+        f"{sweep.simulated} --oom-at-concurrency 5",
+        client="max_concurrency=[2,6,4];num_prompts=24",
+        output_len=64,
+    )
+    assert done.returncode == 3
+    two, six, four = sweep.records()
+    assert (two.status, six.status, four.status) == ("ok", "failed", "ok")
+    assert six.failure.kind == "out_of_memory"
+    assert len(six.provenance["attempts"]) == 1
+    assert starts(done) == 3
+
+
+def test_a_configuration_that_keeps_failing_is_quarantined(sweep):
+    done = sweep.run(
+        f"{sweep.simulated} --oom-at-concurrency 4",
+        client="max_concurrency=[2,5,6,7,8];num_prompts=24",
+        output_len=64,
+        server_args="max_num_seqs=[8,2]",
+    )
+    assert done.returncode == 3
+    wide, narrow = sweep.records()[:5], sweep.records()[5:]
+    kinds = [record.failure.kind if record.failure else None for record in wide]
+    assert kinds == [None, "out_of_memory", "out_of_memory", "quarantined", "quarantined"]
+    assert "2 trials in a row broke the server" in wide[-1].failure.reason
+    assert all(record.status == "ok" for record in narrow), "another configuration is not blamed"
+
+
+def test_memory_that_runs_out_at_start_is_named(sweep):
+    done = sweep.run(sweep.server("greedy.py", "at-start"))
+    assert done.returncode == 3
+    [record] = sweep.records()
+    assert record.failure.kind == "out_of_memory"
+    assert "MemoryError" in record.failure.log_tail
+
+
+def test_memory_that_runs_out_under_load_is_named(sweep):
+    done = sweep.run(
+        sweep.server("greedy.py", "under-load"),
+        client="max_concurrency=[2];num_prompts=60",
+    )
+    assert done.returncode == 3
+    [record] = sweep.records()
+    assert record.failure.kind == "out_of_memory"
+    assert record.failure.reason.startswith("vllm ended with exit code 1")
+
+
+def test_a_share_of_errors_is_counted_and_the_trial_stands(sweep):
+    done = sweep.run(f"{sweep.simulated} --error-rate 0.2 --seed 3", client="num_prompts=50")
+    assert done.returncode == 0, done.stderr
+    [record] = sweep.records()
+    results = record.results
+    assert results["completed"] + results["failed"] == 50
+    assert 2 <= results["failed"] <= 25
+    [reason] = results["failures"]
+    assert reason["outcome"] == "http_status"
+
+
+def test_streams_that_stall_end_at_the_time_limit(sweep):
+    done = sweep.run(
+        f"{sweep.simulated} --stall-rate 0.2 --seed 3",
+        "--request-timeout",
+        1.5,
+        client="num_prompts=30",
+    )
+    assert done.returncode == 0, done.stderr
+    [record] = sweep.records()
+    assert record.results["completed"] + record.results["failed"] == 30
+    assert {reason["outcome"] for reason in record.results["failures"]} == {"timeout"}
+
+
+@pytest.mark.parametrize("way", ["hang_health", "ready_after_s"])
+def test_a_server_that_takes_the_port_and_is_never_healthy_is_left(sweep, way):
+    value = "true" if way == "hang_health" else "600"
+    done = sweep.run(sweep.fake, "--server-timeout", 1.5, server_args=f"{way}={value}")
+    assert done.returncode == 3
+    [record] = sweep.records()
+    assert record.failure.kind == "not_ready"
+    assert "/health" in record.failure.reason
+
+
+def test_a_server_that_writes_megabytes_with_every_request_is_measured_all_the_same(sweep):
+    done = sweep.run(sweep.server("blabber.py"), client="num_prompts=40;max_concurrency=4")
+    assert done.returncode == 0, done.stderr
+    [record] = sweep.records()
+    assert record.results["completed"] == 40
+    log = sweep.folder / record.server_log
+    assert 1 << 20 < log.stat().st_size <= MOST_BYTES
+    assert log.read_text().startswith("listening on")
