@@ -62,7 +62,7 @@ SHOWS = {
         program="SERVETUNE_TRANSFORMERS",
         model="SERVETUNE_TINY_MODEL",
         server="cb_max_batch_tokens*cb_block_size=[(256,32),(256,64),(1024,32),(1024,64)]",
-        client=f"max_concurrency=[1,2,4];num_prompts=40;{LENGTHS}",
+        client=f"max_concurrency=[1,2,4];num_prompts=12;{LENGTHS}",
         words=("serve",),
     ),
     "llama.cpp": Show(
@@ -99,17 +99,16 @@ class Night:
             "--client-args", self.show.client,
             "--output-json", "night.json",
         ]  # fmt: skip
-        self.said = (folder / "said.txt").open("a")
 
     def begin(self, *more):
         environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
-        return subprocess.Popen(
-            [*self.words, *more],
-            cwd=self.folder,
-            env=environment,
-            stdout=self.said,
-            stderr=self.said,
-        )
+        with (self.folder / "said.txt").open("a") as said:
+            return subprocess.Popen(
+                [*self.words, *more], cwd=self.folder, env=environment, stdout=said, stderr=said
+            )
+
+    def said(self):
+        return (self.folder / "said.txt").read_text()
 
     def records(self):
         return read_journal(self.journal) if self.journal.exists() else []
@@ -119,10 +118,10 @@ class Night:
         deadline_s = time.monotonic() + FIRST_TRIAL_S
         seen = 0
         while (now := len(self.records())) < count:
-            assert run.poll() is None, (self.folder / "said.txt").read_text()[-3000:]
+            assert run.poll() is None, self.said()[-3000:]
             if now > seen:
                 seen, deadline_s = now, time.monotonic() + FIRST_TRIAL_S
-            assert time.monotonic() < deadline_s, (self.folder / "said.txt").read_text()[-3000:]
+            assert time.monotonic() < deadline_s, self.said()[-3000:]
             time.sleep(0.05)
 
     def servers(self):
@@ -174,7 +173,7 @@ def test_twelve_trials_outlive_two_killed_servers_and_a_killed_run(engine, tmp_p
     safe = night.records()
     assert 7 <= len(safe) < 12
 
-    assert night.begin("--resume").wait() == 0, (tmp_path / "said.txt").read_text()[-3000:]
+    assert night.begin("--resume").wait(3000) == 0, night.said()[-3000:]
     night.await_nothing_left()
     records = night.records()
     assert records[: len(safe)] == safe, "what was finished before is neither lost nor run again"
@@ -198,7 +197,7 @@ def test_twelve_trials_over_two_nodes_outlive_one_of_them(ray_cluster, tmp_path)
     try:
         night.await_trials(run, 3)
         ray_cluster.kill(nodes[0])
-        assert run.wait(1200) == 0, (tmp_path / "said.txt").read_text()[-3000:]
+        assert run.wait(1200) == 0, night.said()[-3000:]
     finally:
         run.kill()
         run.wait()
@@ -209,4 +208,4 @@ def test_twelve_trials_over_two_nodes_outlive_one_of_them(ray_cluster, tmp_path)
     places = [record.provenance["cluster"]["node"] for record in records]
     assert any(nodes[0][:8] in place for place in places)
     assert any(nodes[1][:8] in place for place in places)
-    assert "was lost" in (tmp_path / "said.txt").read_text()
+    assert "was lost" in night.said()
