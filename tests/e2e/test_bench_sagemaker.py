@@ -11,7 +11,8 @@ import pytest
 
 from servetune.testing import Behaviour, running_server
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "loadgen"))
+for _folder in ("loadgen", "deploy"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / _folder))
 
 from sagemaker_runtime import ACCESS_KEY, SECRET_KEY, TOKEN, SageMakerRuntime
 

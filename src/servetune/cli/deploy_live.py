@@ -124,7 +124,8 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
         report = self.checked(asyncio.run(self._asked()))
         print_report(report)
         require_go(report)
-        return _apply(deployment, out_dir, self.wanted, patience=None)
+        patience = _patience(self.wanted.poll_s, self.wanted.timeout_min, deployment)
+        return _apply(deployment, out_dir, self.wanted, patience=patience)
 
     async def _asked(self) -> tuple[list[Any], dict[str, Any]]:
         return await check_live(
@@ -357,7 +358,7 @@ class _TokenWish(NamedTuple):
     hf_token_from_env: bool
 
 
-def _apply(deployment: Deployment, folder: Path, token: Any, *, patience: Patience | None) -> int:
+def _apply(deployment: Deployment, folder: Path, token: Any, *, patience: Patience) -> int:
     async def work() -> None:
         aws, secrets = await _with_token(deployment.region, token)
         await apply(

@@ -123,6 +123,19 @@ class Beside:
             ]
         }
 
+    def filter_log_events(self, request: Request) -> Request:
+        """Lines with the quoted words of the pattern, over all of a group's streams."""
+        if request["logGroupName"] not in self.log_lines:
+            raise Refusal("ResourceNotFoundException", "The specified log group does not exist.")
+        words = request.get("filterPattern", "").strip('"')
+        lines = self.log_lines[request["logGroupName"]]
+        found = [
+            {"timestamp": place, "message": line, "logStreamName": "AllTraffic/i-0"}
+            for place, line in enumerate(lines)
+            if words in line
+        ]
+        return {"events": found}
+
     # secretsmanager
 
     def describe_secret(self, request: Request) -> Request:
