@@ -14,6 +14,7 @@ import msgspec
 from servetune.cli.output import echo, print_json
 from servetune.cli.sagemaker_options import Wanted
 from servetune.cli.sagemaker_plan import (
+    TRIAL_FILE,
     bundle_with,
     delete_after,
     hosting_of,
@@ -52,6 +53,7 @@ from servetune.errors import InputError, UnknownName
 from servetune.hardware import Node, instances
 from servetune.models import NetworkShape
 from servetune.plan import Plan
+from servetune.store import TrialRecord
 from servetune.units import format_usd
 
 __all__ = [
@@ -68,6 +70,7 @@ __all__ = [
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """A rendered bundle, and what is known of it, ready to be checked or made."""
 
+    trial: TrialRecord
     bundle: Bundle
     hosting: Hosting
     wanted: Wanted
@@ -85,7 +88,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_deployment(self) -> Bundle:
         """The bundle with what `servetune deploy apply` needs."""
-        return bundle_with(self.bundle, self.deployment)
+        return bundle_with(self.bundle, self.deployment, self.trial)
 
     def report(self, *, ask_aws: bool) -> int:
         """Print all findings; 1 where one of them would stop it."""
@@ -373,6 +376,8 @@ def _apply(deployment: Deployment, folder: Path, token: Any, *, patience: Patien
 
     asyncio.run(work())
     print(f"{deployment.endpoint} is in service")
+    if (folder / TRIAL_FILE).exists():
+        echo(f"does it do what was measured? servetune bench --against {folder}")
     echo(f"it costs money until: servetune deploy delete {folder}")
     return 0
 

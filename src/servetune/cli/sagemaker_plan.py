@@ -26,6 +26,7 @@ from servetune.store import TrialRecord
 from servetune.units import MIB
 
 __all__ = [
+    "TRIAL_FILE",
     "bundle_with",
     "hosting_of",
     "measured_knee",
@@ -143,13 +144,18 @@ def measured_knee(
     return knee_of(levels, copies)
 
 
-def bundle_with(bundle: Bundle, deployment: Deployment) -> Bundle:
-    """The bundle with `deployment.json`, which `servetune deploy apply` reads."""
+#: The trial that a bundle rests on, as its journal has it.
+TRIAL_FILE = "trial.jsonl"
+
+
+def bundle_with(bundle: Bundle, deployment: Deployment, trial: TrialRecord) -> Bundle:
+    """The bundle with what `deploy apply` reads, and the trial that `bench --against` proves."""
     about = bundle.json(PLAN_FILE)
-    about["files"] = [*about["files"], DEPLOYMENT_FILE]
+    about["files"] = [*about["files"], DEPLOYMENT_FILE, TRIAL_FILE]
     texts: dict[str, str] = dict(bundle.files)
     texts[PLAN_FILE] = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     texts[DEPLOYMENT_FILE] = deployment.to_json()
+    texts[TRIAL_FILE] = trial.to_json().decode() + "\n"
     return msgspec.structs.replace(bundle, files=tuple(texts.items()))
 
 

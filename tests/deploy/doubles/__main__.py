@@ -7,6 +7,7 @@ description two minutes pass. Ctrl-C ends it, and everything is forgotten.
 """
 
 import signal
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -26,9 +27,9 @@ class LazyFleet(Fleet):
 
 def main() -> None:
     double = FakeAws(look_s=120.0)
-    for name, value in double.environ.items():
-        print(f"export {name}={value}")
-    print("export AWS_DEFAULT_REGION=us-east-1", flush=True)
+    told = double.environ | {"AWS_DEFAULT_REGION": "us-east-1"}
+    sys.stdout.writelines(f"export {name}={value}\n" for name, value in told.items())
+    sys.stdout.flush()
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())

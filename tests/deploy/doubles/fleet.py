@@ -91,6 +91,15 @@ def _vllm_words(environment: Mapping[str, str]) -> Words:
     return Words(model, arguments)
 
 
+def _logged(image: str, lines: list[str]) -> list[str]:
+    """What of an engine's lines gets into the logs: LMI starts vLLM without its server, which is
+    what lists the arguments.
+    """
+    if "djl-inference" not in image:
+        return lines
+    return [line for line in lines if "non-default args" not in line]
+
+
 class Fleet:
     """The containers of a double.
 
@@ -120,7 +129,7 @@ class Fleet:
         double.runtime.containers = self.url_of
 
     def url_of(self, endpoint: str, component: str | None) -> str | None:
-        """The container that answers; one that is not wanted any more is stopped."""
+        """The container that answers."""
         found = self.containers.get((endpoint, component))
         return found.url if found else None
 
@@ -146,7 +155,7 @@ class Fleet:
         )
         self.containers[endpoint, component] = container
         container.wait_healthy()
-        self.double.beside.log_lines.setdefault(group, []).extend(container.lines())
+        self.double.beside.say(group, _logged(sent["Image"], container.lines()))
         return container
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ class Runtime:
         faults: Endpoint name -> (status, error type, body) before any stream.
         break_after: Events after which the stream breaks with `ModelStreamError`.
         break_every: Each so many-th stream only; every one unless said.
-        limit_s: The service ends an invocation that has not been answered after so long.
+        limit_s: The service ends an invocation whose container is silent for so long.
         is_serving: Whether an endpoint, and a component on it, answers now.
         secrets: What requests may be signed with; any signature will do where it is empty.
     """
@@ -137,20 +137,15 @@ class Runtime:
         return self._framed(self.events(asked), self.break_after if breaks else None)
 
     def _framed(self, events: Iterator[bytes], break_after: int | None) -> Iterator[bytes]:
-        for count, piece in enumerate(events):
-            if break_after is not None and count >= break_after:
-                broken = {"Message": "worker died", "ErrorCode": "ContainerFailed"}
-                yield frame(
-                    {
-                        ":exception-type": "ModelStreamError",
-                        ":content-type": "application/json",
-                        ":message-type": "exception",
-                    },
-                    json.dumps(broken).encode(),
-                )
-                return
-            for start in range(0, len(piece), FRAME_BYTES):
-                yield part(piece[start : start + FRAME_BYTES])
+        try:
+            for count, piece in enumerate(events):
+                if break_after is not None and count >= break_after:
+                    yield broken("ContainerFailed", "worker died")
+                    return
+                for start in range(0, len(piece), FRAME_BYTES):
+                    yield part(piece[start : start + FRAME_BYTES])
+        except TimeoutError:
+            yield broken("ModelInvocationTimeExceeded", TOO_LATE)
 
     def _ask(self, asked: Asked) -> tuple[http.client.HTTPConnection, Any]:
         """The container's answer; `None` for it where no container is."""
@@ -165,6 +160,18 @@ class Runtime:
         except TimeoutError:
             connection.close()
             raise ContainerRefused(0, "", said=TOO_LATE) from None
+
+
+def broken(code: str, said: str) -> bytes:
+    """The frame that ends a stream which cannot go on."""
+    return frame(
+        {
+            ":exception-type": "ModelStreamError",
+            ":content-type": "application/json",
+            ":message-type": "exception",
+        },
+        json.dumps({"Message": said, "ErrorCode": code}).encode(),
+    )
 
 
 def part(payload: bytes) -> bytes:

@@ -72,8 +72,7 @@ class FakeAws:
         self.denied: set[str] = set()
         self.allowed: dict[str, int] = {}
         self._lock = threading.RLock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -201,6 +200,11 @@ def _session() -> Any:
     import boto3
 
     return boto3.Session()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 512  # a load test connects all at once; five would wait for seconds
 
 
 def _handler(double: FakeAws) -> type[BaseHTTPRequestHandler]:
