@@ -55,30 +55,33 @@ def test_what_vllm_did_here_is_what_it_does_there_unless_a_setting_is_lost(
     folder = tmp_path / "containers"
     folder.mkdir()
     program = (os.environ["SERVETUNE_VLLM"],)
-    prove = (
-        "bench",
-        "--against",
-        "b",
-        *TOLERANCE,
-        "--tokenizer",
-        model,
-        "--warmup",
-        "32",
-        "--quiet",
-    )
     with Fleet(double, folder, program=program) as fleet:
         container = fleet.start(ENDPOINT)
         assert "--max-num-seqs=16" in container.command
-        proved = shell(*prove, "--out", "same")
-    assert "\nreproduced" in proved.stdout
-    (record,) = read_journal(tmp_path / "same" / "bench.jsonl")
-    assert record.results["total_output_tokens"] == 120 * 32
+        same = proved(shell, model, tmp_path / "same")
+    assert verdict(same) in {"same", "close", "better"}
+    assert not any("max_num_seqs" in line for line in same["differences"])
     with Fleet(double, folder, program=program) as fleet:
         fleet.overrides = {"SM_VLLM_MAX_NUM_SEQS": "2"}
         fleet.start(ENDPOINT)
-        found_out = shell(*prove, code=1)
-    named = "max_num_seqs is 2, the trial had 16 (says the start-up log)"
-    assert named in " ".join(found_out.stdout.split())
+        lost = proved(shell, model, tmp_path / "lost", code=1)
+    assert verdict(lost) == "worse"
+    assert lost["differences"] == ["max_num_seqs is 2, the trial had 16 (says the start-up log)"]
     shell("deploy", "delete", "b", "--poll-s", "0")
     assert standing(double) == []
     assert seen_secrets(tmp_path, shell.said) == []
+
+
+def proved(shell, model, folder, code=None):
+    """What the comparison says; tails of a shared processor are another's, so its end may vary."""
+    shell(
+        "bench", "--against", "b", *TOLERANCE, "--tokenizer", model, "--warmup", "32", "--quiet",
+        "--out", folder.name, code=code,
+    )  # fmt: skip
+    (record,) = read_journal(folder / "bench.jsonl")
+    assert record.results["total_output_tokens"] == 120 * 32
+    return record.results["against"]
+
+
+def verdict(against):
+    return next(row["verdict"] for row in against["rows"] if row["field"] == "output_throughput")
