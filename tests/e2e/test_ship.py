@@ -70,9 +70,9 @@ def compared(tmp_path, folder):
     return record.results["against"]
 
 
-def require_calm(container):
-    if any("behind its own clock" in line for line in container.lines()):
-        pytest.skip("this machine is too busy to keep a clock by")
+def kept_time(container):
+    """Whether the simulated engine was as fast as it meant to be."""
+    return not any("behind its own clock" in line for line in container.lines())
 
 
 def test_from_a_sweep_to_a_proved_endpoint_and_back_to_nothing(shell, double, fleet, tmp_path):
@@ -91,12 +91,14 @@ def test_from_a_sweep_to_a_proved_endpoint_and_back_to_nothing(shell, double, fl
     assert "--max-num-seqs=128" in container.command
     double.beside.say(f"/aws/sagemaker/InferenceComponents/{ENDPOINT}-base",
                       ["loaded with HF_TOKEN=" + PLANTED["HF_TOKEN"]])  # fmt: skip
-    proved = shell("bench", "--against", "b", *TOLERANCE, "--quiet", "--out", "proof")
-    require_calm(container)
-    assert "\nreproduced" in proved.stdout
+    proved = shell("bench", "--against", "b", *TOLERANCE, "--quiet", "--out", "proof", code=None)
     against = compared(tmp_path, "proof")
-    assert against["reproduced"] is True
-    assert against["differences"] == []
+    calm = kept_time(container)
+    if calm:
+        assert proved.returncode == 0, proved.stdout
+        assert "\nreproduced" in proved.stdout
+        assert against["reproduced"] is True
+        assert against["differences"] == []
     (record,) = read_journal(tmp_path / "proof" / "bench.jsonl")
     assert record.results["completed"] == REQUESTS
     assert record.results["total_output_tokens"] == REQUESTS * OUTPUT_TOKENS
@@ -123,6 +125,8 @@ def test_from_a_sweep_to_a_proved_endpoint_and_back_to_nothing(shell, double, fl
     fleet.close()
     (tmp_path / "containers").rename(tmp_path.parent / f"{tmp_path.name}-containers")
     assert seen_secrets(tmp_path, shell.said) == []
+    if not calm:
+        pytest.skip("all but the figures was checked: this machine is too busy to keep a clock by")
 
 
 def _lost_on_the_way(double, fleet):
@@ -183,6 +187,8 @@ def test_what_fails_on_the_way_is_counted_by_its_name(
     tuned(shell)
     deployed(shell)
     fleet.start(ENDPOINT)
+    wrong = shell("bench", *LOAD, "--model", "wrong", "--warmup", "1", code=3).stderr
+    assert "by which name the container serves its model" in wrong
     for name, value in fault.items():
         setattr(double.runtime, name, value)
     code = 3 if kind == "time_limit" else 0  # nothing was answered
@@ -225,3 +231,60 @@ def test_quota_no_capacity_and_a_sick_container_end_with_a_line_and_the_next_run
 
 def _deploy():
     return ("deploy", "sagemaker", "q.json", "--out", "b", "--apply", "--poll-s", "0")
+
+
+JOB = (
+    "bench", "--via-aws-job", "--sagemaker", "theirs", "--workload", "default", "--model", MODEL,
+    "--levels", "1,8", "--role-arn", ROLE, "--output-s3", "s3://bucket/bench", "--region",
+    "us-east-1", "--poll-every", "0.02",
+)  # fmt: skip
+
+
+def test_a_job_without_a_whole_result_is_an_error_and_force_runs_it_anew(shell, double, tmp_path):
+    double.control.stand("theirs")
+    double.jobs.fault = "no_object"
+    assert "left no output.tar.gz" in shell(*JOB, code=3).stderr
+    double.jobs.fault = "truncated"
+    assert "truncated" in shell(*JOB, "--force", code=3).stderr
+    assert "truncated" in shell(*JOB, code=3).stderr  # it is read again, not run again
+    double.jobs.fault = ""
+    shell(*JOB, "--force", "--out", "records")
+    assert len(read_journal(tmp_path / "records" / "bench.jsonl")) == 2
+    shell(*JOB, "--clean")
+    assert (double.jobs.jobs, double.jobs.workloads) == ({}, {})
+
+
+def test_what_aws_recommends_stands_beside_our_own_trials_and_can_be_shipped(shell, double):
+    tuned(shell)
+    environment = {
+        "HF_MODEL_ID": "/opt/ml/model",
+        "OPTION_TENSOR_PARALLEL_DEGREE": "2",
+        "OPTION_MAX_ROLLING_BATCH_SIZE": "96",
+        "OPTION_MAX_MODEL_LEN": "4096",
+    }
+    double.jobs.recommendations["theirs"] = {
+        "AIRecommendationJobStatus": "Completed",
+        "Recommendations": [
+            {
+                "DeploymentConfiguration": {
+                    "ImageUri": "1.dkr.ecr.x.amazonaws.com/djl-inference:0.36.0-lmi28.0.0-cu130",
+                    "InstanceType": INSTANCE,
+                    "InstanceCount": 1,
+                    "CopyCountPerInstance": 2,
+                    "EnvironmentVariables": environment,
+                },
+                "ExpectedPerformance": [
+                    {"Metric": "throughput", "Stat": "avg", "Value": "4321", "Unit": "tokens/s"}
+                ],
+            }
+        ],
+    }
+    shell("bench", "--recommendations", "theirs", "--model", MODEL, "--region", "us-east-1",
+          "--out", "rec")  # fmt: skip
+    picked = shell("recommend", "rec/bench.jsonl")
+    assert "4,321" in picked.stdout
+    shown = shell("deploy", "sagemaker", "rec/bench.jsonl", "--dry-run")
+    rendered = json.loads(shown.stdout)
+    assert rendered["OPTION_MAX_ROLLING_BATCH_SIZE"] == "96"
+    assert rendered["OPTION_TENSOR_PARALLEL_DEGREE"] == "2"
+    assert rendered["SERVING_MAX_WORKERS"] == "2"

@@ -89,6 +89,7 @@ def test_an_endpoint_of_components_must_name_one_and_it_must_serve(aws, clients)
         aws_jobs.start(client, asked(endpoint="my-endpoint"))
     with pytest.raises(LoadError, match="gone of account not found"):
         aws_jobs.start(client, asked(endpoint="gone"))
+    assert aws.jobs.workloads == {}  # no workload is left of a job that was refused
 
 
 def test_the_same_question_finds_its_own_job_and_pays_once(aws, clients):

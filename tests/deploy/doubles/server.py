@@ -96,8 +96,8 @@ class FakeAws:
     def environ(self) -> dict[str, str]:
         """For a process whose clients shall come here."""
         return {f"AWS_ENDPOINT_URL_{name}": self.url for name in ENDPOINTS} | {
-            "AWS_ACCESS_KEY_ID": "x",
-            "AWS_SECRET_ACCESS_KEY": "y",
+            "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "secret-of-the-doubles",
             "AWS_CONFIG_FILE": "/nonexistent",
             "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
             "AWS_EC2_METADATA_DISABLED": "true",
