@@ -115,6 +115,12 @@ def test_from_a_sweep_to_a_proved_endpoint_and_back_to_nothing(shell, double, fl
     assert {"mean_ttft_ms", "output_throughput"} <= theirs[0].results.keys() & record.results.keys()
     shell(*job, "--clean")
 
+    (access,) = double.runtime.secrets
+    good, double.runtime.secrets = double.runtime.secrets, {access: ("another", "token")}
+    refused = shell("bench", "--against", "b", "--quiet", code=3)  # AWS repeats what was signed
+    assert "X-Amz-Security-Token:[" in refused.stderr
+    double.runtime.secrets = good
+
     told = shell("deploy", "logs", "b")
     assert "[redacted]" in told.stdout
     shell("deploy", "status", "b")
