@@ -26,7 +26,7 @@ from servetune.deploy.aws import (
     orphans,
 )
 from servetune.deploy.aws.deployment import with_role
-from servetune.deploy.aws.hosted import hosted, hosted_plan
+from servetune.deploy.aws.given import hosted, hosted_plan
 from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import quotas
 from servetune.hardware import instance

@@ -18,7 +18,7 @@ from servetune.errors import InputError, ServetuneError
 
 if TYPE_CHECKING:
     from servetune.deploy.aws import Aws
-    from servetune.deploy.aws.hosted import Hosted
+    from servetune.deploy.aws.given import Hosted
     from servetune.plan import Plan
     from servetune.report.against import Against
     from servetune.store import TrialRecord
@@ -238,7 +238,7 @@ def _sagemaker(said: Mapping[str, Any]) -> ReadBack | None:
     """
     from servetune.clock import MonotonicClock
     from servetune.deploy.aws import Aws
-    from servetune.deploy.aws.hosted import hosted
+    from servetune.deploy.aws.given import hosted
 
     aws = Aws(_region(said), clock=MonotonicClock(), profile=said["profile"])
     component = said["component"] or said["adapter"] or ""
@@ -252,7 +252,7 @@ def _sagemaker(said: Mapping[str, Any]) -> ReadBack | None:
 
 
 def _given(found: Hosted | None) -> ReadBack | None:
-    from servetune.deploy.aws.hosted import hosted_plan
+    from servetune.deploy.aws.given import hosted_plan
     from servetune.trials.read_back import of_plan
 
     try:
