@@ -61,6 +61,15 @@ $(RAY_STAMP): $(DEV_STAMP) requirements/ray.txt
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/ray.txt
 	@touch $@
 
+VALIDATORS_STAMP := $(VENV)/.validators-installed
+
+$(VALIDATORS_STAMP): $(DEV_STAMP) requirements/validators.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/validators.txt
+	@touch $@
+
+.PHONY: validators
+validators: $(VALIDATORS_STAMP)  ## Schemas of Kubernetes and Compose (22 MB); without them `test` skips theirs
+
 .PHONY: test-ray
 test-ray: $(RAY_STAMP)  ## What needs a Ray cluster; it is started on this machine
 	$(BIN)/python -m pytest -m ray

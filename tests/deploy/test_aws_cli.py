@@ -375,3 +375,29 @@ def test_orphans_are_listed_with_their_cost_and_deleted_on_demand(
     done = run(tmp_path, "orphans", "--delete", "--poll-s", "0", double=double)
     assert done.returncode == 0, done.stderr
     assert double.control.rows == {}
+
+
+def test_a_bundle_says_what_to_ask_and_against_which_trial(sweep: Path, tmp_path: Path) -> None:
+    run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--copies", "1")
+    held = json.loads((tmp_path / "b" / "trial.jsonl").read_text())
+    assert held["results"]["max_concurrency"] == 256
+    nobody = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH")
+              if name in os.environ} | {"AWS_EC2_METADATA_DISABLED": "true"}  # fmt: skip
+
+    def bench(*words: str) -> Any:
+        return subprocess.run(
+            [sys.executable, "-m", "servetune", "bench", *words, "--dry-run"],
+            cwd=tmp_path, env=nobody | {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    shown = bench("--against", "b", "--input-tokens", "8")
+    assert shown.returncode == 0, shown.stderr
+    assert f"/endpoints/{ENDPOINT}/invocations-response-stream" in shown.stdout
+    assert f"{ENDPOINT}-base" in shown.stdout
+    assert '"model":"Qwen/Qwen3-4B"' in shown.stdout.replace('": "', '":"')
+    (tmp_path / "empty").mkdir()
+    refused = bench("--against", "empty")
+    assert refused.returncode == 2
+    assert "empty has no trial.jsonl" in refused.stderr
+    assert "deploy sagemaker" in refused.stderr

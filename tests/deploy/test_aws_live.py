@@ -2,12 +2,13 @@
 
     SERVETUNE_AWS_ROLE=arn:aws:iam::..:role/..  SERVETUNE_AWS_REGION=us-east-1
 
-The first tests read; the last makes one ml.g4dn.xlarge endpoint for some minutes and
+The first tests read; the last makes one ml.g4dn.xlarge endpoint for some minutes, asks it and
 deletes it, for less than two dollars, where SERVETUNE_AWS_SPEND=1 says so.
 """
 
 import asyncio
 import datetime as dt
+import json
 import os
 
 import pytest
@@ -25,10 +26,12 @@ from servetune.deploy.aws import (
     orphans,
 )
 from servetune.deploy.aws.deployment import with_role
+from servetune.deploy.aws.given import hosted, hosted_plan
 from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import quotas
 from servetune.hardware import instance
 from servetune.plan import Plan
+from servetune.trials import aws_jobs
 
 pytestmark = pytest.mark.aws
 ROLE = os.environ.get("SERVETUNE_AWS_ROLE", "")
@@ -70,11 +73,28 @@ def test_orphans_can_be_listed(aws):
     asyncio.run(orphans(aws, now=dt.datetime.now(dt.UTC), prices={}))
 
 
+def test_what_is_not_there_is_told_as_such_by_the_real_services(aws):
+    assert asyncio.run(hosted(aws, "servetune-nothing-of-this-name")) is None
+    assert aws_jobs.describe(aws.client("sagemaker"), "servetune-nothing-of-this-name") is None
+
+
 @pytest.mark.skipif(not os.environ.get("SERVETUNE_AWS_SPEND"), reason="it costs money")
-def test_an_endpoint_is_made_and_deleted(aws):
+def test_an_endpoint_is_made_asked_and_deleted(aws, servetune):
     now = dt.datetime.now(dt.UTC)
     wanted = small(delete_after=(now + dt.timedelta(hours=1)).isoformat())
     try:
         asyncio.run(apply(wanted, aws, state=StateFile(None), tell=print))
+        found = asyncio.run(hosted(aws, wanted.endpoint))
+        assert found is not None
+        assert hosted_plan(found).max_num_seqs == 8
+        asked = servetune(
+            "bench", "--sagemaker", wanted.endpoint, "--region", REGION, "--model",
+            "Qwen/Qwen3-0.6B", "-c", "4", "-n", "40", "--input-tokens", "64",
+            "--output-tokens", "16", "--json", timeout_s=600,
+        )  # fmt: skip
+        assert asked.returncode == 0, asked.stderr
+        results = json.loads(asked.stdout)["results"]
+        assert results["completed"] == 40
+        assert results["mean_ttft_ms"] < results["mean_e2e_latency_ms"]
     finally:
         asyncio.run(delete(wanted.endpoint, aws, state=StateFile(None), tell=print))

@@ -1,8 +1,14 @@
-"""A tiny model's configuration: all that a run without a real engine needs of a model."""
+"""Where the doubles are, and a tiny model's configuration, all that a simulated run needs."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
+
+# Makes the doubles of other rooms importable; pytest's importlib mode does not.
+for _folder in ("e2e", "loadgen", "deploy"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / _folder))
 
 TINY = {
     "architectures": ["Qwen3ForCausalLM"],

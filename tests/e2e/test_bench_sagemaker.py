@@ -3,17 +3,12 @@
 import asyncio
 import json
 import os
-import sys
-from pathlib import Path
 
 import msgspec
 import pytest
+from sagemaker_runtime import ACCESS_KEY, SECRET_KEY, TOKEN, SageMakerRuntime
 
 from servetune.testing import Behaviour, running_server
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "loadgen"))
-
-from sagemaker_runtime import ACCESS_KEY, SECRET_KEY, TOKEN, SageMakerRuntime
 
 STEADY = Behaviour(ttft_s=0.03, itl_s=0.004)
 LOAD = ("-c", "4", "-n", "60", "--input-tokens", "20", "--output-tokens", "10", "--quiet")

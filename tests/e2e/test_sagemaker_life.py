@@ -3,20 +3,14 @@
 import asyncio
 import json
 import os
-import sys
-from pathlib import Path
 
 import pytest
+from doubles import FakeAws
 
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.plan import Plan
 from servetune.simserver import Faults, SimulatedServer, service_of
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
-pytest.importorskip("boto3", reason="boto3 is not installed (extra 'aws')")
-
-from doubles import FakeAws
 
 MODEL = "Qwen/Qwen3-4B"
 ENDPOINT = "servetune-Qwen-Qwen3-4B"

@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+for _folder in ("loadgen", "deploy"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / _folder))

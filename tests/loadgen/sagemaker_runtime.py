@@ -7,7 +7,6 @@ service does. Endpoints of certain names fail in the service's own ways.
 
 from __future__ import annotations
 
-import datetime as dt
 import http.client
 import itertools
 import json
@@ -16,9 +15,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
+from doubles.signed import wrong_signature
 
 from servetune.traffic.eventstream import frame_of
 
@@ -121,28 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._forward_stream(body, name)
 
     def _wrong_signature(self, body):
-        given = self.headers.get("Authorization", "")
-        access_key = given.partition("Credential=")[2].partition("/")[0]
-        if access_key not in self.runtime.secrets:
-            return f"unknown access key '{access_key}'"
-        secret_key, token = self.runtime.secrets[access_key]
-        stamp = self.headers["X-Amz-Date"]
-        at = dt.datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=dt.UTC)
-        if abs((dt.datetime.now(dt.UTC) - at).total_seconds()) > 5:
-            return "Signature expired"
-        names = given.partition("SignedHeaders=")[2].partition(",")[0].split(";")
-        amz = [n for n in map(str.lower, self.headers) if n.startswith("x-amz")]
-        if missing := set(amz) - set(names):
-            return f"unsigned headers: {missing}"
-        if self.headers.get("X-Amz-Security-Token", "") != token:
-            return "wrong session token"
-        signed = {n: self.headers[n] for n in names}
-        request = AWSRequest("POST", f"{self.runtime.url}{self.path}", headers=signed, data=body)
-        request.context["timestamp"] = stamp
-        auth = SigV4Auth(Credentials(access_key, secret_key, token), "sagemaker", "us-east-1")
-        canonical = auth.canonical_request(request)
-        expected = auth.signature(auth.string_to_sign(request, canonical), request)
-        return "" if given.endswith(expected) else "The request signature does not match"
+        runtime = self.runtime
+        return wrong_signature(self.headers, f"{runtime.url}{self.path}", body, runtime.secrets)
 
     def _fail(self, status, name, body):
         sent = json.dumps(body).encode()

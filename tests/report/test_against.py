@@ -79,6 +79,18 @@ def test_too_few_requests_cannot_tell_a_tail():
     assert verdicts(against(BASE, far))["p99_ttft_ms"] == "unknown"
 
 
+def test_an_interval_that_overlaps_with_anything_does_not_say_that_it_is_the_same():
+    vague = {**BASE, "intervals": {**BASE["intervals"], "output_throughput": [-402.0, 1627.0]}}
+    assert (
+        verdicts(against(BASE, {**vague, "output_throughput": 610.0}))["output_throughput"]
+        == "unknown"
+    )
+    assert verdicts(against(BASE, vague))["output_throughput"] == "same"  # it hardly differs
+    far = run(output_throughput=100.0)
+    far["intervals"]["output_throughput"] = [20.0, 180.0]  # vague, and far away all the same
+    assert verdicts(against(BASE, far))["output_throughput"] == "worse"
+
+
 def test_failures_are_shares_with_intervals_of_their_own():
     failing = run(completed=70, failed=30)
     assert verdicts(against(BASE, failing))["error_rate"] == "worse"

@@ -9,8 +9,9 @@ import time
 
 import boto3
 import pytest
-from aws_jobs_double import EXPORT, AwsJobs, archive, export
 from botocore.config import Config
+from doubles import FakeAws
+from doubles.jobs import EXPORT, archive, export
 
 from servetune.deploy.containers import parse_environment
 from servetune.errors import InputError, LoadError
@@ -26,7 +27,10 @@ MODEL = "Qwen/Qwen3-4B"
 
 @pytest.fixture
 def aws():
-    double = AwsJobs()
+    """The doubles, with an endpoint of two components in service; time passes by looking."""
+    double = FakeAws(look_s=120.0)
+    double.control.stand("my-endpoint", "model-1", "model-2")
+    double.control.stand("plain-endpoint")
     yield double
     double.close()
 
@@ -45,7 +49,7 @@ def clients(aws):
 
 def asked(levels=(1, 4, 8), **more):
     spec, _ = workload_spec(preset("agent_tool_calling"), model=MODEL, concurrencies=levels)
-    usual = {"endpoint": "my-endpoint", "role_arn": ROLE, "output": "s3://bucket/bench"}
+    usual = {"endpoint": "plain-endpoint", "role_arn": ROLE, "output": "s3://bucket/bench"}
     return Asked(spec=spec, concurrencies=tuple(levels), model=MODEL, **(usual | more))
 
 
@@ -55,14 +59,13 @@ def wait(client, question, **more):
 
 def test_a_sweep_is_one_job_and_gives_a_trial_for_each_level(aws, clients):
     client, s3 = clients
-    question = asked(components=("model-1",))
+    question = asked(endpoint="my-endpoint", components=("model-1",))
     assert aws_jobs.start(client, question) is True
     seen = []
     ended = wait(client, question, on_status=lambda each, _: seen.append(each.status))
     assert seen == ["InProgress", "InProgress", "Completed"]
     records = aws_jobs.trials_of(question, aws_jobs.fetch_archive(s3, ended.output), arn=ended.arn)
-    assert aws.wrong == []  # every request holds against botocore's model
-    assert aws.calls.count("CreateAIBenchmarkJob") == 1
+    assert aws.operations(reading=True).count("CreateAIBenchmarkJob") == 1
     assert [record.results["max_concurrency"] for record in records] == [1, 4, 8]
     last = records[-1].results
     assert last["mean_ttft_ms"] == 48.0
@@ -74,10 +77,19 @@ def test_a_sweep_is_one_job_and_gives_a_trial_for_each_level(aws, clients):
     assert last["total_output_tokens"] == 15000
     assert len({record.key for record in records}) == 3
     assert not records[0].simulated
-    said = aws.workloads[question.name]["parameters"]
+    said = aws.jobs.workloads[question.name]["parameters"]
     assert said["concurrency"] == [1, 4, 8]
-    target = aws.jobs[question.name]["said"]["BenchmarkTarget"]["Endpoint"]
+    target = aws.jobs.jobs[question.name]["asked"]["BenchmarkTarget"]["Endpoint"]
     assert target["InferenceComponents"] == [{"Identifier": "model-1"}]
+
+
+def test_an_endpoint_of_components_must_name_one_and_it_must_serve(aws, clients):
+    client, _ = clients
+    with pytest.raises(LoadError, match="Inference Component Name"):
+        aws_jobs.start(client, asked(endpoint="my-endpoint"))
+    with pytest.raises(LoadError, match="gone of account not found"):
+        aws_jobs.start(client, asked(endpoint="gone"))
+    assert aws.jobs.workloads == {}  # no workload is left of a job that was refused
 
 
 def test_the_same_question_finds_its_own_job_and_pays_once(aws, clients):
@@ -87,8 +99,8 @@ def test_the_same_question_finds_its_own_job_and_pays_once(aws, clients):
     assert aws_jobs.start(client, question) is False
     wait(client, question)
     assert aws_jobs.start(client, question) is False
-    assert aws.calls.count("CreateAIBenchmarkJob") == 3
-    assert len(aws.jobs) == 1
+    assert aws.operations(reading=True).count("CreateAIBenchmarkJob") == 3
+    assert len(aws.jobs.jobs) == 1
     assert asked((1, 4)).name != question.name
     assert asked(output="s3://bucket/other").name != question.name
     assert len(asked(endpoint="e" * 63).name) <= 63
@@ -99,7 +111,7 @@ def test_force_takes_a_running_job_away_first(aws, clients):
     question = asked()
     aws_jobs.start(client, question)
     assert aws_jobs.start(client, question, force=True, poll_s=0.001) is True
-    order = [c for c in aws.calls if not c.startswith("Describe")]
+    order = aws.operations()
     assert order == [
         "CreateAIWorkloadConfig", "CreateAIBenchmarkJob", "StopAIBenchmarkJob",
         "DeleteAIBenchmarkJob", "DeleteAIWorkloadConfig", "CreateAIWorkloadConfig",
@@ -113,8 +125,8 @@ def test_clean_leaves_nothing_and_may_be_done_twice(aws, clients):
     aws_jobs.start(client, question)
     taken = aws_jobs.clean(client, question.name, sleep=lambda _: None)
     assert taken == [f"job {question.name}", f"workload {question.name}"]
-    assert not aws.jobs
-    assert not aws.workloads
+    assert not aws.jobs.jobs
+    assert not aws.jobs.workloads
     assert aws_jobs.clean(client, question.name) == []
     assert aws_jobs.describe(client, question.name) is None
 
@@ -123,7 +135,7 @@ def test_a_throttled_description_is_asked_for_again(aws, clients):
     client, _ = clients
     question = asked()
     aws_jobs.start(client, question)
-    aws.throttled = 3
+    aws.throttled["DescribeAIBenchmarkJob"] = 3
     assert wait(client, question).status == "Completed"
 
 
@@ -139,7 +151,7 @@ def test_a_throttled_description_is_asked_for_again(aws, clients):
 )
 def test_a_job_that_ends_badly_says_how(aws, clients, fault, message):
     client, s3 = clients
-    aws.fault = fault
+    aws.jobs.fault = fault
     question = asked()
     aws_jobs.start(client, question)
 
@@ -153,7 +165,7 @@ def test_a_job_that_ends_badly_says_how(aws, clients, fault, message):
 
 def test_the_wait_has_an_end(aws, clients):
     client, _ = clients
-    aws.looks = 10**6
+    aws.jobs.job_s = 1e12
     question = asked()
     aws_jobs.start(client, question)
     clock = iter(range(0, 10**6, 1000))
@@ -163,10 +175,12 @@ def test_the_wait_has_an_end(aws, clients):
 
 def test_a_prefix_with_two_archives_is_refused(aws, clients):
     _, s3 = clients
-    aws.objects = {"bench/x/a/output.tar.gz": b"", "bench/x/b/output.tar.gz": b""}
+    for name in ("a", "b"):
+        aws.s3.put("bucket", f"bench/x/{name}/output.tar.gz", b"")
     with pytest.raises(LoadError, match="left 2 output"):
         aws_jobs.fetch_archive(s3, "s3://bucket/bench/x/")
-    aws.objects = {"bench/x/not-output.tar.gz": b""}
+    aws.s3.objects.clear()
+    aws.s3.put("bucket", "bench/x/not-output.tar.gz", b"")
     with pytest.raises(LoadError, match="left no output"):
         aws_jobs.fetch_archive(s3, "s3://bucket/bench/x/")
 
@@ -309,7 +323,7 @@ PROPOSED = {
 
 def test_recommendations_become_candidates_that_say_whose_figures_they_are(aws, clients):
     client, _ = clients
-    aws.recommendations = {"rec": PROPOSED}
+    aws.jobs.recommendations = {"rec": PROPOSED}
     (record,) = aws_jobs.recommended_trials(
         client, "rec", model=MODEL, plan_of=lambda _, env: parse_environment("lmi", env)
     )
@@ -333,7 +347,7 @@ def test_recommendations_become_candidates_that_say_whose_figures_they_are(aws, 
     ],
 )
 def test_recommendations_that_are_none_are_an_error(aws, clients, said, message):
-    aws.recommendations = {"rec": said}
+    aws.jobs.recommendations = {"rec": said}
     with pytest.raises(LoadError, match=message):
         aws_jobs.recommended_trials(clients[0], "rec", model=MODEL, plan_of=None)
     with pytest.raises(LoadError, match="ResourceNotFound"):
@@ -344,7 +358,7 @@ def test_recommendations_that_are_none_are_an_error(aws, clients, said, message)
 
 
 WORDS = (
-    "--via-aws-job", "--sagemaker", "my-endpoint", "--workload", "multi_turn_chat", "--model",
+    "--via-aws-job", "--sagemaker", "plain-endpoint", "--workload", "multi_turn_chat", "--model",
     MODEL, "--role-arn", ROLE, "--output-s3", "s3://bucket/bench", "--region", "us-east-1",
     "--levels", "1,4", "--poll-every", "0.05",
 )  # fmt: skip
@@ -352,14 +366,7 @@ WORDS = (
 
 @pytest.fixture
 def environment(aws):
-    return {
-        **os.environ,
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "y",
-        "AWS_ENDPOINT_URL_SAGEMAKER": aws.url,
-        "AWS_ENDPOINT_URL_S3": aws.url,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
+    return os.environ | aws.environ
 
 
 def test_the_command_runs_a_job_and_writes_a_journal(aws, servetune, environment, tmp_path):
@@ -373,7 +380,7 @@ def test_the_command_runs_a_job_and_writes_a_journal(aws, servetune, environment
     assert status.stdout.split()[1] == "Completed"
     again = servetune("bench", *WORDS, "--json", env=environment)
     assert len(json.loads(again.stdout)) == 2
-    assert len(aws.jobs) == 1
+    assert len(aws.jobs.jobs) == 1
     cleaned = servetune("bench", *WORDS, "--clean", env=environment)
     assert "took away job" in cleaned.stdout
     gone = servetune("bench", *WORDS, "--status", env=environment)
@@ -382,24 +389,24 @@ def test_the_command_runs_a_job_and_writes_a_journal(aws, servetune, environment
 
 
 def test_ctrl_c_leaves_the_job_and_the_same_command_finds_it(aws, servetune, environment, tmp_path):
-    aws.looks = 10**6
+    aws.jobs.job_s = 1e12
     process = subprocess.Popen(
         [sys.executable, "-m", "servetune", "bench", *WORDS],
         env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline_s = time.monotonic() + 60
-    while aws.calls.count("DescribeAIBenchmarkJob") < 2:
+    while aws.operations(reading=True).count("DescribeAIBenchmarkJob") < 2:
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "goes on" in errors
-    aws.looks = 0
+    aws.jobs.job_s = 0.0
     ran = servetune("bench", *WORDS, env=environment)
     assert ran.returncode == 0, ran.stderr
     assert "is there already" in ran.stderr
-    assert aws.calls.count("StopAIBenchmarkJob") == 0
+    assert aws.operations(reading=True).count("StopAIBenchmarkJob") == 0
 
 
 @pytest.mark.parametrize(
@@ -425,7 +432,7 @@ def test_bad_input_is_one_line_before_any_call(aws, servetune, environment, word
 
 
 def test_recommendations_are_imported_as_a_journal(aws, servetune, environment, tmp_path):
-    aws.recommendations = {"rec": PROPOSED}
+    aws.jobs.recommendations = {"rec": PROPOSED}
     ran = servetune(
         "bench", "--recommendations", "rec", "--model", MODEL, "--region", "us-east-1",
         "--out", "out", env=environment,

@@ -1,4 +1,5 @@
 import msgspec
+import numpy as np
 import pytest
 
 from servetune.errors import InputError, UnknownName
@@ -10,6 +11,8 @@ from servetune.workload import (
     Workload,
     workload_from_client_args,
 )
+from servetune.workload.client_args import length_laws
+from servetune.workload.laws import parse_law
 
 
 def test_the_published_client_arguments_imitate_sharegpt():
@@ -64,6 +67,28 @@ def test_workloads_round_trip_through_json():
 def test_arguments_without_meaning_are_refused(args, error):
     with pytest.raises(error):
         workload_from_client_args(args)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {},
+        {"random_input_len": 512, "random_output_len": 64},
+        {"dataset_name": "random", "random_input_len": 800, "random_range_ratio": 0.5},
+        {"random_input_len": 900, "random_output_len": 300, "random_input_sd": 50.0},
+    ],
+)
+def test_lengths_can_be_said_to_bench_in_its_own_words(args):
+    lengths = workload_from_client_args(args).lengths
+    drawn = lengths.draw(4000, np.random.default_rng(1))
+    for said, meant in zip(length_laws(args), drawn, strict=True):
+        again = parse_law(said).draw(4000, np.random.default_rng(2))
+        assert again.mean() == pytest.approx(meant.mean(), rel=0.02)
+        assert again.std() == pytest.approx(meant.std(), rel=0.1, abs=0.01)
+
+
+def test_a_data_set_has_no_law_of_lengths():
+    assert length_laws({"dataset_name": "sharegpt"}) is None
 
 
 class TestNamedWorkloads:

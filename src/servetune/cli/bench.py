@@ -299,6 +299,7 @@ def bench(**said: Any) -> int:
     servetune bench http://localhost:8000 -c 32 -n 1000 --input-tokens 1024 --output-tokens 256
     servetune bench http://localhost:8000 --rate 4 --duration 300 --workload rag_document_qa
     servetune bench --sagemaker my-endpoint --component my-model --model Qwen/Qwen3-4B -c 64
+    servetune bench --against bundle          # what a bundle deployed, against its trial
     servetune bench URL1 URL2 --routing least_outstanding --until "ttft:p99±5%"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     from servetune.cli.bench_inputs import asked_of, dry_run_text
@@ -306,6 +307,7 @@ def bench(**said: Any) -> int:
 
     if said["out_dir"] is not None:
         require_free(said["out_dir"])
+    said = bench_against.with_bundle(said)
     bench_aws_job.require_alone(said)
     if said["via_aws_job"] or said["recommendations"]:
         return bench_aws_job.run(said)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,21 +17,24 @@ from servetune.cli.output import echo
 from servetune.errors import InputError, ServetuneError
 
 if TYPE_CHECKING:
+    from servetune.deploy.aws import Aws
+    from servetune.deploy.aws.given import Hosted
     from servetune.plan import Plan
     from servetune.report.against import Against
     from servetune.store import TrialRecord
     from servetune.trials import Benched
     from servetune.trials.read_back import ReadBack
 
-__all__ = ["OPTIONS", "as_before", "compare", "earlier_trial"]
+__all__ = ["OPTIONS", "as_before", "compare", "earlier_trial", "with_bundle"]
 
 OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option(
         "--against",
         type=click.Path(path_type=Path),
         default=None,
-        metavar="FILE",
-        help="Journal or summary with the trial that this should reproduce; exit 1 if worse.",
+        metavar="FILE|BUNDLE",
+        help="Journal, summary or bundle with the trial that this should reproduce; exit 1 if "
+        "worse. A bundle also says which endpoint.",
     ),
     click.option("--trial", default=None, metavar="KEY", help="Of --against. [default: by load]"),
     click.option(
@@ -53,6 +58,40 @@ _SAID_ALIKE = (
     "workload", "input_tokens", "output_tokens", "dataset", "turns", "shared_prefix", "rate",
     "arrivals", "api",
 )  # fmt: skip
+
+
+def with_bundle(said: dict[str, Any]) -> dict[str, Any]:
+    """The options with what a bundle behind --against says: its trial, endpoint and model.
+
+    A URL or an endpoint that is named stays what is asked.
+
+    Raises:
+        InputError: The folder is no bundle of an endpoint.
+    """
+    from servetune.cli.sagemaker_plan import TRIAL_FILE
+    from servetune.deploy.aws.deployment import DEPLOYMENT_FILE, read_deployment
+    from servetune.deploy.bundle import PLAN_FILE
+    from servetune.store import read_json
+
+    folder = said["against"]
+    if folder is None or not folder.is_dir():
+        return said
+    if not (folder / TRIAL_FILE).is_file():
+        raise InputError(
+            f"{folder} has no {TRIAL_FILE}",
+            hint="give a bundle of servetune deploy sagemaker, or the .jsonl or .json of a run",
+        )
+    filled = {**said, "against": folder / TRIAL_FILE}
+    if said["urls"] or said["sagemaker"]:
+        return filled
+    deployment = read_deployment((folder / DEPLOYMENT_FILE).read_text("utf-8"))
+    components = [step.name for step in deployment.steps if step.kind == "component"]
+    filled["sagemaker"] = deployment.endpoint
+    filled["region"] = said["region"] or deployment.region
+    filled["model"] = said["model"] or read_json(folder / PLAN_FILE)["served_model"]
+    if components and not (said["component"] or said["adapter"]):
+        filled["component"] = components[0]
+    return filled
 
 
 def earlier_trial(said: Mapping[str, Any]) -> TrialRecord | None:
@@ -122,11 +161,14 @@ def as_before(said: Mapping[str, Any], trial: TrialRecord) -> dict[str, Any]:
     fill("request_count", args.get("num_prompts"))
     own = not any(said[name] for name in ("workload", "dataset", "input_tokens", "trace"))
     if own:
-        if args.get("dataset_name") == "random" and not args.get("random_range_ratio"):
-            fill("input_tokens", _text(args.get("random_input_len")))
-            fill("output_tokens", _text(args.get("random_output_len")))
         for name in _SAID_ALIKE:
             fill(name, args.get(name))
+        if not any(args.get(name) for name in ("workload", "dataset", "input_tokens", "trace")):
+            for name, law in zip(("input_tokens", "output_tokens"), _laws_of(trial), strict=True):
+                fill(name, law)
+    if said["rate"] is None and said["arrivals"] is None:
+        rate = args.get("request_rate")
+        fill("rate", rate if isinstance(rate, int | float) and math.isfinite(rate) else None)
     synthetic = not filled["dataset"] and not filled["trace"]
     if synthetic and filled["seed"] == trial.metadata.get("seed"):
         # The same words again would be found in the prefix cache of a server that had them.
@@ -173,7 +215,7 @@ def _read_back(said: Mapping[str, Any], benched: Benched) -> ReadBack | None:
     if said["engine_log"] is not None:
         return read_log(said["engine_log"].read_text("utf-8", "replace"))
     if said["sagemaker"]:
-        return _sagemaker_log(said)
+        return _sagemaker(said)
     return read_server(benched_target(said, benched))
 
 
@@ -189,25 +231,66 @@ def benched_target(said: Mapping[str, Any], benched: Benched) -> Any:
     )
 
 
-def _sagemaker_log(said: Mapping[str, Any]) -> ReadBack | None:
+def _sagemaker(said: Mapping[str, Any]) -> ReadBack | None:
+    """What the engine says in CloudWatch, else what its container was given.
+
+    Each may be asked only where these credentials allow it; what is not, is told.
+    """
+    from servetune.clock import MonotonicClock
+    from servetune.deploy.aws import Aws
+    from servetune.deploy.aws.given import hosted
+
+    aws = Aws(_region(said), clock=MonotonicClock(), profile=said["profile"])
+    component = said["component"] or said["adapter"] or ""
+    found = None
+    try:
+        found = asyncio.run(hosted(aws, said["sagemaker"], component))
+    except ServetuneError as error:
+        echo(f"note: the endpoint's settings cannot be read: {error.message}")
+    read = _sagemaker_log(aws, said["sagemaker"], component, found)
+    return read or _given(found)
+
+
+def _given(found: Hosted | None) -> ReadBack | None:
+    from servetune.deploy.aws.given import hosted_plan
+    from servetune.trials.read_back import of_plan
+
+    try:
+        plan = hosted_plan(found) if found else None
+    except ServetuneError as error:
+        echo(f"note: the endpoint's settings cannot be read: {error.message}")
+        return None
+    return of_plan(plan, "what its container was given") if plan else None
+
+
+def _sagemaker_log(
+    aws: Aws, endpoint: str, component: str, found: Hosted | None
+) -> ReadBack | None:
     """Of CloudWatch, if these credentials may read it."""
     import botocore.exceptions
-    import botocore.session
 
     from servetune.trials.read_back import cloudwatch_log, read_log
 
-    session = botocore.session.Session(profile=said["profile"])
     try:
-        client = session.create_client("logs", region_name=said["region"])
         text = cloudwatch_log(
-            client,
-            endpoint=said["sagemaker"],
-            component=said["component"] or said["adapter"] or "",
+            aws.client("logs"),
+            endpoint=endpoint,
+            component=component,
+            since_s=found.since_s if found else None,
         )
     except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
         echo(f"note: the endpoint's log cannot be read: {error}")
         return None
     return read_log(text)
+
+
+def _region(said: Mapping[str, Any]) -> str:
+    import botocore.session
+
+    region = said["region"] or botocore.session.Session(
+        profile=said["profile"]
+    ).get_config_variable("region")
+    return str(region)  # the run that just ended had one
 
 
 def _plan_of(trial: TrialRecord) -> Plan | None:
@@ -234,5 +317,19 @@ def _keys(records: list[TrialRecord]) -> str:
     return ", ".join(shown) or "it has no trial that ended well under such a load"
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _laws_of(trial: TrialRecord) -> tuple[str, str]:
+    """Of a trial of `tune` or `simulate`, whose words for its load are others.
+
+    Raises:
+        InputError: Its prompts were those of a data set, which the record does not hold.
+    """
+    from servetune.workload.client_args import length_laws
+
+    laws = length_laws(trial.config.client_args)
+    if laws is None:
+        dataset = trial.config.client_args.get("dataset_name")
+        raise InputError(
+            f"the trial asked prompts of the data set {dataset}",
+            hint="say where they are: --dataset FILE",
+        )
+    return laws

@@ -167,7 +167,8 @@ def sagemaker(
     if dry_run:
         print(bundle.text("environment.json"))
         return 0
-    trial = deploy_live.Rendered(
+    rendered = deploy_live.Rendered(
+        trial=record,
         bundle=bundle,
         hosting=hosting,
         wanted=wanted,
@@ -178,13 +179,13 @@ def sagemaker(
         weights_bytes=weight_bytes(shape),
     )
     if plan_only:
-        return trial.report(ask_aws=ask_aws)
+        return rendered.report(ask_aws=ask_aws)
     assert out_dir is not None
     if apply_now:
-        return trial.apply(out_dir, role_arn=role_arn)
+        return rendered.apply(out_dir, role_arn=role_arn)
     if wanted.max_cost is not None:
-        trial.require_affordable()
-    write(trial.with_deployment(), out_dir)
+        rendered.require_affordable()
+    write(rendered.with_deployment(), out_dir)
     print(f"bundle of {plan.label} for {node.name} in {out_dir}")
     failing = failed_requests(record.results)
     if failing:

@@ -14,6 +14,7 @@ import msgspec
 from servetune.cli.output import echo, print_json
 from servetune.cli.sagemaker_options import Wanted
 from servetune.cli.sagemaker_plan import (
+    TRIAL_FILE,
     delete_after,
     hosting_of,
     measured_knee,
@@ -23,6 +24,7 @@ from servetune.cli.sagemaker_plan import (
     role_of,
     today_prices,
     wanted_nodes,
+    with_trial,
 )
 from servetune.clock import MonotonicClock
 from servetune.deploy import Bundle, regions, write
@@ -53,6 +55,7 @@ from servetune.errors import InputError, UnknownName
 from servetune.hardware import Node, instances
 from servetune.models import NetworkShape
 from servetune.plan import Plan
+from servetune.store import TrialRecord
 from servetune.units import format_usd
 
 __all__ = [
@@ -69,6 +72,7 @@ __all__ = [
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """A rendered bundle, and what is known of it, ready to be checked or made."""
 
+    trial: TrialRecord
     bundle: Bundle
     hosting: Hosting
     wanted: Wanted
@@ -86,7 +90,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_deployment(self) -> Bundle:
         """The bundle with what `servetune deploy apply` needs."""
-        return hosted_bundle(self.bundle, self.deployment, self.nodes)
+        return hosted_bundle(with_trial(self.bundle, self.trial), self.deployment, self.nodes)
 
     def report(self, *, ask_aws: bool) -> int:
         """Print all findings; 1 where one of them would stop it."""
@@ -131,7 +135,8 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
         report = self.checked(asyncio.run(self._asked()))
         print_report(report)
         require_go(report)
-        return _apply(deployment, out_dir, self.wanted, patience=None)
+        patience = _patience(self.wanted.poll_s, self.wanted.timeout_min, deployment)
+        return _apply(deployment, out_dir, self.wanted, patience=patience)
 
     async def _asked(self) -> tuple[list[Any], dict[str, Any]]:
         return await check_live(
@@ -364,7 +369,7 @@ class _TokenWish(NamedTuple):
     hf_token_from_env: bool
 
 
-def _apply(deployment: Deployment, folder: Path, token: Any, *, patience: Patience | None) -> int:
+def _apply(deployment: Deployment, folder: Path, token: Any, *, patience: Patience) -> int:
     async def work() -> None:
         aws, secrets = await _with_token(deployment.region, token)
         await apply(
@@ -379,7 +384,8 @@ def _apply(deployment: Deployment, folder: Path, token: Any, *, patience: Patien
 
     asyncio.run(work())
     print(f"{deployment.endpoint} is in service")
-    echo(f"does it do what was measured? the command is in {folder / 'README.md'}")
+    if (folder / TRIAL_FILE).exists():
+        echo(f"does it do what was measured? servetune bench --against {folder}")
     echo(f"it costs money until: servetune deploy delete {folder}")
     return 0
 

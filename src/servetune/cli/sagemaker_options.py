@@ -36,6 +36,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     price_per_hour: float | None
     hf_token_secret: str | None
     hf_token_from_env: bool
+    poll_s: float
+    timeout_min: float | None
 
 
 _OPTIONS = (
@@ -105,6 +107,19 @@ _OPTIONS = (
         "--hf-token-secret", default=None, metavar="ARN", help="Secrets Manager holds the token."
     ),
     click.option("--hf-token-from-env", is_flag=True, help="Take the token from HF_TOKEN."),
+    click.option(
+        "--poll-s",
+        type=click.FloatRange(0),
+        default=15.0,
+        show_default=True,
+        help="Between looks while --apply waits.",
+    ),
+    click.option(
+        "--timeout-min",
+        type=click.FloatRange(0),
+        default=None,
+        help="Longest wait of --apply. [default: from the deployment's own time-outs]",
+    ),
 )
 
 

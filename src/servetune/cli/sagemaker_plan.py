@@ -13,6 +13,7 @@ import msgspec
 from servetune.cli.sagemaker_options import Wanted, split_adapter, split_scale
 from servetune.deploy import ROLE_PLACEHOLDER
 from servetune.deploy.aws import Adapter, Deployment, Hosting, Report, Scaling, parse_routing
+from servetune.deploy.bundle import Bundle
 from servetune.deploy.knee import HEADROOM, Knee, Level, knee_of
 from servetune.errors import InputError
 from servetune.hardware import Node, instance
@@ -23,12 +24,14 @@ from servetune.store import TrialRecord
 from servetune.units import MIB
 
 __all__ = [
+    "TRIAL_FILE",
     "hosting_of",
     "measured_knee",
     "one_copy",
     "print_report",
     "role_of",
     "wanted_nodes",
+    "with_trial",
 ]
 
 #: By which the knee is found, as for other targets.
@@ -137,6 +140,16 @@ def measured_knee(
             good = standing_of(record, constraints).meets_all if constraints else None
             levels.append(Level(int(concurrency), float(latency_ms), good))
     return knee_of(levels, copies)
+
+
+#: The trial that a bundle rests on, as its journal has it.
+TRIAL_FILE = "trial.jsonl"
+
+
+def with_trial(bundle: Bundle, trial: TrialRecord) -> Bundle:
+    """The bundle with the trial that `bench --against` proves."""
+    files = (*bundle.files, (TRIAL_FILE, trial.to_json().decode() + "\n"))
+    return msgspec.structs.replace(bundle, files=files)
 
 
 def role_of(given: str | None, deployment: Deployment) -> str:

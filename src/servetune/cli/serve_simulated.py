@@ -221,6 +221,8 @@ def serve(
         capacity_blocks=told.capacity_blocks,
     )
     chosen = msgspec.convert({**faults, "seed": told.seed or 0}, Faults)
+    if engine_name == "vllm":  # as vLLM does, so that its settings can be read back
+        echo(f"non-default args: { ({'model_tag': told.model} | dict(told.settings))!r}")
     _say_what(plan, node, speed, chosen.said)
     if told.without_effect:
         echo(f"without effect on the simulation: {', '.join(told.without_effect)}")

@@ -57,6 +57,10 @@ __all__ = [
 #: Where SageMaker mounts a model that it fetched from S3.
 MODEL_FOLDER = "/opt/ml/model"
 
+#: Sequences of a batch that LMI sets in asynchronous mode where nothing is said; vLLM's own
+#: default is larger (djl-serving's `LmiConfigRecommender.setRollingBatchSize`, 2025-09).
+LMI_MAX_NUM_SEQS = 32
+
 #: First LMI release that turns `false` into vLLM's `--no-` form (djl-serving PR 3051).
 LMI_SAYS_FALSE = 26
 

@@ -663,7 +663,7 @@ def _refusal(target: Target, record: Record) -> ServetuneError:
         hint=(
             _way_on(target, record.status, record.detail)
             if target.signing is None
-            else _way_on_aws(record.status, record.detail.lower())
+            else _way_on_aws(target, record.status, record.detail.lower())
         ),
     )
 
@@ -683,7 +683,9 @@ def _way_on(target: Target, status: int, words: str) -> str:
     return ""
 
 
-def _way_on_aws(status: int, said: str) -> str:
+def _way_on_aws(target: Target, status: int, said: str) -> str:
+    if status == 424:
+        return _way_on_container(target, said)
     if "inference component" in said:
         return "this endpoint is made of components: name one with --component"
     if "not found" in said or "could not find" in said:
@@ -692,9 +694,14 @@ def _way_on_aws(status: int, said: str) -> str:
         return "the credentials need sagemaker:InvokeEndpointWithResponseStream on the endpoint"
     if "throttl" in said:
         return "the account's rate is used up: wait, or ask for a higher quota"
-    if status == 424:
-        return "the container failed: its log group is /aws/sagemaker/Endpoints/NAME"
     return ""
+
+
+def _way_on_container(target: Target, said: str) -> str:
+    """In its own words, behind the service's ModelError."""
+    if "does not exist" in said:
+        return "say with --model by which name the container serves its model"
+    return _way_on(target, 0, said) or "servetune deploy logs ENDPOINT shows what it says"
 
 
 # around the run

@@ -3,7 +3,8 @@
 A figure is the same where the two runs' intervals overlap. An older record may have no
 intervals; then a band of the tolerance stands for them. Intervals say how well a run knows its
 own figures and nothing of another day, so that a difference smaller than the tolerance is
-called close, not worse, however sure both runs are.
+called close, not worse, however sure both runs are. An interval that reaches further than half of
+its figure overlaps with almost anything: figures that differ within it are unknown, not the same.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ __all__ = ["TOLERANCE", "Against", "Row", "against", "against_table"]
 
 #: Run-to-run differences below this are expected of an unchanged server.
 TOLERANCE = 0.05
+
+#: Reach of an interval, as a share of its figure, from which on it can tell nothing.
+WIDE = 0.5
 
 Verdict = Literal["same", "close", "worse", "better", "unknown"]
 
@@ -118,7 +122,12 @@ class Against(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.reproduced:
             return "nothing can be compared"
-        return "reproduced"
+        untold = [
+            _name(row) for row in self.rows if row.verdict == "unknown" and row.change_fraction
+        ]
+        return (
+            f"reproduced; too few requests to tell {', '.join(untold)}" if untold else "reproduced"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As a record holds it."""
@@ -185,6 +194,7 @@ def _row(
         verdict=_verdict(
             was_ends, now_ends, change, tolerance, maximize=QUANTITIES[name].maximize,
             is_open=was_open or now_open,
+            is_wide=_is_wide(was, was_ends) or _is_wide(is_now, now_ends),
         ),
     )  # fmt: skip
 
@@ -207,6 +217,10 @@ def _ends(
     return (value - below, value + above), is_open
 
 
+def _is_wide(value: float | None, ends: Ends | None) -> bool:
+    return bool(value and ends and (ends[1] - ends[0]) / 2 > WIDE * abs(value))
+
+
 def _verdict(
     before: Ends | None,
     now: Ends | None,
@@ -215,11 +229,12 @@ def _verdict(
     *,
     maximize: bool,
     is_open: bool = False,
+    is_wide: bool = False,
 ) -> Verdict:
     if before is None or now is None or change is None or not math.isfinite(change):
         return "unknown"
     if now[0] <= before[1] and before[0] <= now[1]:
-        return "same"
+        return "unknown" if is_wide and abs(change) > tolerance else "same"
     if abs(change) <= tolerance:
         return "close"
     if is_open:
@@ -315,4 +330,5 @@ def _with_ends(row: Row, value: float | None, ends: Ends | None) -> str:
     text = shown(value, unit)
     if ends is None:
         return text
-    return f"{text} [{shown(ends[0], unit)}, {shown(ends[1], unit)}]"
+    # Nothing here can be below nothing, however little a run knows.
+    return f"{text} [{shown(max(0.0, ends[0]), unit)}, {shown(ends[1], unit)}]"

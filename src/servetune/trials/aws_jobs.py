@@ -11,6 +11,7 @@ Completed, Failed, Stopping and Stopped, and no others.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -100,7 +101,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """Of job and workload: equal for equal questions, at most 63 characters."""
         said = [self.endpoint, self.components, self.spec, self.output]
         digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:10]
-        return f"servetune-{self.endpoint[:40].rstrip('-')}-{digest}"
+        stem = self.endpoint.removeprefix("servetune-")[:40].rstrip("-")
+        return f"servetune-{stem}-{digest}"
 
     @property
     def prefix(self) -> str:
@@ -247,8 +249,14 @@ def start(client: Any, asked: Asked, *, force: bool = False, poll_s: float = POL
     """
     if force:
         clean(client, asked.name, poll_s=poll_s)
-    _create(client.create_ai_workload_config, asked.workload_request())
-    return _create(client.create_ai_benchmark_job, asked.job_request())
+    is_new = _create(client, "CreateAIWorkloadConfig", asked.workload_request())
+    try:
+        return _create(client, "CreateAIBenchmarkJob", asked.job_request())
+    except LoadError:
+        if is_new:  # nobody would look for a workload without its job
+            with contextlib.suppress(LoadError):
+                _call(client.delete_ai_workload_config, AIWorkloadConfigName=asked.name)
+        raise
 
 
 def describe(client: Any, name: str) -> Described | None:
@@ -563,16 +571,17 @@ def _expected_results(expected: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 # calls
 
 
-def _create(operation: Callable[..., Any], request: dict[str, Any]) -> bool:
+def _create(client: Any, operation: str, request: dict[str, Any]) -> bool:
     """Whether something was created that was not there."""
+    from botocore import xform_name
     from botocore.exceptions import ClientError
 
     try:
-        operation(**request)
+        getattr(client, xform_name(operation))(**request)
     except ClientError as error:
         if _code(error) == "ResourceInUse":
             return False
-        raise _refused(operation.__name__, error) from None
+        raise _refused(operation, error) from None
     return True
 
 
@@ -595,4 +604,8 @@ def _code(error: Any) -> str:
 
 def _refused(operation: str, error: Any) -> LoadError:
     words = error.response.get("Error", {}).get("Message", "") or str(error)
-    return LoadError(f"{operation} was refused: {_code(error)}: {words}")
+    hint = "this endpoint is made of components: name one with --component"
+    return LoadError(
+        f"{operation} was refused: {_code(error)}: {words}",
+        hint=hint if "inference component name" in words.lower() else "",
+    )

@@ -2,7 +2,8 @@
 
 What can be asked differs: vLLM tells a few settings in its metrics and its model list, and all
 that was set in its start-up log; SGLang answers with every argument; TGI with its limits.
-Behind SageMaker there is only the log, in CloudWatch. What nothing tells is not guessed.
+Behind SageMaker there is the log, in CloudWatch, and what the model was given. What nothing tells
+is not guessed.
 
 Sources: vLLM 0.32 `v1/metrics/loggers.py` (cache_config_info) and the line "non-default args"
 of its start-up log; SGLang 0.5 `/get_server_info`; TGI 3.x `/info`, read in November 2026.
@@ -28,6 +29,7 @@ __all__ = [
     "ReadBack",
     "cloudwatch_log",
     "differences",
+    "of_plan",
     "read_log",
     "read_metrics",
     "read_server",
@@ -118,13 +120,17 @@ def read_log(text: str) -> ReadBack | None:
     return ReadBack(settings=_fields("vllm", plain), source="the start-up log", whole=True)
 
 
-def cloudwatch_log(client: Any, *, endpoint: str, component: str = "") -> str:
+def cloudwatch_log(
+    client: Any, *, endpoint: str, component: str = "", since_s: float | None = None
+) -> str:
     """Lines of an endpoint's log that tell its settings, newest last.
 
     Args:
         client: boto3's for `logs`.
         endpoint: Its log group is `/aws/sagemaker/Endpoints/NAME`.
         component: Of an inference component it is `/aws/sagemaker/InferenceComponents/NAME`.
+        since_s: Seconds since 1970; a log outlives its endpoint, and an earlier one of the same
+            name may have said something else.
     """
     group = (
         f"/aws/sagemaker/InferenceComponents/{component}"
@@ -132,15 +138,29 @@ def cloudwatch_log(client: Any, *, endpoint: str, component: str = "") -> str:
         else f"/aws/sagemaker/Endpoints/{endpoint}"
     )
     lines: list[tuple[int, str]] = []
+    since: dict[str, int] = {} if since_s is None else {"startTime": int(since_s * 1000)}
     token: dict[str, str] = {}
     while True:
         page = client.filter_log_events(
-            logGroupName=group, filterPattern='"non-default args"', **token
+            logGroupName=group, filterPattern='"non-default args"', **since, **token
         )
         lines += [(event["timestamp"], event["message"]) for event in page.get("events", ())]
         if not page.get("nextToken"):
             return "\n".join(message for _, message in sorted(lines))
         token = {"nextToken": page["nextToken"]}
+
+
+def of_plan(plan: Plan, source: str) -> ReadBack:
+    """What a Plan says that was itself read from a container's variables.
+
+    Copies are left out: a trial's copies may be a container's own, or an endpoint's.
+    """
+    settings = {
+        field: getattr(plan, field)
+        for field in FIELD_TYPES
+        if field != "data_parallel" and getattr(plan, field) is not None
+    }
+    return ReadBack(settings=settings, source=source, whole=True)
 
 
 def differences(plan: Plan, read: ReadBack) -> list[str]:

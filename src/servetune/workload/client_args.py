@@ -23,7 +23,7 @@ from servetune.workload.prefixes import SharedPrefixes
 from servetune.workload.traces import Trace
 from servetune.workload.workload import Workload
 
-__all__ = ["CLIENT_ARGS", "DATASETS", "workload_from_client_args"]
+__all__ = ["CLIENT_ARGS", "DATASETS", "length_laws", "workload_from_client_args"]
 
 #: name -> type, for every argument that has a meaning here.
 CLIENT_ARGS: Mapping[str, type] = MappingProxyType(
@@ -266,6 +266,33 @@ def _written_out(text: str, request_rate: float | None) -> Arrivals:
             hint="leave request_rate out",
         )
     return law
+
+
+def length_laws(args: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Lengths of prompts and answers as `servetune bench` spells them; `None` for a data set.
+
+    Example:
+        >>> length_laws({"random_input_len": 512, "random_output_len": 64})
+        ('512', '64')
+    """
+    if args.get("dataset_name", "random") != "random":
+        return None
+    match _lengths("random", args, None):
+        case Fixed(input_tokens, output_tokens):
+            return str(input_tokens), str(output_tokens)
+        case UniformRange(input_tokens, output_tokens, ratio):
+            laws = [
+                f"uniform:max={most},ratio={ratio:g},as=sglang"
+                for most in (input_tokens, output_tokens)
+            ]
+        case Normal(input_tokens, output_tokens, input_sd, output_sd):
+            laws = [
+                f"normal:mean={mean},std={std:g}"
+                for mean, std in ((input_tokens, input_sd), (output_tokens, output_sd))
+            ]
+        case _:
+            return None
+    return laws[0], laws[1]
 
 
 _DEVIATIONS = ("random_input_sd", "random_output_sd")

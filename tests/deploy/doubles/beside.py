@@ -18,6 +18,7 @@ class Beside:
         prices: Instance type -> USD per hour.
         targets, policies, alarms: Of autoscaling.
         log_lines: Group -> lines.
+        said_s: (group, place of a line) -> when it was said; now where it is not known.
         secrets: ARN -> value.
     """
 
@@ -28,6 +29,7 @@ class Beside:
         self.policies: dict[str, Request] = {}
         self.alarms: dict[str, Request] = {}
         self.log_lines: dict[str, list[str]] = {}
+        self.said_s: dict[tuple[str, int], float] = {}
         self.secrets: dict[str, str] = {}
         self.more_quotas = 150
 
@@ -139,6 +141,27 @@ class Beside:
                 -request.get("limit", 10000) :
             ]
         }
+
+    def filter_log_events(self, request: Request) -> Request:
+        """Lines with the quoted words of the pattern, over all of a group's streams."""
+        if request["logGroupName"] not in self.log_lines:
+            raise Refusal("ResourceNotFoundException", "The specified log group does not exist.")
+        group, words = request["logGroupName"], request.get("filterPattern", "").strip('"')
+        now_s = self.control.now_s()
+        events = [
+            {"timestamp": int(1000 * self.said_s.get((group, place), now_s)), "message": line}
+            for place, line in enumerate(self.log_lines[group])
+            if words in line
+        ]
+        since_ms = request.get("startTime", 0)
+        return {"events": [event for event in events if event["timestamp"] >= since_ms]}
+
+    def say(self, group: str, lines: list[str]) -> None:
+        """A container's lines, now."""
+        held = self.log_lines.setdefault(group, [])
+        for line in lines:
+            self.said_s[group, len(held)] = self.control.now_s()
+            held.append(line)
 
     # secretsmanager
 

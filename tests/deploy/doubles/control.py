@@ -53,6 +53,7 @@ class ControlPlane:
             answering.
         quota: Instances allowed by type; 20 where none is set.
         rows: (kind, name) -> what is known.
+        jobs: What answers for AI workloads and jobs.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -67,13 +68,14 @@ class ControlPlane:
         self.tags: dict[str, dict[str, str]] = {}
         self.made: Counter[tuple[str, str]] = Counter()
         self.page_size = 100
+        self.jobs: Any = None
 
     def answer(self, operation: str, request: Request) -> Request:
         wrong = problems(operation, request)
         if wrong:
             raise Refusal("ValidationException", f"1 validation error detected: {wrong[0]}")
         self._settle()
-        method = getattr(self, snake(operation), None)
+        method = getattr(self, snake(operation), getattr(self.jobs, snake(operation), None))
         if method is None:
             raise Refusal("UnknownOperationException", operation)
         answer: Request = method(request) or {}
@@ -110,6 +112,30 @@ class ControlPlane:
         self.rows[kind, name] = {"request": held, "since": self.now_s(), **more}
         self.made[kind, name] += 1
         return {f"{kind}Arn": self.arn(kind, name)}
+
+    def stand(self, endpoint: str, *components: str) -> None:
+        """An endpoint that has been in service for long, as somebody else made it."""
+        model, config = f"{endpoint}-model", f"{endpoint}-config"
+        variant = {"VariantName": "AllTraffic", "InstanceType": "ml.g6.12xlarge"}
+        alone = {} if components else {"ModelName": model}
+        image = {"PrimaryContainer": {"Image": "i", "Environment": {}}}
+        for kind, request in (
+            ("Model", {"ModelName": model, **image}),
+            ("EndpointConfig",
+             {"EndpointConfigName": config, "ProductionVariants": [variant | alone]}),
+            ("Endpoint", {"EndpointName": endpoint, "EndpointConfigName": config}),
+        ):  # fmt: skip
+            self.put(kind, request)
+        for name in components:
+            specification = {"ModelName": model}
+            self.put(
+                "InferenceComponent",
+                {"InferenceComponentName": name, "EndpointName": endpoint,
+                 "Specification": specification},
+                copies=1, had=1,
+            )  # fmt: skip
+        for row in self.rows.values():
+            row["since"] -= 86400.0
 
     def drop(self, kind: str, name: str) -> None:
         self.row(kind, name)
@@ -529,5 +555,6 @@ class ControlPlane:
 
 
 def snake(operation: str) -> str:
-    """`ListObjectsV2` is `list_objects_v2`."""
-    return "_".join(part.lower() for part in re.findall(r"[A-Z][a-z0-9]*", operation))
+    """`ListObjectsV2` is `list_objects_v2`, `StopAIBenchmarkJob` is `stop_ai_benchmark_job`."""
+    words = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z][a-z0-9]*", operation)
+    return "_".join(word.lower() for word in words)

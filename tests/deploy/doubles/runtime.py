@@ -8,15 +8,40 @@ aligned neither to server-sent events nor to HTTP chunks.
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+
+TOO_LATE = (
+    "Your invocation timed out while waiting for a response from container primary. Review the "
+    "latency metrics for each container in Amazon CloudWatch, resolve the issue, and try again."
+)
 
 #: Bytes in one frame of a stream: neither an event nor a chunk.
 FRAME_BYTES = 23
+
+
+class Asked(NamedTuple):
+    """One invocation, as the container gets it."""
+
+    endpoint: str
+    component: str | None
+    route: str
+    body: bytes
+
+
+class ContainerRefused(Exception):
+    """The container said no, or nothing in time: `ModelError` for who asked the service."""
+
+    def __init__(
+        self, status: int, text: str, *, said: str = "Received server error from primary"
+    ) -> None:
+        super().__init__(said)
+        self.body = {"Message": said, "OriginalStatusCode": status, "OriginalMessage": text}
 
 
 class Runtime:
@@ -25,9 +50,14 @@ class Runtime:
     Attributes:
         pieces: Text that a model of ours streams.
         upstream: `http://host:port` of an engine that answers instead.
+        containers: The container behind an endpoint and a component, `http://host:port`, where
+            one was started for it; it comes before `upstream`.
         faults: Endpoint name -> (status, error type, body) before any stream.
         break_after: Events after which the stream breaks with `ModelStreamError`.
+        break_every: Each so many-th stream only; every one unless said.
+        limit_s: The service ends an invocation whose container is silent for so long.
         is_serving: Whether an endpoint, and a component on it, answers now.
+        secrets: What requests may be signed with; any signature will do where it is empty.
     """
 
     def __init__(self, is_serving: Callable[[str, str | None], str]) -> None:
@@ -35,7 +65,12 @@ class Runtime:
         self.upstream: str | None = None
         self.faults: dict[str, tuple[int, str, dict[str, Any]]] = {}
         self.break_after: int | None = None
+        self.break_every = 1
+        self.limit_s = 60.0
         self.is_serving = is_serving
+        self.containers: Callable[[str, str | None], str | None] = lambda *_: None
+        self.secrets: dict[str, tuple[str, str]] = {}
+        self._streams = itertools.count(1)
 
     def refusal(
         self, endpoint: str, component: str | None
@@ -45,10 +80,10 @@ class Runtime:
         wrong = self.is_serving(endpoint, component)
         return (400, "ValidationError", {"Message": wrong}) if wrong else None
 
-    def whole(self, route: str, body: bytes) -> tuple[int, str, bytes]:
+    def whole(self, asked: Asked) -> tuple[int, str, bytes]:
         """Status, content type and body of an answer in one piece."""
-        if self.upstream:
-            connection, answer = self._ask(route, body)
+        connection, answer = self._ask(asked)
+        if answer is not None:
             try:
                 kind = answer.headers.get("Content-Type", "application/json")
                 return answer.status, kind, answer.read()
@@ -62,44 +97,81 @@ class Runtime:
         }
         return 200, "application/json", json.dumps(said).encode()
 
-    def events(self, route: str, body: bytes) -> Iterator[bytes]:
-        """Bytes of server-sent events as they come."""
-        if self.upstream:
-            connection, answer = self._ask(route, body)
-            try:
-                while piece := answer.read1(65536):
-                    yield piece
-            finally:
-                connection.close()
-            return
+    def events(self, asked: Asked) -> Iterator[bytes]:
+        """Bytes of server-sent events as they come.
+
+        Raises:
+            ContainerRefused: What the container said instead, before the first of them.
+        """
+        connection, answer = self._ask(asked)
+        if answer is None:
+            return self._own_events()
+        if answer.status != 200:
+            said = answer.read()
+            connection.close()
+            raise ContainerRefused(answer.status, said.decode("utf-8", "replace"))
+        return self._passed_on(connection, answer)
+
+    def _own_events(self) -> Iterator[bytes]:
         said = [{"choices": [{"delta": {"content": piece}}]} for piece in self.pieces]
         said.append({"choices": [], "usage": {"completion_tokens": len(self.pieces)}})
         for event in said:
             yield b"data: " + json.dumps(event).encode() + b"\n\n"
         yield b"data: [DONE]\n\n"
 
-    def frames(self, route: str, body: bytes) -> Iterator[bytes]:
-        """The same in event-stream frames, broken off where that is asked for."""
-        for count, piece in enumerate(self.events(route, body)):
-            if self.break_after is not None and count >= self.break_after:
-                broken = {"Message": "worker died", "ErrorCode": "ModelInvocationTimeExceeded"}
-                yield frame(
-                    {
-                        ":exception-type": "ModelStreamError",
-                        ":content-type": "application/json",
-                        ":message-type": "exception",
-                    },
-                    json.dumps(broken).encode(),
-                )
-                return
-            for start in range(0, len(piece), FRAME_BYTES):
-                yield part(piece[start : start + FRAME_BYTES])
+    @staticmethod
+    def _passed_on(connection: http.client.HTTPConnection, answer: Any) -> Iterator[bytes]:
+        try:
+            while piece := answer.read1(65536):
+                yield piece
+        finally:
+            connection.close()
 
-    def _ask(self, route: str, body: bytes) -> tuple[http.client.HTTPConnection, Any]:
-        assert self.upstream
-        connection = http.client.HTTPConnection(urlsplit(self.upstream).netloc, timeout=60)
-        connection.request("POST", route, body, {"Content-Type": "application/json"})
-        return connection, connection.getresponse()
+    def frames(self, asked: Asked) -> Iterator[bytes]:
+        """The same in event-stream frames, broken off where that is asked for.
+
+        Raises:
+            ContainerRefused: See `events`.
+        """
+        breaks = self.break_after is not None and next(self._streams) % self.break_every == 0
+        return self._framed(self.events(asked), self.break_after if breaks else None)
+
+    def _framed(self, events: Iterator[bytes], break_after: int | None) -> Iterator[bytes]:
+        try:
+            for count, piece in enumerate(events):
+                if break_after is not None and count >= break_after:
+                    yield broken("ContainerFailed", "worker died")
+                    return
+                for start in range(0, len(piece), FRAME_BYTES):
+                    yield part(piece[start : start + FRAME_BYTES])
+        except TimeoutError:
+            yield broken("ModelInvocationTimeExceeded", TOO_LATE)
+
+    def _ask(self, asked: Asked) -> tuple[http.client.HTTPConnection, Any]:
+        """The container's answer; `None` for it where no container is."""
+        url = self.containers(asked.endpoint, asked.component) or self.upstream
+        if url is None:
+            return http.client.HTTPConnection("nowhere"), None
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=self.limit_s)
+        about = {"Content-Type": "application/json"}
+        try:
+            connection.request("POST", asked.route, asked.body, about)
+            return connection, connection.getresponse()
+        except TimeoutError:
+            connection.close()
+            raise ContainerRefused(0, "", said=TOO_LATE) from None
+
+
+def broken(code: str, said: str) -> bytes:
+    """The frame that ends a stream which cannot go on."""
+    return frame(
+        {
+            ":exception-type": "ModelStreamError",
+            ":content-type": "application/json",
+            ":message-type": "exception",
+        },
+        json.dumps({"Message": said, "ErrorCode": code}).encode(),
+    )
 
 
 def part(payload: bytes) -> bytes:

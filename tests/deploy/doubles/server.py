@@ -12,8 +12,10 @@ from typing import Any
 
 from doubles.beside import Beside
 from doubles.control import ControlPlane, Refusal
-from doubles.runtime import Runtime
+from doubles.jobs import AiJobs
+from doubles.runtime import Asked, ContainerRefused, Runtime
 from doubles.s3 import ObjectStore, operation_of
+from doubles.signed import wrong_signature
 
 #: X-Amz-Target's prefix -> service
 TARGETS = {
@@ -65,6 +67,7 @@ class FakeAws:
         self.beside = Beside(self.control)
         self.s3 = ObjectStore()
         self.runtime = Runtime(self._is_serving)
+        self.control.jobs = AiJobs(self.control, self.s3, self._is_serving)
         self.calls: list[tuple[str, str, Any]] = []
         self.throttled: Counter[str] = Counter()
         self.failing: Counter[str] = Counter()
@@ -75,8 +78,7 @@ class FakeAws:
         self.fell_silent = threading.Event()
         self._ending = threading.Event()
         self._lock = threading.RLock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -84,6 +86,10 @@ class FakeAws:
         self._ending.set()
         self._server.shutdown()
         self._server.server_close()
+
+    @property
+    def jobs(self) -> AiJobs:
+        return self.control.jobs
 
     def now_s(self) -> float:
         return self._given() if self._given else self._passed_s
@@ -97,8 +103,8 @@ class FakeAws:
     def environ(self) -> dict[str, str]:
         """For a process whose clients shall come here."""
         return {f"AWS_ENDPOINT_URL_{name}": self.url for name in ENDPOINTS} | {
-            "AWS_ACCESS_KEY_ID": "x",
-            "AWS_SECRET_ACCESS_KEY": "y",
+            "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+            "AWS_SECRET_ACCESS_KEY": "secret-of-the-doubles",
             "AWS_CONFIG_FILE": "/nonexistent",
             "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
             "AWS_EC2_METADATA_DISABLED": "true",
@@ -213,6 +219,11 @@ def _session() -> Any:
     return boto3.Session()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 512  # a load test connects all at once; five would wait for seconds
+
+
 def _handler(double: FakeAws) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -248,34 +259,65 @@ def _handler(double: FakeAws) -> type[BaseHTTPRequestHandler]:
         def invoke(self, body: bytes) -> None:
             _, _, endpoint, kind, *rest = self.path.split("/")
             component = self.headers.get("X-Amzn-SageMaker-Inference-Component")
-            asked = json.loads(body or b"{}")
-            double.calls.append(("sagemaker-runtime", kind, asked))
-            refused = double.runtime.refusal(endpoint, component)
+            said = json.loads(body or b"{}")
+            double.calls.append(("sagemaker-runtime", kind, said))
+            refused = self._unsigned(kind, body) or double.runtime.refusal(endpoint, component)
             if refused:
-                status, name, said = refused
-                about = {"Content-Type": "application/json", "x-amzn-ErrorType": name}
-                self.reply(status, json.dumps(said).encode(), about)
-            elif kind == "openai":
-                self.plain("/" + "/".join(rest), body, streams=bool(asked.get("stream")))
-            elif kind == "invocations":
-                status, content, answer = double.runtime.whole("/v1/chat/completions", body)
-                about = {"x-Amzn-Invoked-Production-Variant": "AllTraffic"}
-                self.reply(status, answer, {"Content-Type": content, **about})
-            else:
-                frames = double.runtime.frames("/v1/chat/completions", body)
-                self.chunked(frames, {
-                    "Content-Type": "application/vnd.amazon.eventstream",
-                    "X-Amzn-SageMaker-Content-Type": "text/event-stream",
-                    "x-Amzn-Invoked-Production-Variant": "AllTraffic",
-                })  # fmt: skip
+                self.refuse(*refused)
+                return
+            asked = Asked(endpoint, component, self._route(kind, rest, said), body)
+            try:
+                if kind == "openai":
+                    self.plain(asked, streams=bool(said.get("stream")))
+                elif kind == "invocations":
+                    self.whole(asked)
+                else:
+                    self.chunked(double.runtime.frames(asked), {
+                        "Content-Type": "application/vnd.amazon.eventstream",
+                        "X-Amzn-SageMaker-Content-Type": "text/event-stream",
+                        "x-Amzn-Invoked-Production-Variant": "AllTraffic",
+                    })  # fmt: skip
+            except ContainerRefused as error:
+                self.refuse(424, "ModelError", error.body)
 
-        def plain(self, route: str, body: bytes, *, streams: bool) -> None:
+        def _unsigned(self, kind: str, body: bytes) -> tuple[int, str, dict[str, Any]] | None:
+            secrets = double.runtime.secrets
+            if not secrets or kind == "openai":
+                return None
+            wrong = wrong_signature(self.headers, f"{double.url}{self.path}", body, secrets)
+            if wrong is None:
+                return None
+            # AWS repeats what it had signed, word for word.
+            echoed = "\n".join(f"{k}:{v}" for k, v in self.headers.items() if k[:2] in "X-x-")
+            return 403, "InvalidSignatureException", {"message": f"{wrong}: {echoed}"}
+
+        def _route(self, kind: str, rest: list[str], said: dict[str, Any]) -> str:
+            """Of the container: as asked for, or as its own /invocations decides by the body."""
+            if kind == "openai":
+                return "/" + "/".join(rest)
+            wanted = self.headers.get("X-Amzn-SageMaker-Custom-Attributes", "")
+            if wanted.startswith("route="):
+                return wanted.removeprefix("route=")
+            return "/v1/completions" if "prompt" in said else "/v1/chat/completions"
+
+        def refuse(self, status: int, name: str, said: dict[str, Any]) -> None:
+            about = {"Content-Type": "application/json", "x-amzn-ErrorType": name}
+            self.reply(status, json.dumps(said).encode(), about)
+
+        def whole(self, asked: Asked) -> None:
+            status, content, answer = double.runtime.whole(asked)
+            if status != 200:
+                raise ContainerRefused(status, answer.decode("utf-8", "replace"))
+            about = {"x-Amzn-Invoked-Production-Variant": "AllTraffic"}
+            self.reply(status, answer, {"Content-Type": content, **about})
+
+        def plain(self, asked: Asked, *, streams: bool) -> None:
             """The OpenAI-compatible route: no frames, as the engine itself would answer."""
             if streams:
-                self.chunked(double.runtime.events(route, body),
-                             {"Content-Type": "text/event-stream"})  # fmt: skip
+                events = double.runtime.events(asked)
+                self.chunked(events, {"Content-Type": "text/event-stream"})
                 return
-            status, content, answer = double.runtime.whole(route, body)
+            status, content, answer = double.runtime.whole(asked)
             self.reply(status, answer, {"Content-Type": content})
 
         def chunked(self, pieces: Any, about: dict[str, str]) -> None:

@@ -88,6 +88,7 @@ class Aws:
         clients: Makes a client of a service's name; boto3's where left out.
         hidden: Texts that must not appear in any message, such as a token in use.
         threads: Whether requests leave in threads, so that several are under way at once.
+        profile: Of the AWS configuration, for boto3's own clients.
     """
 
     def __init__(
@@ -98,10 +99,11 @@ class Aws:
         clients: Callable[[str], Any] | None = None,
         hidden: tuple[str, ...] = (),
         threads: bool = False,
+        profile: str | None = None,
     ) -> None:
         self.region = region
         self.clock = clock
-        self._make = clients or _boto3_clients(region)
+        self._make = clients or _boto3_clients(region, profile)
         self._clients: dict[str, Any] = {}
         self.hidden = hidden
         self.threads = threads
@@ -229,7 +231,7 @@ def _method(operation: str) -> str:
     return str(xform_name(operation))
 
 
-def _boto3_clients(region: str) -> Callable[[str], Any]:
+def _boto3_clients(region: str, profile: str | None = None) -> Callable[[str], Any]:
     def make(service: str) -> Any:
         try:
             import boto3
@@ -246,6 +248,7 @@ def _boto3_clients(region: str) -> Callable[[str], Any]:
             connect_timeout=10,
             read_timeout=70,
         )
-        return boto3.client(service, region_name=where, config=config)
+        session = boto3.session.Session(profile_name=profile) if profile else boto3
+        return session.client(service, region_name=where, config=config)
 
     return make

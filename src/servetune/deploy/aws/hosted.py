@@ -8,8 +8,6 @@ makes one thing while reading of another.
 from __future__ import annotations
 
 import json
-import shlex
-from typing import Any
 
 import msgspec
 
@@ -52,7 +50,7 @@ def hosted_bundle(bundle: Bundle, deployment: Deployment, nodes: tuple[Node, ...
     if not script_suffices(deployment):
         del texts[SCRIPT]
     about = bundle.json(PLAN_FILE)
-    texts["README.md"] = _readme(texts["README.md"], deployment, nodes, about)
+    texts["README.md"] = _readme(texts["README.md"], deployment, nodes)
     texts[DEPLOYMENT_FILE] = deployment.to_json()
     about["files"] = [name for name in texts if name != PLAN_FILE] + [PLAN_FILE]
     texts[PLAN_FILE] = _json(about)
@@ -61,10 +59,8 @@ def hosted_bundle(bundle: Bundle, deployment: Deployment, nodes: tuple[Node, ...
     )
 
 
-def _readme(
-    text: str, deployment: Deployment, nodes: tuple[Node, ...], about: dict[str, Any]
-) -> str:
-    steps = _COMMANDS.format(measure=_measure(deployment, about))
+def _readme(text: str, deployment: Deployment, nodes: tuple[Node, ...]) -> str:
+    steps = _COMMANDS
     if script_suffices(deployment):
         steps += _SCRIPT_TOO
     files = FILES + f"\n- `{DEPLOYMENT_FILE}`: all requests in order, for `servetune deploy`"
@@ -124,18 +120,6 @@ def _cost(deployment: Deployment, nodes: tuple[Node, ...]) -> str:
     )
 
 
-def _measure(deployment: Deployment, about: dict[str, Any]) -> str:
-    """The command that says whether the endpoint does what the trial did."""
-    words = ["servetune", "bench", "--sagemaker", deployment.endpoint]
-    if deployment.hosting.copies is not None:
-        words += ["--component", component_name(deployment.endpoint)]
-    words += ["--region", deployment.region, "--model", str(about["served_model"])]
-    file, _, key = str((about.get("evidence") or {}).get("source") or "").partition(", trial ")
-    if key:
-        words += ["--against", file, "--trial", key]
-    return shlex.join(words)
-
-
 _COMMANDS = """\
 ## Deploy
 
@@ -155,7 +139,7 @@ servetune deploy delete BUNDLE     # the cost ends here
 ## Does it do what was measured?
 
 ```sh
-{measure}
+servetune bench --against BUNDLE
 ```
 
 A non-streaming invocation ends after 60 s; stream what may take longer."""
