@@ -3,7 +3,8 @@
 A server runs below a watchdog (`watchdog.py`) in a session of its own and writes to a file,
 which is always drained and never grows beyond bounds (`drain.py`). It counts as ready when
 three things hold in turn: its process lives, its port is open, and its health path answers
-200; then the listening socket must be its own. A death on the way is noticed within a second.
+200; then the listening socket must be its own, and whoever waits may ask for more, such as a
+real completion. A death on the way is noticed within a second.
 """
 
 from __future__ import annotations
@@ -161,12 +162,19 @@ class ServerProcess:
             self.stop(grace_s=0.0)
             raise
 
-    def wait_ready(self, timeout_s: float, *, give_up: Callable[[], bool] | None = None) -> float:
+    def wait_ready(
+        self,
+        timeout_s: float,
+        *,
+        give_up: Callable[[], bool] | None = None,
+        then: Callable[[], str | None] | None = None,
+    ) -> float:
         """Wait until the server takes requests.
 
         Args:
             timeout_s: How long at most.
             give_up: Asked a few times a second; ends the wait when it says so.
+            then: The rung above health: what is still missing, `None` for nothing.
 
         Returns:
             Seconds it took, from this call on.
@@ -183,9 +191,11 @@ class ServerProcess:
             if give_up is not None and give_up():
                 raise EngineError(f"nobody waits for {self.name} any more")
             rung = self._rung()
-            waited_s = self._clock.now_s() - begin_s
             if rung is None:
                 self._require_own_socket()
+                rung = then() if then is not None else None
+            waited_s = self._clock.now_s() - begin_s
+            if rung is None:
                 return waited_s
             if waited_s >= timeout_s:
                 raise EngineNotReady(

@@ -39,6 +39,7 @@ from servetune.trials.budget import Budget
 from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes, has_own_words
 from servetune.trials.early import TrialJudge
 from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
+from servetune.trials.first_answer import FirstAnswer
 from servetune.trials.launch import Launch, Server, free_path, port_for, server_command
 from servetune.trials.neighbours import disturbance
 from servetune.trials.prompting import prompts_for
@@ -108,6 +109,7 @@ class ServerGroup:
         self._beside = beside or Beside(halt=halt)
         self._trials_on_server = 0
         self._ready_s = 0.0
+        self._first_completion_s: float | None = None
         self._reference: tuple[Trial, dict[str, Any], str] | None = None
         self._cmd = ""
         self._started_at = ""
@@ -219,13 +221,19 @@ class ServerGroup:
     def _await_ready(self, server: Server, begin_s: float) -> None:
         left_s = self._budget.left_s()
         patience_s = self._launch.ready_timeout_s
-        server.wait_ready(
-            patience_s if left_s is None else min(patience_s, left_s),
-            give_up=self._beside.halt.is_set,
+        patience_s = patience_s if left_s is None else min(patience_s, left_s)
+        first = FirstAnswer(
+            lambda: self._engine.first_completion(self._served_name(server, self._waiting[0])),
+            Target(base_url=server.url, model=""),
+            timeout_s=patience_s,
         )
+        server.wait_ready(patience_s, give_up=self._beside.halt.is_set, then=first)
+        if first.refusal is not None:
+            self._say(f"note: {first.refusal}; whether that matters the trials will tell")
         self._trials_on_server = 0
         self._ready_s = time.monotonic() - begin_s
-        parts = times_in(startup_of(self._engine, self._plan, server.log_path))
+        self._first_completion_s = first.took_s
+        parts = times_in(self._startup(server))
         log = f"; log {server.log_path}" if server.log_path else ""
         self._say(f"ready after {self._ready_s:.1f} s{parts}{log}")
         self._speed = self._simulated_speed(server)
@@ -423,7 +431,7 @@ class ServerGroup:
         results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
         results["not_sent"] = loaded.not_due_count
         results["server_ready_s"] = self._ready_s
-        results["startup"] = startup_of(self._engine, trial.plan, server.log_path)
+        results["startup"] = self._startup(server)
         if early is not None:
             results["ended_reason"] = early.reason
         if self._beside.placement.devices:
@@ -436,6 +444,10 @@ class ServerGroup:
         """Of the last server's log, as records hold it: beside the journal."""
         log = self._server.log_path if self._server else None
         return None if log is None else f"{log.parent.name}/{log.name}"
+
+    def _startup(self, server: Server) -> dict[str, Any]:
+        said = startup_of(self._engine, self._plan, server.log_path)
+        return {**said, "first_completion_s": self._first_completion_s}
 
     def _fail(self, trial: Trial, failure: Failure, *, started_at: str = "") -> None:
         self._deliver(trial, results={}, failure=failure, started_at=started_at)
