@@ -130,7 +130,8 @@ class ServerGroup:
                 return
             failure = self._serve_once()
             if failure is not None and self._waiting and self._given_up() is None:
-                self._say(f"server failed ({failure.reason}); starting it again")
+                then = "starting it again" if self._engine.starts_servers else "waiting for it"
+                self._say(f"server failed ({failure.reason}); {then}")
 
     def stop(self) -> None:
         """From another thread: have `measure` end with `KeyboardInterrupt`, and no server left."""
@@ -327,6 +328,9 @@ class ServerGroup:
             death = death_soon(server)
             if death is not None:
                 return failure_of(death, server), True
+        gone = server.unready() if lost and not self._engine.starts_servers else None
+        if gone is not None:  # nobody's process can be seen to die, only to answer no more
+            return Failure(kind="died", reason=f"{server.name} went away: {gone}"), True
         if judge.early is not None and not results["completed"]:
             return Failure(
                 kind="trial_time", reason=f"{judge.early.reason}, without an answer"
