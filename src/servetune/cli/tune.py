@@ -27,6 +27,7 @@ from servetune.cli.main import INTERRUPTED
 from servetune.cli.outcome import print_outcome, write_artifacts
 from servetune.cli.output import echo
 from servetune.cli.tune_job import KINDS, print_job
+from servetune.cli.tune_launcher import container_of, launcher_options, require_launcher
 from servetune.cli.tune_server import needed_client_args, require_launch, require_server
 from servetune.engines import ENGINES, Engine, engine, words_of
 from servetune.errors import InputError, ServetuneError
@@ -194,6 +195,7 @@ ENGINE_NAMES = ("simulated", *ENGINES)
     metavar="S",
     help="Pause between two trials on one server.",
 )
+@launcher_options
 @course_options
 @click.option(
     "--job",
@@ -249,6 +251,8 @@ def tune(
     ready_timeout_s: float | None,
     request_timeout_s: float,
     rest_s: float,
+    launcher: str,
+    image: str | None,
     asked: Asked,
     job_kind: str | None,
     job_image: str,
@@ -287,6 +291,7 @@ def tune(
     limits = parse_constraints(constraints or "")
     request_limits = parse_constraints(slo)
     _require_goodput_limits(limits, request_limits)
+    require_launcher(launcher, image, spoken, simulated=simulated, cluster=cluster is not None)
     _require_servers_where(spoken, asked, cluster, simulated=simulated, job=job_kind is not None)
     if cluster is not None and not dry_run:
         gpu, num_gpus = _gpus_of(cluster, gpu, num_gpus, instance_name)
@@ -317,6 +322,7 @@ def tune(
     require_one_that_fits(groups, run)
     launch = Launch(
         executable=executable,
+        container=container_of(image, model, node),
         server_cmd=server_cmd,
         url=url,
         host=host,

@@ -71,6 +71,7 @@ class ServerProcess:
         ready_path: str = "/health",
         environment: Mapping[str, str] | None = None,
         explain: Callable[[str, int | None], Cause] = diagnose,
+        holds_port: bool = True,
         clock: Clock | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -85,6 +86,8 @@ class ServerProcess:
             ready_path: Answers 200 once it takes requests.
             environment: The whole environment; `None` is servetune's own.
             explain: Why it ended, from its log and exit code.
+            holds_port: Whether one of its own processes listens; in a container it is none
+                that can be seen from here.
             clock: For deadlines.
             pause: Waits a number of seconds.
         """
@@ -95,7 +98,7 @@ class ServerProcess:
         self.name = name
         self._ready_path = ready_path
         self._environment = environment
-        self._explain = explain
+        self._explain, self._holds_port = explain, holds_port
         self._clock = clock or MonotonicClock()
         self._pause = pause
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -378,7 +381,7 @@ class ServerProcess:
 
     def _require_own_socket(self) -> None:
         """A stranger may have taken the port after the start; it must not be measured."""
-        if listens_among(self.processes(), self.port) is False:
+        if self._holds_port and listens_among(self.processes(), self.port) is False:
             raise PortBusy(self.port, hint=f"{self.name} is not who answers there; choose another")
 
     def _log_end(self, most_bytes: int) -> str:

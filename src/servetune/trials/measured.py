@@ -7,13 +7,14 @@ import shlex
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from servetune.engines import Engine, ServerProcess, launch_environment
+from servetune.engines.launchers import guarded
 from servetune.errors import (
     EngineError,
     InputError,
@@ -166,6 +167,7 @@ class ServerGroup:
             return self._start_failed(Failure(kind="settings", reason=error.message))
 
     def _described(self, port: int) -> Server:
+        placement, wished = self._beside.placement, self._wished()
         command = server_command(
             self._engine,
             self._plan,
@@ -173,26 +175,29 @@ class ServerGroup:
             settings=self._settings,
             executable=self._executable,
             port=port,
+            placement=placement,
+            wished=wished,
         )
         self._cmd = shlex.join(command) or str(self._launch.url)
         if not self._engine.starts_servers:
             return external_server(self._engine, self._launch.url, self._launch.ready_path)
+        contained = self._launch.container is not None
+        chosen = {} if contained else {**wished, **placement.environment()}
         return ServerProcess(
-            (*self._beside.placement.words_before(), *command),
+            guarded(command, port) if contained else (*placement.words_before(), *command),
             log_path=free_path(self._log_path),
             port=port,
             host=self._launch.host,
             name=self._engine.name,
             ready_path=self._launch.ready_path or self._engine.ready_path,
-            environment=launch_environment(self._engine, self._plan, self._chosen_environment()),
+            environment=launch_environment(self._engine, self._plan, chosen),
             explain=self._engine.explain,
+            holds_port=not contained,
         )
 
-    def _chosen_environment(self) -> dict[str, str]:
-        chosen = self._beside.placement.environment()
-        if sum(has_own_words(trial.client_args) for trial in self._waiting) > 1:
-            chosen = {**RESET_ENVIRONMENT, **chosen}
-        return chosen
+    def _wished(self) -> Mapping[str, str]:
+        again = sum(has_own_words(trial.client_args) for trial in self._waiting) > 1
+        return RESET_ENVIRONMENT if again else {}
 
     def _lived(self, server: Server) -> Failure | None:
         for taken in self._beside.await_memory() if self._engine.starts_servers else ():
