@@ -17,6 +17,7 @@ from servetune.engines.launchers import (
     passed_names,
     slurm_script,
 )
+from servetune.engines.leftovers import MARKS
 from servetune.errors import InputError
 
 SERVE = ("vllm", "serve", "m", "--port", "8000")
@@ -59,7 +60,8 @@ def test_a_container_sees_no_device_that_servetune_may_not_see():
 
 def test_what_the_user_set_for_the_engine_is_passed_by_name_and_folders_are_not():
     environ = {"HF_TOKEN": "secret", "HF_HOME": "/h", "VLLM_USE_V1": "1", "PATH": "/bin"}
-    assert passed_names(environ) == ("HF_TOKEN", "VLLM_USE_V1")
+    assert passed_names(environ)[:2] == ("HF_TOKEN", "VLLM_USE_V1")
+    assert set(passed_names(environ)[2:]) == set(MARKS)
 
 
 def test_without_a_choice_it_has_all_devices_and_without_gpus_none():
@@ -71,7 +73,11 @@ def test_without_a_choice_it_has_all_devices_and_without_gpus_none():
 @pytest.mark.skipif(shutil.which("docker") is None, reason="the Docker CLI is not installed")
 @pytest.mark.parametrize("broken", [False, True])
 def test_dockers_own_parser_takes_the_words(broken):
-    words = list(docker_command(BOX, SERVE, port=8000, placement=PLACE))
+    words = list(
+        docker_command(
+            BOX, SERVE, port=8000, placement=PLACE, environment={"A": "b=c"}, passed=("HF_TOKEN",)
+        )
+    )
     if broken:
         words.insert(2, "--no-such-option")
     # No daemon listens there: words that can be read get as far as looking for it.

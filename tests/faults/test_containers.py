@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from servetune.engines.leftovers import OWNER_MARK
+
 DOUBLE = Path(__file__).parents[1] / "engines/servers/docker_double.py"
 FAKE = f"{shlex.quote(sys.executable)} -m servetune.testing.fake_server --port {{port}}"
 DOCKER = ("--launcher", "docker", "--image", "me/engine:1")
@@ -68,6 +70,8 @@ def test_a_sweep_runs_in_containers_and_leaves_none(sweep, docker):
     assert [record.status for record in records] == ["ok", "ok"]
     assert all(record.cmd.startswith("docker run --rm --init") for record in records)
     assert all(f"{sweep.folder}/tiny:ro" in record.cmd for record in records)
+    marked = f"--env={OWNER_MARK}"  # so that doctor knows one that is left
+    assert all(marked in record.cmd for record in records)
     assert "listening on" in (sweep.folder / records[0].server_log).read_text()
 
 

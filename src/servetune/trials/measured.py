@@ -139,8 +139,11 @@ class ServerGroup:
         self._beside.halt.set()
 
     def kill(self) -> None:
-        """End the server at once, without grace; from any thread."""
-        if self._server is not None:
+        """End the server at once, without grace; from any thread.
+
+        Not one in a container: that has a second of grace, and without its guard would stay.
+        """
+        if self._server is not None and self._launch.container is None:
             self._server.kill()
 
     def _given_up(self) -> Failure | None:

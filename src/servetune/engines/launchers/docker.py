@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from servetune.engines.launchers.placement import Placement
+from servetune.engines.leftovers import MARKS
 
 __all__ = ["Container", "docker_command", "guarded", "passed_names"]
 
@@ -102,11 +103,10 @@ def guarded(command: Sequence[str], port: int) -> tuple[str, ...]:
 
 
 def passed_names(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Variables of this process that engines in containers shall have as well."""
+    """Variables that engines in containers shall have as they are here, with servetune's marks."""
     names = os.environ if environ is None else environ
-    return tuple(
-        sorted(name for name in names if name in _PASSED or name.startswith(_PASSED_PREFIXES))
-    )
+    chosen = (name for name in names if name in _PASSED or name.startswith(_PASSED_PREFIXES))
+    return (*sorted(chosen), *MARKS)
 
 
 def _name(port: int) -> str:
