@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from targets import MODEL, tuned
+from rendered import MODEL, tuned
 
 from servetune.deploy.launchers import LAUNCHERS, filled, launcher_of, plan_of_words, words_of
 from servetune.errors import DeployError, UnknownName
@@ -22,7 +22,7 @@ SAID = {
         f"--model-path={MODEL}", "--host=0.0.0.0", "--port=8000", "--tp-size=2",
         "--max-running-requests=96", "--chunked-prefill-size=8192", "--context-length=4096",
         "--mem-fraction-static=0.85", "--page-size=16", "--dtype=bfloat16", "--quantization=fp8",
-        "--kv-cache-dtype=fp8", "--disable-radix-cache", "--disable-cuda-graph",
+        "--kv-cache-dtype=fp8_e4m3", "--disable-radix-cache", "--disable-cuda-graph",
         "--enable-metrics", "--served-model-name=Qwen/Qwen3-4B",
     ],
     "tgi": [

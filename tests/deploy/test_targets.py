@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from targets import KNEE, MODEL, RENDER, read_back, served, started, tuned
+from rendered import KNEE, MODEL, RENDER, read_back, served, started, tuned
 from test_launchers import plans
 
 from servetune.deploy.bundle import write

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import itertools
 import json
 import os
 import signal
@@ -402,14 +403,15 @@ def children(pid):
 
 
 def crew_of(
-    url, workload=FEW, *, on_turn=lambda _: None, on_seen=lambda _: None, processes=1, asks=None
-):
+    url, workload=FEW, *, on_turn=lambda _: None, on_seen=lambda _: None, processes=1, asks=None,
+    failures_limit=None,
+):  # fmt: skip
     target = Target(base_url=url, model="fake")
     prompts = token_prompts(workload.requests(), 4096, 1)
     setup = Setup(
         addresses=[target.origin.address()], heads=[head_of(target, workload)],
         columns=Columns(begins=b"", due_s=b""), asks_fd=-1, queue_fd=-1, api="completions",
-        closed=workload.closed_loop, timeout_s=20.0,
+        closed=workload.closed_loop, timeout_s=20.0, failures_limit=failures_limit,
     )  # fmt: skip
     asks = asks or lay_out(
         ask_of(target, workload, request, prompt)
@@ -418,6 +420,36 @@ def crew_of(
     orders = Orders(setup=setup, users=workload.max_concurrency, processes=processes,
                     most_processes=processes)  # fmt: skip
     return Crew(orders, asks, on_start=lambda _: None, on_seen=on_seen, on_turn=on_turn)
+
+
+class TestFailuresInARow:
+    @pytest.mark.parametrize("workload", [FEW, varied(arrivals=Constant(2000.0))])
+    async def test_each_time_the_process_waits_until_somebody_has_looked(self, workload):
+        held = []
+
+        def look(crew):
+            if any(member.held_back for member in crew._members):
+                held.append(len(server.truths))
+
+        async with running_server(Behaviour(fail_share=1.0)) as server:
+            crew = crew_of(server.url, workload, on_turn=look, failures_limit=6)
+            await asyncio.wait_for(asyncio.to_thread(crew.run), 20)
+        assert len(server.truths) == 60  # it went on, as nobody stopped it
+        # Four users, so three more were under way when the sixth failed.
+        assert 6 <= held[0] <= 9
+        assert len(held) >= 6
+        assert all(after - before <= 6 + 4 for before, after in itertools.pairwise(held))
+
+    async def test_answers_in_between_count_anew(self):
+        looks = []
+        async with running_server(Behaviour(fail_share=0.5, seed=3)) as server:
+            crew = crew_of(
+                server.url, failures_limit=40,
+                on_turn=lambda crew: looks.append(crew._members[0].held_back),
+            )  # fmt: skip
+            await asyncio.wait_for(asyncio.to_thread(crew.run), 20)
+        assert len(server.truths) == 60
+        assert not any(looks)
 
 
 class TestBreaking:

@@ -229,22 +229,16 @@ def _sglang_fill(plan: Plan, concurrency: int) -> tuple[Plan, list[str]]:  # noq
             hint="leave expert_parallel out, or raise tensor_parallel",
         )
     open_means = {"prefix_caching": True, "chunked_prefill": True, "enforce_eager": False}
-    silent = {name: value for name, value in open_means.items() if getattr(plan, name) is None}
+    silent: dict[str, Setting] = {
+        name: value for name, value in open_means.items() if getattr(plan, name) is None
+    }
+    if plan.kv_cache_dtype == "fp8":
+        silent["kv_cache_dtype"] = "fp8_e4m3"
     return _with_extra(msgspec.structs.replace(plan, **silent), extra), []
 
 
 def _sglang_say(plan: Plan) -> tuple[Settings, dict[str, str]]:
     said = settings_of(msgspec.structs.replace(plan, extra=()))
-    if plan.prefix_caching is False:
-        said["disable_radix_cache"] = True
-    if plan.enforce_eager:
-        said["disable_cuda_graph"] = True
-    if plan.chunked_prefill is False:
-        if plan.max_num_batched_tokens is not None:
-            said["max_prefill_tokens"] = plan.max_num_batched_tokens
-        said["chunked_prefill_size"] = -1
-    if plan.expert_parallel:
-        said["ep_size"] = plan.tensor_parallel
     return _joined(said, plan.extra), {}
 
 

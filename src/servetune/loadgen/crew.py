@@ -25,6 +25,7 @@ from servetune.traffic.asks import LaidOut
 from servetune.traffic.seen import (
     Beat,
     Frames,
+    GoOn,
     Over,
     Seen,
     Setup,
@@ -140,6 +141,7 @@ class _Member:
         )
         self.frames = Frames()
         self.ready = False
+        self.held_back = False
         self.over: Over | None = None
         self.last: Beat | None = None
         self.users = setup.users or 0
@@ -322,7 +324,16 @@ class Crew:
             else:
                 self._hear(key.data)
         self._on_turn(self)
+        self._let_go_on()
         self._balance()
+
+    def _let_go_on(self) -> None:
+        """Whoever holds back after failures in a row sends again, unless the run was stopped."""
+        for member in self._members:
+            if member.held_back:
+                member.held_back = False
+                if not self._stopped:
+                    member.tell(GoOn())
 
     def _feed(self) -> None:
         try:
@@ -364,6 +375,7 @@ class Crew:
         conducted = self.conducted
         before, member.last = member.last, beat
         member.ready = True
+        member.held_back = beat.held_back
         if before is not None and beat.at_s > before.at_s:
             member.busy.append((beat.cpu_s - before.cpu_s) / (beat.at_s - before.at_s))
             recent = member.busy[-BUSY_BEATS:]

@@ -395,6 +395,7 @@ class _Run:
                 signing=signing,
                 credentials=self._credentials,
                 invoked=bool(signing),
+                failures_limit=manner.failures_limit,
             ),
             users=workload.max_concurrency,
             open_ahead=manner.open_ahead,

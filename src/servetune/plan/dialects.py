@@ -292,14 +292,12 @@ def _sglang_caching(plan: Plan) -> Words:
 
 
 def _sglang_chunks(plan: Plan) -> Words:
+    """The size of a chunk is the switch as well; whole prompts have a budget of another name."""
     if plan.chunked_prefill:
         return {}
-    if plan.max_num_batched_tokens is not None:
-        raise PlanError(
-            "sglang's chunked_prefill_size is both the size of a chunk and the switch",
-            hint="leave max_num_batched_tokens out where chunked_prefill is off",
-        )
-    return {"chunked_prefill_size": -1}
+    whole = plan.max_num_batched_tokens
+    budget = {} if whole is None else {"max_prefill_tokens": whole}
+    return {**budget, "chunked_prefill_size": -1}
 
 
 def _sglang_eager(plan: Plan) -> Words:

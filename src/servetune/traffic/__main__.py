@@ -20,7 +20,7 @@ import msgspec
 from servetune.traffic.asks import Asks
 from servetune.traffic.player import Player
 from servetune.traffic.reactor import Reactor
-from servetune.traffic.seen import Frames, Order, Over, Setup, Start, Stop, Users, frame
+from servetune.traffic.seen import Frames, GoOn, Order, Over, Setup, Start, Stop, Users, frame
 from servetune.traffic.sigv4 import Credentials
 from servetune.traffic.wire import monotonic
 
@@ -38,7 +38,7 @@ class Process:
         self._reactor = Reactor(setup.addresses, rests=setup.rests)
         self._reactor.prepare()
         self._asks = Asks(setup.asks_fd, setup.columns)
-        self._player = Player(setup, self._reactor, self._asks)
+        self._player = Player(setup, self._reactor, self._asks, self._tell)
         self._setup = setup
         self._frames = frames
         self._unsent = bytearray()
@@ -84,11 +84,16 @@ class Process:
         elif isinstance(order, Users):
             self._player.let_go(order.let_go)
             self._player.take_on(order.due_s)
+        elif isinstance(order, GoOn):
+            self._player.go_on()
         elif isinstance(order, Credentials):
             self._player.sign_with(order)
 
     def _beat(self) -> None:
         self._reactor.at(monotonic() + BEAT_S, self._beat)
+        self._tell()
+
+    def _tell(self) -> None:
         self._unsent += frame(self._player.beat(time.process_time()))
         self._flush()
 

@@ -36,6 +36,8 @@ _STARVED_S = 0.0005
 SENT_A_TURN = 32
 """Requests that leave in one go: what has come is read in between, however many are due."""
 
+OK = 200
+
 MOST_LAGS = 32
 """Turns of the loop that a beat tells of."""
 
@@ -62,8 +64,19 @@ class Player:
         over: Whether nothing is left to be done.
     """
 
-    def __init__(self, setup: Setup, reactor: Reactor, asks: Asks) -> None:
+    def __init__(
+        self, setup: Setup, reactor: Reactor, asks: Asks, tell: Callable[[], None]
+    ) -> None:
+        """Wait for the start.
+
+        Args:
+            setup: What is asked of this process.
+            reactor: The process's only loop.
+            asks: Every request's body.
+            tell: Sends a beat now, out of its time.
+        """
         self._setup = setup
+        self._tell = tell
         self._reactor = reactor
         self._asks = asks
         self._answer = ANSWERS[setup.api]
@@ -95,6 +108,8 @@ class Player:
         self._lates_s = array("d")
         self._let_go_s: list[float] = []
         self._lost = False
+        self._failures_in_a_row = 0
+        self._held_back = False
         self._held_count = 0
         self.over = False
 
@@ -129,6 +144,10 @@ class Player:
             self._free -= 1
             self._to_let_go -= 1
             self._let_go_s.append(monotonic())
+
+    def go_on(self) -> None:
+        """Send again after failures in a row."""
+        self._held_back = False
 
     def stop(self, outcome: str, detail: str, grace_s: float) -> None:
         """Send nothing more, and end what is in flight after a while."""
@@ -166,6 +185,7 @@ class Player:
             late_s=self._lates_s.tobytes(),
             lag_s=_sample(reactor.lags_s).tobytes(),
             let_go_s=self._let_go_s,
+            held_back=self._held_back,
         )
         self._seen, self._skipped, self._let_go_s, self._lost = [], [], [], False
         self._lates_s = array("d")
@@ -299,8 +319,8 @@ class Player:
     # sending
 
     def _take(self) -> int | None:
-        """The next index of the queue that all processes share."""
-        if self._queue_ended:
+        """The next index of the queue that all processes share; none for now if held back."""
+        if self._queue_ended or self._held_back:
             return None
         try:
             packed = os.read(self._setup.queue_fd, 4)
@@ -368,17 +388,23 @@ class Player:
     # answers
 
     def _done(self, call: Call) -> None:
-        """A request ended. Whoever waited for it goes first, the account of it is made after."""
+        """A request ended. Whoever waited for it goes first, the account of it is made after.
+
+        Not so where requests fail: the next one may be one too many.
+        """
         following = self._asks.next(call.index)
         end_s = call.answer.end_s(call.outcome, call.end_s)
         self._open_count -= 1
         history = self._histories.pop(call.index, b"")
-        if following < 0:
+        doubtful = self._failures_in_a_row or call.outcome != "ok" or call.status != OK
+        if following < 0 and not doubtful:
             self._reactor.later(self._account_later, call)
             self._go_on(end_s)
             return
         outcome = self._account(call)
-        if outcome != "ok":
+        if following < 0:
+            self._go_on(end_s)
+        elif outcome != "ok":
             self._skip(following)
             self._go_on(end_s)
         elif not self._stopping:
@@ -430,7 +456,21 @@ class Player:
         )
         if outcome in {"refused", "disconnected"}:
             self._lost = True
+        self._count_failure(failed=outcome != "ok")
         return outcome
+
+    def _count_failure(self, *, failed: bool) -> None:
+        """Hold back after failures in a row.
+
+        A server that fails at once would be asked hundreds of times more before whoever decides
+        has heard of it.
+        """
+        limit = self._setup.failures_limit
+        self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
+        if limit is not None and self._failures_in_a_row >= limit and not self._stopping:
+            self._failures_in_a_row = 0
+            self._held_back = True
+            self._tell()
 
     def _skip(self, following: int) -> None:
         """A conversation that broke off: none of its further turns will be due."""

@@ -13,7 +13,19 @@ from servetune.traffic.asks import Columns
 from servetune.traffic.sigv4 import Credentials, Signing
 from servetune.traffic.wire import Address
 
-__all__ = ["Beat", "Frames", "Order", "Over", "Seen", "Setup", "Start", "Stop", "Users", "frame"]
+__all__ = [
+    "Beat",
+    "Frames",
+    "GoOn",
+    "Order",
+    "Over",
+    "Seen",
+    "Setup",
+    "Start",
+    "Stop",
+    "Users",
+    "frame",
+]
 
 _LENGTH = struct.Struct("<I")
 
@@ -40,6 +52,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
         signing: Of requests through SageMaker, one for each address; empty for none.
         credentials: To sign with; new ones may come as an order of their own.
         invoked: Whether answers come in SageMaker's frames.
+        failures_limit: After so many failures in a row the process sends nothing until it is
+            told to go on; `None` for no limit.
     """
 
     addresses: list[Address]
@@ -60,6 +74,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     signing: list[Signing] = []
     credentials: Credentials | None = None
     invoked: bool = False
+    failures_limit: int | None = None
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
@@ -75,6 +90,10 @@ class Users(msgspec.Struct, frozen=True, kw_only=True, tag="users"):
     let_go: int = 0
 
 
+class GoOn(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
+    """Send again: failures in a row were looked at, and the run goes on."""
+
+
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """Send nothing more; end what is in flight after `grace_s`."""
 
@@ -83,7 +102,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     grace_s: float = 0.0
 
 
-Order = Setup | Start | Users | Stop | Credentials
+Order = Setup | Start | Users | GoOn | Stop | Credentials
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
@@ -118,6 +137,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
         idle: Whether nothing is in flight, thought about or waiting.
         skipped: Requests that will never be due, because the answer they follow failed.
         lost: Whether a connection was refused or lost since the last beat.
+        held_back: Whether nothing is sent after failures in a row, until `GoOn`.
         late_s: Doubles: how late each departure since the last beat was.
         lag_s: Doubles: how long turns of the loop took.
         let_go_s: When users were let go, as asked.
@@ -137,6 +157,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     late_s: bytes = b""
     lag_s: bytes = b""
     let_go_s: list[float] = []
+    held_back: bool = False
 
 
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
