@@ -3,7 +3,13 @@
 import pytest
 
 from servetune.cli import course
-from servetune.cli.course import Asked, course_of, ready_timeout_s
+from servetune.cli.course import (
+    Asked,
+    course_of,
+    ready_timeout_s,
+    require_own_servers,
+    require_this_machine,
+)
 from servetune.engines.gpus import Card
 from servetune.errors import EngineError, InputError
 from servetune.hardware import node
@@ -89,3 +95,26 @@ def test_a_server_has_longer_to_become_ready_the_more_it_has_to_read():
     assert 600 + 690 < ready_timeout_s(None, large) < 600 + 720
     assert ready_timeout_s(30.0, large) == 30.0
     assert ready_timeout_s(None, None) == 600
+
+
+@pytest.mark.parametrize(
+    "option", [{"parallel": "auto"}, {"parallel": "2"}, {"cpus": "0"}, {"numa_node": 0}]
+)
+def test_what_is_about_servers_of_ours_is_refused_for_those_that_are_not_and_for_a_cluster(option):
+    with pytest.raises(InputError, match="--engine external starts none"):
+        require_own_servers(asked(**option))
+    with pytest.raises(InputError, match="--cluster runs servers on others"):
+        require_this_machine(asked(**option), job=False)
+
+
+def test_a_cluster_has_no_price_of_one_machine_and_no_job():
+    with pytest.raises(InputError, match="--max-cost counts one machine"):
+        require_this_machine(asked(max_cost_usd=4.0), job=False)
+    with pytest.raises(InputError, match="--job is a machine to itself"):
+        require_this_machine(asked(), job=True)
+
+
+def test_order_retries_and_time_hold_everywhere():
+    everywhere = asked(order="interleaved", retries=0, budget="2h", max_trial="1m")
+    require_own_servers(everywhere)
+    require_this_machine(everywhere, job=False)

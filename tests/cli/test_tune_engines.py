@@ -16,14 +16,15 @@ MODEL = "Qwen/Qwen3-4B"
 
 
 @contextlib.contextmanager
-def served():
+def served(*more):
     """The address of a server of somebody else's."""
-    words = [sys.executable, "-m", "servetune.testing.fake_server", "--port", "0"]
+    words = [sys.executable, "-m", "servetune.testing.fake_server", "--port", "0", *more]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline()
             yield f"http://127.0.0.1:{line.split()[-1]}"
-            assert process.poll() is None, "it was ended, and was not ours to end"
+            mortal = "--die-after-s" in more
+            assert mortal or process.poll() is None, "it was ended, and was not ours to end"
         finally:
             process.terminate()
 
@@ -130,6 +131,23 @@ def test_somebody_elses_server_is_measured_and_left_running(servetune, tmp_path)
     assert {record["cmd"] for record in records} == {server}
 
 
+def test_an_external_server_that_goes_away_costs_its_trials_and_not_the_run(servetune, tmp_path):
+    with served("--itl-s", "0.02", "--die-after-s", "12") as server:
+        ran = servetune(
+            "tune", "--engine", "external", "--url", server, "--model", "fake",
+            "--client-args", "max_concurrency=[1,2,4];num_prompts=400;random_input_len=8",
+            "--client-args", "random_output_len=32", "--server-timeout", "2",
+            "--output-json", "out/e.json",
+        )  # fmt: skip
+    assert ran.returncode == 3, ran.stderr
+    lines = (tmp_path / "out/e.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines if '"status"' in line]
+    assert len(records) == 3
+    assert {record["failure"]["kind"] for record in records} == {"not_ready"}
+    assert [one["kind"] for one in records[0]["provenance"]["attempts"]] == ["died", "not_ready"]
+    assert "the external server went away" in ran.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -143,6 +161,11 @@ def test_somebody_elses_server_is_measured_and_left_running(servetune, tmp_path)
             ["--engine", "external", "--url", "http://127.0.0.1:1", "--server-cmd", "x"],
             "starts nothing, and --server-cmd starts a server",
         ),
+        (
+            ["--engine", "external", "--url", "http://127.0.0.1:1", "--parallel", "2"],
+            "--parallel 2 is about servers that servetune starts",
+        ),
+        (["--cluster", "auto", "--max-cost", "3"], "--max-cost counts one machine"),
         (["--engine", "vllm", "--url", "http://127.0.0.1:1"], "for a server that is there already"),
         (["--engine", "command"], "--engine command needs a command line"),
         (["--engine", "command", "--server-cmd", "'x"], "cannot read --server-cmd"),

@@ -213,3 +213,27 @@ def test_parts_of_the_start_are_recorded_apart(tune, tmp_path):
     assert results["startup"]["compile_s"] == 7.5
     assert results["server_ready_s"] > 0
     assert "(load 3.2 s, compile 7.5 s)" in done.stderr
+
+
+def test_the_next_server_starts_while_the_last_one_stops(tune, tmp_path):
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import pathlib, signal, sys, time\n"
+        "from servetune.testing import fake_server\n"
+        "starts = pathlib.Path('starts')\n"
+        "with starts.open('a') as file:\n"
+        "    file.write('x')\n"
+        "def stop(*_):\n"
+        "    deadline = time.monotonic() + 8\n"
+        "    while len(starts.read_text()) < 2 and time.monotonic() < deadline:\n"
+        "        time.sleep(0.02)\n"
+        "    print('STARTED', len(starts.read_text()), flush=True)\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "fake_server.main()\n"
+    )
+    done = tune(command=f"{PYTHON} {slow} --port {{port}}", client="num_prompts=4")
+    assert done.returncode == 0, done.stderr
+    first, second = records_of(tmp_path)
+    assert first.results["devices"] != second.results["devices"]
+    assert "STARTED 2" in (tmp_path / first.server_log).read_text()

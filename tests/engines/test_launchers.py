@@ -14,8 +14,10 @@ from servetune.engines.launchers import (
     Placement,
     docker_command,
     kubernetes_job,
+    passed_names,
     slurm_script,
 )
+from servetune.engines.leftovers import MARKS
 from servetune.errors import InputError
 
 SERVE = ("vllm", "serve", "m", "--port", "8000")
@@ -31,28 +33,51 @@ def test_a_container_has_the_servers_words_devices_and_cores():
         BOX,
         SERVE,
         port=8000,
-        environment={"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "2,3"},
+        environment={"HF_HUB_OFFLINE": "1", "VLLM_SERVER_DEV_MODE": "0"},
+        passed=("HF_TOKEN", "VLLM_SERVER_DEV_MODE"),
         placement=PLACE,
+        environ={},
     )
     assert words == (
         *("docker", "run", "--rm", "--init", "--name=servetune-8000", "--network=host"),
         *("--shm-size=17179869184b", '--gpus="device=2,3"'),
         *("--cpuset-cpus=4,5", "--cpuset-mems=1"),
         *("--volume=/models:/models:ro", "--volume=/data/huggingface:/root/.cache/huggingface"),
-        *("--env=HF_HUB_OFFLINE=1", "--entrypoint=vllm", "vllm/vllm-openai:v0.32.0"),
+        "--env=HF_HOME=/root/.cache/huggingface",
+        *("--env=HF_HUB_OFFLINE=1", "--env=HF_TOKEN", "--env=VLLM_SERVER_DEV_MODE"),
+        *("--entrypoint=vllm", "vllm/vllm-openai:v0.32.0"),
         *("serve", "m", "--port", "8000"),
     )
 
 
+def test_a_container_sees_no_device_that_servetune_may_not_see():
+    some = {"CUDA_VISIBLE_DEVICES": "5,4,7"}
+    assert '--gpus="device=5,4,7"' in docker_command(BOX, SERVE, port=1, environ=some)
+    two = Placement(devices=(1, 2))
+    words = docker_command(BOX, SERVE, port=1, placement=two, environ=some)
+    assert '--gpus="device=4,7"' in words
+
+
+def test_what_the_user_set_for_the_engine_is_passed_by_name_and_folders_are_not():
+    environ = {"HF_TOKEN": "secret", "HF_HOME": "/h", "VLLM_USE_V1": "1", "PATH": "/bin"}
+    assert passed_names(environ)[:2] == ("HF_TOKEN", "VLLM_USE_V1")
+    assert set(passed_names(environ)[2:]) == set(MARKS)
+
+
 def test_without_a_choice_it_has_all_devices_and_without_gpus_none():
-    assert "--gpus=all" in docker_command(BOX, SERVE, port=1)
-    assert not any("--gpus" in word for word in docker_command(BOX, SERVE, port=1, gpus=False))
+    assert "--gpus=all" in docker_command(BOX, SERVE, port=1, environ={})
+    without = Container(image="i", gpus=False)
+    assert not any("--gpus" in word for word in docker_command(without, SERVE, port=1))
 
 
 @pytest.mark.skipif(shutil.which("docker") is None, reason="the Docker CLI is not installed")
 @pytest.mark.parametrize("broken", [False, True])
 def test_dockers_own_parser_takes_the_words(broken):
-    words = list(docker_command(BOX, SERVE, port=8000, placement=PLACE))
+    words = list(
+        docker_command(
+            BOX, SERVE, port=8000, placement=PLACE, environment={"A": "b=c"}, passed=("HF_TOKEN",)
+        )
+    )
     if broken:
         words.insert(2, "--no-such-option")
     # No daemon listens there: words that can be read get as far as looking for it.

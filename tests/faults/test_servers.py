@@ -63,7 +63,7 @@ def test_a_trial_that_breaks_every_server_is_broken_and_the_others_are_measured(
     done = sweep.run(
         f"{sweep.simulated} --oom-at-concurrency 5",
         client="max_concurrency=[2,6,4];num_prompts=24",
-        output_len=64,
+        output_len=256,  # long enough for users to meet on a busy machine
     )
     assert done.returncode == 3
     two, six, four = sweep.records()
@@ -77,7 +77,7 @@ def test_a_configuration_that_keeps_failing_is_quarantined(sweep):
     done = sweep.run(
         f"{sweep.simulated} --oom-at-concurrency 4",
         client="max_concurrency=[2,5,6,7,8];num_prompts=24",
-        output_len=64,
+        output_len=256,  # long enough for users to meet on a busy machine
         server_args="max_num_seqs=[8,2]",
     )
     assert done.returncode == 3

@@ -57,12 +57,21 @@ class TestNeeds:
             gpus_of_cluster([machine(4)])
 
 
-def words(cluster, *more, speed=20, server="max_num_seqs=[2,4,8]", client="max_concurrency=[2,4]"):
+def words(
+    cluster,
+    *more,
+    speed=20,
+    serve=f"{SERVE} {{model}} --gpu L4 --port {{port}}",
+    server="max_num_seqs=[2,4,8]",
+    client="max_concurrency=[2,4]",
+    output_len=24,
+):
+    load = f"{client};num_prompts=24;random_input_len=200;random_output_len={output_len}"
     return [
         "tune", "--model", "Qwen/Qwen3-4B", "--cluster", cluster.address,
-        "--server-cmd", f"{SERVE} {{model}} --gpu L4 --port {{port}} --speed {speed}",
+        "--server-cmd", f"{serve} --speed {speed}",
         "--server-args", server,
-        "--client-args", f"{client};num_prompts=24;random_input_len=200;random_output_len=24",
+        "--client-args", load,
         "--output-json", "q.json", *more,
     ]  # fmt: skip
 
@@ -185,6 +194,45 @@ class TestOnACluster:
             assert run.returncode == 130, said
             assert "--resume" in said
         assert nothing_left_of(speed)
+
+    def test_what_breaks_servers_is_tried_again_and_quarantined_wherever_it_runs(
+        self, ray_cluster, servetune, tmp_path
+    ):
+        l4(ray_cluster, 1)
+        l4(ray_cluster, 1)
+        done = servetune(
+            *words(
+                ray_cluster, *("--gpu", "L4", "--order", "interleaved"),
+                serve=f"{SERVE} {{model}} --gpu L4 --port {{port}} --oom-at-concurrency 5",
+                server="max_num_seqs=[4,8]", client="max_concurrency=[6,7,8]",
+                output_len=256,
+            ), timeout_s=170,
+        )  # fmt: skip
+        assert done.returncode == 3, done.stderr
+        records = read_journal(tmp_path / "q.jsonl")
+        narrow = [r for r in records if r.config.server_args["max_num_seqs"] == 4]
+        wide = [r for r in records if r.config.server_args["max_num_seqs"] == 8]
+        assert [record.status for record in narrow] == ["ok"] * 3
+        # Each visit has a room of its own; what the first two learnt spares the third.
+        assert [r.failure.kind for r in wide] == ["out_of_memory", "out_of_memory", "quarantined"]
+        assert [len(r.provenance.get("attempts", [])) for r in wide[:2]] == [1, 1]
+        logs = {record.server_log for record in records if record.server_log}
+        assert all((tmp_path / log).exists() for log in logs)
+
+    def test_a_budget_ends_the_run_and_the_rest_is_put_off(self, ray_cluster, servetune, tmp_path):
+        l4(ray_cluster, 1)
+        speed = own_speed(1)
+        begun = words(ray_cluster, "--gpu", "L4", speed=speed)
+        done = servetune(*begun, "--budget", "9s", timeout_s=170)
+        assert "were put off: the budget of 9.00 s is used up" in done.stderr
+        put_off = [r for r in read_journal(tmp_path / "q.jsonl") if r.failure is not None]
+        assert put_off
+        assert {record.failure.kind for record in put_off} == {"budget"}
+        assert nothing_left_of(speed)
+        again = servetune(*begun, "--resume", timeout_s=170)
+        assert again.returncode == 0, again.stderr
+        ok = {r.key for r in read_journal(tmp_path / "q.jsonl") if r.status == "ok"}
+        assert len(ok) == 6
 
     def test_too_few_gpus_are_said_before_anything_starts(self, ray_cluster, servetune, tmp_path):
         l4(ray_cluster, 2)

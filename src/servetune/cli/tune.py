@@ -18,20 +18,19 @@ from servetune.cli.course import (
     course_of,
     course_options,
     note_leftovers,
-    require_own_servers,
-    require_this_machine,
 )
 from servetune.cli.course import ready_timeout_s as ready_timeout_of
 from servetune.cli.inputs import chosen_node, read_records
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.outcome import print_outcome, write_artifacts
 from servetune.cli.output import echo
+from servetune.cli.tune_cluster import gpus_of, require_cluster, require_place
 from servetune.cli.tune_job import KINDS, print_job
+from servetune.cli.tune_launcher import container_of, launcher_options, require_launcher
 from servetune.cli.tune_server import needed_client_args, require_launch, require_server
-from servetune.engines import ENGINES, Engine, engine, words_of
+from servetune.engines import ENGINES, engine
 from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node
-from servetune.loadgen import join, machines
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import NetworkShape, load_shape
 from servetune.perf.sim import without_effect
@@ -194,6 +193,7 @@ ENGINE_NAMES = ("simulated", *ENGINES)
     metavar="S",
     help="Pause between two trials on one server.",
 )
+@launcher_options
 @course_options
 @click.option(
     "--job",
@@ -249,6 +249,8 @@ def tune(
     ready_timeout_s: float | None,
     request_timeout_s: float,
     rest_s: float,
+    launcher: str,
+    image: str | None,
     asked: Asked,
     job_kind: str | None,
     job_image: str,
@@ -287,9 +289,10 @@ def tune(
     limits = parse_constraints(constraints or "")
     request_limits = parse_constraints(slo)
     _require_goodput_limits(limits, request_limits)
-    _require_servers_where(spoken, asked, cluster, simulated=simulated, job=job_kind is not None)
+    require_launcher(launcher, image, spoken, simulated=simulated, cluster=cluster is not None)
+    require_place(spoken, asked, cluster, simulated=simulated, job=job_kind is not None)
     if cluster is not None and not dry_run:
-        gpu, num_gpus = _gpus_of(cluster, gpu, num_gpus, instance_name)
+        gpu, num_gpus = gpus_of(cluster, gpu, num_gpus, instance_name)
     node = chosen_node(
         gpu=gpu,
         num_gpus=num_gpus,
@@ -317,6 +320,7 @@ def tune(
     require_one_that_fits(groups, run)
     launch = Launch(
         executable=executable,
+        container=container_of(image, model, node),
         server_cmd=server_cmd,
         url=url,
         host=host,
@@ -346,7 +350,7 @@ def tune(
         return _print_plan(groups, run, launch, artifacts)
     artifacts.require_free(renew=resume and artifacts.journal.exists())
     if cluster is not None:
-        _require_cluster(groups, run, launch, cluster)
+        require_cluster(groups, run, launch, cluster)
     course = _course(asked, groups, run, launch, here=cluster is None)
     with Journal(artifacts.journal, resume=resume) as journal:
         done = _finished(journal.records, run, retry_failed=retry_failed)
@@ -530,45 +534,6 @@ def _course(
     if starts_here:
         note_leftovers()
     return course_of(asked, groups, run.node, real=starts_here and launch.server_cmd is None)
-
-
-def _require_servers_where(
-    spoken: Engine, asked: Asked, cluster: str | None, *, simulated: bool, job: bool
-) -> None:
-    if not spoken.starts_servers:
-        require_own_servers(asked)
-    if cluster is None:
-        return
-    require_this_machine(asked, job=job)
-    if simulated:
-        raise InputError(
-            "--cluster is for servers, the simulated engine needs none",
-            hint="leave it out, or measure servetune simulate --serve with --server-cmd",
-        )
-
-
-def _require_cluster(groups: list[list[Trial]], run: Run, launch: Launch, cluster: str) -> None:
-    """The same for servers on other machines."""
-    from servetune.trials.cluster import require_room
-
-    if launch.server_cmd is not None:
-        words_of(launch.server_cmd)
-    require_room(groups, run, launch, cluster)
-
-
-def _gpus_of(
-    cluster: str, gpu: str | None, num_gpus: int | None, instance_name: str | None
-) -> tuple[str | None, int | None]:
-    """The machine that trials run on is a node of the cluster, not the one that is here."""
-    from servetune.trials.cluster import gpus_of_cluster, most_gpus
-
-    if instance_name is not None:
-        return gpu, num_gpus
-    nodes = machines(join(cluster))
-    if gpu is not None:
-        return gpu, num_gpus or most_gpus(nodes, gpu)
-    found = gpus_of_cluster(nodes)
-    return (None, num_gpus) if found is None else (found[0], num_gpus or found[1])
 
 
 def _progress(record: TrialRecord, done: int, total: int) -> str:

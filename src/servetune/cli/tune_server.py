@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from servetune.cli.output import echo
+from servetune.cli.tune_launcher import require_docker
 from servetune.engines import Engine, ExternalServer, require_free_port, words_of
 from servetune.errors import InputError
 from servetune.trials import Launch, Trial
@@ -63,14 +64,16 @@ def require_server(
     """Refuse what no server could be started with; say what stands in for the unknown.
 
     Raises:
-        EngineError: The engine is not installed.
+        EngineError: The engine, or Docker where it is to run in a container, is not installed.
         PlanError: The engine has no such setting, or it cannot have that value.
         PortBusy: Somebody listens on the port that was named.
     """
     executable: tuple[str, ...] = ()
     version: str | None = None
     own = launch.server_cmd is None
-    if own and not dry_run:
+    if launch.container is not None and not dry_run:
+        require_docker()
+    elif own and not dry_run:
         executable = spoken.find_executable(launch.executable)
         version = spoken.version(executable) if executable else None
     if own:

@@ -168,15 +168,21 @@ class ExternalServer:
     def kill(self) -> None:
         """Leave it running: it is not ours."""
 
-    def wait_ready(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> float:
-        """Wait until it answers, or until `give_up` says so.
+    def wait_ready(
+        self,
+        timeout_s: float,
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+        then: Callable[[], str | None] = lambda: None,
+    ) -> float:
+        """Wait until it answers and `then` misses nothing, or until `give_up` says so.
 
         Raises:
             EngineNotReady: It does not, in that time.
         """
         begin_s = self._clock.now_s()
         while True:
-            problem = self._problem()
+            problem = self._problem() or then()
             waited_s = self._clock.now_s() - begin_s
             if problem is None:
                 return waited_s

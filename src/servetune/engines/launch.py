@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from servetune.clock import Clock
 from servetune.engines.engine import Engine
@@ -51,7 +52,7 @@ def server_of(
         PlanError: The plan sets what servetune itself decides.
     """
     executable = executable or engine.find_executable()
-    optional = {"pause": pause} if pause is not None else {}
+    optional: dict[str, Any] = {"pause": pause} if pause is not None else {}
     return ServerProcess(
         engine.command(plan, host=host, port=port, executable=executable),
         log_path=log_path,

@@ -16,10 +16,11 @@ import msgspec
 
 from servetune.engines.ports import listening_ports
 
-__all__ = ["OWNER_MARK", "Leftover", "find_leftovers", "marks_of"]
+__all__ = ["MARKS", "OWNER_MARK", "Leftover", "find_leftovers", "marks_of"]
 
 OWNER_MARK = "SERVETUNE_OWNER"
 LOG_MARK = "SERVETUNE_SERVER_LOG"
+MARKS = (OWNER_MARK, LOG_MARK)
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):

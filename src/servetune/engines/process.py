@@ -3,7 +3,8 @@
 A server runs below a watchdog (`watchdog.py`) in a session of its own and writes to a file,
 which is always drained and never grows beyond bounds (`drain.py`). It counts as ready when
 three things hold in turn: its process lives, its port is open, and its health path answers
-200; then the listening socket must be its own. A death on the way is noticed within a second.
+200; then the listening socket must be its own, and whoever waits may ask for more, such as a
+real completion. A death on the way is noticed within a second.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class ServerProcess:
         ready_path: str = "/health",
         environment: Mapping[str, str] | None = None,
         explain: Callable[[str, int | None], Cause] = diagnose,
+        holds_port: bool = True,
         clock: Clock | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -84,6 +86,8 @@ class ServerProcess:
             ready_path: Answers 200 once it takes requests.
             environment: The whole environment; `None` is servetune's own.
             explain: Why it ended, from its log and exit code.
+            holds_port: Whether one of its own processes listens; in a container it is none
+                that can be seen from here.
             clock: For deadlines.
             pause: Waits a number of seconds.
         """
@@ -94,7 +98,7 @@ class ServerProcess:
         self.name = name
         self._ready_path = ready_path
         self._environment = environment
-        self._explain = explain
+        self._explain, self._holds_port = explain, holds_port
         self._clock = clock or MonotonicClock()
         self._pause = pause
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -161,12 +165,19 @@ class ServerProcess:
             self.stop(grace_s=0.0)
             raise
 
-    def wait_ready(self, timeout_s: float, *, give_up: Callable[[], bool] | None = None) -> float:
+    def wait_ready(
+        self,
+        timeout_s: float,
+        *,
+        give_up: Callable[[], bool] | None = None,
+        then: Callable[[], str | None] | None = None,
+    ) -> float:
         """Wait until the server takes requests.
 
         Args:
             timeout_s: How long at most.
             give_up: Asked a few times a second; ends the wait when it says so.
+            then: The rung above health: what is still missing, `None` for nothing.
 
         Returns:
             Seconds it took, from this call on.
@@ -183,9 +194,11 @@ class ServerProcess:
             if give_up is not None and give_up():
                 raise EngineError(f"nobody waits for {self.name} any more")
             rung = self._rung()
-            waited_s = self._clock.now_s() - begin_s
             if rung is None:
                 self._require_own_socket()
+                rung = then() if then is not None else None
+            waited_s = self._clock.now_s() - begin_s
+            if rung is None:
                 return waited_s
             if waited_s >= timeout_s:
                 raise EngineNotReady(
@@ -368,7 +381,7 @@ class ServerProcess:
 
     def _require_own_socket(self) -> None:
         """A stranger may have taken the port after the start; it must not be measured."""
-        if listens_among(self.processes(), self.port) is False:
+        if self._holds_port and listens_among(self.processes(), self.port) is False:
             raise PortBusy(self.port, hint=f"{self.name} is not who answers there; choose another")
 
     def _log_end(self, most_bytes: int) -> str:

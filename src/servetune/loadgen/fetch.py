@@ -15,6 +15,8 @@ __all__ = ["fetch", "fetch_blocking", "tls_context"]
 
 Method = Literal["GET", "POST"]
 
+_JSON = {"Content-Type": "application/json"}
+
 
 async def fetch(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
     """`fetch_blocking` for callers with an event loop, which goes on meanwhile."""
@@ -22,20 +24,28 @@ async def fetch(target: Target, path: str, *, timeout_s: float = 10.0) -> str:
 
 
 def fetch_blocking(
-    target: Target, path: str, *, timeout_s: float = 10.0, method: Method = "GET"
+    target: Target,
+    path: str,
+    *,
+    timeout_s: float = 10.0,
+    method: Method = "GET",
+    body: bytes | None = None,
 ) -> str:
     """Body of one GET on a connection of its own, such as `/metrics` or `/v1/models`.
 
-    Some servers take orders by an empty POST, such as `/reset_prefix_cache`.
+    Some servers take orders by an empty POST, such as `/reset_prefix_cache`. A `body` of JSON
+    is posted.
 
     Raises:
         LoadError: No whole answer came.
         ServerRefused: It came with an error status.
     """
+    method = method if body is None else "POST"
     where, deadline_s = f"{target.origin}{path}", time.monotonic() + timeout_s
+    headers = target.headers() if body is None else {**target.headers(), **_JSON}
     connection = _connect(target, timeout_s)
     try:
-        connection.request(method, f"{target.origin.prefix}{path}", headers=target.headers())
+        connection.request(method, f"{target.origin.prefix}{path}", body, headers)
         answer = connection.getresponse()
         content = bytearray()
         while piece := answer.read1(1 << 16):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from servetune.engines import Engine, ExternalServer, ServerProcess, claimed_port, filled_command
+from servetune.engines.launchers import Container, Placement, docker_command, passed_names
 from servetune.plan import Plan
 from servetune.trials.retry import DEFAULT_RETRIES
 
@@ -26,6 +27,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         executable: Path of the engine; `None` for the one that is found.
+        container: In which the command runs, by Docker; `None` for a plain process.
         server_cmd: Command that stands in for the engine's own; settings are appended.
         url: Of a server that is there already, for an engine that starts none.
         port: `None` for a free one.
@@ -41,6 +43,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     executable: str | None = None
+    container: Container | None = None
     server_cmd: str | None = None
     url: str | None = None
     host: str = "127.0.0.1"
@@ -77,19 +80,45 @@ def server_command(
     settings: dict[str, Any],
     executable: tuple[str, ...] | None,
     port: int,
+    placement: Placement | None = None,
+    wished: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """The words that start a server: the engine's own, or the user's with its places filled."""
+    """The words that start a server: the engine's own, or the user's with its places filled.
+
+    In a container the place and the environment are among the words.
+
+    Args:
+        engine: Whose words they are.
+        plan: What is served.
+        launch: How.
+        settings: Of the server.
+        executable: The engine's first words; `None` for those it has on any machine.
+        port: Where it listens.
+        placement: Its devices and cores.
+        wished: Environment that the trials want besides the engine's own.
+    """
     if not engine.starts_servers:
         return ()
     if launch.server_cmd is None:
-        return engine.command(plan, host=launch.host, port=port, executable=executable)
-    return filled_command(
-        launch.server_cmd,
-        model=plan.model,
-        host=launch.host,
+        command = engine.command(plan, host=launch.host, port=port, executable=executable)
+    else:
+        command = filled_command(
+            launch.server_cmd,
+            model=plan.model,
+            host=launch.host,
+            port=port,
+            settings=settings,
+            spell=engine.server_cmd_args,
+        )
+    if launch.container is None:
+        return command
+    return docker_command(
+        launch.container,
+        command,
         port=port,
-        settings=settings,
-        spell=engine.server_cmd_args,
+        environment={**engine.environment(plan), **(wished or {})},
+        passed=passed_names(),
+        placement=placement,
     )
 
 

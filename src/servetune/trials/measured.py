@@ -7,13 +7,14 @@ import shlex
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from servetune.engines import Engine, ServerProcess, launch_environment
+from servetune.engines.launchers import guarded
 from servetune.errors import (
     EngineError,
     InputError,
@@ -39,6 +40,7 @@ from servetune.trials.budget import Budget
 from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes, has_own_words
 from servetune.trials.early import TrialJudge
 from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
+from servetune.trials.first_answer import FirstAnswer
 from servetune.trials.launch import Launch, Server, free_path, port_for, server_command
 from servetune.trials.neighbours import disturbance
 from servetune.trials.prompting import prompts_for
@@ -108,6 +110,7 @@ class ServerGroup:
         self._beside = beside or Beside(halt=halt)
         self._trials_on_server = 0
         self._ready_s = 0.0
+        self._first_completion_s: float | None = None
         self._reference: tuple[Trial, dict[str, Any], str] | None = None
         self._cmd = ""
         self._started_at = ""
@@ -128,15 +131,19 @@ class ServerGroup:
                 return
             failure = self._serve_once()
             if failure is not None and self._waiting and self._given_up() is None:
-                self._say(f"server failed ({failure.reason}); starting it again")
+                then = "starting it again" if self._engine.starts_servers else "waiting for it"
+                self._say(f"server failed ({failure.reason}); {then}")
 
     def stop(self) -> None:
         """From another thread: have `measure` end with `KeyboardInterrupt`, and no server left."""
         self._beside.halt.set()
 
     def kill(self) -> None:
-        """End the server at once, without grace; from any thread."""
-        if self._server is not None:
+        """End the server at once, without grace; from any thread.
+
+        Not one in a container: that has a second of grace, and without its guard would stay.
+        """
+        if self._server is not None and self._launch.container is None:
             self._server.kill()
 
     def _given_up(self) -> Failure | None:
@@ -163,6 +170,7 @@ class ServerGroup:
             return self._start_failed(Failure(kind="settings", reason=error.message))
 
     def _described(self, port: int) -> Server:
+        placement, wished = self._beside.placement, self._wished()
         command = server_command(
             self._engine,
             self._plan,
@@ -170,26 +178,29 @@ class ServerGroup:
             settings=self._settings,
             executable=self._executable,
             port=port,
+            placement=placement,
+            wished=wished,
         )
         self._cmd = shlex.join(command) or str(self._launch.url)
         if not self._engine.starts_servers:
             return external_server(self._engine, self._launch.url, self._launch.ready_path)
+        contained = self._launch.container is not None
+        chosen = {} if contained else {**wished, **placement.environment()}
         return ServerProcess(
-            (*self._beside.placement.words_before(), *command),
+            guarded(command, port) if contained else (*placement.words_before(), *command),
             log_path=free_path(self._log_path),
             port=port,
             host=self._launch.host,
             name=self._engine.name,
             ready_path=self._launch.ready_path or self._engine.ready_path,
-            environment=launch_environment(self._engine, self._plan, self._chosen_environment()),
+            environment=launch_environment(self._engine, self._plan, chosen),
             explain=self._engine.explain,
+            holds_port=not contained,
         )
 
-    def _chosen_environment(self) -> dict[str, str]:
-        chosen = self._beside.placement.environment()
-        if sum(has_own_words(trial.client_args) for trial in self._waiting) > 1:
-            chosen = {**RESET_ENVIRONMENT, **chosen}
-        return chosen
+    def _wished(self) -> Mapping[str, str]:
+        again = sum(has_own_words(trial.client_args) for trial in self._waiting) > 1
+        return RESET_ENVIRONMENT if again else {}
 
     def _lived(self, server: Server) -> Failure | None:
         for taken in self._beside.await_memory() if self._engine.starts_servers else ():
@@ -219,13 +230,19 @@ class ServerGroup:
     def _await_ready(self, server: Server, begin_s: float) -> None:
         left_s = self._budget.left_s()
         patience_s = self._launch.ready_timeout_s
-        server.wait_ready(
-            patience_s if left_s is None else min(patience_s, left_s),
-            give_up=self._beside.halt.is_set,
+        patience_s = patience_s if left_s is None else min(patience_s, left_s)
+        first = FirstAnswer(
+            lambda: self._engine.first_completion(self._served_name(server, self._waiting[0])),
+            Target(base_url=server.url, model=""),
+            timeout_s=patience_s,
         )
+        server.wait_ready(patience_s, give_up=self._beside.halt.is_set, then=first)
+        if first.refusal is not None:
+            self._say(f"note: {first.refusal}; whether that matters the trials will tell")
         self._trials_on_server = 0
         self._ready_s = time.monotonic() - begin_s
-        parts = times_in(startup_of(self._engine, self._plan, server.log_path))
+        self._first_completion_s = first.took_s
+        parts = times_in(self._startup(server))
         log = f"; log {server.log_path}" if server.log_path else ""
         self._say(f"ready after {self._ready_s:.1f} s{parts}{log}")
         self._speed = self._simulated_speed(server)
@@ -319,6 +336,9 @@ class ServerGroup:
             death = death_soon(server)
             if death is not None:
                 return failure_of(death, server), True
+        gone = server.unready() if lost and not self._engine.starts_servers else None
+        if gone is not None:  # nobody's process can be seen to die, only to answer no more
+            return Failure(kind="died", reason=f"{server.name} went away: {gone}"), True
         if judge.early is not None and not results["completed"]:
             return Failure(
                 kind="trial_time", reason=f"{judge.early.reason}, without an answer"
@@ -423,7 +443,7 @@ class ServerGroup:
         results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
         results["not_sent"] = loaded.not_due_count
         results["server_ready_s"] = self._ready_s
-        results["startup"] = startup_of(self._engine, trial.plan, server.log_path)
+        results["startup"] = self._startup(server)
         if early is not None:
             results["ended_reason"] = early.reason
         if self._beside.placement.devices:
@@ -436,6 +456,10 @@ class ServerGroup:
         """Of the last server's log, as records hold it: beside the journal."""
         log = self._server.log_path if self._server else None
         return None if log is None else f"{log.parent.name}/{log.name}"
+
+    def _startup(self, server: Server) -> dict[str, Any]:
+        said = startup_of(self._engine, self._plan, server.log_path)
+        return {**said, "first_completion_s": self._first_completion_s}
 
     def _fail(self, trial: Trial, failure: Failure, *, started_at: str = "") -> None:
         self._deliver(trial, results={}, failure=failure, started_at=started_at)

@@ -19,18 +19,18 @@ _MOST_BYTES = 1024 * 1024
 _TIMES = ("load_s", "compile_s", "capture_s", "engine_s")
 
 
-def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, Any] | None:
+def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, Any]:
     """For the record: the cache's size, the times, and where the server took other settings.
 
-    `None` where the log tells nothing.
+    Empty where the log tells nothing.
     """
     if log_path is None:
-        return None
+        return {}
     try:
         with log_path.open("rb") as log:
             text = log.read(_MOST_BYTES).decode("utf-8", errors="replace")
     except OSError:
-        return None
+        return {}
     reading = engine.read_log(text)
     told = {
         "kv_cache_tokens": reading.kv_cache_tokens,
@@ -49,13 +49,14 @@ def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, A
         said["taken_otherwise"] = {
             name: {"asked": asked, "taken": taken} for name, (asked, taken) in unlike.items()
         }
-    return said or None
+    return said
 
 
-def times_in(startup: Mapping[str, Any] | None) -> str:
+def times_in(startup: Mapping[str, Any]) -> str:
     """The parts of a start that took time, for a reader; empty where the log tells none."""
-    said = startup or {}
-    parts = [f"{name.removesuffix('_s')} {said[name]:.1f} s" for name in _TIMES if name in said]
+    parts = [
+        f"{name.removesuffix('_s')} {startup[name]:.1f} s" for name in _TIMES if name in startup
+    ]
     return f" ({', '.join(parts)})" if parts else ""
 
 

@@ -99,9 +99,12 @@ def run_trials(
     """
     course = course or Course()
     spoken = speaker_of(run)
+    # In a container the program and its version are the image's affair.
     executable: tuple[str, ...] = ()
+    if launch.container is not None and launch.executable is not None:
+        executable = (launch.executable,)
     version: str | None = None
-    if not run.simulated and launch.server_cmd is None:
+    if not run.simulated and launch.server_cmd is None and launch.container is None:
         executable = spoken.find_executable(launch.executable)
         version = spoken.version(executable)
     visits = []

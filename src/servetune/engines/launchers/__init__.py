@@ -1,6 +1,6 @@
 """Where and under which conditions a server's process runs, and a whole run as a job."""
 
-from servetune.engines.launchers.docker import Container, docker_command
+from servetune.engines.launchers.docker import Container, docker_command, guarded, passed_names
 from servetune.engines.launchers.jobs import Job, kubernetes_job, slurm_script
 from servetune.engines.launchers.placement import Placement, visible_devices
 
@@ -9,7 +9,9 @@ __all__ = [
     "Job",
     "Placement",
     "docker_command",
+    "guarded",
     "kubernetes_job",
+    "passed_names",
     "slurm_script",
     "visible_devices",
 ]

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from servetune.engines.launchers.placement import Placement
+from servetune.engines.leftovers import MARKS
 
-__all__ = ["Container", "docker_command"]
+__all__ = ["Container", "docker_command", "guarded", "passed_names"]
 
 HUB = "/root/.cache/huggingface"
+
+#: What a user sets for an engine outside counts inside too; folders of this machine do not.
+_PASSED = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"})
+_PASSED_PREFIXES = ("VLLM_", "SGLANG_", "NCCL_")
+
+#: Ends the container with its client. The daemon starts containers, so that no process here is
+#: a server's parent: killing the client would leave the server. A second of grace, since a
+#: servetune that was killed leaves its watchdog no more than two.
+_GUARD = """
+name=$1; shift
+trap 'docker stop --time 1 "$name" >/dev/null 2>&1' TERM
+"$@" & client=$!
+wait $client; code=$?
+while kill -0 $client 2>/dev/null; do wait $client; code=$?; done
+exit $code
+"""
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,12 +40,14 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         mounts: Folders of this machine, each at the same place inside, to read.
         hub: This machine's folder of downloaded models; `None` to download inside.
         shm_bytes: Of /dev/shm, through which tensor-parallel workers talk.
+        gpus: Whether it sees any.
     """
 
     image: str
     mounts: tuple[Path, ...] = ()
     hub: Path | None = None
     shm_bytes: int = 16 << 30
+    gpus: bool = True
 
 
 def docker_command(
@@ -36,8 +56,9 @@ def docker_command(
     *,
     port: int,
     environment: Mapping[str, str] | None = None,
+    passed: Sequence[str] = (),
     placement: Placement | None = None,
-    gpus: bool = True,
+    environ: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
     """The words that run a server's command in a container, in the foreground.
 
@@ -49,17 +70,18 @@ def docker_command(
         container: What it is given.
         command: As it would run without a container.
         port: For the name.
-        environment: What servetune sets; the user's own stays outside.
+        environment: What servetune sets.
+        passed: Variables that keep the value they have here, by name alone: a token is not
+            written into words that everybody may list.
         placement: Its devices and cores. Inside, the devices are counted from 0, so that no
             `CUDA_VISIBLE_DEVICES` goes with them.
-        gpus: Whether it sees any.
+        environ: Of this process, for the devices that it may see.
     """
     placement = placement or Placement()
-    inside = sorted((environment or {}).items() - placement.environment({}).items())
-    words = ["docker", "run", "--rm", "--init", f"--name=servetune-{port}", "--network=host"]
+    words = ["docker", "run", "--rm", "--init", f"--name={_name(port)}", "--network=host"]
     words.append(f"--shm-size={container.shm_bytes}b")
-    if gpus:
-        chosen = ",".join(map(str, placement.devices))
+    if container.gpus:
+        chosen = ",".join(placement.device_names(environ))
         # The quotes are Docker's: its value is a line of CSV.
         words.append(f'--gpus="device={chosen}"' if chosen else "--gpus=all")
     if placement.cpus:
@@ -68,6 +90,24 @@ def docker_command(
         words.append(f"--cpuset-mems={placement.numa_node}")
     words += [f"--volume={folder}:{folder}:ro" for folder in container.mounts]
     if container.hub is not None:
-        words.append(f"--volume={container.hub}:{HUB}")
-    words += [f"--env={name}={value}" for name, value in inside]
+        words += [f"--volume={container.hub}:{HUB}", f"--env=HF_HOME={HUB}"]
+    said = {name: value for name, value in (environment or {}).items() if name not in passed}
+    words += [f"--env={name}={value}" for name, value in sorted(said.items())]
+    words += [f"--env={name}" for name in passed]
     return (*words, f"--entrypoint={command[0]}", container.image, *command[1:])
+
+
+def guarded(command: Sequence[str], port: int) -> tuple[str, ...]:
+    """The same as a process whose end, by SIGTERM too, is the container's."""
+    return ("/bin/sh", "-c", _GUARD, "servetune-docker", _name(port), *command)
+
+
+def passed_names(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Variables that engines in containers shall have as they are here, with servetune's marks."""
+    names = os.environ if environ is None else environ
+    chosen = (name for name in names if name in _PASSED or name.startswith(_PASSED_PREFIXES))
+    return (*sorted(chosen), *MARKS)
+
+
+def _name(port: int) -> str:
+    return f"servetune-{port}"

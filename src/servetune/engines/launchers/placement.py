@@ -47,15 +47,26 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         name = _VARIABLES.get(self.vendor)
         if not self.devices or name is None:
             return {}
+        return {name: ",".join(self.device_names(environ))}
+
+    def device_names(self, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+        """Its devices as their runtime calls them; empty for all of the machine.
+
+        Raises:
+            InputError: More devices are wanted than may be seen.
+        """
         seen = visible_devices(self.vendor, environ)
+        if not self.devices:
+            return tuple(seen or ())
         if seen is None:
-            return {name: ",".join(map(str, self.devices))}
+            return tuple(map(str, self.devices))
         if max(self.devices) >= len(seen):
+            name = _VARIABLES[self.vendor]
             raise InputError(
                 f"{name} lets {len(seen)} devices be seen and device {max(self.devices)} is wanted",
                 hint=f"widen {name}, or say with --num-gpus how many there are",
             )
-        return {name: ",".join(seen[number] for number in self.devices)}
+        return tuple(seen[number] for number in self.devices)
 
     def words_before(self) -> tuple[str, ...]:
         """The words in front of a command that pin it.

@@ -1,0 +1,77 @@
+"""The last rung of readiness: one real completion, however long the engine takes over its first.
+
+A server may call itself healthy and load or compile at the first request. The request is sent
+beside the wait, so that a death or an interrupt meanwhile is noticed as fast as ever.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+from servetune.engines import FirstCompletion
+from servetune.errors import ServerRefused, ServetuneError
+from servetune.loadgen import Target, fetch_blocking
+
+__all__ = ["FirstAnswer"]
+
+_LOOK_S = 0.1
+
+
+class FirstAnswer:
+    """Asks a server once; call it again and again for what is missing.
+
+    Any answer counts but 503, by which a server says itself that it is not ready. One that
+    refuses answers too: whether that spoils a trial the trial's own requests tell.
+
+    Args:
+        asked: The request, made when the server is healthy: the model's name may have to be
+            asked for.
+        target: The server.
+        timeout_s: For an answer.
+
+    Attributes:
+        took_s: Seconds of the answer that counted; `None` while there is none.
+        refusal: The status in words, where it is not one of success.
+    """
+
+    def __init__(
+        self, asked: Callable[[], FirstCompletion], target: Target, *, timeout_s: float
+    ) -> None:
+        self._asked, self._target, self._timeout_s = asked, target, timeout_s
+        self._thread: threading.Thread | None = None
+        self._problem = ""
+        self.took_s: float | None = None
+        self.refusal: str | None = None
+
+    def __call__(self) -> str | None:
+        """What is missing, `None` when the answer is there; waits a moment for it."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._ask, name="first completion", daemon=True)
+            self._thread.start()
+        self._thread.join(_LOOK_S)
+        if self._thread.is_alive():
+            return "its first completion has not come"
+        if self.took_s is not None:
+            return None
+        self._thread = None
+        return f"its first completion failed: {self._problem}"
+
+    def _ask(self) -> None:
+        begin_s = time.monotonic()
+        try:
+            asked = self._asked()
+            body = json.dumps(asked.body).encode()
+            fetch_blocking(self._target, asked.path, timeout_s=self._timeout_s, body=body)
+        except ServerRefused as error:
+            if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                self._problem = error.message
+                return
+            self.refusal = error.message
+        except ServetuneError as error:
+            self._problem = error.message
+            return
+        self.took_s = time.monotonic() - begin_s

@@ -1,0 +1,130 @@
+"""Servers in containers, with a stand-in for Docker's daemon: they are nobody's children here."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from servetune.engines.leftovers import OWNER_MARK
+
+DOUBLE = Path(__file__).parents[1] / "engines/servers/docker_double.py"
+FAKE = f"{shlex.quote(sys.executable)} -m servetune.testing.fake_server --port {{port}}"
+DOCKER = ("--launcher", "docker", "--image", "me/engine:1")
+
+
+@pytest.fixture
+def docker(tmp_path, sweep):
+    """The environment in which `docker` is the stand-in; its daemon ends with the test."""
+    path, bin_folder = tmp_path / "docker.sock", tmp_path / "bin"
+    bin_folder.mkdir()
+    client = bin_folder / "docker"
+    client.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {DOUBLE} "$@"\n')
+    client.chmod(0o755)
+    words = [sys.executable, str(DOUBLE), "daemon", str(path)]
+    daemon = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/")
+    assert daemon.stdout.readline() == "listening\n"
+    yield {
+        **os.environ,
+        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "DOCKER_DOUBLE": str(path),
+        "HF_HOME": str(tmp_path / "hub"),
+    }
+    assert servers_of(daemon.pid) == []
+    daemon.kill()
+    daemon.communicate()
+
+
+def servers_of(daemon_pid):
+    listed = subprocess.run(
+        ["ps", "-o", "args=", "--ppid", str(daemon_pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [line for line in listed.stdout.splitlines() if "defunct" not in line]
+
+
+def whole(sweep, words):
+    """The words with the model's whole path: a container has no current folder."""
+    return [str(sweep.folder / "tiny") if word == "tiny" else word for word in words]
+
+
+def test_a_sweep_runs_in_containers_and_leaves_none(sweep, docker):
+    words = whole(sweep, sweep.words(FAKE, *DOCKER, server_args="max_num_seqs=[8,9]"))
+    done = subprocess.run(
+        words,
+        cwd=sweep.folder,
+        env=docker,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    records = sweep.records()
+    assert [record.status for record in records] == ["ok", "ok"]
+    assert all(record.cmd.startswith("docker run --rm --init") for record in records)
+    assert all(f"{sweep.folder}/tiny:ro" in record.cmd for record in records)
+    marked = f"--env={OWNER_MARK}"  # so that doctor knows one that is left
+    assert all(marked in record.cmd for record in records)
+    assert "listening on" in (sweep.folder / records[0].server_log).read_text()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_leaves_no_container(sweep, docker, how):
+    words = whole(
+        sweep, sweep.words(f"{FAKE} --itl-s 0.2", *DOCKER, client="num_prompts=500", output_len=64)
+    )
+    run = subprocess.Popen(words, cwd=sweep.folder, env=docker, stderr=subprocess.PIPE, text=True)
+    while "ready after" not in (line := run.stderr.readline()):
+        assert line
+    run.send_signal(how)
+    run.communicate(timeout=60)
+    sweep.await_nothing_left()  # and `docker` sees to it that nothing of its daemon's is
+
+
+def test_a_server_that_dies_in_its_container_is_noticed_with_its_last_words(sweep, docker):
+    broken = f"{shlex.quote(sys.executable)} -c 'import sys; sys.exit(\"out of luck\")' {{port}}"
+    words = whole(sweep, sweep.words(broken, *DOCKER, "--retries", "0"))
+    begun_s = time.monotonic()
+    done = subprocess.run(
+        words,
+        cwd=sweep.folder,
+        env=docker,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 3
+    [record] = sweep.records()
+    assert record.failure.kind == "died"
+    assert "out of luck" in record.failure.log_tail
+    assert time.monotonic() - begun_s < 60, "the time-out of ten minutes was not waited for"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--image", "x"], "--image is for --launcher docker"),
+        (["--launcher", "docker"], "needs the engine's image"),
+        ([*DOCKER, "--cluster", "auto"], "--cluster runs servers on others"),
+        ([*DOCKER, "--engine", "simulated"], "whose servers are started"),
+        ([*DOCKER, "--gpu", "MI300X"], "hands on NVIDIA's GPUs"),
+        ([*DOCKER, "--gpu", "L4"], "docker is not on PATH"),
+    ],
+)
+def test_what_docker_cannot_do_is_refused_before_anything_starts(servetune, options, problem):
+    done = servetune(
+        "tune", "--model", "Qwen/Qwen3-4B", *options,
+        env={**os.environ, "PATH": "/nowhere"},
+    )  # fmt: skip
+    assert done.returncode in (2, 3)
+    assert done.stderr.startswith("error: ")
+    assert problem in done.stderr
+    assert "hint:" in done.stderr
