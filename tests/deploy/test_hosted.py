@@ -105,12 +105,8 @@ def test_the_script_lies_beside_only_what_it_can_make() -> None:
 def test_the_readme_says_what_a_user_does_next_and_what_all_of_it_costs() -> None:
     hosting, more = CASES["hosted-components"]
     text = hosted(hosting, **more).text("README.md")
-    measure = (
-        f"servetune bench --sagemaker {NAME} --component {NAME}-base --region us-east-1 "
-        "--model Qwen/Qwen3-4B --against q.jsonl --trial 0123456789abcdef"
-    )
     for part in (
-        measure,
+        "servetune bench --against BUNDLE",
         "servetune deploy apply BUNDLE",
         "servetune deploy delete BUNDLE",
         f"/aws/sagemaker/InferenceComponents/{NAME}-base --region",
