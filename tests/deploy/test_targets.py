@@ -43,13 +43,13 @@ def bundle_of(target, engine):
 
 @pytest.mark.parametrize(("target", "engine"), ALL)
 def test_what_is_written_is_what_was_agreed(target, engine):
-    """Golden files; `SERVETUNE_GOLDEN=write` renews them, for a reader to compare."""
+    """Golden files; `SERVETUNE_WRITE_GOLDEN=1` renews them, for a reader to compare."""
     bundle = bundle_of(target, engine)
     text = "".join(
         f"=== {name}\n{bundle.text(name)}" for name in bundle.names if name != "plan.json"
     )
     golden = GOLDEN / f"{target}-{engine}.txt"
-    if os.environ.get("SERVETUNE_GOLDEN") == "write":
+    if os.environ.get("SERVETUNE_WRITE_GOLDEN"):
         golden.write_text(text, "utf-8")
     assert text == golden.read_text("utf-8")
 
