@@ -3,13 +3,13 @@ import pytest
 from servetune.traffic.foresight import GAPS_A_REST, LONGEST_S, UNFORESEEN_S, Foresight
 
 
-def taught(gap_s=0.010, reads=129, tokens=128, answers=60):
+def taught(gap_s=0.010, pieces=129, tokens=128, a_read=1, answers=60):
     """What a process knows after some equal answers, all of whose ends were foreseen."""
     foresight = Foresight()
     for answer in range(answers):
-        foresight.read([i * gap_s for i in range(16)])
+        foresight.read([i * gap_s for i in range(16)], 16 * a_read)
         foresight.nearly_over(answer, 1.0)
-        foresight.over(answer, reads, tokens, whole=True)
+        foresight.over(answer, tokens, pieces - 16 * a_read, 16)
     return foresight
 
 
@@ -23,10 +23,11 @@ def test_a_rest_is_a_fraction_of_the_gap_so_that_no_two_tokens_share_a_stamp(gap
 
 
 def test_answers_whose_ends_come_unforeseen_allow_short_rests_only():
-    foresight = taught()
-    for answer in range(60):
-        foresight.over(answer, 129, 128, whole=True)
-    assert foresight.rest_s(0.0) == UNFORESEEN_S
+    for tokens in (128, 0):
+        foresight = taught()
+        for answer in range(60):
+            foresight.over(answer, tokens, 113, 16)
+        assert foresight.rest_s(0.0) == UNFORESEEN_S
 
 
 def test_an_end_that_is_near_cuts_a_rest_short_and_one_that_is_due_forbids_it():
@@ -35,7 +36,7 @@ def test_an_end_that_is_near_cuts_a_rest_short_and_one_that_is_due_forbids_it():
     assert foresight.rest_s(5.0) == LONGEST_S
     assert 0 < foresight.rest_s(5.0 + 0.010 - 0.001) < LONGEST_S
     assert foresight.rest_s(5.0 + 0.010) == 0.0
-    foresight.over("one", 129, 128, whole=True)
+    foresight.over("one", 128, 113, 16)
     assert foresight.rest_s(5.0 + 0.010) == LONGEST_S
 
 
@@ -47,7 +48,30 @@ def test_an_end_that_does_not_come_is_not_waited_for_without_end():
     assert foresight.rest_s(later_s) == LONGEST_S
 
 
+def test_an_answer_that_was_given_up_forbids_no_rest():
+    foresight = taught()
+    foresight.nearly_over("lost", 5.0)
+    foresight.forget("lost")
+    assert foresight.rest_s(5.0 + 0.010) == LONGEST_S
+
+
 def test_reads_of_an_answer_are_learnt_from_those_before():
-    assert Foresight().reads_before_last(128) == 127
-    assert taught(reads=33, tokens=128).reads_before_last(256) == pytest.approx(65, abs=2)
-    assert Foresight().reads_before_last(0) == 0
+    assert Foresight().reads_left(128) == 128
+    assert taught(pieces=33, tokens=128).reads_left(256) == pytest.approx(66, abs=2)
+    assert Foresight().reads_left(0) == 0
+
+
+def test_a_read_that_brought_two_pieces_does_not_shift_the_end():
+    foresight = taught(pieces=128)
+    assert foresight.reads_left(128, 112) == 16
+    foresight.read([i * 0.010 for i in range(16)], 17)  # of an answer whose stream stalled once
+    assert foresight.reads_left(128, 113) == 15
+
+
+def test_pieces_that_come_many_at_a_time_are_counted_in_reads():
+    foresight = taught(pieces=512, tokens=512, a_read=16)
+    assert foresight.reads_left(512, 256) == pytest.approx(16, abs=1)
+
+
+def test_an_answer_that_outlives_what_was_asked_for_is_not_near_its_end():
+    assert taught().reads_left(128, 140) == 0

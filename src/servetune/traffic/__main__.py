@@ -90,7 +90,7 @@ class Process:
             self._player.sign_with(order)
 
     def _beat(self) -> None:
-        self._reactor.at(monotonic() + BEAT_S, self._beat)
+        self._reactor.about(monotonic() + BEAT_S, self._beat)
         self._tell()
 
     def _tell(self) -> None:

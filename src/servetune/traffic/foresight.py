@@ -28,37 +28,60 @@ _TRUSTED_FRACTION = 0.8
 
 
 class Foresight:
-    """What one process has learnt of answers, and which are about to end."""
+    """What one process has learnt of answers, and which are about to end.
 
-    __slots__ = ("_ending_s", "_foreseen_fraction", "_gap_s", "_reads_per_token")
+    It trusts that answers have the length that was asked for until some had another. Progress is
+    counted in the pieces in which a server sends an answer, as reads alone would mislead where a
+    read brought two of them.
+    """
+
+    __slots__ = (
+        "_ending_s",
+        "_foreseen_fraction",
+        "_gap_s",
+        "_pieces_per_read",
+        "_pieces_per_token",
+    )
 
     def __init__(self) -> None:
         self._gap_s = 0.0
-        self._reads_per_token = 1.0
-        self._foreseen_fraction = 0.0
+        self._pieces_per_token = 1.0
+        self._pieces_per_read = 1.0
+        self._foreseen_fraction = 1.0
         self._ending_s: dict[Hashable, float] = {}
 
-    def reads_before_last(self, tokens: int) -> int:
-        """How many reads an answer of so many tokens takes, but for the last; 0 if unknown."""
-        return max(1, round(tokens * self._reads_per_token) - 1) if tokens > 0 else 0
+    def reads_left(self, tokens: int, pieces: int = 0) -> int:
+        """Reads until the end of an answer of so many tokens, after so many pieces; 0: unknown."""
+        if tokens <= 0:
+            return 0
+        pieces_left = tokens * self._pieces_per_token - pieces
+        return max(0, round(pieces_left / self._pieces_per_read))
 
-    def read(self, times_s: Sequence[float]) -> None:
-        """Some reads of one answer came at these times."""
-        if len(times_s) >= 4:
-            gap_s = (times_s[-1] - times_s[0]) / (len(times_s) - 1)
+    def read(self, times_s: Sequence[float], pieces: int) -> None:
+        """Some reads of one answer came at these times, and had so many pieces."""
+        reads = len(times_s)
+        if reads >= 4:
+            gap_s = (times_s[-1] - times_s[0]) / (reads - 1)
             known_s = self._gap_s or gap_s
             self._gap_s = known_s + _WEIGHT * (gap_s - known_s)
+            if pieces:
+                self._pieces_per_read += _WEIGHT * (pieces / reads - self._pieces_per_read)
 
     def nearly_over(self, answer: Hashable, at_s: float) -> None:
         """One read is left of an answer."""
         self._ending_s[answer] = at_s + self._gap_s - EARLY_S
 
-    def over(self, answer: Hashable, reads: int, tokens: int, *, whole: bool) -> None:
-        """It ended, after so many reads."""
+    def over(self, answer: Hashable, tokens: int, pieces: int, last_reads: int) -> None:
+        """It ended as it should: so many pieces, and this many reads behind them."""
         foreseen = self._ending_s.pop(answer, None) is not None
-        if whole and tokens > 0:
-            self._reads_per_token += _WEIGHT * (reads / tokens - self._reads_per_token)
-            self._foreseen_fraction += _WEIGHT * (foreseen - self._foreseen_fraction)
+        self._foreseen_fraction += _WEIGHT * (foreseen - self._foreseen_fraction)
+        if tokens > 0:
+            pieces_per_token = (pieces + last_reads * self._pieces_per_read) / tokens
+            self._pieces_per_token += _WEIGHT * (pieces_per_token - self._pieces_per_token)
+
+    def forget(self, answer: Hashable) -> None:
+        """It will not end as it should."""
+        self._ending_s.pop(answer, None)
 
     def rest_s(self, now_s: float) -> float:
         """How long nothing suffers from a rest; 0 for not at all."""
