@@ -2,8 +2,11 @@ import pytest
 
 from servetune.traffic.foresight import GAPS_A_REST, LONGEST_S, UNFORESEEN_S, Foresight
 
+GAP_S = 0.020
+"""Long enough that a rest is as long as any."""
 
-def taught(gap_s=0.010, pieces=129, tokens=128, a_read=1, answers=60):
+
+def taught(gap_s=GAP_S, pieces=129, tokens=128, a_read=1, answers=60):
     """What a process knows after some equal answers, all of whose ends were foreseen."""
     foresight = Foresight()
     for answer in range(answers):
@@ -34,16 +37,16 @@ def test_an_end_that_is_near_cuts_a_rest_short_and_one_that_is_due_forbids_it():
     foresight = taught()
     foresight.nearly_over("one", 5.0)
     assert foresight.rest_s(5.0) == LONGEST_S
-    assert 0 < foresight.rest_s(5.0 + 0.010 - 0.001) < LONGEST_S
-    assert foresight.rest_s(5.0 + 0.010) == 0.0
+    assert 0 < foresight.rest_s(5.0 + GAP_S - 0.001) < LONGEST_S
+    assert foresight.rest_s(5.0 + GAP_S) == 0.0
     foresight.over("one", 128, 113, 16)
-    assert foresight.rest_s(5.0 + 0.010) == LONGEST_S
+    assert foresight.rest_s(5.0 + GAP_S) == LONGEST_S
 
 
 def test_an_end_that_does_not_come_is_not_waited_for_without_end():
     foresight = taught()
     foresight.nearly_over("stalled", 5.0)
-    later_s = 5.0 + 100 * 0.010
+    later_s = 5.0 + 100 * GAP_S
     foresight.rest_s(later_s)
     assert foresight.rest_s(later_s) == LONGEST_S
 
@@ -52,7 +55,7 @@ def test_an_answer_that_was_given_up_forbids_no_rest():
     foresight = taught()
     foresight.nearly_over("lost", 5.0)
     foresight.forget("lost")
-    assert foresight.rest_s(5.0 + 0.010) == LONGEST_S
+    assert foresight.rest_s(5.0 + GAP_S) == LONGEST_S
 
 
 def test_reads_of_an_answer_are_learnt_from_those_before():
@@ -64,7 +67,7 @@ def test_reads_of_an_answer_are_learnt_from_those_before():
 def test_a_read_that_brought_two_pieces_does_not_shift_the_end():
     foresight = taught(pieces=128)
     assert foresight.reads_left(128, 112) == 16
-    foresight.read([i * 0.010 for i in range(16)], 17)  # of an answer whose stream stalled once
+    foresight.read([i * GAP_S for i in range(16)], 17)  # of an answer whose stream stalled once
     assert foresight.reads_left(128, 113) == 15
 
 

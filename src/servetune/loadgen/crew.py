@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,8 +44,8 @@ WAIT_S = 0.05
 READY_S = 20.0
 """For a process to come up; it takes a twentieth of a second on a quiet machine."""
 
-LEAD_S = 0.003
-"""Between the order to start and the start: time for the order to get through."""
+LEAD_S = 0.01
+"""Between the order to start and the start: time for the order to get through, on one core too."""
 
 BUSY_FRACTION = 0.7
 BUSY_BEATS = 10
@@ -131,14 +132,20 @@ class _Member:
     def __init__(self, fds: tuple[int, ...], setup: Setup) -> None:
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the member
         # -P: a file of the user's called select.py is not the one that is meant.
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "servetune.traffic"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            pass_fds=fds,
-            process_group=0,  # a terminal's Ctrl-C is for this process alone, from the start
-        )
+        # A terminal's Ctrl-C is for this process alone: also while the other has no group of its
+        # own yet, and does not know that it should ignore it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "servetune.traffic"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.errors,
+                pass_fds=fds,
+                process_group=0,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.frames = Frames()
         self.ready = False
         self.held_back = False

@@ -12,11 +12,11 @@ from collections.abc import Hashable, Sequence
 
 __all__ = ["Foresight"]
 
-LONGEST_S = 0.002
+LONGEST_S = 0.004
 UNFORESEEN_S = 0.00025
 """Where ends come unforeseen: what a next request may be late by."""
 
-GAPS_A_REST = 4
+GAPS_A_REST = 3
 """A rest is at most this fraction of the gap between two reads of one answer."""
 
 SHORTEST_S = 0.00005

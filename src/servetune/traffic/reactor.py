@@ -131,6 +131,7 @@ class Reactor:
 
     def exchange(self, call: Call) -> None:
         """Send a call; its `on_done` runs when it is settled, one way or another."""
+        call.deadline_s = monotonic() + call.limit_s
         self._calls[call] = None
         self._in_flight_counts[call.target] += 1
         self._next_deadline_s = min(self._next_deadline_s, call.deadline_s)
