@@ -24,6 +24,7 @@ EARLY_S = 0.00015
 """How long before an expected end the loop is awake."""
 
 _WEIGHT = 0.1
+_SLIGHT_WEIGHT = 0.01
 _TRUSTED_FRACTION = 0.8
 
 
@@ -46,7 +47,7 @@ class Foresight:
     def __init__(self) -> None:
         self._gap_s = 0.0
         self._pieces_per_token = 1.0
-        self._pieces_per_read = 1.0
+        self._pieces_per_read = 0.0
         self._foreseen_fraction = 1.0
         self._ending_s: dict[Hashable, float] = {}
 
@@ -55,7 +56,7 @@ class Foresight:
         if tokens <= 0:
             return 0
         pieces_left = tokens * self._pieces_per_token - pieces
-        return max(0, round(pieces_left / self._pieces_per_read))
+        return max(0, round(pieces_left / (self._pieces_per_read or 1.0)))
 
     def read(self, times_s: Sequence[float], pieces: int) -> None:
         """Some reads of one answer came at these times, and had so many pieces."""
@@ -64,8 +65,11 @@ class Foresight:
             gap_s = (times_s[-1] - times_s[0]) / (reads - 1)
             known_s = self._gap_s or gap_s
             self._gap_s = known_s + _WEIGHT * (gap_s - known_s)
-            if pieces:
-                self._pieces_per_read += _WEIGHT * (pieces / reads - self._pieces_per_read)
+            if pieces:  # after a stall several come at once, fewer than usual never do
+                known = self._pieces_per_read or pieces / reads
+                self._pieces_per_read = min(
+                    pieces / reads, known + _SLIGHT_WEIGHT * (pieces / reads - known)
+                )
 
     def nearly_over(self, answer: Hashable, at_s: float) -> None:
         """One read is left of an answer."""
@@ -76,7 +80,7 @@ class Foresight:
         foreseen = self._ending_s.pop(answer, None) is not None
         self._foreseen_fraction += _WEIGHT * (foreseen - self._foreseen_fraction)
         if tokens > 0:
-            pieces_per_token = (pieces + last_reads * self._pieces_per_read) / tokens
+            pieces_per_token = (pieces + last_reads * (self._pieces_per_read or 1.0)) / tokens
             self._pieces_per_token += _WEIGHT * (pieces_per_token - self._pieces_per_token)
 
     def forget(self, answer: Hashable) -> None:
