@@ -12,7 +12,7 @@ def taught(gap_s=GAP_S, pieces=129, tokens=128, a_read=1, answers=60):
     for answer in range(answers):
         foresight.read([i * gap_s for i in range(16)], 16 * a_read)
         foresight.nearly_over(answer, 1.0)
-        foresight.over(answer, tokens, pieces - 16 * a_read, 16)
+        foresight.over(answer, tokens, pieces - 16 * a_read, (16, 16 * a_read))
     return foresight
 
 
@@ -29,7 +29,7 @@ def test_answers_whose_ends_come_unforeseen_allow_short_rests_only():
     for tokens in (128, 0):
         foresight = taught()
         for answer in range(60):
-            foresight.over(answer, tokens, 113, 16)
+            foresight.over(answer, tokens, 113, (16, 16))
         assert foresight.rest_s(0.0) == UNFORESEEN_S
 
 
@@ -39,7 +39,7 @@ def test_an_end_that_is_near_cuts_a_rest_short_and_one_that_is_due_forbids_it():
     assert foresight.rest_s(5.0) == LONGEST_S
     assert 0 < foresight.rest_s(5.0 + GAP_S - 0.001) < LONGEST_S
     assert foresight.rest_s(5.0 + GAP_S) == 0.0
-    foresight.over("one", 128, 113, 16)
+    foresight.over("one", 128, 113, (16, 16))
     assert foresight.rest_s(5.0 + GAP_S) == LONGEST_S
 
 
@@ -72,6 +72,16 @@ def test_a_read_that_brought_two_pieces_does_not_shift_the_end():
         assert foresight.reads_left(128, 115) == pytest.approx(13, abs=1)
     foresight.read([i * GAP_S for i in range(16)], 16)
     assert foresight.reads_left(128, 16) == 112
+
+
+def test_pieces_behind_the_last_token_are_no_reads_of_their_own():
+    foresight = Foresight()
+    for answer in range(60):
+        foresight.read([i * GAP_S for i in range(16)], 16)
+        stalled = answer > 40  # the last but one of these brought three
+        foresight.over(answer, 128, 112, (14, 17) if stalled else (16, 17))
+    assert foresight.reads_left(128, 112) == 16
+    assert foresight.reads_left(512, 500) == 12
 
 
 def test_pieces_that_come_many_at_a_time_are_counted_in_reads():

@@ -24,7 +24,7 @@ EARLY_S = 0.00015
 """How long before an expected end the loop is awake."""
 
 _WEIGHT = 0.1
-_SLIGHT_WEIGHT = 0.01
+_SLIGHT_WEIGHT = 0.002
 _TRUSTED_FRACTION = 0.8
 
 
@@ -40,6 +40,7 @@ class Foresight:
         "_ending_s",
         "_foreseen_fraction",
         "_gap_s",
+        "_pieces_at_end",
         "_pieces_per_read",
         "_pieces_per_token",
     )
@@ -48,6 +49,7 @@ class Foresight:
         self._gap_s = 0.0
         self._pieces_per_token = 1.0
         self._pieces_per_read = 0.0
+        self._pieces_at_end = 0.0
         self._foreseen_fraction = 1.0
         self._ending_s: dict[Hashable, float] = {}
 
@@ -65,23 +67,24 @@ class Foresight:
             gap_s = (times_s[-1] - times_s[0]) / (reads - 1)
             known_s = self._gap_s or gap_s
             self._gap_s = known_s + _WEIGHT * (gap_s - known_s)
-            if pieces:  # after a stall several come at once, fewer than usual never do
-                known = self._pieces_per_read or pieces / reads
-                self._pieces_per_read = min(
-                    pieces / reads, known + _SLIGHT_WEIGHT * (pieces / reads - known)
-                )
+            if pieces:
+                self._pieces_per_read = _usual(self._pieces_per_read, pieces / reads)
 
     def nearly_over(self, answer: Hashable, at_s: float) -> None:
         """One read is left of an answer."""
         self._ending_s[answer] = at_s + self._gap_s - EARLY_S
 
-    def over(self, answer: Hashable, tokens: int, pieces: int, last_reads: int) -> None:
-        """It ended as it should: so many pieces, and this many reads behind them."""
+    def over(self, answer: Hashable, tokens: int, pieces: int, last: tuple[int, int]) -> None:
+        """It ended as it should: so many pieces, and behind them the last reads and theirs."""
         foreseen = self._ending_s.pop(answer, None) is not None
         self._foreseen_fraction += _WEIGHT * (foreseen - self._foreseen_fraction)
+        reads, last_pieces = last
+        per_read = self._pieces_per_read or 1.0
+        at_end = last_pieces - (reads - 1) * per_read  # in the very last read
+        self._pieces_at_end = _usual(self._pieces_at_end, at_end)
         if tokens > 0:
-            pieces_per_token = (pieces + last_reads * (self._pieces_per_read or 1.0)) / tokens
-            self._pieces_per_token += _WEIGHT * (pieces_per_token - self._pieces_per_token)
+            counted = pieces + last_pieces - self._pieces_at_end + per_read
+            self._pieces_per_token += _WEIGHT * (counted / tokens - self._pieces_per_token)
 
     def forget(self, answer: Hashable) -> None:
         """It will not end as it should."""
@@ -102,3 +105,10 @@ class Foresight:
             elif until_s < rest_s:
                 rest_s = until_s
         return rest_s if rest_s >= SHORTEST_S else 0.0
+
+
+def _usual(known: float, seen: float) -> float:
+    """How many come at once: the least, as more come after a stall and fewer never do."""
+    if not known:
+        return seen
+    return min(seen, known + _SLIGHT_WEIGHT * (seen - known))

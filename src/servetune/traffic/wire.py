@@ -45,7 +45,8 @@ _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
 _IN_OUT = _IN | _OUT
 _END = b"\r\n\r\n"
-"""The end of a body in chunks is an empty line, in whatever pieces it may come."""
+"""The end of a body in chunks is an empty line, in whatever pieces it may come; looked for from
+behind, in a third of the time that `in` takes."""
 
 monotonic = time.monotonic
 
@@ -192,7 +193,6 @@ class Wire:
         "_out",
         "_parts",
         "_pieces",
-        "_reads_left",
         "_receive",
         "_recvmsg",
         "_sock",
@@ -230,7 +230,6 @@ class Wire:
         self._most_parts = 1
         self._mask = 0
         self._pieces = 0
-        self._reads_left = 0
         self._keep_alive = False
         self._parts: list[bytes] = []
         self._times_s: list[float] = []
@@ -374,7 +373,6 @@ class Wire:
         self._head_bytes = b""
         self._parts, self._times_s = [], []
         self._pieces = 0
-        self._reads_left = self._hub.foresight.reads_left(call.output_tokens)
         self._out = memoryview(call.payload)
         if call.sent_s is None:  # a retry keeps the first departure: its cost is not hidden
             call.sent_s = monotonic()
@@ -496,7 +494,7 @@ class Wire:
         call.answer.head(head.status, head.content_type)
         self._head = head
         self._body = body_of(head)
-        self._most_parts = DIGEST_READS if isinstance(self._body, Chunked) else 1
+        self._look_ahead()
         self._keep_alive = head.keep_alive
         if self._out is None:
             self.ready = self._on_body
@@ -510,7 +508,7 @@ class Wire:
         if not self._receive_tls():
             return
         parts = self._parts
-        if len(parts) >= self._most_parts or _END in parts[-1] or len(parts[-1]) < 5:
+        if len(parts) >= self._most_parts or parts[-1].rfind(_END) >= 0 or len(parts[-1]) < 5:
             self._digest()
 
     def _on_plain_body(self, mask: int) -> None:
@@ -535,10 +533,7 @@ class Wire:
         parts = self._parts
         parts.append(data)
         self._times_s.append(at_s)
-        left = self._reads_left = self._reads_left - 1
-        if left == 1:
-            hub.foresight.nearly_over(self, at_s)
-        if len(parts) >= self._most_parts or _END in data or len(data) < 5:
+        if len(parts) >= self._most_parts or data.rfind(_END) >= 0 or len(data) < 5:
             self._digest()
 
     def digest_before(self, silent_since_s: float) -> None:
@@ -560,7 +555,7 @@ class Wire:
             return
         if body.ended_s is not None:  # what it says can wait, whoever waits for its end cannot
             call.left = (pieces, came_s)
-            self._finish(body, times_s)
+            self._finish(body, times_s, len(pieces))
             return
         self._foresee(times_s, len(pieces))
         if pieces:
@@ -571,18 +566,28 @@ class Wire:
         self._pieces += pieces
         foresight = self._hub.foresight
         foresight.read(times_s, pieces)
-        self._reads_left = foresight.reads_left(self._call.output_tokens, self._pieces)
-        if self._reads_left == 1:
+        if self._look_ahead() == 1:
             foresight.nearly_over(self, times_s[-1])
 
-    def _finish(self, body: Body, last_times_s: list[float]) -> None:
+    def _look_ahead(self) -> int:
+        """Reads that are left, if known. The last but one is taken apart, to see that it is."""
+        assert self._call is not None
+        left = self._hub.foresight.reads_left(self._call.output_tokens, self._pieces)
+        if isinstance(self._body, Chunked):
+            self._most_parts = min(DIGEST_READS, left - 1) if left > 1 else DIGEST_READS
+        else:
+            self._most_parts = 1
+        return left
+
+    def _finish(self, body: Body, times_s: list[float], pieces: int) -> None:
         call = self._call
         assert call is not None
         assert body.ended_s is not None
         self._call = None
         call.wire = None
-        self._hub.foresight.read(last_times_s, 0)
-        self._hub.foresight.over(self, call.output_tokens, self._pieces, len(last_times_s))
+        foresight = self._hub.foresight
+        foresight.read(times_s, 0)
+        foresight.over(self, call.output_tokens, self._pieces, (len(times_s), pieces))
         if self._keep_alive and not body.overrun and self._out is None:
             self.ready = self._on_idle
             self._hub.idle(self)
