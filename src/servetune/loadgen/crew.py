@@ -40,7 +40,7 @@ from servetune.traffic.sigv4 import Credentials
 __all__ = ["Conducted", "Conductor", "Crew", "Orders"]
 
 READ_BYTES = 1 << 20
-WAIT_S = 0.05
+WAIT_S = 0.1
 READY_S = 20.0
 """For a process to come up; it takes a twentieth of a second on a quiet machine."""
 
@@ -48,7 +48,7 @@ LEAD_S = 0.01
 """Between the order to start and the start: time for the order to get through, on one core too."""
 
 BUSY_FRACTION = 0.7
-BUSY_BEATS = 10
+BUSY_BEATS = 5
 """Half a second of this much CPU, and another process is started if there may be one."""
 
 AS_MANY_AS_CORES = 0
@@ -205,7 +205,7 @@ class Crew:
             asks: What is asked, in order; the caller closes it, after the run.
             on_start: Is told the time of the start on the monotonic clock.
             on_seen: Is told of every request that ended.
-            on_turn: Runs about twenty times a second.
+            on_turn: Runs about ten times a second.
             agree: Asked when all are ready: the time of the start, where others start as well.
         """
         self._orders = orders

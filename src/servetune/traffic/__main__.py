@@ -24,7 +24,7 @@ from servetune.traffic.seen import Frames, GoOn, Order, Over, Setup, Start, Stop
 from servetune.traffic.sigv4 import Credentials
 from servetune.traffic.wire import monotonic
 
-BEAT_S = 0.05
+BEAT_S = 0.1
 PIPE_BYTES = 1 << 20
 AHEAD_S = 2.0
 """For connections to open before the clock starts; those that take longer are opened later."""
