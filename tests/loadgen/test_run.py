@@ -171,7 +171,9 @@ class TestFailuresAreData:
     async def test_each_way_to_fail_has_its_outcome(self, fault, outcome, status):
         workload = msgspec.structs.replace(CLOSED, request_count=6, warmup_count=0)
         async with running_server(Behaviour(**fault)) as server:
-            result = await load(server.url, workload, timeout_s=0.2)
+            # A busy machine may take a fifth of a second for a status.
+            limit_s = 0.5 if outcome == "timeout" else 20.0
+            result = await load(server.url, workload, timeout_s=limit_s)
         assert set(outcomes(result)) == {outcome}
         assert {record.status for record in result.records} == {status}
         assert all(record.detail for record in result.records)
@@ -390,7 +392,8 @@ class TestStopping:
             with pytest.raises(asyncio.CancelledError):
                 await running
             await until(lambda: server.open_count == 0)
-        assert len(asyncio.all_tasks()) == 1
+        # The server's own tasks live here too, and end a turn after their connections.
+        await until(lambda: len(asyncio.all_tasks()) == 1)
 
     async def test_ctrl_c_in_a_blocking_run_gives_the_partial_result(self):
         # The run has the main thread of a process of its own, as under the command line.

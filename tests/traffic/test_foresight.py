@@ -2,14 +2,17 @@ import pytest
 
 from servetune.traffic.foresight import GAPS_A_REST, LONGEST_S, UNFORESEEN_S, Foresight
 
+GAP_S = 0.020
+"""Long enough that a rest is as long as any."""
 
-def taught(gap_s=0.010, reads=129, tokens=128, answers=60):
+
+def taught(gap_s=GAP_S, pieces=129, tokens=128, a_read=1, answers=60):
     """What a process knows after some equal answers, all of whose ends were foreseen."""
     foresight = Foresight()
     for answer in range(answers):
-        foresight.read([i * gap_s for i in range(16)])
+        foresight.read([i * gap_s for i in range(16)], 16 * a_read)
         foresight.nearly_over(answer, 1.0)
-        foresight.over(answer, reads, tokens, whole=True)
+        foresight.over(answer, tokens, pieces - 16 * a_read, (16, 16 * a_read))
     return foresight
 
 
@@ -23,31 +26,68 @@ def test_a_rest_is_a_fraction_of_the_gap_so_that_no_two_tokens_share_a_stamp(gap
 
 
 def test_answers_whose_ends_come_unforeseen_allow_short_rests_only():
-    foresight = taught()
-    for answer in range(60):
-        foresight.over(answer, 129, 128, whole=True)
-    assert foresight.rest_s(0.0) == UNFORESEEN_S
+    for tokens in (128, 0):
+        foresight = taught()
+        for answer in range(60):
+            foresight.over(answer, tokens, 113, (16, 16))
+        assert foresight.rest_s(0.0) == UNFORESEEN_S
 
 
 def test_an_end_that_is_near_cuts_a_rest_short_and_one_that_is_due_forbids_it():
     foresight = taught()
     foresight.nearly_over("one", 5.0)
     assert foresight.rest_s(5.0) == LONGEST_S
-    assert 0 < foresight.rest_s(5.0 + 0.010 - 0.001) < LONGEST_S
-    assert foresight.rest_s(5.0 + 0.010) == 0.0
-    foresight.over("one", 129, 128, whole=True)
-    assert foresight.rest_s(5.0 + 0.010) == LONGEST_S
+    assert 0 < foresight.rest_s(5.0 + GAP_S - 0.001) < LONGEST_S
+    assert foresight.rest_s(5.0 + GAP_S) == 0.0
+    foresight.over("one", 128, 113, (16, 16))
+    assert foresight.rest_s(5.0 + GAP_S) == LONGEST_S
 
 
 def test_an_end_that_does_not_come_is_not_waited_for_without_end():
     foresight = taught()
     foresight.nearly_over("stalled", 5.0)
-    later_s = 5.0 + 100 * 0.010
+    later_s = 5.0 + 100 * GAP_S
     foresight.rest_s(later_s)
     assert foresight.rest_s(later_s) == LONGEST_S
 
 
+def test_an_answer_that_was_given_up_forbids_no_rest():
+    foresight = taught()
+    foresight.nearly_over("lost", 5.0)
+    foresight.forget("lost")
+    assert foresight.rest_s(5.0 + GAP_S) == LONGEST_S
+
+
 def test_reads_of_an_answer_are_learnt_from_those_before():
-    assert Foresight().reads_before_last(128) == 127
-    assert taught(reads=33, tokens=128).reads_before_last(256) == pytest.approx(65, abs=2)
-    assert Foresight().reads_before_last(0) == 0
+    assert Foresight().reads_left(128) == 128
+    assert taught(pieces=33, tokens=128).reads_left(256) == pytest.approx(66, abs=2)
+    assert Foresight().reads_left(0) == 0
+
+
+def test_a_read_that_brought_two_pieces_does_not_shift_the_end():
+    foresight = taught(pieces=128)
+    assert foresight.reads_left(128, 112) == 16
+    for _ in range(64):  # answers whose streams stalled, all at once
+        foresight.read([i * GAP_S for i in range(16)], 19)
+        assert foresight.reads_left(128, 115) == pytest.approx(13, abs=1)
+    foresight.read([i * GAP_S for i in range(16)], 16)
+    assert foresight.reads_left(128, 16) == 112
+
+
+def test_pieces_behind_the_last_token_are_no_reads_of_their_own():
+    foresight = Foresight()
+    for answer in range(60):
+        foresight.read([i * GAP_S for i in range(16)], 16)
+        stalled = answer > 40  # the last but one of these brought three
+        foresight.over(answer, 128, 112, (14, 17) if stalled else (16, 17))
+    assert foresight.reads_left(128, 112) == 16
+    assert foresight.reads_left(512, 500) == 12
+
+
+def test_pieces_that_come_many_at_a_time_are_counted_in_reads():
+    foresight = taught(pieces=512, tokens=512, a_read=16)
+    assert foresight.reads_left(512, 256) == pytest.approx(16, abs=1)
+
+
+def test_an_answer_that_outlives_what_was_asked_for_is_not_near_its_end():
+    assert taught().reads_left(128, 140) == 0

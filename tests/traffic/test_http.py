@@ -47,6 +47,14 @@ def fed(body, parts, batches=()):
 PLACES = st.lists(st.integers(0, 400), max_size=30)
 
 
+def told(way):
+    """What a way of reading gives, or how it fails."""
+    try:
+        return way()
+    except Malformed as error:
+        return str(error), error.before
+
+
 class TestChunked:
     @given(
         chunks=CHUNKS, end=ENDS, places=PLACES, batches=st.lists(st.integers(0, 30), max_size=8),
@@ -79,16 +87,28 @@ class TestChunked:
     @given(raw=st.binary(max_size=60) | st.from_regex(rb"([0-9a-f+x_ -]{0,3}\r\n.{0,4}\r\n){0,4}"))
     @example(raw=b"\r\n")
     def test_whatever_comes_the_two_ways_agree(self, raw):
-        def told(way):
-            try:
-                return way()
-            except Malformed as error:
-                return str(error), error.before
-
         quick, slow = Chunked(), Chunked()
         assert told(lambda: quick.feed([raw], [1.0])) == told(
             lambda: slow._feed_slowly(raw, [raw], [1.0])
         )
+
+    @given(
+        chunks=st.lists(st.binary(min_size=1, max_size=40) | st.just(b"x" * 1500), min_size=1),
+        broken=st.sampled_from([b"", b"2\r\nabc\r\n", b"3\r\nab\r\n", b"A\r\n0123456789\r\n",
+                                b"03\r\nabc\r\n", b"3\r\nabcd\n", b"3;\r\nab\r\n"]),
+        place=st.integers(0, 40),
+    )  # fmt: skip
+    def test_so_they_do_where_each_chunk_comes_by_itself(self, chunks, broken, place):
+        parts = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks]
+        if broken:
+            parts.insert(place, broken)
+        times_s = [float(i) for i in range(len(parts))]
+
+        quick, slow = Chunked(), Chunked()
+        assert told(lambda: quick.feed(parts, times_s)) == told(
+            lambda: slow._feed_slowly(b"".join(parts), parts, times_s)
+        )
+        assert (quick._left, quick.ended_s) == (slow._left, slow.ended_s)
 
     @pytest.mark.parametrize("behind", [b"x", b"HTTP/1.1 200 OK\r\n\r\n", b"1\r\na\r\n"])
     def test_bytes_behind_the_end_are_noticed(self, behind):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from servetune.traffic.reactor import Reactor
+from servetune.traffic.reactor import SILENT_S, Reactor
 from servetune.traffic.wire import Address, Wire, monotonic
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -361,6 +361,19 @@ class TestNotHttp:
         assert call.outcome == "malformed"
         assert call.detail.startswith("not HTTP")
         assert len(call.detail) < 300
+
+    def test_it_is_told_though_the_server_says_no_more(self, scripted, client):
+        good = [b"1\r\n%d\r\n" % i for i in range(3)]
+        steps = [step for piece in good for step in (piece, 0.01)]
+        server = scripted([[CHUNKED, 0.02, *steps, b"zz\r\nfour\r\n"]])
+        call, kept = client(server.port).ask(timeout_s=600.0)
+        assert (call.outcome, kept.pieces) == ("malformed", [b"0", b"1", b"2"])
+        assert call.end_s <= monotonic()
+
+    def test_silence_alone_is_no_fault(self, scripted, client):
+        steps = [CHUNKED, 0.02, b"5\r\nwh", 2 * SILENT_S, b"ole\r\n0\r", 2 * SILENT_S, b"\n\r\n"]
+        call, kept = client(scripted([steps]).port).ask()
+        assert (call.outcome, kept.content) == ("ok", b"whole")
 
     def test_what_came_before_it_is_kept(self, scripted, client):
         good = b"3\r\none\r\n3\r\ntwo\r\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,15 +40,15 @@ from servetune.traffic.sigv4 import Credentials
 __all__ = ["Conducted", "Conductor", "Crew", "Orders"]
 
 READ_BYTES = 1 << 20
-WAIT_S = 0.05
+WAIT_S = 0.1
 READY_S = 20.0
 """For a process to come up; it takes a twentieth of a second on a quiet machine."""
 
-LEAD_S = 0.003
-"""Between the order to start and the start: time for the order to get through."""
+LEAD_S = 0.01
+"""Between the order to start and the start: time for the order to get through, on one core too."""
 
 BUSY_FRACTION = 0.7
-BUSY_BEATS = 10
+BUSY_BEATS = 5
 """Half a second of this much CPU, and another process is started if there may be one."""
 
 AS_MANY_AS_CORES = 0
@@ -131,14 +132,20 @@ class _Member:
     def __init__(self, fds: tuple[int, ...], setup: Setup) -> None:
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the member
         # -P: a file of the user's called select.py is not the one that is meant.
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "servetune.traffic"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            pass_fds=fds,
-            process_group=0,  # a terminal's Ctrl-C is for this process alone, from the start
-        )
+        # A terminal's Ctrl-C is for this process alone: also while the other has no group of its
+        # own yet, and does not know that it should ignore it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "servetune.traffic"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.errors,
+                pass_fds=fds,
+                process_group=0,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.frames = Frames()
         self.ready = False
         self.held_back = False
@@ -198,7 +205,7 @@ class Crew:
             asks: What is asked, in order; the caller closes it, after the run.
             on_start: Is told the time of the start on the monotonic clock.
             on_seen: Is told of every request that ended.
-            on_turn: Runs about twenty times a second.
+            on_turn: Runs about ten times a second.
             agree: Asked when all are ready: the time of the start, where others start as well.
         """
         self._orders = orders

@@ -460,7 +460,7 @@ class _Run:
         return words
 
     def _look(self, crew: Conductor) -> None:
-        """About twenty times a second: tell, and end the run where somebody wants it ended."""
+        """About ten times a second: tell, and end the run where somebody wants it ended."""
         if self._stopped:
             return
         elapsed_s = time.monotonic() - self._start_s if self._start_s > 0 else 0.0

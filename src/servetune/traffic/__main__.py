@@ -24,7 +24,7 @@ from servetune.traffic.seen import Frames, GoOn, Order, Over, Setup, Start, Stop
 from servetune.traffic.sigv4 import Credentials
 from servetune.traffic.wire import monotonic
 
-BEAT_S = 0.05
+BEAT_S = 0.1
 PIPE_BYTES = 1 << 20
 AHEAD_S = 2.0
 """For connections to open before the clock starts; those that take longer are opened later."""
@@ -49,6 +49,7 @@ class Process:
         os.set_blocking(0, False)
         os.set_blocking(1, False)
         self._open_ahead()
+        self._player.prepare()
         self._reactor.watch(0, self._listen)
         for order in orders:
             self._obey(order)
@@ -90,7 +91,7 @@ class Process:
             self._player.sign_with(order)
 
     def _beat(self) -> None:
-        self._reactor.at(monotonic() + BEAT_S, self._beat)
+        self._reactor.about(monotonic() + BEAT_S, self._beat)
         self._tell()
 
     def _tell(self) -> None:
@@ -123,6 +124,7 @@ class Process:
 def main() -> int:
     """Wait for the set-up, then play."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's to answer
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     _widen(1)
     _ask_for_precedence()
@@ -154,6 +156,11 @@ def _ask_for_precedence() -> None:
         open("/proc/self/autogroup", "w", encoding="ascii") as group,  # noqa: PTH123
     ):
         group.write("-10")
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/self/timerslack_ns", "w", encoding="ascii") as slack,  # noqa: PTH123
+    ):
+        slack.write("1000")  # the kernel may be as late as that to save itself a wake-up
 
 
 def _widen(fd: int) -> None:

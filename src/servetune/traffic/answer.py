@@ -260,7 +260,7 @@ class _Usage(msgspec.Struct, gc=False):
     completion_tokens: int | None = None
 
 
-class _Content(msgspec.Struct):
+class _Content(msgspec.Struct, gc=False):
     """A chat delta, or the message of a whole answer."""
 
     content: str | list[msgspec.Raw] | None = None
@@ -271,14 +271,14 @@ class _Content(msgspec.Struct):
     function_call: dict[str, msgspec.Raw] | None = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     text: str | None = None
     delta: _Content | None = None
     message: _Content | None = None
     finish_reason: str | None = None
 
 
-class _Chunk(msgspec.Struct):
+class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
@@ -313,7 +313,8 @@ class OpenAiAnswer(Answer):
         for choice in choices:
             if choice.finish_reason is not None:
                 self._ends = True
-            if _has_content(choice):
+            said = choice.delta
+            if (said is not None and said.content) or _has_content(choice):
                 has_content = True
         if has_content:
             self._add_piece(at_s, so_far)

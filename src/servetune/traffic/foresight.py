@@ -12,11 +12,11 @@ from collections.abc import Hashable, Sequence
 
 __all__ = ["Foresight"]
 
-LONGEST_S = 0.002
+LONGEST_S = 0.004
 UNFORESEEN_S = 0.00025
 """Where ends come unforeseen: what a next request may be late by."""
 
-GAPS_A_REST = 4
+GAPS_A_REST = 3
 """A rest is at most this fraction of the gap between two reads of one answer."""
 
 SHORTEST_S = 0.00005
@@ -24,41 +24,71 @@ EARLY_S = 0.00015
 """How long before an expected end the loop is awake."""
 
 _WEIGHT = 0.1
+_SLIGHT_WEIGHT = 0.002
 _TRUSTED_FRACTION = 0.8
 
 
 class Foresight:
-    """What one process has learnt of answers, and which are about to end."""
+    """What one process has learnt of answers, and which are about to end.
 
-    __slots__ = ("_ending_s", "_foreseen_fraction", "_gap_s", "_reads_per_token")
+    It trusts that answers have the length that was asked for until some had another. Progress is
+    counted in the pieces in which a server sends an answer, as reads alone would mislead where a
+    read brought two of them.
+    """
+
+    __slots__ = (
+        "_ending_s",
+        "_foreseen_fraction",
+        "_gap_s",
+        "_pieces_at_end",
+        "_pieces_per_read",
+        "_pieces_per_token",
+    )
 
     def __init__(self) -> None:
         self._gap_s = 0.0
-        self._reads_per_token = 1.0
-        self._foreseen_fraction = 0.0
+        self._pieces_per_token = 1.0
+        self._pieces_per_read = 0.0
+        self._pieces_at_end = 0.0
+        self._foreseen_fraction = 1.0
         self._ending_s: dict[Hashable, float] = {}
 
-    def reads_before_last(self, tokens: int) -> int:
-        """How many reads an answer of so many tokens takes, but for the last; 0 if unknown."""
-        return max(1, round(tokens * self._reads_per_token) - 1) if tokens > 0 else 0
+    def reads_left(self, tokens: int, pieces: int = 0) -> int:
+        """Reads until the end of an answer of so many tokens, after so many pieces; 0: unknown."""
+        if tokens <= 0:
+            return 0
+        pieces_left = tokens * self._pieces_per_token - pieces
+        return max(0, round(pieces_left / (self._pieces_per_read or 1.0)))
 
-    def read(self, times_s: Sequence[float]) -> None:
-        """Some reads of one answer came at these times."""
-        if len(times_s) >= 4:
-            gap_s = (times_s[-1] - times_s[0]) / (len(times_s) - 1)
+    def read(self, times_s: Sequence[float], pieces: int) -> None:
+        """Some reads of one answer came at these times, and had so many pieces."""
+        reads = len(times_s)
+        if reads >= 4:
+            gap_s = (times_s[-1] - times_s[0]) / (reads - 1)
             known_s = self._gap_s or gap_s
             self._gap_s = known_s + _WEIGHT * (gap_s - known_s)
+            if pieces:
+                self._pieces_per_read = _usual(self._pieces_per_read, pieces / reads)
 
     def nearly_over(self, answer: Hashable, at_s: float) -> None:
         """One read is left of an answer."""
         self._ending_s[answer] = at_s + self._gap_s - EARLY_S
 
-    def over(self, answer: Hashable, reads: int, tokens: int, *, whole: bool) -> None:
-        """It ended, after so many reads."""
+    def over(self, answer: Hashable, tokens: int, pieces: int, last: tuple[int, int]) -> None:
+        """It ended as it should: so many pieces, and behind them the last reads and theirs."""
         foreseen = self._ending_s.pop(answer, None) is not None
-        if whole and tokens > 0:
-            self._reads_per_token += _WEIGHT * (reads / tokens - self._reads_per_token)
-            self._foreseen_fraction += _WEIGHT * (foreseen - self._foreseen_fraction)
+        self._foreseen_fraction += _WEIGHT * (foreseen - self._foreseen_fraction)
+        reads, last_pieces = last
+        per_read = self._pieces_per_read or 1.0
+        at_end = last_pieces - (reads - 1) * per_read  # in the very last read
+        self._pieces_at_end = _usual(self._pieces_at_end, at_end)
+        if tokens > 0:
+            counted = pieces + last_pieces - self._pieces_at_end + per_read
+            self._pieces_per_token += _WEIGHT * (counted / tokens - self._pieces_per_token)
+
+    def forget(self, answer: Hashable) -> None:
+        """It will not end as it should."""
+        self._ending_s.pop(answer, None)
 
     def rest_s(self, now_s: float) -> float:
         """How long nothing suffers from a rest; 0 for not at all."""
@@ -75,3 +105,10 @@ class Foresight:
             elif until_s < rest_s:
                 rest_s = until_s
         return rest_s if rest_s >= SHORTEST_S else 0.0
+
+
+def _usual(known: float, seen: float) -> float:
+    """How many come at once: the least, as more come after a stall and fewer never do."""
+    if not known:
+        return seen
+    return min(seen, known + _SLIGHT_WEIGHT * (seen - known))

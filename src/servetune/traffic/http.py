@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Protocol
 
 __all__ = ["Body", "Chunked", "Head", "Malformed", "Sized", "UntilClosed", "body_of", "read_head"]
@@ -21,6 +21,9 @@ LONGEST_LINE_BYTES = 4096
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |$)")
 _SIZE = re.compile(rb"[0-9A-Fa-f]+(?=\r\n|[; \t])")
 _HEX_DIGITS = b"0123456789ABCDEFabcdef"
+
+_HEAD_OF = {len(b"%x" % size) + size + 4: b"%x\r\n" % size for size in range(1, 1024)}
+"""How usual chunks begin, by their length with framing and all."""
 
 
 class Malformed(Exception):
@@ -198,9 +201,10 @@ class UntilClosed:
 class Chunked:
     """A body in chunks, each of which says its length.
 
-    Nearly always no chunk has a CRLF inside, so that cutting the bytes at every CRLF gives
-    lengths and chunks in turn. Whether it did is checked for every single chunk; if not, the
-    chunks are read one by one.
+    Nearly always each read brings a whole chunk of a usual size (`_one_by_one`), or several of
+    them at least have no CRLF inside, so that cutting the bytes at every CRLF gives lengths and
+    chunks in turn (`_cut`). Whether it did is checked for every single chunk; if not, the chunks
+    are read one after another (`_feed_slowly`).
     """
 
     def __init__(self) -> None:
@@ -221,6 +225,10 @@ class Chunked:
             self._more.clear()
         if self._left:
             parts, times_s = [self._left, *parts], [times_s[0], *times_s]
+        chunks = _one_by_one(parts)
+        if chunks is not None:
+            self._left = b""
+            return chunks, times_s
         pieces, came_s = self._cut(b"".join(parts), parts, times_s)
         if len(self._left) > LONGEST_LINE_BYTES and self.ended_s is None:
             try:
@@ -241,6 +249,8 @@ class Chunked:
             return self._feed_slowly(raw, parts, times_s)
         lengths = [int(size, 16) for size in sizes[:count]]
         if lengths != list(map(len, chunks)):
+            return self._feed_slowly(raw, parts, times_s)
+        if len(sizes) > count and 0 < int(sizes[-1], 16) < len(pieces[-1]) - 1:  # it has no end
             return self._feed_slowly(raw, parts, times_s)
         ends = list(accumulate(map(_whole_length, sizes, chunks)))  # as far as both go
         self._left = raw[ends[-1] :] if ends else raw
@@ -288,6 +298,17 @@ class Chunked:
             ends.append(at)
         self._left = raw[at:]
         return chunks, _arrivals(ends, parts, times_s)
+
+
+def _one_by_one(parts: list[bytes]) -> list[bytes] | None:
+    """The chunks, where each part is a whole one of usual size; `None` where one is not."""
+    heads = [_HEAD_OF.get(len(part), b"?") for part in parts]
+    whole = all(map(bytes.startswith, parts, heads)) and all(
+        map(bytes.endswith, parts, repeat(b"\r\n"))
+    )
+    if not whole:
+        return None
+    return [part[len(head) : -2] for part, head in zip(parts, heads, strict=True)]
 
 
 def _lacking(left: bytes) -> int:

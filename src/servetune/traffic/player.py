@@ -33,6 +33,9 @@ _INDEX = struct.Struct("<I")
 _STARVED_S = 0.0005
 """How soon an empty queue is looked at again, when its end has not come."""
 
+AWAKE_S = 0.0003
+"""How long before the start the process is awake: waking up takes a part of it."""
+
 SENT_A_TURN = 32
 """Requests that leave in one go: what has come is read in between, however many are due."""
 
@@ -107,6 +110,7 @@ class Player:
         self._seen: list[Seen] = []
         self._lates_s = array("d")
         self._let_go_s: list[float] = []
+        self._prepared: deque[Call] = deque()  # of the first users
         self._lost = False
         self._failures_in_a_row = 0
         self._held_back = False
@@ -114,6 +118,12 @@ class Player:
         self.over = False
 
     # orders
+
+    def prepare(self) -> None:
+        """Take the first users' requests before the clock starts: then they need only leave."""
+        if self._setup.closed and self._users is not None:
+            while len(self._prepared) < self._users and (index := self._take()) is not None:
+                self._prepared.append(self._call(index, 0.0))
 
     def start(self, start_s: float) -> None:
         """Begin; the first users are due at the start."""
@@ -123,7 +133,10 @@ class Player:
             if self._users is None:
                 self._reactor.at(start_s, self._all_at_once)
             else:
-                self.take_on([start_s] * self._users)
+                self.prepare()
+                self._active_users += len(self._prepared)
+                self._reactor.at(start_s - AWAKE_S, self._first_users)
+                self.take_on([start_s] * (self._users - len(self._prepared)))
         else:
             self._reactor.at(start_s, self._pull)
 
@@ -193,6 +206,13 @@ class Player:
         return beat
 
     # closed loop
+
+    def _first_users(self) -> None:
+        """All leave at the start, one right behind the other."""
+        while monotonic() < self._start_s:
+            continue  # to sleep until then is to wake up late
+        while self._prepared and not self._stopping:
+            self._leave(self._prepared.popleft(), self._start_s, self._start_s)
 
     def _all_at_once(self) -> None:
         """No limit: everything that there is leaves at once, each for a user of its own."""
@@ -332,6 +352,10 @@ class Player:
         return int(_INDEX.unpack(packed)[0])
 
     def _send(self, index: int, due_s: float, *, since_s: float | None = None) -> None:
+        could_leave_s = max(due_s, self._held_until_s) if since_s is None else since_s
+        self._leave(self._call(index, due_s), due_s, could_leave_s)
+
+    def _call(self, index: int, due_s: float) -> Call:
         setup = self._setup
         target = self._choose()
         following = self._asks.next(index)
@@ -339,10 +363,9 @@ class Player:
             streamed=setup.streamed, keep_text=following >= 0 or index < setup.keep_text_below
         )
         answer = Invoked(said) if setup.invoked else said
-        payload = self._payload(index, target)
-        call = Call(
+        return Call(
             index,
-            payload,
+            self._payload(index, target),
             answer,
             self._done,
             target=target,
@@ -350,8 +373,10 @@ class Player:
             output_tokens=self._asks.output_tokens(index),
             limit_s=setup.timeout_s,
         )
+
+    def _leave(self, call: Call, due_s: float, could_leave_s: float) -> None:
+        call.due_s = due_s
         self._held_count += self._held_until_s > due_s
-        could_leave_s = max(due_s, self._held_until_s) if since_s is None else since_s
         self._lates_s.append(max(0.0, monotonic() - could_leave_s))
         self._begun_count += 1
         self._open_count += 1

@@ -25,12 +25,24 @@ EVENTS_A_TURN = 256
 SPIN_S = 0.002
 """epoll waits in whole milliseconds: the last two before something is due are waited finer."""
 
-FEW_EVENTS = 8
+FEW_EVENTS = 32
+"""So many that are ready are worth a turn; before fewer are read, more may gather."""
+
+PATIENCE_S = 0.01
+"""What is unhurried may be late by this, if it need not wake the loop that way."""
+
+SILENT_S = 0.25
+"""What a server that fell silent had sent is taken apart after this long."""
 
 CHORES_A_TURN = 8
 
 _READ_BOTH_S = 2e-6
 """Reading both clocks takes a tenth of this where the kernel helps with it, and more elsewhere."""
+
+_NEVER_S = float("inf")
+
+_Timers = list[tuple[float, int, Callable[..., None], tuple[Any, ...]]]
+"""A heap: when, in which order, what, with what."""
 
 _NOT_FOUND = (OSError, UnicodeError)  # names that cannot be names are the latter
 
@@ -40,6 +52,7 @@ class Reactor:
 
     Attributes:
         offset_s: What to add to a wall-clock time to have it on the monotonic clock.
+        turn_s: When this turn of the loop began.
         opened_count: Connections made.
         reused_count: Calls that left on a connection made before.
         retried_count: Calls that had to go twice.
@@ -60,13 +73,16 @@ class Reactor:
         self._calls: dict[Call, None] = {}  # in order of departure, so of deadlines as well
         self._in_flight_counts = [0] * len(self._addresses)
         self._next_deadline_s = float("inf")
-        self._timers: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._timers: _Timers = []
+        self._unhurried: _Timers = []
         self._sequence = itertools.count()
         self._chores: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._over = False
         self._opening_count = 0
         self._waits = False
-        self.offset_s = monotonic() - time.time()
+        self._looks_for_silent = False
+        self.turn_s = monotonic()
+        self.offset_s = self.turn_s - time.time()
         self._read_both_s = max(_READ_BOTH_S, 2 * _fastest_reading_s())
         for _ in range(100):
             self._set_offset()
@@ -115,6 +131,7 @@ class Reactor:
 
     def exchange(self, call: Call) -> None:
         """Send a call; its `on_done` runs when it is settled, one way or another."""
+        call.deadline_s = monotonic() + call.limit_s
         self._calls[call] = None
         self._in_flight_counts[call.target] += 1
         self._next_deadline_s = min(self._next_deadline_s, call.deadline_s)
@@ -127,10 +144,27 @@ class Reactor:
             wire.start(call)
         else:
             self._connect(call)
+        if not self._looks_for_silent:
+            self._looks_for_silent = True
+            self.about(monotonic() + SILENT_S, self._look_for_silent)
+
+    def _look_for_silent(self) -> None:
+        """Wires keep reads until they are many: of those that get no more, none would be told."""
+        now_s = monotonic()
+        for wire in tuple(self._wires.values()):
+            wire.digest_before(now_s - SILENT_S)
+        if self._calls:
+            self.about(now_s + SILENT_S, self._look_for_silent)
+        else:
+            self._looks_for_silent = False
 
     def at(self, due_s: float, action: Callable[..., None], *given: Any) -> None:
         """Run something at a time on the monotonic clock, or as soon after as can be."""
         heapq.heappush(self._timers, (due_s, next(self._sequence), action, given))
+
+    def about(self, due_s: float, action: Callable[..., None], *given: Any) -> None:
+        """Run something about then: soon after, with what wakes the loop anyway."""
+        heapq.heappush(self._unhurried, (due_s, next(self._sequence), action, given))
 
     def later(self, action: Callable[..., None], *given: Any) -> None:
         """Run something when nothing is due, a little of it in each turn; all before the end."""
@@ -168,22 +202,20 @@ class Reactor:
 
     def run(self) -> None:
         """Turn until `stop`."""
-        wires, timers = self._wires, self._timers
+        wires = self._wires
         while True:
             now_s = monotonic()
             if now_s >= self._next_deadline_s:
                 self._time_out(now_s)
-            while timers and timers[0][0] <= now_s:
-                _, _, action, given = heapq.heappop(timers)
-                action(*given)
+            _run_due(self._timers, now_s)
             if self._over:
                 self._do_chores(len(self._chores))
                 self._over = False
                 return
+            _run_due(self._unhurried, now_s)
             if self._chores:
                 self._do_chores(CHORES_A_TURN)
-            due_s = min(timers[0][0], self._next_deadline_s) if timers else self._next_deadline_s
-            events = self._wait(0.0 if self._chores else due_s - monotonic())
+            events = self._wait()
             if not events:
                 continue
             begun_s = self._set_offset()
@@ -195,15 +227,22 @@ class Reactor:
                     self._watched[fd]()
             self.lags_s.append(monotonic() - begun_s)
 
-    def _wait(self, left_s: float) -> list[tuple[int, int]]:
+    def _wait(self) -> list[tuple[int, int]]:
+        """What is ready, as soon as anything is or is due; a little later where that is wise."""
         poll = self._epoll.poll
+        if self._chores or self._over:
+            return poll(0, EVENTS_A_TURN)
+        now_s = monotonic()
+        left_s = self._timers[0][0] - now_s if self._timers else _NEVER_S
         if left_s <= 0:
             return poll(0, EVENTS_A_TURN)
         if left_s < SPIN_S:
             select.select((self._epoll,), (), (), left_s)
             return poll(0, EVENTS_A_TURN)
-        wait_s = None if left_s == float("inf") else left_s - SPIN_S / 2
-        events = poll(wait_s, EVENTS_A_TURN)
+        wake_s = min(left_s - SPIN_S / 2, self._next_deadline_s - now_s)
+        if self._unhurried:
+            wake_s = min(wake_s, self._unhurried[0][0] + PATIENCE_S - now_s)
+        events = poll(max(0.0, wake_s) if wake_s < _NEVER_S else None, EVENTS_A_TURN)
         if self._rests and 0 < len(events) < FEW_EVENTS:
             rest_s = self.foresight.rest_s(monotonic())
             if rest_s and left_s > SPIN_S + rest_s:
@@ -218,6 +257,7 @@ class Reactor:
         after_s = monotonic()
         if after_s - before_s < self._read_both_s:
             self.offset_s = after_s - wall_s
+        self.turn_s = after_s
         return after_s
 
     # wire.Hub
@@ -323,6 +363,12 @@ class Reactor:
         if call.sent_s is None:
             call.sent_s = monotonic()
         self.ended(call, outcome, monotonic(), detail)
+
+
+def _run_due(timers: _Timers, now_s: float) -> None:
+    while timers and timers[0][0] <= now_s:
+        _, _, action, given = heapq.heappop(timers)
+        action(*given)
 
 
 def _fastest_reading_s() -> float:

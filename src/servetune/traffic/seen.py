@@ -131,7 +131,7 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
-    """Twenty times a second: what ended since, and how the process is doing.
+    """Ten times a second: what ended since, and how the process is doing.
 
     Attributes:
         idle: Whether nothing is in flight, thought about or waiting.

@@ -31,17 +31,22 @@ if TYPE_CHECKING:
 __all__ = ["Address", "Call", "Hub", "Wire"]
 
 RECEIVE_BYTES = 65_536
-DIGEST_READS = 16
+DIGEST_READS = 32
 """Reads that are kept before they are taken apart: enough to make it cheap, and so few that an
 answer's end, which has those left over to take apart, is known in a few hundredths of a ms."""
 
 _SO_TIMESTAMPNS = 35
 """asm-generic/socket.h, SO_TIMESTAMPNS_OLD; Python has no name for it."""
 
-_STAMP = struct.Struct("qq")
+_unpack_stamp = struct.Struct("qq").unpack
+LONGEST_AGO_S = 60.0
+"""A stamp from before that, or from the future: the wall clock was stepped in between."""
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
 _IN_OUT = _IN | _OUT
+_END = b"\r\n\r\n"
+"""The end of a body in chunks is an empty line, in whatever pieces it may come; looked for from
+behind, in a third of the time that `in` takes."""
 
 monotonic = time.monotonic
 
@@ -71,7 +76,7 @@ class Call:
         index: Which request of the run it is.
         due_s: When it should have left.
         output_tokens: That were asked for; 0 where the answer may have any length.
-        limit_s: Time-out, from now on.
+        limit_s: Time-out, from when it is handed to the reactor.
         sent_s: When its first byte left; when connecting began if none did.
         end_s: When the answer was complete, or the failure was noticed.
         connect_s: Spent connecting, `None` on a kept connection.
@@ -123,7 +128,7 @@ class Call:
         self.due_s = due_s
         self.output_tokens = output_tokens
         self.limit_s = limit_s
-        self.deadline_s = monotonic() + limit_s
+        self.deadline_s = float("inf")
         self.wire: Wire | None = None
         self.sent_s: float | None = None
         self.end_s = 0.0
@@ -150,11 +155,13 @@ class Hub(Protocol):
 
     Attributes:
         offset_s: What to add to a wall-clock time to have it on the monotonic clock.
+        turn_s: When the clock was last looked at.
         opened_count: Connections made.
         foresight: What was learnt of when answers end.
     """
 
     offset_s: float
+    turn_s: float
     opened_count: int
     foresight: Foresight
 
@@ -176,15 +183,16 @@ class Wire:
         "_body",
         "_call",
         "_connecting_s",
-        "_eager",
         "_head",
         "_head_bytes",
         "_hub",
         "_keep_alive",
+        "_mask",
+        "_most_parts",
+        "_on_body",
         "_out",
         "_parts",
-        "_reads",
-        "_reads_before_last",
+        "_pieces",
         "_receive",
         "_recvmsg",
         "_sock",
@@ -219,9 +227,9 @@ class Wire:
         self._head_bytes = b""
         self._head: Head | None = None
         self._body: Body | None = None
-        self._eager = False
-        self._reads = 0
-        self._reads_before_last = 0
+        self._most_parts = 1
+        self._mask = 0
+        self._pieces = 0
         self._keep_alive = False
         self._parts: list[bytes] = []
         self._times_s: list[float] = []
@@ -229,6 +237,9 @@ class Wire:
         self.ready: Callable[[int], None] = self._on_connected
         self._receive: Callable[[], bool] = (
             self._receive_plain if tls is None else self._receive_tls
+        )
+        self._on_body: Callable[[int], None] = (
+            self._on_plain_body if tls is None else self._on_tls_body
         )
 
     # connecting
@@ -262,6 +273,7 @@ class Wire:
             if code in {0, errno.EINPROGRESS}:
                 self._sock, self.fd = sock, sock.fileno()
                 self.ready = self._on_connected
+                self._mask = _OUT
                 self._hub.register(self, _OUT)
                 return
             sock.close()
@@ -307,6 +319,7 @@ class Wire:
             self._refuse(_words(error))
             return
         self.ready = self._on_handshake
+        self._mask = _OUT
         self._hub.register(self, _OUT)
         self._on_handshake(mask)
 
@@ -317,9 +330,9 @@ class Wire:
         try:
             self._sock.do_handshake()
         except ssl.SSLWantReadError:
-            self._hub.modify(self, _IN)
+            self._watch_for(_IN)
         except ssl.SSLWantWriteError:
-            self._hub.modify(self, _OUT)
+            self._watch_for(_OUT)
         except OSError as error:
             self._refuse(_words(error))
         else:
@@ -336,7 +349,7 @@ class Wire:
             self._ahead = False
             self.connect_s = connect_s
             self.ready = self._on_idle
-            self._hub.modify(self, _IN)
+            self._watch_for(_IN)
             self._hub.opened_ahead(self)
             return
         if call is None:  # settled while connecting
@@ -344,6 +357,11 @@ class Wire:
             return
         call.connect_s = connect_s
         self.start(call)
+
+    def _watch_for(self, mask: int) -> None:
+        if mask != self._mask:
+            self._mask = mask
+            self._hub.modify(self, mask)
 
     # sending
 
@@ -354,8 +372,7 @@ class Wire:
         self._head = self._body = None
         self._head_bytes = b""
         self._parts, self._times_s = [], []
-        self._reads = 0
-        self._reads_before_last = self._hub.foresight.reads_before_last(call.output_tokens)
+        self._pieces = 0
         self._out = memoryview(call.payload)
         if call.sent_s is None:  # a retry keeps the first departure: its cost is not hidden
             call.sent_s = monotonic()
@@ -376,12 +393,12 @@ class Wire:
             self._only_receive()
         else:
             self._out = self._out[sent:]
-            self._hub.modify(self, _IN_OUT)
+            self._watch_for(_IN_OUT)
 
     def _only_receive(self) -> None:
         self._out = None
         self.ready = self._on_head if self._head is None else self._on_body
-        self._hub.modify(self, _IN)
+        self._watch_for(_IN)
 
     def _on_sending(self, mask: int) -> None:
         if mask & _OUT:
@@ -407,15 +424,19 @@ class Wire:
         if not data:
             self._lost(None)
             return False
-        at_s = monotonic()
-        if notes:
-            seconds, nanoseconds = _STAMP.unpack(notes[0][2])
-            stamp_s = seconds + nanoseconds * 1e-9 + self._hub.offset_s
-            if at_s - 60.0 < stamp_s < at_s:  # unless the wall clock was stepped in between
-                at_s = stamp_s
         self._parts.append(data)
-        self._times_s.append(at_s)
+        self._times_s.append(self._came_s(notes))
         return True
+
+    def _came_s(self, notes: list[tuple[int, int, bytes]]) -> float:
+        """When the kernel had it; now, where it does not say."""
+        now_s = monotonic()
+        if notes:
+            seconds, nanoseconds = _unpack_stamp(notes[0][2])
+            stamp_s: float = seconds + nanoseconds * 1e-9 + self._hub.offset_s
+            if now_s - LONGEST_AGO_S < stamp_s < now_s:
+                return stamp_s
+        return now_s
 
     def _receive_tls(self) -> bool:
         assert self._sock is not None
@@ -473,7 +494,7 @@ class Wire:
         call.answer.head(head.status, head.content_type)
         self._head = head
         self._body = body_of(head)
-        self._eager = not isinstance(self._body, Chunked)
+        self._look_ahead()
         self._keep_alive = head.keep_alive
         if self._out is None:
             self.ready = self._on_body
@@ -483,16 +504,41 @@ class Wire:
             self._times_s.append(at_s)
             self._digest()
 
-    def _on_body(self, mask: int) -> None:
-        if not self._receive():
+    def _on_tls_body(self, mask: int) -> None:
+        if not self._receive_tls():
             return
         parts = self._parts
-        last = parts[-1]
-        self._reads += 1
-        if self._reads == self._reads_before_last:
-            self._hub.foresight.nearly_over(self, self._times_s[-1])
-        # The end of a body in chunks is an empty line, in whatever pieces it may come.
-        if self._eager or b"\r\n\r\n" in last or len(last) < 5 or len(parts) >= DIGEST_READS:
+        if len(parts) >= self._most_parts or parts[-1].rfind(_END) >= 0 or len(parts[-1]) < 5:
+            self._digest()
+
+    def _on_plain_body(self, mask: int) -> None:
+        """What runs for every token: `_receive_plain` and `_came_s`, without the calls."""
+        try:
+            data, notes, _, _ = self._recvmsg(RECEIVE_BYTES, 32)
+        except OSError as error:
+            if not _would_block(error):
+                self._lost(error)
+            return
+        if not data:
+            self._lost(None)
+            return
+        hub = self._hub
+        turn_s = hub.turn_s
+        at_s = turn_s
+        if notes:
+            seconds, nanoseconds = _unpack_stamp(notes[0][2])
+            at_s = seconds + nanoseconds * 1e-9 + hub.offset_s
+        if not turn_s - LONGEST_AGO_S < at_s < turn_s:  # it came in this turn, or seems to
+            at_s = self._came_s(notes)
+        parts = self._parts
+        parts.append(data)
+        self._times_s.append(at_s)
+        if len(parts) >= self._most_parts or data.rfind(_END) >= 0 or len(data) < 5:
+            self._digest()
+
+    def digest_before(self, silent_since_s: float) -> None:
+        """Take apart what has lain since then: what is broken in it would never be seen."""
+        if self._parts and self._body is not None and self._times_s[-1] < silent_since_s:
             self._digest()
 
     def _digest(self) -> None:
@@ -501,7 +547,6 @@ class Wire:
         assert body is not None
         parts, times_s = self._parts, self._times_s
         self._parts, self._times_s = [], []
-        self._hub.foresight.read(times_s)
         try:
             pieces, came_s = body.feed(parts, times_s)
         except Malformed as error:
@@ -510,17 +555,39 @@ class Wire:
             return
         if body.ended_s is not None:  # what it says can wait, whoever waits for its end cannot
             call.left = (pieces, came_s)
-            self._finish(body)
-        elif pieces:
+            self._finish(body, times_s, len(pieces))
+            return
+        self._foresee(times_s, len(pieces))
+        if pieces:
             call.answer.take(pieces, came_s)
 
-    def _finish(self, body: Body) -> None:
+    def _foresee(self, times_s: list[float], pieces: int) -> None:
+        assert self._call is not None
+        self._pieces += pieces
+        foresight = self._hub.foresight
+        foresight.read(times_s, pieces)
+        if self._look_ahead() == 1:
+            foresight.nearly_over(self, times_s[-1])
+
+    def _look_ahead(self) -> int:
+        """Reads that are left, if known. The last but one is taken apart, to see that it is."""
+        assert self._call is not None
+        left = self._hub.foresight.reads_left(self._call.output_tokens, self._pieces)
+        if isinstance(self._body, Chunked):
+            self._most_parts = min(DIGEST_READS, left - 1) if left > 1 else DIGEST_READS
+        else:
+            self._most_parts = 1
+        return left
+
+    def _finish(self, body: Body, times_s: list[float], pieces: int) -> None:
         call = self._call
         assert call is not None
         assert body.ended_s is not None
         self._call = None
         call.wire = None
-        self._hub.foresight.over(self, self._reads, call.output_tokens, whole=True)
+        foresight = self._hub.foresight
+        foresight.read(times_s, 0)
+        foresight.over(self, call.output_tokens, self._pieces, (len(times_s), pieces))
         if self._keep_alive and not body.overrun and self._out is None:
             self.ready = self._on_idle
             self._hub.idle(self)
@@ -586,10 +653,10 @@ class Wire:
         call, self._call = self._call, None
         if call is not None:
             call.wire = None
-            self._hub.foresight.over(self, self._reads, 0, whole=False)
+            self._hub.foresight.forget(self)
         # Methods of its own are what keeps a wire alive that nobody knows any more, and the
         # process that sends collects no garbage.
-        self.ready, self._receive = _nothing, _nothing_came
+        self.ready, self._on_body, self._receive = _nothing, _nothing, _nothing_came
         if self._sock is not None:
             self._hub.forget(self)
             self._sock.close()
