@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from servetune.plan import Plan
-from servetune.store import Journal, TrialConfig, TrialRecord
+from servetune.store import Journal, TrialConfig, TrialRecord, read_journal
 
 MODEL = "Qwen/Qwen3-4B"
 TOKEN = "hf_" + "Xy9" * 12
@@ -64,6 +64,21 @@ def test_each_target_gets_what_was_tuned_and_what_was_left_open(servetune, journ
     assert about["image"] == "vllm/vllm-openai:v0.26.0"
     again = servetune("deploy", target, journal, "--out", "out")
     assert again.returncode == 0, again.stderr
+
+
+def test_the_bundle_holds_the_trial_that_a_benchmark_is_held_against(servetune, journal):
+    assert servetune("deploy", "compose", journal, "--out", "out").returncode == 0
+    out = journal.parent / "out"
+    (trial,) = read_journal(out / "trial.jsonl")
+    assert trial.key in json.loads((out / "plan.json").read_text())["evidence"]["source"]
+    assert "trial.jsonl" in json.loads((out / "plan.json").read_text())["files"]
+    assert "servetune bench http://ADDRESS:8000 --against BUNDLE" in (out / "README.md").read_text()
+    unsaid = servetune("bench", "--against", "out")
+    assert unsaid.returncode == 2
+    assert "does not say where the server answers" in unsaid.stderr
+    assert "servetune bench http://ADDRESS:PORT --against out" in unsaid.stderr
+    asked = servetune("bench", "http://127.0.0.1:1", "--against", "out")
+    assert "127.0.0.1:1" in asked.stderr  # the bundle's trial was taken, and the server asked
 
 
 def test_the_knee_comes_from_the_sweep_or_from_the_limits(servetune, journal):

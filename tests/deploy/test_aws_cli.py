@@ -400,4 +400,4 @@ def test_a_bundle_says_what_to_ask_and_against_which_trial(sweep: Path, tmp_path
     refused = bench("--against", "empty")
     assert refused.returncode == 2
     assert "empty has no trial.jsonl" in refused.stderr
-    assert "deploy sagemaker" in refused.stderr
+    assert "a bundle of servetune deploy" in refused.stderr

@@ -79,11 +79,16 @@ def with_bundle(said: dict[str, Any]) -> dict[str, Any]:
     if not (folder / TRIAL_FILE).is_file():
         raise InputError(
             f"{folder} has no {TRIAL_FILE}",
-            hint="give a bundle of servetune deploy sagemaker, or the .jsonl or .json of a run",
+            hint="give a bundle of servetune deploy, or the .jsonl or .json of a run",
         )
     filled = {**said, "against": folder / TRIAL_FILE}
     if said["urls"] or said["sagemaker"]:
         return filled
+    if not (folder / DEPLOYMENT_FILE).is_file():
+        raise InputError(
+            f"{folder} is no endpoint's, so it does not say where the server answers",
+            hint=f"servetune bench http://ADDRESS:PORT --against {folder}",
+        )
     deployment = read_deployment((folder / DEPLOYMENT_FILE).read_text("utf-8"))
     components = [step.name for step in deployment.steps if step.kind == "component"]
     filled["sagemaker"] = deployment.endpoint

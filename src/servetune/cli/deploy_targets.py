@@ -172,6 +172,7 @@ TARGETS: tuple[click.Command, ...] = (kubernetes, kserve, compose, systemd, comm
 
 def _ship(said: dict[str, Any], render: Callable[[Served, Device], Bundle]) -> int:
     from servetune.cli import deploy as chosen_by
+    from servetune.cli.sagemaker_plan import with_trial
 
     records = read_records(said["source"])
     record = chosen_by._chosen(
@@ -204,7 +205,7 @@ def _ship(said: dict[str, Any], render: Callable[[Served, Device], Bundle]) -> i
             print(f"# {path}\n{text}")
         return 0
     out_dir = said["out_dir"]
-    write(bundle, out_dir)
+    write(with_trial(bundle, record), out_dir)
     print(f"bundle of {served.plan.label} in {out_dir}")
     for warning in bundle.warnings:
         print(f"  ! {warning}")

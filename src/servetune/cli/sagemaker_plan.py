@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import msgspec
 from servetune.cli.sagemaker_options import Wanted, split_adapter, split_scale
 from servetune.deploy import ROLE_PLACEHOLDER
 from servetune.deploy.aws import Adapter, Deployment, Hosting, Report, Scaling, parse_routing
-from servetune.deploy.bundle import Bundle
+from servetune.deploy.bundle import PLAN_FILE, Bundle
 from servetune.deploy.knee import HEADROOM, Knee, Level, knee_of
 from servetune.errors import InputError
 from servetune.hardware import Node, instance
@@ -148,8 +149,13 @@ TRIAL_FILE = "trial.jsonl"
 
 def with_trial(bundle: Bundle, trial: TrialRecord) -> Bundle:
     """The bundle with the trial that `bench --against` proves."""
-    files = (*bundle.files, (TRIAL_FILE, trial.to_json().decode() + "\n"))
-    return msgspec.structs.replace(bundle, files=files)
+    about = bundle.json(PLAN_FILE)
+    if "files" in about:
+        about["files"].append(TRIAL_FILE)
+    texts: dict[str, str] = dict(bundle.files)
+    texts[PLAN_FILE] = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    texts[TRIAL_FILE] = trial.to_json().decode() + "\n"
+    return msgspec.structs.replace(bundle, files=tuple(texts.items()))
 
 
 def role_of(given: str | None, deployment: Deployment) -> str:

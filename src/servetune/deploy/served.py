@@ -287,8 +287,10 @@ def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) 
     parts += [
         "## Does it do what was measured?",
         "",
+        "`BUNDLE` is this folder.",
+        "",
         "```",
-        f"servetune bench http://ADDRESS:{served.port} --against results.jsonl",
+        f"servetune bench http://ADDRESS:{served.port} --against BUNDLE",
         "```",
         "",
     ]
