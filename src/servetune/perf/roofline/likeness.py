@@ -126,7 +126,7 @@ def guessed_logs(
         likeness: Of the quantity.
     """
     measured = np.asarray(logs, dtype=float)
-    if not len(measured):
+    if not len(measured) or not len(wanted):
         return np.zeros(len(wanted))
     among = likeness.between(places, places)
     accidents = np.full(len(measured), likeness.accident**2)
