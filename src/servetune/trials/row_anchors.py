@@ -6,6 +6,7 @@ and with any weights: those that are like it most (`perf.roofline.likeness`).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -15,9 +16,10 @@ import msgspec
 from servetune.errors import InputError, ServetuneError
 from servetune.models import NetworkShape
 from servetune.perf import Anchor, Calibration, Place, calibrated, place_of
-from servetune.perf.roofline import Run, price_runs
+from servetune.perf.roofline import LengthMoments, Run, length_moments, price_runs
 from servetune.trials.calibrations import KeptCalibration
 from servetune.trials.rows import run_of
+from servetune.workload import Lengths
 
 __all__ = ["MEASURED", "AnchorsOf", "anchors_of", "corrected_by_kept", "corrected_by_rows"]
 
@@ -95,8 +97,13 @@ def _of(run: Run) -> tuple[str, str]:
 
 
 def _place(run: Run) -> Place:
-    place = place_of(run.plan, run.shape, run.lengths, run.concurrency)
+    place = place_of(run.plan, run.shape, _moments(run.lengths), run.concurrency)
     return msgspec.structs.replace(place, engine=run.engine) if run.engine else place
+
+
+@functools.cache
+def _moments(lengths: Lengths) -> LengthMoments:
+    return length_moments(lengths)
 
 
 def _time_ms(row: Mapping[str, str], name: str) -> float | None:

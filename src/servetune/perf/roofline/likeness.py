@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from servetune.models.quantization import effective_quantization
 from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.steady import length_moments
+from servetune.perf.roofline.steady import LengthMoments, length_moments
 from servetune.plan.plan import Plan
 from servetune.workload.lengths import Lengths
 
@@ -61,12 +61,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     output_tokens: float
 
 
-def place_of(plan: Plan, shape: NetworkShape, lengths: Lengths, concurrency: float) -> Place:
+def place_of(
+    plan: Plan,
+    shape: NetworkShape,
+    lengths: Lengths | LengthMoments,
+    concurrency: float,
+) -> Place:
     """Of a closed-loop run of a plan; the simulated engine counts as vLLM.
 
     Copies that share nothing are each a run of their own, with their part of the users.
     """
-    moments = length_moments(lengths)
+    moments = lengths if isinstance(lengths, LengthMoments) else length_moments(lengths)
     copies = plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)
     return Place(
         engine="vllm" if plan.engine == "simulated" else plan.engine,
