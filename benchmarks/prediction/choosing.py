@@ -17,6 +17,7 @@ import collections
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import NormalDist
 
 import msgspec
 import numpy as np
@@ -28,7 +29,6 @@ from cross_validate import (  # noqa: E402
     ANCHORED,
     FOLDS,
     LEVELS,
-    SEEDS,
     Predicted,
     cautions,
     predictions,
@@ -38,8 +38,11 @@ from cross_validate import (  # noqa: E402
 from fit_step_law import Problem  # noqa: E402
 from silicon import Measured, read  # noqa: E402
 
+from servetune.perf.roofline.likeness import doubts, likeness_of, telling  # noqa: E402
 from servetune.search import Forecast, Forecasts  # noqa: E402
 
+#: Draws of random anchors that a policy's figures are means of.
+SEEDS = 5
 LIMITS_MS = (15.0, 30.0, 50.0)
 #: A pool with fewer leaves nothing to choose.
 FEWEST = 3
@@ -149,6 +152,9 @@ def tell_policies(pools: Pools, held_out: Predicted) -> None:
             tell(
                 f"{count} chosen anchors per (model, GPU), confidence {confidence:g}", pools, answer
             )
+    for confidence in (0.6, 0.7, 0.8):
+        answer = doubted(pools, held_out, confidence)
+        tell(f"2 chosen anchors, each run's own doubt, confidence {confidence:g}", pools, answer)
     for count in (1, 2, 3, 4):
         tell(f"measured: the {count} that promised most", pools, measured(pools, count))
 
@@ -179,6 +185,25 @@ def anchored(
     groups = len({str(key(row)) for row in pools.rows})
     found = _by_factor(pools, *corrected, logs, confidence)
     return Answers(found.picks, told=count * groups)
+
+
+def doubted(pools: Pools, held_out: Predicted, confidence: float, count: int = 2) -> Answers:
+    """After chosen anchors, each run by the doubt that `likeness` leaves it: normal, not counted.
+
+    The factor is exp(z sd), z the normal deviate of the confidence.
+    """
+    key = ANCHORED["(model, GPU)"]
+    ttft_ms, tpot_ms = with_anchors(pools.problem, held_out, key, count)
+    likeness = likeness_of("tpot")
+    factor = np.ones(len(pools.rows))
+    for name in set(pools.group):
+        mine = np.flatnonzero(pools.group == name)
+        places = [pools.rows[number].place for number in mine]
+        known = [places[number] for number in telling(places, count)]
+        sd = np.hypot(doubts(places, known), likeness.accident)
+        factor[mine] = np.exp(NormalDist().inv_cdf(confidence) * sd)
+    found = _held_back(pools, ttft_ms, tpot_ms * factor, dict.fromkeys(pools.group, 1.0))
+    return Answers(found.picks, told=count * len(set(pools.group)))
 
 
 def _by_factor(

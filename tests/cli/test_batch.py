@@ -231,3 +231,78 @@ def test_an_unknown_gpu_has_the_nearest_names(predict):
     (row,) = predict(GOOD.replace("h100_sxm", "l40x"))
     assert "did you mean" in row["error"]
     assert "L40S" in row["error"]
+
+
+@pytest.fixture
+def predict_beside(servetune, tmp_path):
+    """Rows beside measured ones, which have the columns of a prediction."""
+
+    def run(rows, anchors, *, head=HEAD + ",ttft_ms,tpot_ms", extra=()):
+        (tmp_path / "rows.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+        (tmp_path / "measured.csv").write_text("\n".join([head, *anchors]) + "\n")
+        named = ("--batch", "rows.csv", "--out", "out.csv", "--anchors", "measured.csv")
+        done = servetune("estimate", *named, *extra)
+        if done.returncode:
+            return done
+        with (tmp_path / "out.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    return run
+
+
+def times(row):
+    return float(row["ttft_ms"]), float(row["tpot_ms"])
+
+
+def test_measured_rows_correct_those_that_are_like_them_most(predict, predict_beside):
+    near = GOOD.replace(",16,", ",32,")
+    far = GOOD.replace("bf16", "fp8").replace(",16,", ",256,")
+    other_gpu = GOOD.replace("h100_sxm", "h200_sxm")
+    rows = (GOOD, near, far, other_gpu)
+    plain = predict(*rows)
+    ttft, tpot = times(plain[0])
+    measured = f"{GOOD},{1.5 * ttft},{1.3 * tpot}"
+    found = predict_beside(rows, [measured])
+    by_ttft, by_tpot = zip(
+        *(
+            [new / old for new, old in zip(times(one), times(other), strict=True)]
+            for one, other in zip(found, plain, strict=True)
+        ),
+        strict=True,
+    )
+    assert 1.1 < by_tpot[0] < 1.3
+    assert by_tpot[0] > by_tpot[1] > by_tpot[2] > 1.0
+    assert 1.2 < by_ttft[0] < 1.5
+    assert found[3] == plain[3]
+
+
+def test_two_anchors_narrow_the_interval_and_one_time_may_be_missing(predict, predict_beside):
+    (plain,) = predict(GOOD)
+    ttft, tpot = times(plain)
+    anchors = [f"{GOOD},,{tpot}", f"{GOOD.replace(',16,', ',8,')},{ttft},{0.9 * tpot}"]
+    (found,) = predict_beside([GOOD], anchors)
+    spread = [float(r["ttft_high_ms"]) / float(r["ttft_low_ms"]) for r in (plain, found)]
+    assert spread[1] < spread[0]
+
+
+@pytest.mark.parametrize(
+    ("anchor", "says"),
+    [
+        (f"{GOOD},,", "neither ttft_ms nor tpot_ms"),
+        (f"{GOOD},-3,5", "ttft_ms must be a positive number"),
+        (f"{GOOD.replace('h100_sxm', 'h900')},100,5", "h900"),
+    ],
+)
+def test_an_anchor_that_cannot_serve_stops_everything(predict_beside, anchor, says):
+    done = predict_beside([GOOD], [f"{GOOD},100,5", anchor])
+    assert done.returncode == 2
+    assert "anchor 2" in done.stderr
+    assert says in done.stderr
+
+
+def test_anchors_go_with_a_table_and_not_with_a_calibration(servetune, predict_beside, tmp_path):
+    done = servetune("estimate", "--model", "Qwen/Qwen3-8B", "--gpu", "L4", "--anchors", "x.csv")
+    assert done.returncode == 2
+    assert "--batch" in done.stderr
+    done = predict_beside([GOOD], [f"{GOOD},100,5"], extra=("--calibration", "none"))
+    assert done.returncode == 2

@@ -1,5 +1,6 @@
 import csv
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -212,3 +213,73 @@ def test_trials_of_an_open_loop_are_no_anchors(run, tmp_path):
     tpot_factor(run, tmp_path / "open.jsonl", "--name", "open")
     kept = json.loads(run("calibrate", "--show", "open", "--json").stdout)
     assert len(kept["anchors"]) == len(lines) - 1
+
+
+def suggested(run, *arguments):
+    done = run("calibrate", "--suggest", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_runs_to_measure_are_named_with_what_they_are_worth(run):
+    found = suggested(run, *ON_L4)
+    named = found["suggested"]
+    assert len(named["runs"]) == 2
+    assert named["candidates"] > 10
+    assert named["doubt_after"] < 0.8 * named["doubt_before"]
+    more = suggested(run, *ON_L4, "--runs", "4")["suggested"]
+    assert more["doubt_after"] < named["doubt_after"]
+    assert more["runs"][:2] == named["runs"]
+    assert not any(one["point"]["queued"] for one in more["runs"])
+
+
+def test_two_precisions_are_both_measured(run):
+    choices = ("--quantization", "none", "--quantization", "fp8")
+    found = suggested(run, *ON_L4, *choices)["suggested"]["runs"]
+    assert {one["plan"]["quantization"] for one in found} == {None, "fp8"}
+
+
+def test_users_beyond_the_limit_are_not_suggested(run):
+    found = suggested(run, *ON_L4, "--max-concurrency", "4", "--runs", "16")["suggested"]
+    assert max(one["point"]["concurrency"] for one in found["runs"]) == 4
+
+
+def test_suggested_commands_are_understood(run, tmp_path):
+    """Each run of the commands is one of those named; the last keeps what they measured."""
+    found = suggested(run, *ON_L4, "--name", "here", "--quantization", "none")
+    *measure, keep = [shlex.split(command) for command in found["commands"]]
+    played = 0
+    for command in measure:
+        assert command[:4] == ["servetune", "tune", "--engine", "vllm"]
+        done = run(*command[1:3], "simulated", *command[4:])
+        assert done.returncode == 0, done.stderr
+        journal = command[-1].replace(".json", ".jsonl")
+        played += len((tmp_path / journal).read_text().splitlines())
+        assert journal in keep
+    assert played == len(found["suggested"]["runs"])
+    assert keep[-2:] == ["--name", "here"]
+
+
+def test_several_journals_make_one_calibration(run, tmp_path):
+    lines = PUBLISHED.read_text().splitlines()
+    for name, of in (("one", lines[:1]), ("rest", lines[1:])):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(of) + "\n")
+    parts = tpot_factor(run, "one.jsonl", "rest.jsonl", "--name", "parts")
+    assert parts == pytest.approx(tpot_factor(run, PUBLISHED, "--name", "whole"))
+    assert len(json.loads(run("calibrate", "--show", "parts", "--json").stdout)["anchors"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--suggest",), "--model"),
+        (("--suggest", PUBLISHED), "--suggest"),
+        (("--suggest", "--model", "Qwen/Qwen3-32B", "--gpu", "T4"), "nothing to measure"),
+        (("--gpu", "L4"), "--gpu"),
+        ((PUBLISHED, "--runs", "3"), "--runs"),
+    ],
+)
+def test_suggestions_that_make_no_sense_are_refused(run, arguments, says):
+    done = run("calibrate", *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[0]

@@ -6,8 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from servetune.perf import Anchor, Place, calibrated, telling
-from servetune.perf.roofline.likeness import Likeness, guessed_logs, likeness_of
+from servetune.models import load_shape
+from servetune.perf import Anchor, Place, calibrated, place_of, telling
+from servetune.perf.roofline.likeness import Likeness, doubts, guessed_logs, likeness_of
+from servetune.plan import Plan
+from servetune.workload import Fixed
 
 HERE = Place(
     engine="vllm",
@@ -140,3 +143,34 @@ def test_the_second_choice_is_of_the_other_storage() -> None:
 def test_no_more_are_chosen_than_there_are() -> None:
     assert sorted(telling(scattered(3), 5)) == [0, 1, 2]
     assert telling([], 2) == ()
+
+
+def test_doubt_is_least_where_it_was_measured_and_that_of_the_textbook_everywhere() -> None:
+    places = scattered(12)
+    left = doubts(places, places[3:5], LIKENESS)
+    assert left.mean() == pytest.approx(doubt_after([3, 4], places))
+    before = doubts(places, [], LIKENESS)
+    assert (left < before).all()
+    assert left[3] < LIKENESS.accident * 1.01
+
+
+def test_copies_that_share_nothing_are_each_a_run_of_their_own() -> None:
+    shape = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+    lengths = Fixed(1024, 512)
+
+    def place(users: int, **fields: int) -> Place:
+        return place_of(Plan(model=shape.name, **fields), shape, lengths, users)
+
+    alone = place(8, tensor_parallel=2)
+    assert place(16, tensor_parallel=2, replicas=2) == alone
+    assert place(16, tensor_parallel=2, data_parallel=2) == alone
+    assert place(16, tensor_parallel=4) != alone
+
+
+def test_weights_count_as_they_are_loaded() -> None:
+    shape = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+    kept, cut = (
+        place_of(Plan(model=shape.name, quantization=each), shape, Fixed(1024, 512), 8)
+        for each in (None, "fp8")
+    )
+    assert (kept.storage, cut.storage) == ("none", "fp8")

@@ -24,6 +24,12 @@ from servetune.perf.roofline import Run, price_runs
 from servetune.store import write_text
 from servetune.trials.calibrations import KeptCalibration
 from servetune.trials.readings import assumed
+from servetune.trials.row_anchors import (
+    AnchorsOf,
+    anchors_of,
+    corrected_by_kept,
+    corrected_by_rows,
+)
 from servetune.trials.rows import COLUMNS, answer, run_of
 from servetune.trials.second_opinion import (
     opinion_columns,
@@ -65,6 +71,7 @@ def predict_rows(
     models_dir: Path | None,
     *,
     kept: KeptCalibration | None = None,
+    anchors: Path | None = None,
     estimator: str = "servetune",
 ) -> int:
     """Predict every row of `source` and write the table to `out`; 0 even where rows fail.
@@ -74,11 +81,17 @@ def predict_rows(
         out: Where it goes with its predictions.
         models_dir: Of configurations that come before the catalogue's.
         kept: Corrects the rows that it is of.
+        anchors: A table of measured rows, which correct those of their model and device.
         estimator: Whose predictions: `servetune`, `aiconfigurator`, or `both`.
 
     Raises:
-        InputError: There is no such table, or it lacks a column that every row needs.
+        InputError: There is no such table, or it lacks a column that every row needs; or an
+            anchor cannot serve.
     """
+    if anchors is not None and kept is not None:
+        raise InputError(
+            "--anchors and --calibration both correct the rows", hint="give one of the two"
+        )
     if out is None:
         raise InputError("--batch needs --out", hint="give the file for the predictions")
     if models_dir is not None and not models_dir.is_dir():
@@ -96,7 +109,8 @@ def predict_rows(
     if estimator == "aiconfigurator":
         predicted = _second(rows, shape_of, config_of)
     else:
-        predicted = _predicted(rows, shape_of, kept)
+        measured = anchors_of(_table(anchors)[1], shape_of) if anchors is not None else {}
+        predicted = _predicted(rows, shape_of, kept, measured)
     if estimator == "both":
         theirs = _second(rows, shape_of, config_of)
         added += list(SECOND_COLUMNS)
@@ -174,6 +188,7 @@ def _predicted(
     rows: list[dict[str, str]],
     shape_of: Callable[[str], NetworkShape],
     kept: KeptCalibration | None,
+    measured: AnchorsOf,
 ) -> list[dict[str, Any]]:
     """Rows with their answers, or with the reason why there is none."""
     filled: list[dict[str, Any]] = [{**row, **dict.fromkeys(OUTPUT_COLUMNS, "")} for row in rows]
@@ -185,9 +200,7 @@ def _predicted(
             run = run_of(row, shape_of)
             filled[place]["assumed"] = assumed(row, run)
             runs.append((place, run))
-    corrections = [_correction(kept, run) for _, run in runs]
-    if kept is not None and not any(corrections):
-        echo(f"no row is of {kept.model} on {kept.device} with {kept.engine}: none is corrected")
+    corrections = _corrections([run for _, run in runs], kept, measured)
     try:
         priced_runs = price_runs([run for _, run in runs], corrections)
     except Exception:  # one row cannot be priced: each alone, so that it does not stop the others
@@ -201,12 +214,23 @@ def _predicted(
     return filled
 
 
-def _correction(kept: KeptCalibration | None, run: Run) -> Calibration | None:
-    if kept is None or not kept.covers(
-        shape=run.shape, device_name=run.node.device.name, engine=run.engine or run.plan.engine
-    ):
-        return None
-    return kept.calibration
+def _corrections(
+    runs: list[Run], kept: KeptCalibration | None, measured: AnchorsOf
+) -> list[Calibration | None]:
+    """What was measured says of each run, said where it says nothing of any."""
+    if kept is not None:
+        found = corrected_by_kept(runs, kept)
+        if not any(found):
+            echo(
+                f"no row is of {kept.model} on {kept.device} with {kept.engine}: none is corrected"
+            )
+        return found
+    found = corrected_by_rows(runs, measured)
+    if measured:
+        count = sum(len(anchors) for anchors in measured.values())
+        told = sum(each is not None for each in found)
+        echo(f"{count} anchors of {len(measured)} (model, GPU) correct {told} rows")
+    return found
 
 
 def _second(

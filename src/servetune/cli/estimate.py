@@ -148,6 +148,14 @@ ENGINES = tuple(name for name in DEFAULTS if name != "simulated")
     metavar="DIR",
     help="With --batch: configurations as org--name_config.json.",
 )
+@click.option(
+    "--anchors",
+    "batch_anchors",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="CSV",
+    help="With --batch: measured rows, which correct others of their model and GPU.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as data.")
 def estimate(
     *,
@@ -179,6 +187,7 @@ def estimate(
     batch_rows: Path | None,
     batch_out: Path | None,
     models_dir: Path | None,
+    batch_anchors: Path | None,
     as_json: bool,
 ) -> int:
     """What a model can do on a machine: fit, latency, throughput, limits and cost.
@@ -194,7 +203,14 @@ def estimate(
     if estimator != "servetune":
         require_installed()
     if batch_rows is not None:
-        return predict_rows(batch_rows, batch_out, models_dir, kept=kept, estimator=estimator)
+        return predict_rows(
+            batch_rows,
+            batch_out,
+            models_dir,
+            kept=kept,
+            anchors=batch_anchors,
+            estimator=estimator,
+        )
     if model is None:
         raise click.UsageError("Missing option '--model'.")
     limits = parse_constraints(constraints or "")

@@ -1,4 +1,4 @@
-"""Commands to paste after an estimate: the plan it is about, tuned, simulated or both."""
+"""Commands to paste: the plan of an estimate tuned or simulated, the runs to calibrate by."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import msgspec
 
 from servetune.cli.estimate_text import Split
 from servetune.hardware import Node, instances
+from servetune.perf import AnchorRun
 from servetune.plan import Plan, settings_of
 from servetune.workload import Fixed, Workload
 
-__all__ = ["tune_commands"]
+__all__ = ["anchor_commands", "tune_commands"]
 
 #: Axes of the sweep; everything else that the plan chose stays as it is.
 _SWEPT = ("tensor_parallel_size", "data_parallel_size")
@@ -69,6 +70,36 @@ def tune_commands(
             ]
         )
     return commands
+
+
+#: Requests per user of a measured anchor, as in the tables that likeness was read off.
+_ANCHOR_GENERATIONS = 10
+
+
+def anchor_commands(
+    runs: Sequence[AnchorRun], node: Node, workload: Workload, name: str
+) -> list[str]:
+    """Commands that measure the runs, one for each plan, and keep what they say under a name."""
+    loads: dict[Plan, list[int]] = {}
+    for run in runs:
+        loads.setdefault(run.plan, []).append(run.point.concurrency)
+    commands, journals = [], []
+    for number, (plan, users) in enumerate(loads.items(), start=1):
+        users.sort()
+        count = max(100, _ANCHOR_GENERATIONS * users[-1])
+        load = f"max_concurrency={_listed(users)};num_prompts={count};{_client_lengths(workload)}"
+        stem = f"results/{name}-{number}"
+        journals.append(f"{stem}.jsonl")
+        arguments = ["servetune", "tune", "--engine", "vllm", "--model", plan.model]
+        arguments += [*_machine(node), "--server-args", _said(plan), "--client-args", load]
+        commands.append(shlex.join([*arguments, "--output-json", f"{stem}.json"]))
+    return [*commands, shlex.join(["servetune", "calibrate", *journals, "--name", name])]
+
+
+def _said(plan: Plan) -> str:
+    """All that the plan says, as items of `--server-args`; its copies behind one address."""
+    plan = msgspec.structs.replace(plan, data_parallel=plan.data_parallel * plan.replicas)
+    return ";".join(f"{name}={_scalar(value)}" for name, value in settings_of(plan).items())
 
 
 def _fixed(plan: Plan) -> str:

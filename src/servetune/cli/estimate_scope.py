@@ -13,7 +13,9 @@ from servetune.errors import InputError
 __all__ = ["require_read"]
 
 #: All that a table's rows do not say themselves.
-_OF_A_TABLE = frozenset({"batch_rows", "batch_out", "models_dir", "calibration_name", "estimator"})
+_OF_A_TABLE = frozenset(
+    {"batch_rows", "batch_out", "models_dir", "batch_anchors", "calibration_name", "estimator"}
+)
 
 _TABLES_ALONE = "it goes with --batch"
 _ONE_PLAN = "it is about one plan: leave --sweep and 'all' out beside it"
@@ -24,17 +26,20 @@ _UNREAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "one plan": {
             "batch_out": _TABLES_ALONE,
             "models_dir": _TABLES_ALONE,
+            "batch_anchors": _TABLES_ALONE,
             "top": "one plan is shown: add --sweep, --gpu all or --instance all",
         },
         "a sweep": {
             "batch_out": _TABLES_ALONE,
             "models_dir": _TABLES_ALONE,
+            "batch_anchors": _TABLES_ALONE,
             "plot": _ONE_PLAN,
             "estimator": _ONE_PLAN,
         },
         "a comparison of machines": {
             "batch_out": _TABLES_ALONE,
             "models_dir": _TABLES_ALONE,
+            "batch_anchors": _TABLES_ALONE,
             "plot": _ONE_PLAN,
             "estimator": _ONE_PLAN,
             "target": "machines are ordered by cost: add --sweep to order their plans",
@@ -43,6 +48,7 @@ _UNREAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "a sweep over machines": {
             "batch_out": _TABLES_ALONE,
             "models_dir": _TABLES_ALONE,
+            "batch_anchors": _TABLES_ALONE,
             "plot": _ONE_PLAN,
             "estimator": _ONE_PLAN,
             "price_per_hour_usd": "machines have prices of their own: name one machine for it",

@@ -1,5 +1,6 @@
 """What serving costs in time: a law of step times, an estimate and a simulator."""
 
+from servetune.perf.anchors import AnchorRun, Suggestion, suggested_runs
 from servetune.perf.roofline import Coefficients, Estimate, estimate, performance_at
 from servetune.perf.roofline.calibration import Anchor, Calibration, calibrated
 from servetune.perf.roofline.learning import learned_factors
@@ -8,16 +9,19 @@ from servetune.perf.sim import Simulation, simulate
 
 __all__ = [
     "Anchor",
+    "AnchorRun",
     "Calibration",
     "Coefficients",
     "Estimate",
     "Place",
     "Simulation",
+    "Suggestion",
     "calibrated",
     "estimate",
     "learned_factors",
     "performance_at",
     "place_of",
     "simulate",
+    "suggested_runs",
     "telling",
 ]

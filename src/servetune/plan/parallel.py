@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -60,7 +61,7 @@ def check_parallel(plan: Plan, shape: NetworkShape, node: Node | None = None) ->
     Raises:
         PlanError: With what does not divide, and which degrees would.
     """
-    obstacle = next(_obstacles(plan, shape), None)
+    obstacle = _obstacle(plan, shape)
     if obstacle is not None:
         raise PlanError(f"{shape.name}: {obstacle}", hint=_degrees_that_work(plan, shape, node))
     if node is not None and plan.device_count > node.device_count:
@@ -81,8 +82,7 @@ def possible_tensor_parallel(plan: Plan, shape: NetworkShape, device_limit: int)
     return tuple(
         degree
         for degree in range(1, device_limit // others + 1)
-        if next(_obstacles(msgspec.structs.replace(plan, tensor_parallel=degree), shape), None)
-        is None
+        if _obstacle(msgspec.structs.replace(plan, tensor_parallel=degree), shape) is None
     )
 
 
@@ -101,10 +101,10 @@ def with_whole_experts(plan: Plan, shape: NetworkShape) -> Plan:
         ...  for t in (4, 8)]
         [False, True]
     """
-    if plan.expert_parallel or next(_obstacles(plan, shape), None) is None:
+    if plan.expert_parallel or _obstacle(plan, shape) is None:
         return plan
     whole = msgspec.structs.replace(plan, expert_parallel=True)
-    return whole if next(_obstacles(whole, shape), None) is None else plan
+    return whole if _obstacle(whole, shape) is None else plan
 
 
 def stage_layers(plan: Plan, shape: NetworkShape) -> tuple[tuple[Layer, ...], ...]:
@@ -166,17 +166,48 @@ def expert_ways(plan: Plan) -> int:
     return plan.tensor_parallel * plan.data_parallel
 
 
-def _obstacles(plan: Plan, shape: NetworkShape) -> Iterator[str]:
-    """What stands against the plan, as the network alone sees it."""
-    ways = plan.tensor_parallel
-    if plan.pipeline_parallel > shape.layer_count:
-        yield (
-            f"{plan.pipeline_parallel} pipeline stages are more than the {shape.layer_count} layers"
-        )
+class _Split(NamedTuple):
+    """All of a plan that its obstacles depend on.
+
+    Attributes:
+        expert_ways: Devices over which a layer's routed experts are spread.
+        whole_experts: Whether each of them lies on one device.
+        quantization: As `Plan.quantization`.
+    """
+
+    ways: int
+    stages: int
+    expert_ways: int
+    whole_experts: bool
+    quantization: str | None
+
+
+def _obstacle(plan: Plan, shape: NetworkShape) -> str | None:
+    """The first thing that stands against the plan, as the network alone sees it."""
+    split = _Split(
+        plan.tensor_parallel,
+        plan.pipeline_parallel,
+        expert_ways(plan),
+        plan.expert_parallel,
+        plan.quantization,
+    )
+    return _obstacle_of(split, shape)
+
+
+@lru_cache(maxsize=4096)
+def _obstacle_of(split: _Split, shape: NetworkShape) -> str | None:
+    """Plans of a sweep or a table repeat each other in what can stand against them."""
+    return next(_obstacles(split, shape), None)
+
+
+def _obstacles(split: _Split, shape: NetworkShape) -> Iterator[str]:
+    if split.stages > shape.layer_count:
+        yield f"{split.stages} pipeline stages are more than the {shape.layer_count} layers"
+    blocks = effective_quantization(shape.quantization, split.quantization).scheme == "fp8_block"
     for layer in distinct_layers(shape.layers):
-        yield from _mixer_obstacles(layer.mixer, ways)
-        yield from _feed_forward_obstacles(plan, shape, layer)
-    if plan.expert_parallel and not any(
+        yield from _mixer_obstacles(layer.mixer, split.ways)
+        yield from _feed_forward_obstacles(split, layer, blocks=blocks)
+    if split.whole_experts and not any(
         isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers
     ):
         yield "expert_parallel is asked for, and the network has no experts"
@@ -202,11 +233,10 @@ def _mixer_obstacles(mixer: Mixer | None, ways: int) -> Iterator[str]:
         yield f"{mixer.output_groups} groups of heads do not divide by tensor_parallel {ways}"
 
 
-def _feed_forward_obstacles(plan: Plan, shape: NetworkShape, layer: Layer) -> Iterator[str]:
-    part, ways = layer.feed_forward, plan.tensor_parallel
+def _feed_forward_obstacles(split: _Split, layer: Layer, *, blocks: bool) -> Iterator[str]:
+    part, ways = layer.feed_forward, split.ways
     if part is None:
         return
-    blocks = effective_quantization(shape.quantization, plan.quantization).scheme == "fp8_block"
     if isinstance(part, DenseFeedForward):
         yield from _column_obstacles(part.inner, ways, "feed-forward columns", blocks=blocks)
         return
@@ -214,8 +244,8 @@ def _feed_forward_obstacles(plan: Plan, shape: NetworkShape, layer: Layer) -> It
         yield from _column_obstacles(
             part.shared_inner, ways, "columns of the shared expert", blocks=blocks
         )
-    spread = expert_ways(plan)
-    if not plan.expert_parallel:
+    spread = split.expert_ways
+    if not split.whole_experts:
         yield from _column_obstacles(part.inner, spread, "columns of an expert", blocks=blocks)
     elif part.experts % spread:
         yield f"{part.experts} experts do not divide by {spread} devices"

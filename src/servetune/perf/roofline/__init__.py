@@ -17,7 +17,12 @@ from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.interval import Caution, Interval, caution_of, interval_of
 from servetune.perf.roofline.ops import Operations, Step, operations
 from servetune.perf.roofline.runs import PricedRun, Run, price_runs
-from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
+from servetune.perf.roofline.steady import (
+    LengthMoments,
+    OperatingPoint,
+    SteadyState,
+    length_moments,
+)
 from servetune.perf.roofline.step import StepLaw, step_law
 
 __all__ = [
@@ -29,6 +34,7 @@ __all__ = [
     "ConcurrencyLimits",
     "Estimate",
     "Interval",
+    "LengthMoments",
     "OperatingPoint",
     "Operations",
     "Phase",

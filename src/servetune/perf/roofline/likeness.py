@@ -25,12 +25,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from servetune.models.quantization import effective_quantization
 from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.steady import length_moments
+from servetune.perf.roofline.steady import LengthMoments, length_moments
 from servetune.plan.plan import Plan
 from servetune.workload.lengths import Lengths
 
-__all__ = ["Likeness", "Place", "guessed_logs", "likeness_of", "place_of", "telling"]
+__all__ = [
+    "Likeness",
+    "Place",
+    "doubts",
+    "guessed_logs",
+    "likeness_of",
+    "place_of",
+    "telling",
+]
 
 _ROUNDS = 3
 
@@ -39,8 +48,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Where a run lies among all runs of one model on one kind of device.
 
     Attributes:
-        storage: Of the weights, as `NetworkShape.quantization` says it.
+        storage: Of the weights as loaded, as `NetworkShape.quantization` says it.
         devices: That one copy's work is divided over.
+        concurrency: Of one copy.
     """
 
     engine: str
@@ -51,14 +61,23 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     output_tokens: float
 
 
-def place_of(plan: Plan, shape: NetworkShape, lengths: Lengths, concurrency: float) -> Place:
-    """Of a closed-loop run of a plan; the simulated engine counts as vLLM."""
-    moments = length_moments(lengths)
+def place_of(
+    plan: Plan,
+    shape: NetworkShape,
+    lengths: Lengths | LengthMoments,
+    concurrency: float,
+) -> Place:
+    """Of a closed-loop run of a plan; the simulated engine counts as vLLM.
+
+    Copies that share nothing are each a run of their own, with their part of the users.
+    """
+    moments = lengths if isinstance(lengths, LengthMoments) else length_moments(lengths)
+    copies = plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)
     return Place(
         engine="vllm" if plan.engine == "simulated" else plan.engine,
-        storage=shape.quantization,
-        devices=plan.devices_per_replica,
-        concurrency=concurrency,
+        storage=effective_quantization(shape.quantization, plan.quantization).name,
+        devices=plan.devices_per_replica * plan.replicas // copies,
+        concurrency=max(1.0, concurrency / copies),
         input_tokens=moments.input_tokens,
         output_tokens=moments.output_tokens,
     )
@@ -112,7 +131,7 @@ def guessed_logs(
         likeness: Of the quantity.
     """
     measured = np.asarray(logs, dtype=float)
-    if not len(measured):
+    if not len(measured) or not len(wanted):
         return np.zeros(len(wanted))
     among = likeness.between(places, places)
     accidents = np.full(len(measured), likeness.accident**2)
@@ -153,6 +172,25 @@ def telling(
         chosen.append(best)
         doubt = doubt - np.outer(doubt[:, best], doubt[best]) / heard[best]
     return tuple(chosen)
+
+
+def doubts(
+    places: Sequence[Place], measured: Sequence[Place], likeness: Likeness | None = None
+) -> NDArray[np.float64]:
+    """Standard deviation of the logarithm of measured over predicted that is left at each place.
+
+    Args:
+        places: Of one model on one kind of device.
+        measured: Places of runs that were measured, or will be.
+        likeness: That of times per token if omitted.
+    """
+    likeness = likeness or likeness_of("tpot")
+    left = np.diag(likeness.between(places, places)).copy()
+    if len(measured):
+        among = likeness.between(measured, measured) + likeness.accident**2 * np.eye(len(measured))
+        towards = likeness.between(measured, places)
+        left -= (towards * np.linalg.solve(among, towards)).sum(axis=0)
+    return np.asarray(np.sqrt(np.maximum(left, 0.0)))
 
 
 @functools.cache

@@ -83,6 +83,14 @@ def price_runs(
     if not runs:
         return []
     given = calibrations or [None] * len(runs)
+    drafting = [run.plan.draft_tokens is not None for run in runs]
+    if any(drafting) and not all(drafting):  # what drafts cost is worked out for whole stacks
+        found: dict[int, PricedRun] = {}
+        for kind in (False, True):
+            mine = [number for number, drafts in enumerate(drafting) if drafts is kind]
+            apart = price_runs([runs[i] for i in mine], [given[i] for i in mine])
+            found.update(zip(mine, apart, strict=True))
+        return [found[number] for number in range(len(runs))]
     coefficients = [
         coefficients_for(run.node.device, run.engine or run.plan.engine) for run in runs
     ]

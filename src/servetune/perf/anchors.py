@@ -1,0 +1,97 @@
+"""Which runs of a model on a machine to measure first, among those that a user may serve.
+
+A candidate is a layout of the machine at a number of users of the ladder. Those whose users
+would wait for a place are left out: they measure the cache, not the law. `telling` then names
+the few after which least doubt is left of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from servetune.errors import InputError
+from servetune.hardware.device import Node
+from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.likeness import Place, doubts, place_of, telling
+from servetune.perf.roofline.steady import OperatingPoint
+from servetune.perf.sweep import LADDER, sweep
+from servetune.plan.plan import Plan
+from servetune.workload.workload import Workload
+
+__all__ = ["AnchorRun", "Suggestion", "suggested_runs"]
+
+
+class AnchorRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to measure: a plan and its number of users."""
+
+    plan: Plan
+    point: OperatingPoint
+
+
+class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs to measure, the most telling first, and what they are worth.
+
+    Attributes:
+        candidates: How many runs they were chosen among.
+        doubt_before: Mean standard deviation of the logarithm of measured over predicted time
+            per token, over all candidates.
+        doubt_after: The same once these are measured.
+    """
+
+    runs: tuple[AnchorRun, ...]
+    candidates: int
+    doubt_before: float
+    doubt_after: float
+
+
+def suggested_runs(
+    plans: Iterable[Plan],
+    shape: NetworkShape,
+    node: Node,
+    workload: Workload,
+    *,
+    count: int = 2,
+    most_users: int = LADDER[-1],
+) -> Suggestion:
+    """The runs to measure so that least doubt is left of all candidates.
+
+    Args:
+        plans: That may be served; those that cannot run are passed over.
+        shape: The network.
+        node: The machine.
+        workload: Its lengths count, its number of users does not.
+        count: How many runs.
+        most_users: Beyond which nobody will serve.
+
+    Raises:
+        InputError: No plan runs on the machine without users waiting for a place.
+    """
+    users = [each for each in LADDER if each <= most_users]
+    runs = [
+        AnchorRun(plan=swept.plan, point=swept.point)
+        for swept in sweep(list(plans), shape, node, workload, concurrencies=users)
+        if not swept.point.queued
+    ]
+    if not runs:
+        raise InputError(
+            f"nothing to measure: no layout of {shape.name} on {node.label} serves these lengths "
+            "without users waiting for a place",
+            hint="servetune estimate says what is missing; name a larger machine",
+        )
+    places = _places(runs, shape, workload)
+    chosen = telling(places, count)
+    return Suggestion(
+        runs=tuple(runs[number] for number in chosen),
+        candidates=len(runs),
+        doubt_before=float(np.mean(doubts(places, ()))),
+        doubt_after=float(np.mean(doubts(places, [places[number] for number in chosen]))),
+    )
+
+
+def _places(runs: Sequence[AnchorRun], shape: NetworkShape, workload: Workload) -> list[Place]:
+    return [
+        place_of(run.plan, shape, workload.lengths, float(run.point.concurrency)) for run in runs
+    ]
