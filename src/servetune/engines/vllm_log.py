@@ -188,6 +188,14 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "stop what else uses the device, or lower gpu_memory_utilization",
     ),
     Symptom(
+        "out_of_memory",
+        r"Available memory on node \d+ \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
+        r"is less than desired CPU memory utilization \([\d.]+, (?P<needed>[\d.]+) GiB\)",
+        "only {free} of {total} GiB of memory are free at the start, and it wants {needed}",
+        "lower gpu_memory_utilization, which on a CPU is the share of its memory, or set "
+        "VLLM_CPU_KVCACHE_SPACE",
+    ),
+    Symptom(
         "model_not_found",
         r"HFValidationError: Repo id must be[^\n]*?: '(?P<name>[^']+)'",
         "the model folder {name} does not exist",
