@@ -68,8 +68,8 @@ SHOWS = {
     "llama.cpp": Show(
         program="SERVETUNE_LLAMA_SERVER",
         model="SERVETUNE_TINY_GGUF",
-        server="parallel*batch_size=[(2,256),(2,1024),(8,256),(8,1024)];ctx_size=4096",
-        client=f"max_concurrency=[1,4,8];num_prompts=1500;{LENGTHS}",
+        server="parallel*batch_size=[(2,256),(2,1024),(8,256),(8,1024)];ctx_size=4096;threads=1",
+        client=f"max_concurrency=[1,4,8];num_prompts=500;{LENGTHS}",
         words=("llama-server",),
     ),
 }
