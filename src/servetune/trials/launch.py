@@ -10,11 +10,25 @@ from typing import Any
 import msgspec
 
 from servetune.engines import Engine, ExternalServer, ServerProcess, claimed_port, filled_command
-from servetune.engines.launchers import Container, Placement, docker_command, passed_names
+from servetune.engines.launchers import (
+    Container,
+    Placement,
+    docker_command,
+    passed_names,
+    version_in_tag,
+)
 from servetune.plan import Plan
 from servetune.trials.retry import DEFAULT_RETRIES
 
-__all__ = ["DEFAULT_PORT", "Launch", "Server", "free_path", "port_for", "server_command"]
+__all__ = [
+    "DEFAULT_PORT",
+    "Launch",
+    "Server",
+    "free_path",
+    "port_for",
+    "server_command",
+    "version_of",
+]
 
 DEFAULT_PORT = 8000
 
@@ -72,6 +86,18 @@ def port_for(engine: Engine, launch: Launch) -> Iterator[int]:
         yield port
 
 
+def version_of(engine: Engine, launch: Launch, executable: tuple[str, ...]) -> str | None:
+    """Of the engine that will be started: the program's own, or what its image's tag says.
+
+    `None` where neither tells, and where the user's own command starts the server.
+    """
+    if launch.server_cmd is not None:
+        return None
+    if launch.container is not None:
+        return version_in_tag(launch.container.image, engine.name)
+    return engine.version(executable) if executable else None
+
+
 def server_command(
     engine: Engine,
     plan: Plan,
@@ -80,6 +106,7 @@ def server_command(
     settings: dict[str, Any],
     executable: tuple[str, ...] | None,
     port: int,
+    version: str | None = None,
     placement: Placement | None = None,
     wished: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
@@ -94,13 +121,16 @@ def server_command(
         settings: Of the server.
         executable: The engine's first words; `None` for those it has on any machine.
         port: Where it listens.
+        version: Of the engine, whose words change with it; `None` for the newest that is known.
         placement: Its devices and cores.
         wished: Environment that the trials want besides the engine's own.
     """
     if not engine.starts_servers:
         return ()
     if launch.server_cmd is None:
-        command = engine.command(plan, host=launch.host, port=port, executable=executable)
+        command = engine.command(
+            plan, host=launch.host, port=port, executable=executable, version=version
+        )
     else:
         command = filled_command(
             launch.server_cmd,

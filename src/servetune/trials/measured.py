@@ -46,7 +46,7 @@ from servetune.trials.neighbours import disturbance
 from servetune.trials.prompting import prompts_for
 from servetune.trials.retry import Attempts
 from servetune.trials.simulated import percentiles_of, simulated_results
-from servetune.trials.startup import external_server, startup_of, times_in
+from servetune.trials.startup import external_server, startup_of, taken_otherwise_in, times_in
 from servetune.trials.trial import Run, Trial, record_of
 
 __all__ = ["ServerGroup"]
@@ -70,7 +70,7 @@ class ServerGroup:
         launch: How the server is started and asked.
         engine: Whose words the server speaks.
         executable: The engine's first words; empty where the user's command stands in.
-        engine_version: For the record.
+        engine_version: For its words, and for the record.
         log_path: Of the first start; where one is there already the next gets a number.
         ended: Takes each record as its trial ends.
         say: Takes lines of progress.
@@ -177,6 +177,7 @@ class ServerGroup:
             self._launch,
             settings=self._settings,
             executable=self._executable,
+            version=self._version,
             port=port,
             placement=placement,
             wished=wished,
@@ -242,9 +243,12 @@ class ServerGroup:
         self._trials_on_server = 0
         self._ready_s = time.monotonic() - begin_s
         self._first_completion_s = first.took_s
-        parts = times_in(self._startup(server))
+        startup = self._startup(server)
+        parts = times_in(startup)
         log = f"; log {server.log_path}" if server.log_path else ""
         self._say(f"ready after {self._ready_s:.1f} s{parts}{log}")
+        for note in taken_otherwise_in(startup):
+            self._say(f"note: {note}")
         self._speed = self._simulated_speed(server)
         if self._speed is not None:
             self._say("the server says that it is SIMULATED; so will the records")
@@ -438,6 +442,7 @@ class ServerGroup:
             duration_s=loaded.duration_s,
             per_request_limits=self._run.request_limits,
             further_percentiles=percentiles_of(self._run.constraints),
+            asked_output_tokens=trial.workload.forced_lengths(),
         )
         results["instrument"] = msgspec.to_builtins(loaded.instrument)
         results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +16,13 @@ from servetune.engines import Engine, engine
 from servetune.engines.gpus import DeviceMemory
 from servetune.engines.machine import machine_here
 from servetune.engines.weights import model_folder, warm_up
-from servetune.errors import PlanError
+from servetune.errors import EngineError, PlanError
 from servetune.plan import DEFAULTS, check_fits, check_parallel, check_starts, resolved
 from servetune.store import Failure, TrialRecord
 from servetune.trials.beside import Beside
 from servetune.trials.budget import Budget
 from servetune.trials.lanes import Ground, Visit, run_visits
-from servetune.trials.launch import DEFAULT_PORT, Launch, server_command
+from servetune.trials.launch import DEFAULT_PORT, Launch, server_command, version_of
 from servetune.trials.measured import ServerGroup
 from servetune.trials.order import Order, ordered
 from servetune.trials.packing import lanes_for
@@ -103,13 +104,12 @@ def run_trials(
     executable: tuple[str, ...] = ()
     if launch.container is not None and launch.executable is not None:
         executable = (launch.executable,)
-    version: str | None = None
     if not run.simulated and launch.server_cmd is None and launch.container is None:
         executable = spoken.find_executable(launch.executable)
-        version = spoken.version(executable)
+    version = None if run.simulated else version_of(spoken, launch, executable)
     visits = []
     for number, trials in ordered(groups, course.order, course.order_seed):
-        able = _without_the_unfit(trials, run, launch, spoken, ended)
+        able = _without_the_unfit(trials, run, launch, spoken, version, ended)
         if able:
             visits.append(Visit(number=number + 1, trials=able))
     if run.simulated or not visits:
@@ -178,10 +178,15 @@ def _ground(course: Course, run: Run, visits: Sequence[Visit]) -> Ground:
 
 
 def _without_the_unfit(
-    trials: list[Trial], run: Run, launch: Launch, spoken: Engine, ended: Ended
+    trials: list[Trial],
+    run: Run,
+    launch: Launch,
+    spoken: Engine,
+    version: str | None,
+    ended: Ended,
 ) -> list[Trial]:
     """The trials that a server must be measured for; records of the others."""
-    cmd = shlex.join(shown_command(trials[0], launch, spoken)) or str(launch.url)
+    cmd = shlex.join(shown_command(trials[0], launch, spoken, version)) or str(launch.url)
     words = spoken.server_cmd_args(trials[0].server_args)
     able = []
     for trial in trials:
@@ -205,11 +210,19 @@ def _in_turn(take: Callable[[T], None], lock: threading.RLock) -> Callable[[T], 
 
 
 def commands_of(groups: Sequence[list[Trial]], run: Run, launch: Launch) -> Iterator[str]:
-    """The command line of each group's server, for reading."""
+    """The command line of each group's server, for reading, in the words of the version here."""
     spoken = speaker_of(run)
+    version = None if run.simulated else version_of(spoken, launch, _program_here(spoken, launch))
     for group in groups:
-        words = shown_command(group[0], launch, spoken)
+        words = shown_command(group[0], launch, spoken, version)
         yield shlex.join(words) if words else f"# the server at {launch.url}"
+
+
+def _program_here(spoken: Engine, launch: Launch) -> tuple[str, ...]:
+    """Empty where it is not installed: a command may be read where it cannot be run."""
+    with contextlib.suppress(EngineError):
+        return spoken.find_executable(launch.executable)
+    return ()
 
 
 def speaker_of(run: Run) -> Engine:
@@ -260,7 +273,9 @@ def problem_of(trial: Trial, run: Run) -> str | None:
     return None
 
 
-def shown_command(trial: Trial, launch: Launch, spoken: Engine) -> tuple[str, ...]:
+def shown_command(
+    trial: Trial, launch: Launch, spoken: Engine, version: str | None = None
+) -> tuple[str, ...]:
     """A trial's server command with a port that it might have, for reading."""
     return server_command(
         spoken,
@@ -269,4 +284,5 @@ def shown_command(trial: Trial, launch: Launch, spoken: Engine) -> tuple[str, ..
         settings=trial.server_args,
         executable=(launch.executable,) if launch.executable else None,
         port=launch.port or DEFAULT_PORT,
+        version=version,
     )
