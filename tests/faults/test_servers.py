@@ -141,6 +141,25 @@ def test_a_server_that_takes_the_port_and_is_never_healthy_is_left(sweep, way):
     assert "/health" in record.failure.reason
 
 
+def test_answers_of_another_length_than_asked_are_told(sweep):
+    done = sweep.run(sweep.server("short.py"), client="num_prompts=6;max_concurrency=2")
+    assert done.returncode == 0, done.stderr
+    [record] = sweep.records()
+    assert record.results["completed"] == 6
+    assert record.results["wrong_length"]["count"] == 6
+    assert "! 6 answers have another length than asked, such as request" in done.stderr
+    assert "asked 8 tokens, got 5" in done.stderr
+
+
+def test_a_setting_that_the_server_took_otherwise_is_told(sweep):
+    done = sweep.run(sweep.server("short.py"), client="num_prompts=6;max_concurrency=2")
+    assert "note: max_num_seqs=8 was asked, and the server took 4" in done.stderr
+    [record] = sweep.records()
+    assert record.results["startup"]["taken_otherwise"] == {
+        "max_num_seqs": {"asked": 8, "taken": 4}
+    }
+
+
 def test_a_server_that_writes_megabytes_with_every_request_is_measured_all_the_same(sweep):
     done = sweep.run(sweep.server("blabber.py"), client="num_prompts=40;max_concurrency=4")
     assert done.returncode == 0, done.stderr
