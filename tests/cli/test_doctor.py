@@ -8,8 +8,9 @@ import subprocess
 import msgspec
 import pytest
 
-from servetune.cli.checkup import of_cards, of_leftovers, of_machine
+from servetune.cli.checkup import of_cards, of_machine, of_strays
 from servetune.engines.gpus import Card
+from servetune.engines.launchers import LeftContainer
 from servetune.engines.leftovers import OWNER_MARK, Leftover
 from servetune.engines.machine import Machine, machine_here, port_holders
 from servetune.units import GIB
@@ -94,7 +95,12 @@ def test_a_leftover_comes_with_the_command_that_ends_it():
         ports=(8000,),
         resident_bytes=3 * GIB,
     )
-    [finding] = of_leftovers([left])
+    box = LeftContainer(
+        name="servetune-8000", image="vllm/vllm-openai:v1", pid=78, owner_pid=12, log_path="y.log"
+    )
+    contained, finding = of_strays([box], [left])
+    assert "container servetune-8000 (vllm/vllm-openai:v1)" in contained.says
+    assert contained.mend == "docker rm --force servetune-8000"
     assert "process 77 on port 8000 (vllm serve m)" in finding.says
     assert finding.mend == "kill -9 77"
 

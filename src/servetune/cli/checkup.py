@@ -11,13 +11,20 @@ import msgspec
 
 from servetune.engines import ENGINES, engine
 from servetune.engines.gpus import Card, cards, visible_cards
-from servetune.engines.leftovers import Leftover, find_leftovers
+from servetune.engines.launchers import LeftContainer, find_strays
+from servetune.engines.leftovers import Leftover
 from servetune.engines.machine import Machine, driver_version, machine_here, port_holders
 from servetune.errors import InputError, ServetuneError, UnknownName
 from servetune.hardware.detect import device_of_card
 from servetune.units import GIB, format_bytes
 
-__all__ = ["Finding", "checkup", "of_cards", "of_leftovers", "of_machine"]
+__all__ = [
+    "Finding",
+    "checkup",
+    "of_cards",
+    "of_machine",
+    "of_strays",
+]
 
 Level = Literal["ok", "note", "warning", "trouble"]
 
@@ -58,7 +65,7 @@ def checkup() -> list[Finding]:
         _of_engines,
         lambda: of_machine(machine, gpus=len(here)),
         _of_port,
-        lambda: of_leftovers(find_leftovers()),
+        lambda: of_strays(*find_strays()),
     ):
         findings += _guarded(check)
     return findings
@@ -104,17 +111,15 @@ def of_machine(machine: Machine, *, gpus: int = 0) -> list[Finding]:
     ]
 
 
-def of_leftovers(left: Sequence[Leftover]) -> list[Finding]:
+def of_strays(boxes: Sequence[LeftContainer], processes: Sequence[Leftover]) -> list[Finding]:
     """Servers of an earlier servetune."""
+    gone = "was left by a servetune that has ended"
+    left = [(f"{box.label} {gone}", f"docker rm --force {box.name}") for box in boxes]
+    for one in processes:
+        holds = f"holds {format_bytes(one.resident_bytes)}"
+        left.append((f"{one.label} {gone} and {holds}", f"kill -9 {one.pid}"))
     return [
-        Finding(
-            level="warning",
-            subject="leftover",
-            says=f"{one.label} was left by a servetune that has ended and holds "
-            f"{format_bytes(one.resident_bytes)}",
-            mend=f"kill -9 {one.pid}",
-        )
-        for one in left
+        Finding(level="warning", subject="leftover", says=says, mend=mend) for says, mend in left
     ]
 
 

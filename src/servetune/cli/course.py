@@ -12,7 +12,7 @@ import msgspec
 from servetune.cli import options
 from servetune.cli.output import echo
 from servetune.engines.gpus import Card, DeviceMemory, visible_cards
-from servetune.engines.leftovers import find_leftovers
+from servetune.engines.launchers import find_strays
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
 from servetune.models import NetworkShape
@@ -226,7 +226,13 @@ def _about_placing(asked: Asked) -> dict[str, bool]:
 
 def note_leftovers() -> None:
     """Name servers that an earlier servetune has left."""
-    for one in find_leftovers():
+    boxes, processes = find_strays()
+    for box in boxes:
+        echo(
+            f"note: {box.label} was left by an earlier servetune (process {box.owner_pid}, which "
+            f"has ended); end it with docker rm --force {box.name}"
+        )
+    for one in processes:
         echo(
             f"note: {one.label} was left by an earlier servetune (process {one.owner_pid}, which "
             f"has ended) and holds {format_bytes(one.resident_bytes)}; end it with "

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from servetune.engines import Engine, ServerProcess, launch_environment
-from servetune.engines.launchers import guarded
+from servetune.engines.launchers import guarded, removal
 from servetune.errors import (
     EngineError,
     InputError,
@@ -197,6 +197,7 @@ class ServerGroup:
             environment=launch_environment(self._engine, self._plan, chosen),
             explain=self._engine.explain,
             holds_port=not contained,
+            removed_by=removal(port) if contained else (),
         )
 
     def _wished(self) -> Mapping[str, str]:

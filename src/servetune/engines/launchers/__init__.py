@@ -9,17 +9,21 @@ from servetune.engines.launchers.docker import (
     version_in_tag,
 )
 from servetune.engines.launchers.jobs import Job, kubernetes_job, slurm_script
+from servetune.engines.launchers.left import LeftContainer, find_strays, removal
 from servetune.engines.launchers.placement import Placement, visible_devices
 
 __all__ = [
     "Container",
     "Job",
+    "LeftContainer",
     "Placement",
     "container_name",
     "docker_command",
+    "find_strays",
     "guarded",
     "kubernetes_job",
     "passed_names",
+    "removal",
     "slurm_script",
     "version_in_tag",
     "visible_devices",
