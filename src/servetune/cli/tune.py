@@ -468,7 +468,13 @@ def _course(
     starts_here = here and not run.simulated and launch.url is None
     if starts_here:
         note_leftovers()
-    return course_of(asked, groups, run.node, real=starts_here and launch.server_cmd is None)
+    return course_of(
+        asked,
+        groups,
+        run.node,
+        real=starts_here and launch.server_cmd is None,
+        on_this_machine=here,
+    )
 
 
 def _require_goodput_limits(

@@ -59,6 +59,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         cpus: That servers are pinned to.
         numa_node: Whose cores and memory they use.
         memory: Of the devices that are really here; `None` where nobody watches it.
+        most_devices: That this process may use of the machine's; `None` for all.
     """
 
     order: Order = "grid"
@@ -68,6 +69,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     cpus: tuple[int, ...] = ()
     numa_node: int | None = None
     memory: DeviceMemory | None = None
+    most_devices: int | None = None
 
 
 def run_trials(
@@ -166,6 +168,8 @@ def _ground(course: Course, run: Run, visits: Sequence[Visit]) -> Ground:
     """Where the servers run: on the devices of the node, where it has any."""
     node = run.node
     count = None if node is None or node.device.architecture == "cpu" else node.device_count
+    if count is not None and course.most_devices is not None:
+        count = min(count, course.most_devices)
     smallest = min(visit.device_count for visit in visits)
     return Ground(
         device_count=count,
