@@ -196,6 +196,32 @@ def test_no_server_gets_a_gpu_that_may_not_be_seen(tune, tmp_path, monkeypatch):
     assert "--parallel 2 needs 2 devices, the machine has 1" in done.stderr
 
 
+def test_a_server_works_where_and_with_what_it_is_told_to(tune, tmp_path):
+    (tmp_path / "work").mkdir()
+    probe = tmp_path / "sees.py"
+    probe.write_text(
+        "import os\n"
+        "print('SEES', os.environ.get('WIDGET'), os.getcwd(), flush=True)\n"
+        "from servetune.testing import fake_server\n"
+        "fake_server.main()\n"
+    )
+    grid = {
+        "command": f"{PYTHON} {probe} --port {{port}}",
+        "server_args": "max_num_seqs=8",
+        "client": "max_concurrency=[2];num_prompts=4",
+    }
+    done = tune("--server-env", "WIDGET=dark blue", "--server-folder", "work", **grid)
+    assert done.returncode == 0, done.stderr
+    [record] = records_of(tmp_path)
+    log = (tmp_path / record.server_log).read_text()
+    assert log.startswith(f"SEES dark blue {tmp_path}/work\n")
+    assert record.cmd.startswith("env 'WIDGET=dark blue' ")
+    assert record.metadata["server_env"] == ["WIDGET=dark blue"]
+    done = tune("--resume", "--server-env", "WIDGET=red", **grid)
+    assert done.returncode == 2
+    assert "the journal was begun with another --server-env: WIDGET=dark blue" in done.stderr
+
+
 def test_a_plan_of_pairs_runs_two_at_a_time(tune, tmp_path):
     done = tune(
         "--parallel",

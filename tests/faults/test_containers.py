@@ -58,7 +58,8 @@ def whole(sweep, words):
 
 
 def test_a_sweep_runs_in_containers_and_leaves_none(sweep, docker):
-    words = whole(sweep, sweep.words(FAKE, *DOCKER, server_args="max_num_seqs=[8,9]"))
+    given = ("--server-env", "WIDGET=dark blue", "--server-env", "DOCKER_DOUBLE")
+    words = whole(sweep, sweep.words(FAKE, *DOCKER, *given, server_args="max_num_seqs=[8,9]"))
     done = subprocess.run(
         words,
         cwd=sweep.folder,
@@ -73,6 +74,8 @@ def test_a_sweep_runs_in_containers_and_leaves_none(sweep, docker):
     assert [record.status for record in records] == ["ok", "ok"]
     assert all(record.cmd.startswith("docker run --rm --init") for record in records)
     assert all(f"{sweep.folder}/tiny:ro" in record.cmd for record in records)
+    for word in ("'--env=WIDGET=dark blue'", "--env=DOCKER_DOUBLE "):
+        assert all(word in record.cmd for record in records)
     marked = f"--env={OWNER_MARK}"  # so that doctor knows one that is left
     assert all(marked in record.cmd for record in records)
     assert "listening on" in (sweep.folder / records[0].server_log).read_text()

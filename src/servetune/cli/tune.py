@@ -26,7 +26,12 @@ from servetune.cli.output import echo
 from servetune.cli.tune_cluster import gpus_of, require_cluster, require_place
 from servetune.cli.tune_job import KINDS, print_job
 from servetune.cli.tune_journal import finished_keys, is_put_off
-from servetune.cli.tune_launcher import container_of, launcher_options, require_launcher
+from servetune.cli.tune_launcher import (
+    container_of,
+    environment_of,
+    launcher_options,
+    require_launcher,
+)
 from servetune.cli.tune_progress import print_plan, progress_line
 from servetune.cli.tune_server import needed_client_args, require_launch, require_server
 from servetune.engines import ENGINES, engine
@@ -235,6 +240,8 @@ def tune(
     rest_s: float,
     launcher: str,
     image: str | None,
+    server_env: tuple[str, ...],
+    server_folder: Path | None,
     asked: Asked,
     job_kind: str | None,
     job_image: str,
@@ -273,7 +280,16 @@ def tune(
     limits = parse_constraints(constraints or "")
     request_limits = parse_constraints(slo)
     _require_goodput_limits(limits, request_limits)
-    require_launcher(launcher, image, spoken, simulated=simulated, cluster=cluster is not None)
+    require_launcher(
+        launcher,
+        image,
+        spoken,
+        simulated=simulated,
+        cluster=cluster is not None,
+        server_env=server_env,
+        folder=server_folder,
+    )
+    environment, passed = environment_of(server_env)
     require_place(spoken, asked, cluster, simulated=simulated, job=job_kind is not None)
     if cluster is not None and not dry_run:
         gpu, num_gpus = gpus_of(cluster, gpu, num_gpus, instance_name)
@@ -296,6 +312,7 @@ def tune(
         request_limits=request_limits,
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
         server_cmd=server_cmd or url,
+        server_env=tuple(f"{name}={value}" for name, value in sorted(environment.items())),
         calibration=_calibration(calibration_name, shape, node, simulated=simulated),
     )
     groups = list(trials_of(space, run, lengths_of=lambda args: observed_of(args, model)))
@@ -305,6 +322,9 @@ def tune(
     launch = Launch(
         executable=executable,
         container=container_of(image, model, node),
+        environment=environment,
+        passed=passed,
+        folder=server_folder,
         server_cmd=server_cmd,
         url=url,
         host=host,

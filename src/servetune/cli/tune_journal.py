@@ -18,6 +18,7 @@ TERMS = {
     "slo": "--slo",
     "price_per_hour_usd": "price per hour",
     "server_cmd": "--server-cmd or --url",
+    "server_env": "--server-env",
     "calibration": "--calibration",
 }
 

@@ -70,6 +70,7 @@ class ServerProcess:
         name: str = "the server",
         ready_path: str = "/health",
         environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
         explain: Callable[[str, int | None], Cause] = diagnose,
         holds_port: bool = True,
         removed_by: Sequence[str] = (),
@@ -86,6 +87,7 @@ class ServerProcess:
             name: In messages.
             ready_path: Answers 200 once it takes requests.
             environment: The whole environment; `None` is servetune's own.
+            folder: Where it works; `None` is where servetune does.
             explain: Why it ended, from its log and exit code.
             holds_port: Whether one of its own processes listens; in a container it is none
                 that can be seen from here.
@@ -100,7 +102,7 @@ class ServerProcess:
         self.host = host
         self.name = name
         self._ready_path = ready_path
-        self._environment = environment
+        self._environment, self._folder = environment, folder
         self._explain, self._holds_port = explain, holds_port
         self._removed_by = tuple(removed_by)
         self._clock = clock or MonotonicClock()
@@ -154,8 +156,9 @@ class ServerProcess:
             self._watchdog = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", watchdog.__file__),
-                    *(str(self.log_path), *self.command),
+                    *(str(self.log_path.absolute()), *self.command),
                 ],
+                cwd=self._folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=own_words,

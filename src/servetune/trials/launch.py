@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = [
     "port_for",
     "server_command",
     "version_of",
+    "written",
 ]
 
 DEFAULT_PORT = 8000
@@ -42,6 +44,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         executable: Path of the engine; `None` for the one that is found.
         container: In which the command runs, by Docker; `None` for a plain process.
+        environment: Further variables of the server, stronger than those that it inherits.
+        passed: Names of variables that a container shall have as they are here.
+        folder: Where it works; `None` is where servetune does.
         server_cmd: Command that stands in for the engine's own; settings are appended.
         url: Of a server that is there already, for an engine that starts none.
         port: `None` for a free one.
@@ -58,6 +63,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     executable: str | None = None
     container: Container | None = None
+    environment: dict[str, str] = {}
+    passed: tuple[str, ...] = ()
+    folder: Path | None = None
     server_cmd: str | None = None
     url: str | None = None
     host: str = "127.0.0.1"
@@ -146,10 +154,22 @@ def server_command(
         launch.container,
         command,
         port=port,
-        environment={**engine.environment(plan), **(wished or {})},
-        passed=passed_names(),
+        environment={**engine.environment(plan), **(wished or {}), **launch.environment},
+        passed=[
+            name
+            for name in dict.fromkeys((*passed_names(), *launch.passed))
+            if name not in launch.environment
+        ],
         placement=placement,
     )
+
+
+def written(command: tuple[str, ...], launch: Launch) -> str:
+    """A server's command for a shell, with the variables that the user gave to it."""
+    if not command or launch.container is not None or not launch.environment:
+        return shlex.join(command)
+    said = (f"{name}={value}" for name, value in launch.environment.items())
+    return shlex.join(("env", *said, *command))
 
 
 def free_path(path: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import threading
 import time
 import zlib
@@ -41,7 +40,7 @@ from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes, has_own_
 from servetune.trials.early import TrialJudge
 from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
 from servetune.trials.first_answer import FirstAnswer
-from servetune.trials.launch import Launch, Server, free_path, port_for, server_command
+from servetune.trials.launch import Launch, Server, free_path, port_for, server_command, written
 from servetune.trials.neighbours import disturbance
 from servetune.trials.prompting import prompts_for
 from servetune.trials.retry import Attempts
@@ -182,11 +181,11 @@ class ServerGroup:
             placement=placement,
             wished=wished,
         )
-        self._cmd = shlex.join(command) or str(self._launch.url)
+        self._cmd = written(command, self._launch) or str(self._launch.url)
         if not self._engine.starts_servers:
             return external_server(self._engine, self._launch.url, self._launch.ready_path)
         contained = self._launch.container is not None
-        chosen = {} if contained else {**wished, **placement.environment()}
+        chosen = {**wished, **self._launch.environment, **placement.environment()}
         return ServerProcess(
             guarded(command, port) if contained else (*placement.words_before(), *command),
             log_path=free_path(self._log_path),
@@ -194,7 +193,8 @@ class ServerGroup:
             host=self._launch.host,
             name=self._engine.name,
             ready_path=self._launch.ready_path or self._engine.ready_path,
-            environment=launch_environment(self._engine, self._plan, chosen),
+            environment=launch_environment(self._engine, self._plan, {} if contained else chosen),
+            folder=self._launch.folder,
             explain=self._engine.explain,
             holds_port=not contained,
             removed_by=removal(port) if contained else (),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from servetune.store import Failure, TrialRecord
 from servetune.trials.beside import Beside
 from servetune.trials.budget import Budget
 from servetune.trials.lanes import Ground, Visit, run_visits
-from servetune.trials.launch import DEFAULT_PORT, Launch, server_command, version_of
+from servetune.trials.launch import DEFAULT_PORT, Launch, server_command, version_of, written
 from servetune.trials.measured import ServerGroup
 from servetune.trials.order import Order, ordered
 from servetune.trials.packing import lanes_for
@@ -190,7 +189,7 @@ def _without_the_unfit(
     ended: Ended,
 ) -> list[Trial]:
     """The trials that a server must be measured for; records of the others."""
-    cmd = shlex.join(shown_command(trials[0], launch, spoken, version)) or str(launch.url)
+    cmd = written(shown_command(trials[0], launch, spoken, version), launch) or str(launch.url)
     words = spoken.server_cmd_args(trials[0].server_args)
     able = []
     for trial in trials:
@@ -219,7 +218,7 @@ def commands_of(groups: Sequence[list[Trial]], run: Run, launch: Launch) -> Iter
     version = None if run.simulated else version_of(spoken, launch, _program_here(spoken, launch))
     for group in groups:
         words = shown_command(group[0], launch, spoken, version)
-        yield shlex.join(words) if words else f"# the server at {launch.url}"
+        yield written(words, launch) if words else f"# the server at {launch.url}"
 
 
 def _program_here(spoken: Engine, launch: Launch) -> tuple[str, ...]:
