@@ -8,7 +8,7 @@ import subprocess
 import msgspec
 import pytest
 
-from servetune.cli.checkup import of_cards, of_machine, of_strays
+from servetune.cli.checkup import of_cards, of_docker, of_machine, of_strays
 from servetune.engines.gpus import Card
 from servetune.engines.launchers import LeftContainer
 from servetune.engines.leftovers import OWNER_MARK, Leftover
@@ -103,6 +103,16 @@ def test_a_leftover_comes_with_the_command_that_ends_it():
     assert contained.mend == "docker rm --force servetune-8000"
     assert "process 77 on port 8000 (vllm serve m)" in finding.says
     assert finding.mend == "kill -9 77"
+
+
+def test_docker_is_looked_at_where_it_is():
+    assert of_docker(False, None, gpus=1) == []
+    [silent] = of_docker(True, None)
+    assert "daemon does not answer" in silent.says
+    [blind] = of_docker(True, "28.2", gpus=1, runtimes='{"runc":{}}')
+    assert "nvidia-container-toolkit" in blind.mend
+    assert troubles(of_docker(True, "28.2", gpus=1, runtimes='{"nvidia":{}}')) == []
+    assert troubles(of_docker(True, "28.2")) == []
 
 
 def test_limits_of_a_container_are_read_in_both_versions(tmp_path):

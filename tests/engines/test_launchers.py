@@ -99,7 +99,9 @@ def test_dockers_own_parser_takes_the_words(broken):
 def test_dockers_own_parser_takes_the_words_that_find_and_end_what_was_left():
     looks = ("ps", "--filter", "name=^servetune-[0-9]+$", "--format", "{{.Names}}")
     asks = ("inspect", "--format", INSPECTED, "servetune-8000")
-    for words in (looks, asks, removal(8000)[1:]):
+    here = ("version", "--format", "{{.Server.Version}}")
+    runtimes = ("info", "--format", "{{json .Runtimes}}")
+    for words in (looks, asks, here, runtimes, removal(8000)[1:]):
         done = subprocess.run(
             ["docker", "--host", "tcp://127.0.0.1:9", *words],
             capture_output=True,

@@ -156,6 +156,23 @@ def test_a_server_that_dies_in_its_container_is_noticed_with_its_last_words(swee
     assert time.monotonic() - begun_s < 60, "the time-out of ten minutes was not waited for"
 
 
+def test_a_daemon_that_does_not_answer_is_refused_before_anything_starts(sweep, docker):
+    (sweep.folder / "bin" / "docker").write_text("#!/bin/sh\nexit 1\n")
+    done = subprocess.run(
+        whole(sweep, sweep.words(FAKE, *DOCKER)),
+        cwd=sweep.folder,
+        env=docker,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: Docker's daemon does not answer")
+    assert "hint: see what `docker version` says" in done.stderr
+    assert not (sweep.folder / "q.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

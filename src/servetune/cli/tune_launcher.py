@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from servetune.engines import Engine
-from servetune.engines.launchers import Container
+from servetune.engines.launchers import Container, daemon_version
 from servetune.engines.leftovers import MARKS
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
@@ -176,7 +176,7 @@ def _require_variable(name: str, value: str | None) -> None:
 
 
 def require_docker() -> None:
-    """Refuse, before anything starts, a machine without the Docker command line.
+    """Refuse, before anything starts, a machine without the Docker command line or its daemon.
 
     Raises:
         EngineError: It is not there.
@@ -185,4 +185,10 @@ def require_docker() -> None:
         raise EngineError(
             "docker is not on PATH, and --launcher docker starts servers with it",
             hint="install Docker, or use --launcher process",
+        )
+    if daemon_version() is None:
+        raise EngineError(
+            "Docker's daemon does not answer, and --launcher docker starts servers with it",
+            hint="see what `docker version` says: start it (systemctl start docker), or join the "
+            "group docker",
         )

@@ -165,6 +165,8 @@ def main():
         remove.add_argument("--force", action="store_true", required=True)
         remove.add_argument("name")
         ask({"stop": remove.parse_args(words).name, "within_s": 0})
+    elif verb == "version":
+        sys.stdout.write("28.2.2\n")
     elif verb in ("ps", "inspect"):
         look = Parser(prog=f"docker {verb}", add_help=False, allow_abbrev=False)
         look.add_argument("--filter")

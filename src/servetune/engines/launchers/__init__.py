@@ -1,5 +1,6 @@
 """Where and under which conditions a server's process runs, and a whole run as a job."""
 
+from servetune.engines.launchers.daemon import daemon_version, docker_answers
 from servetune.engines.launchers.docker import (
     Container,
     container_name,
@@ -18,6 +19,8 @@ __all__ = [
     "LeftContainer",
     "Placement",
     "container_name",
+    "daemon_version",
+    "docker_answers",
     "docker_command",
     "find_strays",
     "guarded",

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 
 import msgspec
 
+from servetune.engines.launchers.daemon import docker_answers
 from servetune.engines.launchers.docker import container_name
 from servetune.engines.leftovers import LOG_MARK, OWNER_MARK, Leftover, find_leftovers, owner_lives
 from servetune.engines.watchdog import descendants
 
 __all__ = ["LeftContainer", "find_left_containers", "find_strays", "removal"]
-
-#: The daemon may hang; a run that only wants to start does not wait for it.
-_PATIENCE_S = 5.0
 
 #: What is asked of each, for `docker inspect --format`.
 INSPECTED = "{{.Name}}\t{{.Config.Image}}\t{{.State.Pid}}\t{{json .Config.Env}}"
@@ -49,14 +45,12 @@ class LeftContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_left_containers() -> list[LeftContainer]:
     """Running ones of ours whose servetune has ended; none where no daemon answers."""
-    if shutil.which("docker") is None:
-        return []
     ours = rf"^{container_name(0).removesuffix('0')}[0-9]+$"
-    listed = _said("ps", "--filter", f"name={ours}", "--format", "{{.Names}}").split()
+    listed = docker_answers("ps", "--filter", f"name={ours}", "--format", "{{.Names}}").split()
     names = [name for name in listed if re.match(ours, name)]
     if not names:
         return []
-    told = _said("inspect", "--format", INSPECTED, *names).splitlines()
+    told = docker_answers("inspect", "--format", INSPECTED, *names).splitlines()
     found = [_left(line) for line in told if line.count("\t") == INSPECTED.count("\t")]
     return sorted((one for one in found if one is not None), key=lambda one: one.name)
 
@@ -88,19 +82,3 @@ def _left(line: str) -> LeftContainer | None:
         owner_pid=int(owner.partition(":")[0]),
         log_path=environment.get(LOG_MARK, ""),
     )
-
-
-def _said(*words: str) -> str:
-    """What the Docker command line answers; nothing where it cannot."""
-    try:
-        answer = subprocess.run(
-            ["docker", *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return answer.stdout
