@@ -59,6 +59,7 @@ def test_an_engine_that_is_not_installed_is_refused_with_what_installs_it(
     assert ran.returncode == 3
     assert "is not installed here" in ran.stderr
     assert "hint: install it with" in ran.stderr
+    assert ("--launcher docker --image ghcr.io" in ran.stderr) == (name == "tgi")
     assert not (tmp_path / "results").exists()
 
 
