@@ -41,6 +41,18 @@ def test_it_is_in_the_words_of_the_version_that_is_started():
     assert "--host" not in words("26.6.0"), "which does not know it"
 
 
+def test_a_switch_is_turned_off_as_the_version_has_it():
+    """A guess would stop the server, or, worse, silently measure another setting."""
+
+    def last(version):
+        plan = Plan(model="m.gguf", engine="llama.cpp", extra=(("mmap", False),))
+        one = engine("llama.cpp")
+        return one.command(plan, host="h", port=1, version=version)[-1]
+
+    assert last("0.1.0") == "--no-mmap"
+    assert "mmap" not in engine("llama.cpp").settings("0.5.0").settings
+
+
 @pytest.mark.parametrize(
     ("image", "engine_name", "version"),
     [

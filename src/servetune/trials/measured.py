@@ -485,7 +485,7 @@ class ServerGroup:
                 self._run,
                 simulated=self._speed is not None,
                 cmd=self._cmd,
-                server_cmd_args=self._engine.server_cmd_args(self._settings),
+                server_cmd_args=self._engine.server_cmd_args(self._settings, self._version),
                 results=results,
                 failure=failure,
                 predicted=_prediction(trial, self._run),

@@ -190,7 +190,7 @@ def _without_the_unfit(
 ) -> list[Trial]:
     """The trials that a server must be measured for; records of the others."""
     cmd = written(shown_command(trials[0], launch, spoken, version), launch) or str(launch.url)
-    words = spoken.server_cmd_args(trials[0].server_args)
+    words = spoken.server_cmd_args(trials[0].server_args, version)
     able = []
     for trial in trials:
         problem = problem_of(trial, run)
