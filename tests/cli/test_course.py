@@ -56,6 +56,7 @@ def here(monkeypatch, *used_bytes):
         for n, used in enumerate(used_bytes)
     ]
     monkeypatch.setattr(course, "visible_cards", lambda: cards)
+    monkeypatch.setattr(course, "none_can_be", lambda: False)
 
 
 def test_a_busy_gpu_is_refused_in_one_line_that_names_who_uses_it(monkeypatch):
@@ -70,6 +71,33 @@ def test_too_few_gpus_for_a_plan_are_refused(monkeypatch):
     here(monkeypatch, 0)
     with pytest.raises(EngineError, match="a plan needs 4 GPUs and 1 can be seen here"):
         course_of(asked(), groups(4), node(gpu="L4", count=4), real=True)
+
+
+def test_a_busy_gpu_that_no_server_will_use_is_no_hindrance(monkeypatch):
+    here(monkeypatch, 0, 20 * GIB)
+    course_of(asked(), groups(), node(gpu="L4", count=1), real=True)
+
+
+def test_a_gpu_that_is_named_where_none_can_be_is_refused(monkeypatch):
+    here(monkeypatch)
+    monkeypatch.setattr(course, "none_can_be", lambda: True)
+    with pytest.raises(EngineError, match="would run on L4, and no GPU can be seen here") as caught:
+        course_of(asked(), groups(), node(gpu="L4", count=1), real=True)
+    assert "leave --gpu and --instance out" in caught.value.hint
+    course_of(asked(), groups(), node(gpu="L4", count=1), real=False)
+
+
+@pytest.mark.parametrize(("named", "most"), [("3,1", 2), (None, 3), ("MIG-1", 1), ("", 3)])
+def test_servers_use_those_gpus_that_can_be_seen(monkeypatch, capsys, named, most):
+    here(monkeypatch, 0, 0, 0)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    machine = node(gpu="L4", count=4)
+    assert course_of(asked(), groups(), machine, real=True).most_devices == most
+    assert f"note: servers use the {most} of 4 GPUs" in capsys.readouterr().err
+    elsewhere = course_of(asked(), groups(), machine, real=False, on_this_machine=False)
+    assert elsewhere.most_devices is None
 
 
 def test_a_command_of_the_users_own_may_use_gpus_that_are_elsewhere(monkeypatch):

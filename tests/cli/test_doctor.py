@@ -8,8 +8,9 @@ import subprocess
 import msgspec
 import pytest
 
-from servetune.cli.checkup import of_cards, of_leftovers, of_machine
+from servetune.cli.checkup import of_cards, of_docker, of_machine, of_strays
 from servetune.engines.gpus import Card
+from servetune.engines.launchers import LeftContainer
 from servetune.engines.leftovers import OWNER_MARK, Leftover
 from servetune.engines.machine import Machine, machine_here, port_holders
 from servetune.units import GIB
@@ -94,9 +95,24 @@ def test_a_leftover_comes_with_the_command_that_ends_it():
         ports=(8000,),
         resident_bytes=3 * GIB,
     )
-    [finding] = of_leftovers([left])
+    box = LeftContainer(
+        name="servetune-8000", image="vllm/vllm-openai:v1", pid=78, owner_pid=12, log_path="y.log"
+    )
+    contained, finding = of_strays([box], [left])
+    assert "container servetune-8000 (vllm/vllm-openai:v1)" in contained.says
+    assert contained.mend == "docker rm --force servetune-8000"
     assert "process 77 on port 8000 (vllm serve m)" in finding.says
     assert finding.mend == "kill -9 77"
+
+
+def test_docker_is_looked_at_where_it_is():
+    assert of_docker(False, None, gpus=1) == []
+    [silent] = of_docker(True, None)
+    assert "daemon does not answer" in silent.says
+    [blind] = of_docker(True, "28.2", gpus=1, runtimes='{"runc":{}}')
+    assert "nvidia-container-toolkit" in blind.mend
+    assert troubles(of_docker(True, "28.2", gpus=1, runtimes='{"nvidia":{}}')) == []
+    assert troubles(of_docker(True, "28.2")) == []
 
 
 def test_limits_of_a_container_are_read_in_both_versions(tmp_path):

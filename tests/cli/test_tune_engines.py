@@ -37,15 +37,15 @@ def environment(tmp_path):
     }
 
 
-def installed(tmp_path, version):
-    """A vLLM of that version that would say so if it were ever started."""
-    script = tmp_path / "env/bin/vllm"
+def installed(tmp_path, version, name="vllm"):
+    """An engine of that version that would say so if it were ever started."""
+    script = tmp_path / f"env/bin/{name}"
     script.parent.mkdir(parents=True)
-    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
+    script.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/started\nexit 1\n')
     script.chmod(0o755)
-    metadata = tmp_path / f"env/lib/python3.11/site-packages/vllm-{version}.dist-info/METADATA"
+    metadata = tmp_path / f"env/lib/python3.11/site-packages/{name}-{version}.dist-info/METADATA"
     metadata.parent.mkdir(parents=True)
-    metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     return script
 
 
@@ -59,6 +59,7 @@ def test_an_engine_that_is_not_installed_is_refused_with_what_installs_it(
     assert ran.returncode == 3
     assert "is not installed here" in ran.stderr
     assert "hint: install it with" in ran.stderr
+    assert ("--launcher docker --image ghcr.io" in ran.stderr) == (name == "tgi")
     assert not (tmp_path / "results").exists()
 
 
@@ -109,6 +110,34 @@ def test_an_unknown_version_is_said_with_the_nearest(servetune, tmp_path):
     assert "note: version 0.99.1 of vLLM is not known here; 0.33.0 stands in for it" in ran.stderr
     assert "has no setting novel_thing; it is passed on as it is" in ran.stderr
     assert (tmp_path / "started").exists()  # it may well exist there, so the engine decides
+
+
+@pytest.mark.parametrize(("version", "hosted"), [("26.6.0", False), ("26.7.0", True)])
+def test_the_installed_version_is_spoken_to_in_its_own_words(servetune, tmp_path, version, hosted):
+    words = (
+        *("tune", "--engine", "max", "--executable", installed(tmp_path, version, "max")),
+        *("--model", MODEL, "--client-args", LOAD, "--retries", "0"),
+    )
+    shown = servetune(*words, "--dry-run")
+    assert (" --host " in shown.stdout) == hosted
+    ran = servetune(*words)
+    assert f"starting {tmp_path}/env/bin/max serve" in ran.stderr
+    assert (" --host " in (tmp_path / "started").read_text()) == hosted
+
+
+def test_an_images_tag_says_which_settings_its_engine_has(servetune, tmp_path):
+    def shown(tag, setting):
+        return servetune(
+            "tune", "--model", MODEL, "--client-args", LOAD, "--dry-run", "--gpu", "L4",
+            "--launcher", "docker", "--image", f"vllm/vllm-openai:{tag}", "--server-args", setting,
+            env=environment(tmp_path),
+        )  # fmt: skip
+
+    assert shown("v0.32.0", "max_num_seqs=8").returncode == 0
+    refused = shown("v0.32.0", "max_num_seq=8")
+    assert refused.returncode == 2
+    assert "error: vLLM 0.32.0 has no setting max_num_seq" in refused.stderr
+    assert shown("latest", "max_num_seq=8").returncode == 0, "of what version nobody can tell"
 
 
 def test_somebody_elses_server_is_measured_and_left_running(servetune, tmp_path):

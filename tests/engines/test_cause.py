@@ -47,6 +47,22 @@ def test_the_most_specific_symptom_wins_wherever_it_stands_in_the_log():
         ("OSError: [Errno 12] Cannot allocate memory", "out_of_memory"),
         ("worker 3: MemoryError", "out_of_memory"),
         ("OSError: [Errno 28] No space left on device", "disk_full"),
+        (
+            "docker: Error response from daemon: pull access denied for me/engine, repository no",
+            "image_not_found",
+        ),
+        (
+            "docker: Error response from daemon: manifest for a/b:v9 not found: manifest unknown",
+            "image_not_found",
+        ),
+        (
+            'docker: Error: could not select device driver "" with capabilities: [[gpu]]',
+            "no_gpu_runtime",
+        ),
+        (
+            "docker: Cannot connect to the Docker daemon\n\nRun 'docker run --help' for more",
+            "container_refused",
+        ),
         ("OutOfMemoryErrors are counted: 0", "unknown"),
     ],
 )

@@ -32,3 +32,14 @@ def test_a_plan_becomes_a_server_with_the_engines_words(tmp_path):
     words = (sys.executable, "-m", "v", "serve", "m", "--host", "127.0.0.1", "--port", "8123")
     assert server.command == (*words, "--tensor-parallel-size=1", "--max-num-seqs=4")
     assert server.url == "http://127.0.0.1:8123"
+
+
+def test_what_a_plan_says_by_a_variable_is_stronger_than_the_users_own(monkeypatch):
+    monkeypatch.setenv("PREFIX_CACHING", "1")
+    monkeypatch.setenv("USAGE_STATS", "on")
+    plan = Plan(model="m", engine="tgi", prefix_caching=False)
+    said = launch_environment(engine("tgi"), plan)
+    assert said["PREFIX_CACHING"] == "0"
+    assert said["USAGE_STATS"] == "on", "a mere wish of ours"
+    silent = launch_environment(engine("tgi"), Plan(model="m", engine="tgi"))
+    assert silent["PREFIX_CACHING"] == "1"

@@ -15,8 +15,10 @@ from servetune.engines.launchers import (
     docker_command,
     kubernetes_job,
     passed_names,
+    removal,
     slurm_script,
 )
+from servetune.engines.launchers.left import INSPECTED, find_left_containers
 from servetune.engines.leftovers import MARKS
 from servetune.errors import InputError
 
@@ -91,6 +93,33 @@ def test_dockers_own_parser_takes_the_words(broken):
     assert done.returncode != 0
     assert ("unknown flag" in done.stderr) == broken, done.stderr
     assert ("daemon" in done.stderr) != broken, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="the Docker CLI is not installed")
+def test_dockers_own_parser_takes_the_words_that_find_and_end_what_was_left():
+    looks = ("ps", "--filter", "name=^servetune-[0-9]+$", "--format", "{{.Names}}")
+    asks = ("inspect", "--format", INSPECTED, "servetune-8000")
+    here = ("version", "--format", "{{.Server.Version}}")
+    runtimes = ("info", "--format", "{{json .Runtimes}}")
+    for words in (looks, asks, here, runtimes, removal(8000)[1:]):
+        done = subprocess.run(
+            ["docker", "--host", "tcp://127.0.0.1:9", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode != 0
+        assert "daemon" in done.stderr, done.stderr
+
+
+def test_without_an_answer_from_docker_nothing_is_left(monkeypatch, tmp_path):
+    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_left_containers() == []
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert find_left_containers() == []
 
 
 def test_a_slurm_script_asks_for_the_machine_and_can_go_on():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from servetune.engines.gpus import DeviceMemory, cards, visible_cards
+from servetune.engines.gpus import DeviceMemory, cards, none_can_be, visible_cards
 from servetune.engines.launchers import Placement
 from servetune.errors import InputError
 
@@ -80,6 +80,7 @@ class Driver:
         self.nvmlDeviceGetHandleByIndex = lambda number: number
         self.nvmlDeviceGetMemoryInfo = lambda number: self.Memory(self.used[number])
         self.nvmlDeviceGetName = lambda _: b"NVIDIA H100"
+        self.nvmlDeviceGetUUID = lambda number: f"GPU-{number}a2b-77"
         self.nvmlDeviceGetComputeRunningProcesses = self.processes
 
     def begin(self):
@@ -147,3 +148,17 @@ def test_cards_are_numbered_as_this_process_sees_them():
     driver = Driver([0, 1 << 30, 2 << 30])
     seen = visible_cards(driver, {"CUDA_VISIBLE_DEVICES": "2,0"})
     assert [(card.number, card.used_bytes >> 30) for card in seen] == [(0, 2), (1, 0)]
+
+
+def test_cards_may_be_chosen_by_how_their_uuids_begin():
+    driver = Driver([0, 1 << 30, 2 << 30])
+    seen = visible_cards(driver, {"CUDA_VISIBLE_DEVICES": "GPU-2a,GPU-0a2b-77"})
+    assert [(card.number, card.used_bytes >> 30) for card in seen] == [(0, 2), (1, 0)]
+    assert visible_cards(driver, {"CUDA_VISIBLE_DEVICES": "MIG-7"}) == [], "a part of a card"
+
+
+def test_a_machine_without_the_drivers_files_or_with_all_hidden_has_no_gpu(tmp_path):
+    assert none_can_be({}, devices=tmp_path)
+    (tmp_path / "dxg").touch()
+    assert not none_can_be({}, devices=tmp_path), "WSL has a driver of another form"
+    assert none_can_be({"CUDA_VISIBLE_DEVICES": ""}, devices=tmp_path)

@@ -11,6 +11,9 @@ import pytest
 
 from servetune.store import read_journal
 
+# Makes guards.py importable; pytest's importlib mode does not.
+sys.path.insert(0, str(Path(__file__).parent))
+
 SERVERS = Path(__file__).with_name("servers")
 PYTHON = shlex.quote(sys.executable)
 FAKE = f"{PYTHON} -m servetune.testing.fake_server --port {{port}}"

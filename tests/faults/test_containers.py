@@ -1,6 +1,7 @@
 """Servers in containers, with a stand-in for Docker's daemon: they are nobody's children here."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from guards import await_line, kill_both, leftovers_told, watchdog_of
 
 from servetune.engines.leftovers import OWNER_MARK
 
@@ -34,9 +36,10 @@ def docker(tmp_path, sweep):
         "DOCKER_DOUBLE": str(path),
         "HF_HOME": str(tmp_path / "hub"),
     }
-    assert servers_of(daemon.pid) == []
+    left = servers_of(daemon.pid)
     daemon.kill()
     daemon.communicate()
+    assert left == []
 
 
 def servers_of(daemon_pid):
@@ -55,7 +58,8 @@ def whole(sweep, words):
 
 
 def test_a_sweep_runs_in_containers_and_leaves_none(sweep, docker):
-    words = whole(sweep, sweep.words(FAKE, *DOCKER, server_args="max_num_seqs=[8,9]"))
+    given = ("--server-env", "WIDGET=dark blue", "--server-env", "DOCKER_DOUBLE")
+    words = whole(sweep, sweep.words(FAKE, *DOCKER, *given, server_args="max_num_seqs=[8,9]"))
     done = subprocess.run(
         words,
         cwd=sweep.folder,
@@ -70,6 +74,8 @@ def test_a_sweep_runs_in_containers_and_leaves_none(sweep, docker):
     assert [record.status for record in records] == ["ok", "ok"]
     assert all(record.cmd.startswith("docker run --rm --init") for record in records)
     assert all(f"{sweep.folder}/tiny:ro" in record.cmd for record in records)
+    for word in ("'--env=WIDGET=dark blue'", "--env=DOCKER_DOUBLE "):
+        assert all(word in record.cmd for record in records)
     marked = f"--env={OWNER_MARK}"  # so that doctor knows one that is left
     assert all(marked in record.cmd for record in records)
     assert "listening on" in (sweep.folder / records[0].server_log).read_text()
@@ -86,6 +92,48 @@ def test_a_run_that_is_stopped_leaves_no_container(sweep, docker, how):
     run.send_signal(how)
     run.communicate(timeout=60)
     sweep.await_nothing_left()  # and `docker` sees to it that nothing of its daemon's is
+
+
+def begin(sweep, docker):
+    """A run with a container under load."""
+    words = whole(
+        sweep,
+        sweep.words(f"{FAKE} --itl-s 0.02", *DOCKER, client="num_prompts=60", output_len=16),
+    )
+    run = subprocess.Popen(words, cwd=sweep.folder, env=docker, stderr=subprocess.PIPE, text=True)
+    await_line(run, "ready after")
+    return run
+
+
+def test_a_watchdog_that_is_killed_leaves_no_container(sweep, docker):
+    run = begin(sweep, docker)
+    os.kill(watchdog_of(run), signal.SIGKILL)
+    _, said = run.communicate(timeout=120)
+    assert run.returncode == 0, said
+    [record] = sweep.records()
+    assert record.status == "ok"
+    assert len(record.provenance["attempts"]) == 1
+    sweep.await_nothing_left()  # and `docker` sees to it that nothing of its daemon's is
+
+
+def test_a_container_without_watchdog_and_servetune_is_named_by_doctor_and_the_next_run(
+    sweep, docker, servetune
+):
+    run = begin(sweep, docker)
+    kill_both(run)
+    told = leftovers_told(servetune, env=docker)
+    [(says, mend)] = [one for one in told if one[0].startswith("container ")]
+    assert re.fullmatch(r"docker rm --force servetune-\d+", mend)
+    name = mend.split()[-1]
+    assert says.startswith(f"container {name} (me/engine:1) was left")
+    assert str(told).count(name) == 2, "its processes and its client go with it"
+    more = ["--resume"] if (sweep.folder / "q.jsonl").exists() else []
+    again = sweep.run(sweep.fake, *more, client="num_prompts=6", env=docker)
+    assert f"end it with {mend}" in again.stderr
+    assert f"(process {run.pid}, which has ended)" in again.stderr
+    subprocess.run(mend.split(), env=docker, check=True)
+    sweep.await_nothing_left()
+    assert name not in str(leftovers_told(servetune, env=docker))
 
 
 def test_a_server_that_dies_in_its_container_is_noticed_with_its_last_words(sweep, docker):
@@ -106,6 +154,23 @@ def test_a_server_that_dies_in_its_container_is_noticed_with_its_last_words(swee
     assert record.failure.kind == "died"
     assert "out of luck" in record.failure.log_tail
     assert time.monotonic() - begun_s < 60, "the time-out of ten minutes was not waited for"
+
+
+def test_a_daemon_that_does_not_answer_is_refused_before_anything_starts(sweep, docker):
+    (sweep.folder / "bin" / "docker").write_text("#!/bin/sh\nexit 1\n")
+    done = subprocess.run(
+        whole(sweep, sweep.words(FAKE, *DOCKER)),
+        cwd=sweep.folder,
+        env=docker,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: Docker's daemon does not answer")
+    assert "hint: see what `docker version` says" in done.stderr
+    assert not (sweep.folder / "q.jsonl").exists()
 
 
 @pytest.mark.parametrize(

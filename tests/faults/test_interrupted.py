@@ -4,7 +4,9 @@ import ast
 import itertools
 import random
 import resource
+import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -46,6 +48,40 @@ def test_a_disk_that_is_full_ends_the_run_with_what_is_safe_and_resume_completes
     assert done.returncode == 0, done.stderr
     assert sweep.records()[: len(safe)] == safe
     assert len({record.key for record in sweep.records()}) == 6
+
+
+#: A disk of the test's own, which is gone with the namespace; what was safe is copied out of it.
+ON_A_SMALL_DISK = """
+mount -t tmpfs -o size=120k none "$1" || exit 77
+cp -r tiny "$1" && cd "$1" && shift
+"$@"; code=$?
+cp q.jsonl ..
+exit $code
+"""
+
+
+def test_a_disk_without_room_keeps_what_is_safe(sweep):
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare is not installed")
+    (sweep.folder / "disk").mkdir()
+    load = f"max_concurrency=[{','.join(map(str, range(1, 17)))}];num_prompts=12"
+    begin = ("unshare", "--mount", "--map-root-user", "sh", "-c", ON_A_SMALL_DISK, "sh", "disk")
+    done = subprocess.run(
+        [*begin, *sweep.words(sweep.fake, client=load)],
+        cwd=sweep.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    if done.returncode == 77 or done.stderr.startswith("unshare: "):
+        pytest.skip(f"no disk can be made here: {done.stderr.strip()}")
+    assert done.returncode == 2, done.stderr
+    assert "error: cannot write q.jsonl: No space left on device" in done.stderr
+    assert "make room and run again with --resume" in done.stderr
+    safe = sweep.records()
+    assert 1 <= len(safe) < 16
+    assert all(record.status == "ok" for record in safe)
 
 
 def test_nothing_measures_by_the_wall_clock():

@@ -1,8 +1,14 @@
 """Servers that fail, each a real process: what the run makes of it, and what the journal says."""
 
+import shlex
+import subprocess
+import sys
+
 import pytest
+from guards import await_line
 
 from servetune.engines.drain import MOST_BYTES
+from servetune.engines.ports import free_port
 
 
 def starts(done):
@@ -139,6 +145,44 @@ def test_a_server_that_takes_the_port_and_is_never_healthy_is_left(sweep, way):
     [record] = sweep.records()
     assert record.failure.kind == "not_ready"
     assert "/health" in record.failure.reason
+
+
+def test_a_foreign_server_that_takes_the_port_is_neither_measured_nor_ended(sweep):
+    port = free_port()
+    silent = f"{shlex.quote(sys.executable)} -c 'import time; time.sleep(600)' {{port}}"
+    run = sweep.begin(silent, "--port", port)
+    await_line(run, "starting ")
+    words = [sys.executable, "-m", "servetune.testing.fake_server", "--port", str(port)]
+    foreign = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    try:
+        _, said = run.communicate(timeout=120)
+        assert run.returncode == 3, said
+        assert foreign.poll() is None
+    finally:
+        foreign.kill()
+        foreign.wait()
+    [record] = sweep.records()
+    assert record.failure.kind == "port_busy"
+    assert str(port) in record.failure.reason
+
+
+def test_answers_of_another_length_than_asked_are_told(sweep):
+    done = sweep.run(sweep.server("short.py"), client="num_prompts=6;max_concurrency=2")
+    assert done.returncode == 0, done.stderr
+    [record] = sweep.records()
+    assert record.results["completed"] == 6
+    assert record.results["wrong_length"]["count"] == 6
+    assert "! 6 answers have another length than asked, such as request" in done.stderr
+    assert "asked 8 tokens, got 5" in done.stderr
+
+
+def test_a_setting_that_the_server_took_otherwise_is_told(sweep):
+    done = sweep.run(sweep.server("short.py"), client="num_prompts=6;max_concurrency=2")
+    assert "note: max_num_seqs=8 was asked, and the server took 4" in done.stderr
+    [record] = sweep.records()
+    assert record.results["startup"]["taken_otherwise"] == {
+        "max_num_seqs": {"asked": 8, "taken": 4}
+    }
 
 
 def test_a_server_that_writes_megabytes_with_every_request_is_measured_all_the_same(sweep):

@@ -3,8 +3,10 @@ import shlex
 import pytest
 
 from servetune.engines import engine
+from servetune.engines.launchers import Container
 from servetune.plan import Plan
-from servetune.trials.launch import Launch, server_command
+from servetune.trials.launch import Launch, server_command, version_of
+from servetune.trials.startup import taken_otherwise_in
 
 PLAN = Plan(model="m", tensor_parallel=2, max_num_seqs=8)
 SETTINGS = {"tensor_parallel_size": 2, "max_num_seqs": 8}
@@ -21,6 +23,59 @@ def test_the_engines_own_command_is_used():
     assert command() == (
         "vllm serve m --host 127.0.0.1 --port 8123 --tensor-parallel-size=2 --max-num-seqs=8"
     )
+
+
+def test_it_is_in_the_words_of_the_version_that_is_started():
+    def words(version):
+        return server_command(
+            engine("max"),
+            Plan(model="m", engine="max"),
+            Launch(),
+            settings={},
+            executable=None,
+            port=8123,
+            version=version,
+        )
+
+    assert words("26.7.0")[-4:] == ("--host", "127.0.0.1", "--port", "8123")
+    assert "--host" not in words("26.6.0"), "which does not know it"
+
+
+def test_a_switch_is_turned_off_as_the_version_has_it():
+    """A guess would stop the server, or, worse, silently measure another setting."""
+
+    def last(version):
+        plan = Plan(model="m.gguf", engine="llama.cpp", extra=(("mmap", False),))
+        one = engine("llama.cpp")
+        return one.command(plan, host="h", port=1, version=version)[-1]
+
+    assert last("0.1.0") == "--no-mmap"
+    assert "mmap" not in engine("llama.cpp").settings("0.5.0").settings
+
+
+@pytest.mark.parametrize(
+    ("image", "engine_name", "version"),
+    [
+        ("vllm/vllm-openai:v0.31.0", "vllm", "0.31.0"),
+        ("vllm/vllm-openai:v0.31.0@sha256:" + 64 * "a", "vllm", "0.31.0"),
+        ("registry:5000/vllm-openai:nightly", "vllm", None),
+        ("lmsysorg/sglang:v0.5.21.post1-cu129", "sglang", "0.5.21.post1"),
+        ("ghcr.io/huggingface/text-generation-inference:3.3.5", "tgi", "3.3.5"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:1.1.0rc5", "tensorrt-llm", "1.1.0rc5"),
+        ("modular/max-nvidia-full:26.6.0", "max", "26.6.0"),
+        ("me/translator:1.2.3", "vllm", None),
+        ("vllm/vllm-openai", "vllm", None),
+    ],
+)
+def test_an_engines_image_tells_its_version_by_its_tag(image, engine_name, version):
+    launch = Launch(container=Container(image=image))
+    assert version_of(engine(engine_name), launch, ()) == version
+
+
+def test_settings_that_the_server_took_otherwise_are_told():
+    told = {"taken_otherwise": {"max_num_seqs": {"asked": 256, "taken": 128}}}
+    assert taken_otherwise_in(told) == ["max_num_seqs=256 was asked, and the server took 128"]
+    assert taken_otherwise_in({"load_s": 1.0}) == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -11,13 +12,26 @@ import msgspec
 
 from servetune.engines import ENGINES, engine
 from servetune.engines.gpus import Card, cards, visible_cards
-from servetune.engines.leftovers import Leftover, find_leftovers
+from servetune.engines.launchers import (
+    LeftContainer,
+    daemon_version,
+    docker_answers,
+    find_strays,
+)
+from servetune.engines.leftovers import Leftover
 from servetune.engines.machine import Machine, driver_version, machine_here, port_holders
 from servetune.errors import InputError, ServetuneError, UnknownName
 from servetune.hardware.detect import device_of_card
 from servetune.units import GIB, format_bytes
 
-__all__ = ["Finding", "checkup", "of_cards", "of_leftovers", "of_machine"]
+__all__ = [
+    "Finding",
+    "checkup",
+    "of_cards",
+    "of_docker",
+    "of_machine",
+    "of_strays",
+]
 
 Level = Literal["ok", "note", "warning", "trouble"]
 
@@ -57,8 +71,9 @@ def checkup() -> list[Finding]:
         lambda: of_cards(here, visible_cards(), driver_version()),
         _of_engines,
         lambda: of_machine(machine, gpus=len(here)),
+        lambda: of_docker(shutil.which("docker") is not None, daemon_version(), gpus=len(here)),
         _of_port,
-        lambda: of_leftovers(find_leftovers()),
+        lambda: of_strays(*find_strays()),
     ):
         findings += _guarded(check)
     return findings
@@ -104,17 +119,52 @@ def of_machine(machine: Machine, *, gpus: int = 0) -> list[Finding]:
     ]
 
 
-def of_leftovers(left: Sequence[Leftover]) -> list[Finding]:
+def of_docker(
+    here: bool, version: str | None, *, gpus: int = 0, runtimes: str | None = None
+) -> list[Finding]:
+    """What `--launcher docker` needs; nothing to say where there is no Docker.
+
+    Args:
+        here: Whether its command line is.
+        version: Of its daemon; `None` where that does not answer.
+        gpus: Of this machine.
+        runtimes: Names that the daemon knows; asked where not given.
+    """
+    if not here:
+        return []
+    if version is None:
+        return [
+            Finding(
+                level="note",
+                subject="docker",
+                says="its command line is here, and its daemon does not answer: --launcher docker "
+                "is refused",
+                mend="see what `docker version` says: start it, or join the group docker",
+            )
+        ]
+    if runtimes is None:
+        runtimes = docker_answers("info", "--format", "{{json .Runtimes}}") if gpus else ""
+    if gpus and "nvidia" not in runtimes:
+        return [
+            Finding(
+                level="note",
+                subject="docker",
+                says=f"{version}, which knows no runtime of NVIDIA's: containers may get no GPU",
+                mend="install nvidia-container-toolkit and restart Docker",
+            )
+        ]
+    return [Finding(level="ok", subject="docker", says=version)]
+
+
+def of_strays(boxes: Sequence[LeftContainer], processes: Sequence[Leftover]) -> list[Finding]:
     """Servers of an earlier servetune."""
+    gone = "was left by a servetune that has ended"
+    left = [(f"{box.label} {gone}", f"docker rm --force {box.name}") for box in boxes]
+    for one in processes:
+        holds = f"holds {format_bytes(one.resident_bytes)}"
+        left.append((f"{one.label} {gone} and {holds}", f"kill -9 {one.pid}"))
     return [
-        Finding(
-            level="warning",
-            subject="leftover",
-            says=f"{one.label} was left by a servetune that has ended and holds "
-            f"{format_bytes(one.resident_bytes)}",
-            mend=f"kill -9 {one.pid}",
-        )
-        for one in left
+        Finding(level="warning", subject="leftover", says=says, mend=mend) for says, mend in left
     ]
 
 

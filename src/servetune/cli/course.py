@@ -11,8 +11,8 @@ import msgspec
 
 from servetune.cli import options
 from servetune.cli.output import echo
-from servetune.engines.gpus import Card, DeviceMemory, visible_cards
-from servetune.engines.leftovers import find_leftovers
+from servetune.engines.gpus import Card, DeviceMemory, none_can_be, visible_cards
+from servetune.engines.launchers import find_strays, visible_devices
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
 from servetune.models import NetworkShape
@@ -144,7 +144,14 @@ _OPTIONS = (
 )
 
 
-def course_of(asked: Asked, groups: Sequence[list[Trial]], node: Node, *, real: bool) -> Course:
+def course_of(
+    asked: Asked,
+    groups: Sequence[list[Trial]],
+    node: Node,
+    *,
+    real: bool,
+    on_this_machine: bool = True,
+) -> Course:
     """The course that the options ask for.
 
     Args:
@@ -153,15 +160,17 @@ def course_of(asked: Asked, groups: Sequence[list[Trial]], node: Node, *, real: 
         node: Where.
         real: Whether an engine of this machine is started; a user's own command may reach
             devices that are elsewhere.
+        on_this_machine: Whether servers run here, not on a cluster's nodes.
 
     Raises:
         InputError: An option cannot be read.
         EngineError: A device that is needed is busy or not there.
     """
     price = node.price.usd_per_hour if node.price else None
-    here = visible_cards() if node.device.architecture != "cpu" else []
-    if real and here:
-        _require_idle(here, groups)
+    on_gpus = node.device.architecture != "cpu"
+    here = visible_cards() if on_gpus else []
+    if real and on_gpus and node.device.vendor == "NVIDIA":
+        _require_idle(here, node, groups)
     return Course(
         order=asked.order,
         order_seed=asked.order_seed,
@@ -174,6 +183,7 @@ def course_of(asked: Asked, groups: Sequence[list[Trial]], node: Node, *, real: 
         cpus=_cpus(asked.cpus),
         numa_node=asked.numa_node,
         memory=DeviceMemory(visible_cards) if here else None,
+        most_devices=_seen(node, len(here)) if on_this_machine else None,
     )
 
 
@@ -226,7 +236,13 @@ def _about_placing(asked: Asked) -> dict[str, bool]:
 
 def note_leftovers() -> None:
     """Name servers that an earlier servetune has left."""
-    for one in find_leftovers():
+    boxes, processes = find_strays()
+    for box in boxes:
+        echo(
+            f"note: {box.label} was left by an earlier servetune (process {box.owner_pid}, which "
+            f"has ended); end it with docker rm --force {box.name}"
+        )
+    for one in processes:
         echo(
             f"note: {one.label} was left by an earlier servetune (process {one.owner_pid}, which "
             f"has ended) and holds {format_bytes(one.resident_bytes)}; end it with "
@@ -245,14 +261,31 @@ def ready_timeout_s(given_s: float | None, shape: NetworkShape | None) -> float:
     return LEAST_READY_S + bytes_to_read / COLD_BYTES_PER_S
 
 
-def _require_idle(here: Sequence[Card], groups: Sequence[list[Trial]]) -> None:
+def _seen(node: Node, cards: int) -> int | None:
+    """How many of the machine's devices servers may use; `None` where nobody can tell."""
+    named = visible_devices(node.device.vendor)
+    count = len(named) if named else cards
+    if count and count < node.device_count:
+        echo(f"note: servers use the {count} of {node.device_count} GPUs that can be seen here")
+    return count or None
+
+
+def _require_idle(here: Sequence[Card], node: Node, groups: Sequence[list[Trial]]) -> None:
+    if not here and none_can_be():
+        raise EngineError(
+            f"the engine would run on {node.device.name}, and no GPU can be seen here",
+            hint="leave --gpu and --instance out to run on the processor; servetune doctor says "
+            "what is here",
+        )
+    if not here:  # nobody tells
+        return
     most = max((trial.plan.device_count for group in groups for trial in group), default=0)
     if most > len(here):
         raise EngineError(
             f"a plan needs {most} GPUs and {len(here)} can be seen here",
             hint="use a smaller tensor_parallel_size, or widen CUDA_VISIBLE_DEVICES",
         )
-    busy = [card for card in here if not card.idle]
+    busy = [card for card in here[: node.device_count] if not card.idle]
     if busy:
         raise EngineError(
             busy[0].label + (f", and {len(busy) - 1} more GPUs are busy" if busy[1:] else ""),

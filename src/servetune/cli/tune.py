@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import click
 
@@ -26,7 +25,14 @@ from servetune.cli.outcome import print_outcome, write_artifacts
 from servetune.cli.output import echo
 from servetune.cli.tune_cluster import gpus_of, require_cluster, require_place
 from servetune.cli.tune_job import KINDS, print_job
-from servetune.cli.tune_launcher import container_of, launcher_options, require_launcher
+from servetune.cli.tune_journal import finished_keys, is_put_off
+from servetune.cli.tune_launcher import (
+    container_of,
+    environment_of,
+    launcher_options,
+    require_launcher,
+)
+from servetune.cli.tune_progress import print_plan, progress_line
 from servetune.cli.tune_server import needed_client_args, require_launch, require_server
 from servetune.engines import ENGINES, engine
 from servetune.errors import InputError, ServetuneError
@@ -41,35 +47,18 @@ from servetune.trials import (
     Launch,
     Run,
     Trial,
-    commands_of,
     observed_of,
     require_one_that_fits,
     run_trials,
     trials_of,
 )
 from servetune.trials.calibrations import KeptCalibration, calibration_named
-from servetune.units import format_seconds
 from servetune.workload import CLIENT_ARGS
 
 __all__ = ["tune"]
 
-#: A client later than this share of the median TTFT spoils what it measures.
-TRUSTED_SHARE = 0.1
-LAG_WORTH_SAYING_S = 0.005
-
 #: More trials than a grid can mean.
 MOST_TRIALS = 100_000
-
-#: What a run's terms are called on the command line.
-TERMS = {
-    "model_tag": "--model",
-    "framework": "--engine",
-    "constraints": "--constraints",
-    "slo": "--slo",
-    "price_per_hour_usd": "price per hour",
-    "server_cmd": "--server-cmd or --url",
-    "calibration": "--calibration",
-}
 
 #: Client arguments that are read for the sake of old scripts and change nothing.
 WITHOUT_EFFECT = ("host", "port", "output_file", "disable_tqdm", "output_details")
@@ -251,6 +240,8 @@ def tune(
     rest_s: float,
     launcher: str,
     image: str | None,
+    server_env: tuple[str, ...],
+    server_folder: Path | None,
     asked: Asked,
     job_kind: str | None,
     job_image: str,
@@ -289,7 +280,16 @@ def tune(
     limits = parse_constraints(constraints or "")
     request_limits = parse_constraints(slo)
     _require_goodput_limits(limits, request_limits)
-    require_launcher(launcher, image, spoken, simulated=simulated, cluster=cluster is not None)
+    require_launcher(
+        launcher,
+        image,
+        spoken,
+        simulated=simulated,
+        cluster=cluster is not None,
+        server_env=server_env,
+        folder=server_folder,
+    )
+    environment, passed = environment_of(server_env)
     require_place(spoken, asked, cluster, simulated=simulated, job=job_kind is not None)
     if cluster is not None and not dry_run:
         gpu, num_gpus = gpus_of(cluster, gpu, num_gpus, instance_name)
@@ -312,6 +312,7 @@ def tune(
         request_limits=request_limits,
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
         server_cmd=server_cmd or url,
+        server_env=tuple(f"{name}={value}" for name, value in sorted(environment.items())),
         calibration=_calibration(calibration_name, shape, node, simulated=simulated),
     )
     groups = list(trials_of(space, run, lengths_of=lambda args: observed_of(args, model)))
@@ -321,6 +322,9 @@ def tune(
     launch = Launch(
         executable=executable,
         container=container_of(image, model, node),
+        environment=environment,
+        passed=passed,
+        folder=server_folder,
         server_cmd=server_cmd,
         url=url,
         host=host,
@@ -347,13 +351,13 @@ def tune(
             words=sys.argv[1:],
         )
     if dry_run:
-        return _print_plan(groups, run, launch, artifacts)
+        return print_plan(groups, run, launch, artifacts)
     artifacts.require_free(renew=resume and artifacts.journal.exists())
     if cluster is not None:
         require_cluster(groups, run, launch, cluster)
     course = _course(asked, groups, run, launch, here=cluster is None)
     with Journal(artifacts.journal, resume=resume) as journal:
-        done = _finished(journal.records, run, retry_failed=retry_failed)
+        done = finished_keys(journal.records, run, retry_failed=retry_failed)
         status = _run(groups, run, launch, journal, done, artifacts, course, cluster)
         records = latest(journal.records)
     if not records:  # interrupted before the first trial ended
@@ -418,7 +422,7 @@ def _run(
 
     def ended(record: TrialRecord) -> None:
         journal.append(record)
-        echo(_progress(record, len(wanted & {r.key for r in journal.records}), total))
+        echo(progress_line(record, len(wanted & {r.key for r in journal.records}), total))
 
     try:
         with _sigterm_as_interrupt():
@@ -452,7 +456,7 @@ def _run(
             f"{artifacts.journal}\nhint: run the same command with --resume to go on"
         )
         return INTERRUPTED
-    put_off = [record for record in latest(journal.records) if _is_put_off(record)]
+    put_off = [record for record in latest(journal.records) if is_put_off(record)]
     if put_off:
         assert put_off[0].failure is not None
         echo(
@@ -460,11 +464,6 @@ def _run(
             "hint: run the same command with --resume to go on"
         )
     return 0
-
-
-def _is_put_off(record: TrialRecord) -> bool:
-    """Whether there was no time or money for the trial; it is not done and has not failed."""
-    return record.failure is not None and record.failure.kind == "budget"
 
 
 @contextmanager
@@ -481,50 +480,6 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _finished(records: list[TrialRecord], run: Run, *, retry_failed: bool) -> set[str]:
-    """Keys of the trials that the journal has.
-
-    Raises:
-        InputError: The journal is of another run: summary and picks would mix them up.
-    """
-    for record in records:
-        if record.servetune_schema is None:
-            raise InputError(
-                "the journal was written by another tool", hint="choose another --output-json"
-            )
-        # Not `record.simulated`, which a server that only plays an engine sets as well.
-        played = record.metadata.get("framework") == "simulated"
-        if played != run.simulated:
-            kind = "simulated" if played else "measured"
-            raise InputError(
-                f"the journal holds {kind} trials", hint="choose another --output-json"
-            )
-        held = {**record.metadata, "constraints": record.constraints}
-        for name, value in run.terms.items():
-            if held.get(name) != value:
-                raise InputError(
-                    f"the journal was begun with another {TERMS[name]}: "
-                    f"{_said(held.get(name))}, now {_said(value)}",
-                    hint="resume with what it was begun with, or choose another --output-json; "
-                    "servetune report judges a journal by other constraints",
-                )
-    return {
-        r.key for r in latest(records) if r.status == "ok" or not (retry_failed or _is_put_off(r))
-    }
-
-
-def _said(value: Any) -> str:
-    if isinstance(value, list):
-        return (
-            "; ".join(
-                f"{one['name']}{one['op']}{one['value']:g}" if isinstance(one, dict) else str(one)
-                for one in value
-            )
-            or "none"
-        )
-    return "none" if value is None else str(value)
-
-
 def _course(
     asked: Asked, groups: list[list[Trial]], run: Run, launch: Launch, *, here: bool
 ) -> Course:
@@ -533,49 +488,13 @@ def _course(
     starts_here = here and not run.simulated and launch.url is None
     if starts_here:
         note_leftovers()
-    return course_of(asked, groups, run.node, real=starts_here and launch.server_cmd is None)
-
-
-def _progress(record: TrialRecord, done: int, total: int) -> str:
-    said = " ".join(
-        f"{name}={value}"
-        for name, value in {**record.config.server_args, **record.config.client_args}.items()
+    return course_of(
+        asked,
+        groups,
+        run.node,
+        real=starts_here and launch.server_cmd is None,
+        on_this_machine=here,
     )
-    head = f"[{done}/{total}] {'simulated ' if record.simulated else ''}{said}"
-    if record.failure:
-        return f"{head}: FAILED ({record.failure.kind}) {record.failure.reason}"
-    results = record.results
-    latency_s = (results.get("p99_e2e_latency_ms") or 0) / 1000
-    line = (
-        f"{head}: {results.get('output_throughput') or 0:,.0f} output tokens/s, "
-        f"p99 end-to-end {format_seconds(latency_s)}, "
-        f"{results.get('completed')} ok, {results.get('failed')} failed"
-    )
-    lag_s = (results.get("instrument") or {}).get("loop_lag_p99_s") or 0.0
-    smallest_s = (results.get("median_ttft_ms") or 0.0) / 1000
-    if lag_s > max(LAG_WORTH_SAYING_S, TRUSTED_SHARE * smallest_s):
-        line += (
-            f"\n  ! the load client itself came up to {format_seconds(lag_s)} late (p99): "
-            "this machine is too busy for these latencies to be trusted"
-        )
-    return line
-
-
-def _print_plan(groups: list[list[Trial]], run: Run, launch: Launch, artifacts: Artifacts) -> int:
-    """What would be started, and how often; stdout, so that it can be piped."""
-    for number, (group, command) in enumerate(
-        zip(groups, commands_of(groups, run, launch), strict=True), start=1
-    ):
-        print(f"# server {number} of {len(groups)}, {len(group)} trials")
-        print(command)
-        for trial in group:
-            said = ";".join(f"{name}={value}" for name, value in trial.client_args.items())
-            print(f"#   load: {said or 'defaults'}")
-    trials = sum(len(group) for group in groups)
-    verb = "simulated" if run.simulated else "started"
-    print(f"# {trials} trials on {len(groups)} server configurations; nothing was {verb}")
-    print(f"# results would go to {artifacts.summary}", file=sys.stderr)
-    return 0
 
 
 def _require_goodput_limits(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from servetune.engines import Engine
-from servetune.engines.launchers import Container
+from servetune.engines.launchers import Container, daemon_version
+from servetune.engines.leftovers import MARKS
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
+from servetune.secret import is_secret_name, looks_secret
 
 __all__ = [
     "LAUNCHERS",
     "container_of",
+    "environment_of",
     "launcher_options",
     "require_docker",
     "require_launcher",
@@ -28,7 +32,24 @@ LAUNCHERS = ("process", "docker")
 Command = Callable[..., Any]
 
 
+#: What servetune gives to each server, or marks it with.
+_DECIDED = ("CUDA_VISIBLE_DEVICES", *MARKS)
+
+
 def launcher_options(command: Command) -> Command:
+    command = click.option(
+        "--server-folder",
+        type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
+        default=None,
+        help="Where servers work. [default: here]",
+    )(command)
+    command = click.option(
+        "--server-env",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="A variable of the servers' environment; NAME alone hands on this one's, also into "
+        "a container. May be given several times.",
+    )(command)
     command = click.option(
         "--image", default=None, metavar="IMAGE", help="With the engine, for --launcher docker."
     )(command)
@@ -42,13 +63,23 @@ def launcher_options(command: Command) -> Command:
 
 
 def require_launcher(
-    launcher: str, image: str | None, spoken: Engine, *, simulated: bool, cluster: bool
+    launcher: str,
+    image: str | None,
+    spoken: Engine,
+    *,
+    simulated: bool,
+    cluster: bool,
+    server_env: Sequence[str] = (),
+    folder: Path | None = None,
 ) -> None:
     """Refuse options that do not go together.
 
     Raises:
         InputError: Such are given.
     """
+    for option, given in (("--server-env", server_env), ("--server-folder", folder)):
+        if given and (simulated or not spoken.starts_servers):
+            raise InputError(f"{option} is about servers that are started", hint="leave it out")
     if launcher == "process":
         if image is not None:
             raise InputError("--image is for --launcher docker", hint="add it, or leave both out")
@@ -61,6 +92,11 @@ def require_launcher(
         raise InputError(
             "--launcher docker is for this machine, and --cluster runs servers on others",
             hint="leave one of them out",
+        )
+    if folder is not None:
+        raise InputError(
+            "--server-folder is about processes, and a container has folders of its own",
+            hint="leave it out; the image says where its servers work",
         )
     if image is None:
         raise InputError(
@@ -101,8 +137,46 @@ def container_of(image: str | None, model: str, node: Node) -> Container | None:
     )
 
 
+def environment_of(given: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What `--server-env` says: variables with their values, and names to be handed on.
+
+    Raises:
+        InputError: A name cannot be one, is not set here, is servetune's to give, or is a
+            secret's with its value, which would stand in the journal.
+    """
+    chosen: dict[str, str] = {}
+    passed: dict[str, None] = {}
+    for one in given:
+        name, has_value, value = one.partition("=")
+        _require_variable(name, value if has_value else None)
+        if has_value:
+            chosen[name] = value
+        else:
+            passed[name] = None
+    return chosen, tuple(passed)
+
+
+def _require_variable(name: str, value: str | None) -> None:
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise InputError(
+            f"--server-env {name}: that is no name of a variable", hint="give NAME or NAME=VALUE"
+        )
+    if name in _DECIDED:
+        raise InputError(
+            f"{name} is decided by servetune and cannot be given by --server-env",
+            hint="set CUDA_VISIBLE_DEVICES for servetune itself",
+        )
+    if value is None and name not in os.environ:
+        raise InputError(f"--server-env {name}: it is not set here", hint="give NAME=VALUE")
+    if value is not None and (is_secret_name(name) or looks_secret(value)):
+        raise InputError(
+            f"--server-env {name}=...: a secret would stand in the journal",
+            hint=f"set it here and hand it on by its name: --server-env {name}",
+        )
+
+
 def require_docker() -> None:
-    """Refuse, before anything starts, a machine without the Docker command line.
+    """Refuse, before anything starts, a machine without the Docker command line or its daemon.
 
     Raises:
         EngineError: It is not there.
@@ -111,4 +185,10 @@ def require_docker() -> None:
         raise EngineError(
             "docker is not on PATH, and --launcher docker starts servers with it",
             hint="install Docker, or use --launcher process",
+        )
+    if daemon_version() is None:
+        raise EngineError(
+            "Docker's daemon does not answer, and --launcher docker starts servers with it",
+            hint="see what `docker version` says: start it (systemctl start docker), or join the "
+            "group docker",
         )

@@ -10,6 +10,7 @@ from servetune.cli.tune_launcher import require_docker
 from servetune.engines import Engine, ExternalServer, require_free_port, words_of
 from servetune.errors import InputError
 from servetune.trials import Launch, Trial
+from servetune.trials.launch import version_of
 
 __all__ = ["needed_client_args", "require_launch", "require_server"]
 
@@ -69,13 +70,12 @@ def require_server(
         PortBusy: Somebody listens on the port that was named.
     """
     executable: tuple[str, ...] = ()
-    version: str | None = None
     own = launch.server_cmd is None
     if launch.container is not None and not dry_run:
         require_docker()
     elif own and not dry_run:
         executable = spoken.find_executable(launch.executable)
-        version = spoken.version(executable) if executable else None
+    version = version_of(spoken, launch, executable)
     if own:
         plans = {group[0].plan: None for group in groups if group}
         notes: dict[str, None] = {}

@@ -79,6 +79,25 @@ COMMON_SYMPTOMS: tuple[Symptom, ...] = (
         "the machine is out of memory",
         _MEMORY_HINT,
     ),
+    # Docker's command line, where no container was made: words of 28.2, and as users published.
+    Symptom(
+        "image_not_found",
+        r"(?m)^docker: [^\n]*(?:pull access denied for|manifest for) (?P<image>[^\s,]+)",
+        "there is no image {image} that may be pulled",
+        "check its name and tag with `docker pull`; a private one needs `docker login`",
+    ),
+    Symptom(
+        "no_gpu_runtime",
+        r"could not select device driver [^\n]*capabilities: \[\[gpu",
+        "Docker has no runtime for GPUs",
+        "install nvidia-container-toolkit and restart Docker",
+    ),
+    Symptom(
+        "container_refused",
+        r"(?m)^docker: (?:Error response from daemon: )?(?P<words>[^\n]{1,200}?)\.?$",
+        "Docker refuses the container: {words}",
+        "see the log for all that it says",
+    ),
     Symptom(
         "disk_full",
         r"No space left on device",

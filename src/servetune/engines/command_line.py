@@ -154,7 +154,7 @@ class CommandLineEngine:
             *self.start,
             *self.model_words(plan.model),
             *self.address_words(host, port, version),
-            *self.server_cmd_args(settings),
+            *self.server_cmd_args(settings, version),
         )
 
     def model_words(self, model: str) -> tuple[str, ...]:
@@ -175,14 +175,16 @@ class CommandLineEngine:
                     hint="use --model, --host and --port",
                 )
 
-    def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:
+    def server_cmd_args(
+        self, settings: Mapping[str, Setting], version: str | None = None
+    ) -> list[str]:
         words: list[str] = []
         for name, value in settings.items():
             option = f"--{self.option_name(name)}"
             if value is True:
                 words.append(option)
             elif value is False:
-                words += self.false_words(name)
+                words += self.false_words(name, version)
             elif value is not None:
                 words.append(f"{option}={value}")
         return words
@@ -191,9 +193,9 @@ class CommandLineEngine:
         name = with_underscores(name)
         return name if self.underscored else name.replace("_", "-")
 
-    def false_words(self, name: str) -> list[str]:
+    def false_words(self, name: str, version: str | None = None) -> list[str]:
         """How `False` is said: `--no-NAME` where there is one, else by saying nothing."""
-        spec = self.settings().named(name)
+        spec = self.settings(version).named(name)
         return [f"--no-{self.option_name(name)}"] if spec is not None and spec.negatable else []
 
     def environment(self, plan: Plan) -> dict[str, str]:

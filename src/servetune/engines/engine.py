@@ -115,12 +115,15 @@ class Engine(Protocol):
                 chose what the engine has no words for.
         """
 
-    def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:
+    def server_cmd_args(
+        self, settings: Mapping[str, Setting], version: str | None = None
+    ) -> list[str]:
         """Settings as arguments, in the spelling of llm-optimizer's records.
 
         One word each, `--tensor-parallel-size=4`, but where the engine wants two. `True` is a
         bare switch, `False` the engine's negative form where it has one, else nothing; `None`
-        is not said. Text stays as it is, so JSON keeps its quotes.
+        is not said. Text stays as it is, so JSON keeps its quotes. Which form a version has
+        its own table tells; that of the newest where none is given.
         """
 
     def argument_types(self) -> Mapping[str, type]:

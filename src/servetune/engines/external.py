@@ -80,7 +80,9 @@ class External:
         self.check(plan)
         return ()
 
-    def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:
+    def server_cmd_args(
+        self, settings: Mapping[str, Setting], version: str | None = None
+    ) -> list[str]:
         return plain_arguments(settings)
 
     def argument_types(self) -> Mapping[str, type]:

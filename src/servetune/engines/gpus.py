@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from servetune.clock import Clock, MonotonicClock
 from servetune.engines.launchers import visible_devices
 from servetune.units import format_bytes
 
-__all__ = ["Card", "DeviceMemory", "cards", "installed_nvml", "visible_cards"]
+__all__ = ["Card", "DeviceMemory", "cards", "installed_nvml", "none_can_be", "visible_cards"]
 
 #: Drivers and displays hold this much of an idle card.
 IDLE_FRACTION = 0.03
@@ -29,6 +30,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         processes: Ids of those that compute on it.
+        uuid: By which it may be chosen, too.
     """
 
     number: int
@@ -36,6 +38,12 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int
     used_bytes: int
     processes: tuple[int, ...] = ()
+    uuid: str = ""
+
+    def is_named(self, word: str) -> bool:
+        """Whether a word of `CUDA_VISIBLE_DEVICES` means it: its number, or how its UUID begins."""
+        by_uuid = word.startswith("GPU-") and self.uuid.startswith(word)
+        return word == str(self.number) or by_uuid
 
     @property
     def idle(self) -> bool:
@@ -77,8 +85,7 @@ def visible_cards(nvml: Any = None, environ: Mapping[str, str] | None = None) ->
     seen = visible_devices("NVIDIA", environ)
     if seen is None:
         return here
-    by_number = {str(card.number): card for card in here}
-    chosen = [by_number[word] for word in seen if word in by_number]
+    chosen = [card for word in seen for card in here if card.is_named(word)]
     return [msgspec.structs.replace(card, number=place) for place, card in enumerate(chosen)]
 
 
@@ -131,18 +138,31 @@ class DeviceMemory:
 def _card(nvml: Any, number: int) -> Card:
     handle = nvml.nvmlDeviceGetHandleByIndex(number)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    name = nvml.nvmlDeviceGetName(handle)
     try:
         running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except nvml.NVMLError:
         running = []
     return Card(
         number=number,
-        name=name.decode() if isinstance(name, bytes) else str(name),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
         total_bytes=int(memory.total),
         used_bytes=int(memory.used),
         processes=tuple(int(process.pid) for process in running),
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
     )
+
+
+def _text(said: bytes | str) -> str:
+    return said.decode() if isinstance(said, bytes) else str(said)
+
+
+def none_can_be(environ: Mapping[str, str] | None = None, *, devices: Path = Path("/dev")) -> bool:
+    """Whether this process surely sees no NVIDIA GPU: no driver's files, or all are hidden.
+
+    Files of the driver without a library that tells of it, as in WSL, leave it open.
+    """
+    hidden = visible_devices("NVIDIA", environ) == []
+    return hidden or not (any(devices.glob("nvidia*")) or (devices / "dxg").exists())
 
 
 def installed_nvml() -> Any:

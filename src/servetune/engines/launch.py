@@ -18,8 +18,14 @@ __all__ = ["launch_environment", "server_of"]
 def launch_environment(
     engine: Engine, plan: Plan, chosen: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The server's whole environment: the engine's wishes, below the user's own, below `chosen`."""
-    return {**engine.environment(plan), **os.environ, **(chosen or {})}
+    """The server's whole environment: the engine's wishes, below the user's own, below `chosen`.
+
+    What the plan itself says by a variable is stronger than the user's own: it is what is tried.
+    """
+    wished = engine.environment(plan)
+    silent = engine.environment(Plan(model=plan.model, engine=plan.engine))
+    planned = {name: value for name, value in wished.items() if silent.get(name) != value}
+    return {**wished, **os.environ, **planned, **(chosen or {})}
 
 
 def server_of(
@@ -54,7 +60,13 @@ def server_of(
     executable = executable or engine.find_executable()
     optional: dict[str, Any] = {"pause": pause} if pause is not None else {}
     return ServerProcess(
-        engine.command(plan, host=host, port=port, executable=executable),
+        engine.command(
+            plan,
+            host=host,
+            port=port,
+            executable=executable,
+            version=engine.version(executable),
+        ),
         log_path=log_path,
         port=port,
         host=host,

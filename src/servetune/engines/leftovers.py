@@ -16,7 +16,16 @@ import msgspec
 
 from servetune.engines.ports import listening_ports
 
-__all__ = ["MARKS", "OWNER_MARK", "Leftover", "find_leftovers", "marks_of"]
+__all__ = [
+    "LOG_MARK",
+    "MARKS",
+    "OWNER_MARK",
+    "Leftover",
+    "find_leftovers",
+    "marked_processes",
+    "marks_of",
+    "owner_lives",
+]
 
 OWNER_MARK = "SERVETUNE_OWNER"
 LOG_MARK = "SERVETUNE_SERVER_LOG"
@@ -53,6 +62,26 @@ def marks_of(log_path: Path) -> dict[str, str]:
     return {OWNER_MARK: f"{pid}:{_begun(pid)}", LOG_MARK: str(log_path.absolute())}
 
 
+def owner_lives(mark: str) -> bool | None:
+    """Whether the servetune of an owner's mark runs; `None` where the mark names none."""
+    pid, _, begun = mark.partition(":")
+    return _begun(int(pid)) == begun if pid.isdigit() else None
+
+
+def marked_processes(log_path: Path) -> set[int]:
+    """Live processes of the server that this process started with that log.
+
+    Also those that left its session and lost their parent.
+    """
+    marks = marks_of(log_path)
+    found = set()
+    for entry in _process_folders():
+        environment = _environment(entry)
+        if all(environment.get(name) == value for name, value in marks.items()):
+            found.add(int(entry.name))
+    return {pid for pid in found if _begun(pid)}
+
+
 def find_leftovers() -> list[Leftover]:
     """Processes that bear the mark of a servetune that is gone; nothing where there is no /proc.
 
@@ -62,14 +91,13 @@ def find_leftovers() -> list[Leftover]:
     for entry in _process_folders():
         environment = _environment(entry)
         owner = environment.get(OWNER_MARK, "")
-        owner_pid, _, begun = owner.partition(":")
-        if not owner_pid.isdigit() or _begun(int(owner_pid)) == begun:
+        if owner_lives(owner) is not False:
             continue  # not ours, or its servetune lives
         pid = int(entry.name)
         found.append(
             Leftover(
                 pid=pid,
-                owner_pid=int(owner_pid),
+                owner_pid=int(owner.partition(":")[0]),
                 command=_command(entry),
                 log_path=environment.get(LOG_MARK, ""),
                 ports=tuple(sorted(listening_ports(pid))),

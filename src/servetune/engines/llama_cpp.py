@@ -90,10 +90,12 @@ class LlamaCpp(CommandLineEngine):
         """With metrics, which are off unless asked for."""
         return {"metrics": True, **settings_of(plan, self.name)}
 
-    def server_cmd_args(self, settings: Mapping[str, Setting]) -> list[str]:
+    def server_cmd_args(
+        self, settings: Mapping[str, Setting], version: str | None = None
+    ) -> list[str]:
         """Name and value apart: llama-server takes no `--name=value`."""
         words: list[str] = []
-        for word in super().server_cmd_args(settings):
+        for word in super().server_cmd_args(settings, version):
             name, equals, value = word.partition("=")
             words += [name, value] if equals else [name]
         return words

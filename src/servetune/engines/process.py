@@ -27,7 +27,7 @@ from servetune.clock import Clock, MonotonicClock
 from servetune.engines import watchdog
 from servetune.engines.cause import Cause, diagnose, plain_log
 from servetune.engines.drain import MOST_BYTES, lines_of_note
-from servetune.engines.leftovers import marks_of
+from servetune.engines.leftovers import marked_processes, marks_of
 from servetune.engines.ports import listens_among, reachable_host, require_free_port
 from servetune.errors import EngineDied, EngineError, EngineNotReady, PortBusy
 from servetune.units import MS_PER_S
@@ -70,8 +70,10 @@ class ServerProcess:
         name: str = "the server",
         ready_path: str = "/health",
         environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
         explain: Callable[[str, int | None], Cause] = diagnose,
         holds_port: bool = True,
+        removed_by: Sequence[str] = (),
         clock: Clock | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -85,9 +87,12 @@ class ServerProcess:
             name: In messages.
             ready_path: Answers 200 once it takes requests.
             environment: The whole environment; `None` is servetune's own.
+            folder: Where it works; `None` is where servetune does.
             explain: Why it ended, from its log and exit code.
             holds_port: Whether one of its own processes listens; in a container it is none
                 that can be seen from here.
+            removed_by: What ends it where it is no process of ours, such as a container, and
+                the watchdog that would have done so is lost.
             clock: For deadlines.
             pause: Waits a number of seconds.
         """
@@ -97,8 +102,9 @@ class ServerProcess:
         self.host = host
         self.name = name
         self._ready_path = ready_path
-        self._environment = environment
+        self._environment, self._folder = environment, folder
         self._explain, self._holds_port = explain, holds_port
+        self._removed_by = tuple(removed_by)
         self._clock = clock or MonotonicClock()
         self._pause = pause
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -150,8 +156,9 @@ class ServerProcess:
             self._watchdog = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", watchdog.__file__),
-                    *(str(self.log_path), *self.command),
+                    *(str(self.log_path.absolute()), *self.command),
                 ],
+                cwd=self._folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=own_words,
@@ -252,6 +259,8 @@ class ServerProcess:
         found = watchdog.descendants(self._watchdog.pid)
         if self._pid is not None:
             found |= watchdog.session_members(self._pid)
+        if self._watchdog.returncode is not None:  # it was killed: orphans are nobody's now
+            found |= marked_processes(self.log_path)
         return frozenset(found)
 
     def kill(self) -> None:
@@ -414,6 +423,7 @@ class ServerProcess:
         while (left := self.processes()) and self._clock.now_s() < deadline_s:
             watchdog.end_processes(left, signal.SIGKILL)
             self._pause(0.02)
+        self._remove()
         self._wait_for_watchdog(1.0)
         if self._watchdog.poll() is None:
             self._watchdog.kill()
@@ -423,6 +433,17 @@ class ServerProcess:
                 f"processes {', '.join(map(str, sorted(left)))} of {self.name} cannot be ended",
                 hint="they wait for a device or a disk; look at them with ps",
             )
+
+    def _remove(self) -> None:
+        if self._removed_by:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(
+                    self._removed_by,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=_FELLING_TIMEOUT_S,
+                    check=False,
+                )
 
 
 def _ending(exit_code: int | None) -> str:

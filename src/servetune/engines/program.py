@@ -27,6 +27,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
         command: As it is called, such as `sglang`.
         variable: Environment variable that may name another.
         install: The command that installs it.
+        image: That its makers publish, where hardly anybody installs it otherwise.
         packages: Distributions whose version is the engine's.
         version_words: What makes it tell its version.
     """
@@ -35,6 +36,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     variable: str
     install: str
+    image: str = ""
     packages: tuple[str, ...] = ()
     version_words: tuple[str, ...] = ("--version",)
 
@@ -63,7 +65,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
             raise EngineError(
                 f"{self.title} is not installed here",
                 hint=f"install it with `{self.install}`, or point to one with "
-                f"--executable PATH or {self.variable}",
+                f"--executable PATH or {self.variable}"
+                + (f", or add --launcher docker --image {self.image}" if self.image else ""),
             )
         return (found,)
 

@@ -75,7 +75,7 @@ class Simulated(Vllm):
             *(executable or (sys.executable,)),
             *("-m", "servetune", "simulate", "--serve", *words, plan.model),
             *self.address_words(host, port, version),
-            *self.server_cmd_args(settings),
+            *self.server_cmd_args(settings, version),
         )
 
     def environment(self, plan: Plan) -> dict[str, str]:

@@ -24,6 +24,7 @@ class Tgi(CommandLineEngine):
         command="text-generation-launcher",
         variable="SERVETUNE_TGI",
         install="docker pull ghcr.io/huggingface/text-generation-inference",
+        image="ghcr.io/huggingface/text-generation-inference",
     )
     host_word = "--hostname"
     decided_here = frozenset({"model_id", "model", "hostname", "host", "port"})

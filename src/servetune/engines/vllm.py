@@ -41,13 +41,13 @@ class Vllm(CommandLineEngine):
         settings = self.settings().settings
         return frozenset(name for name, spec in settings.items() if spec.kind == "json")
 
-    def false_words(self, name: str) -> list[str]:
+    def false_words(self, name: str, version: str | None = None) -> list[str]:
         """`--no-NAME` also of an unknown switch.
 
         vLLM gives nearly every switch that form, and a wrong guess stops the server
         with a clear message, while silence would measure something else than asked.
         """
-        spec = self.settings().named(name)
+        spec = self.settings(version).named(name)
         if spec is None or spec.negatable:
             return [f"--no-{self.option_name(name)}"]
         return []

@@ -201,9 +201,6 @@ def _counted(result: LoadResult, tokenizer: ModelTokenizer | None) -> LoadResult
 
 def _results(asked: Bench, result: LoadResult) -> dict[str, Any]:
     workload = asked.workload
-    wanted = {}
-    if workload.ignore_eos and workload.api != "embeddings":
-        wanted = {request.index: request.output_tokens for request in workload.requests()}
     results = {
         "backend": workload.api,
         "dataset_name": workload.dataset,
@@ -214,7 +211,7 @@ def _results(asked: Bench, result: LoadResult) -> dict[str, Any]:
             duration_s=result.duration_s,
             per_request_limits=asked.request_limits,
             further_percentiles=percentiles_of(asked.constraints),
-            asked_output_tokens=wanted,
+            asked_output_tokens=workload.forced_lengths(),
             wrong_length_fails=asked.wrong_length_fails,
         ),
     }

@@ -9,7 +9,6 @@ run again elsewhere.
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from servetune.hardware import Device, node
 from servetune.loadgen import Machine, join, machines
 from servetune.store import Failure, TrialRecord, record_from_json
 from servetune.trials.budget import Budget
-from servetune.trials.launch import Launch, free_path
+from servetune.trials.launch import Launch, free_path, written
 from servetune.trials.order import ordered
 from servetune.trials.retry import LOAD_NODE_LOST, Attempts
 from servetune.trials.room import Errand, Lent, Room, RoomNews, probe
@@ -340,7 +339,7 @@ class _Floor:
                 self._fail(trial, Failure(kind="budget", reason=reason))
 
     def _fail(self, trial: Trial, failure: Failure) -> None:
-        cmd = shlex.join(shown_command(trial, self._launch, self._spoken))
+        cmd = written(shown_command(trial, self._launch, self._spoken), self._launch)
         words = self._spoken.server_cmd_args(trial.server_args)
         self._ended(record_of(trial, self._run, cmd=cmd, server_cmd_args=words, failure=failure))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +11,26 @@ from typing import Any
 import msgspec
 
 from servetune.engines import Engine, ExternalServer, ServerProcess, claimed_port, filled_command
-from servetune.engines.launchers import Container, Placement, docker_command, passed_names
+from servetune.engines.launchers import (
+    Container,
+    Placement,
+    docker_command,
+    passed_names,
+    version_in_tag,
+)
 from servetune.plan import Plan
 from servetune.trials.retry import DEFAULT_RETRIES
 
-__all__ = ["DEFAULT_PORT", "Launch", "Server", "free_path", "port_for", "server_command"]
+__all__ = [
+    "DEFAULT_PORT",
+    "Launch",
+    "Server",
+    "free_path",
+    "port_for",
+    "server_command",
+    "version_of",
+    "written",
+]
 
 DEFAULT_PORT = 8000
 
@@ -28,6 +44,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         executable: Path of the engine; `None` for the one that is found.
         container: In which the command runs, by Docker; `None` for a plain process.
+        environment: Further variables of the server, stronger than those that it inherits.
+        passed: Names of variables that a container shall have as they are here.
+        folder: Where it works; `None` is where servetune does.
         server_cmd: Command that stands in for the engine's own; settings are appended.
         url: Of a server that is there already, for an engine that starts none.
         port: `None` for a free one.
@@ -44,6 +63,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     executable: str | None = None
     container: Container | None = None
+    environment: dict[str, str] = {}
+    passed: tuple[str, ...] = ()
+    folder: Path | None = None
     server_cmd: str | None = None
     url: str | None = None
     host: str = "127.0.0.1"
@@ -72,6 +94,18 @@ def port_for(engine: Engine, launch: Launch) -> Iterator[int]:
         yield port
 
 
+def version_of(engine: Engine, launch: Launch, executable: tuple[str, ...]) -> str | None:
+    """Of the engine that will be started: the program's own, or what its image's tag says.
+
+    `None` where neither tells, and where the user's own command starts the server.
+    """
+    if launch.server_cmd is not None:
+        return None
+    if launch.container is not None:
+        return version_in_tag(launch.container.image, engine.name)
+    return engine.version(executable) if executable else None
+
+
 def server_command(
     engine: Engine,
     plan: Plan,
@@ -80,6 +114,7 @@ def server_command(
     settings: dict[str, Any],
     executable: tuple[str, ...] | None,
     port: int,
+    version: str | None = None,
     placement: Placement | None = None,
     wished: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
@@ -94,13 +129,16 @@ def server_command(
         settings: Of the server.
         executable: The engine's first words; `None` for those it has on any machine.
         port: Where it listens.
+        version: Of the engine, whose words change with it; `None` for the newest that is known.
         placement: Its devices and cores.
         wished: Environment that the trials want besides the engine's own.
     """
     if not engine.starts_servers:
         return ()
     if launch.server_cmd is None:
-        command = engine.command(plan, host=launch.host, port=port, executable=executable)
+        command = engine.command(
+            plan, host=launch.host, port=port, executable=executable, version=version
+        )
     else:
         command = filled_command(
             launch.server_cmd,
@@ -116,10 +154,22 @@ def server_command(
         launch.container,
         command,
         port=port,
-        environment={**engine.environment(plan), **(wished or {})},
-        passed=passed_names(),
+        environment={**engine.environment(plan), **(wished or {}), **launch.environment},
+        passed=[
+            name
+            for name in dict.fromkeys((*passed_names(), *launch.passed))
+            if name not in launch.environment
+        ],
         placement=placement,
     )
+
+
+def written(command: tuple[str, ...], launch: Launch) -> str:
+    """A server's command for a shell, with the variables that the user gave to it."""
+    if not command or launch.container is not None or not launch.environment:
+        return shlex.join(command)
+    said = (f"{name}={value}" for name, value in launch.environment.items())
+    return shlex.join(("env", *said, *command))
 
 
 def free_path(path: Path) -> Path:

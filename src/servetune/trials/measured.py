@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import threading
 import time
 import zlib
@@ -14,7 +13,7 @@ from typing import Any
 import msgspec
 
 from servetune.engines import Engine, ServerProcess, launch_environment
-from servetune.engines.launchers import guarded
+from servetune.engines.launchers import guarded, removal
 from servetune.errors import (
     EngineError,
     InputError,
@@ -41,12 +40,12 @@ from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes, has_own_
 from servetune.trials.early import TrialJudge
 from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
 from servetune.trials.first_answer import FirstAnswer
-from servetune.trials.launch import Launch, Server, free_path, port_for, server_command
+from servetune.trials.launch import Launch, Server, free_path, port_for, server_command, written
 from servetune.trials.neighbours import disturbance
 from servetune.trials.prompting import prompts_for
 from servetune.trials.retry import Attempts
 from servetune.trials.simulated import percentiles_of, simulated_results
-from servetune.trials.startup import external_server, startup_of, times_in
+from servetune.trials.startup import external_server, startup_of, taken_otherwise_in, times_in
 from servetune.trials.trial import Run, Trial, record_of
 
 __all__ = ["ServerGroup"]
@@ -70,7 +69,7 @@ class ServerGroup:
         launch: How the server is started and asked.
         engine: Whose words the server speaks.
         executable: The engine's first words; empty where the user's command stands in.
-        engine_version: For the record.
+        engine_version: For its words, and for the record.
         log_path: Of the first start; where one is there already the next gets a number.
         ended: Takes each record as its trial ends.
         say: Takes lines of progress.
@@ -177,15 +176,16 @@ class ServerGroup:
             self._launch,
             settings=self._settings,
             executable=self._executable,
+            version=self._version,
             port=port,
             placement=placement,
             wished=wished,
         )
-        self._cmd = shlex.join(command) or str(self._launch.url)
+        self._cmd = written(command, self._launch) or str(self._launch.url)
         if not self._engine.starts_servers:
             return external_server(self._engine, self._launch.url, self._launch.ready_path)
         contained = self._launch.container is not None
-        chosen = {} if contained else {**wished, **placement.environment()}
+        chosen = {**wished, **self._launch.environment, **placement.environment()}
         return ServerProcess(
             guarded(command, port) if contained else (*placement.words_before(), *command),
             log_path=free_path(self._log_path),
@@ -193,9 +193,11 @@ class ServerGroup:
             host=self._launch.host,
             name=self._engine.name,
             ready_path=self._launch.ready_path or self._engine.ready_path,
-            environment=launch_environment(self._engine, self._plan, chosen),
+            environment=launch_environment(self._engine, self._plan, {} if contained else chosen),
+            folder=self._launch.folder,
             explain=self._engine.explain,
             holds_port=not contained,
+            removed_by=removal(port) if contained else (),
         )
 
     def _wished(self) -> Mapping[str, str]:
@@ -242,9 +244,12 @@ class ServerGroup:
         self._trials_on_server = 0
         self._ready_s = time.monotonic() - begin_s
         self._first_completion_s = first.took_s
-        parts = times_in(self._startup(server))
+        startup = self._startup(server)
+        parts = times_in(startup)
         log = f"; log {server.log_path}" if server.log_path else ""
         self._say(f"ready after {self._ready_s:.1f} s{parts}{log}")
+        for note in taken_otherwise_in(startup):
+            self._say(f"note: {note}")
         self._speed = self._simulated_speed(server)
         if self._speed is not None:
             self._say("the server says that it is SIMULATED; so will the records")
@@ -438,6 +443,7 @@ class ServerGroup:
             duration_s=loaded.duration_s,
             per_request_limits=self._run.request_limits,
             further_percentiles=percentiles_of(self._run.constraints),
+            asked_output_tokens=trial.workload.forced_lengths(),
         )
         results["instrument"] = msgspec.to_builtins(loaded.instrument)
         results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
@@ -479,7 +485,7 @@ class ServerGroup:
                 self._run,
                 simulated=self._speed is not None,
                 cmd=self._cmd,
-                server_cmd_args=self._engine.server_cmd_args(self._settings),
+                server_cmd_args=self._engine.server_cmd_args(self._settings, self._version),
                 results=results,
                 failure=failure,
                 predicted=_prediction(trial, self._run),

@@ -10,7 +10,7 @@ from servetune.engines import Engine, ExternalServer
 from servetune.errors import InputError
 from servetune.plan import Plan
 
-__all__ = ["external_server", "startup_of", "times_in"]
+__all__ = ["external_server", "startup_of", "taken_otherwise_in", "times_in"]
 
 #: An engine tells of itself before it takes requests; so much of its log is read.
 _MOST_BYTES = 1024 * 1024
@@ -58,6 +58,14 @@ def times_in(startup: Mapping[str, Any]) -> str:
         f"{name.removesuffix('_s')} {startup[name]:.1f} s" for name in _TIMES if name in startup
     ]
     return f" ({', '.join(parts)})" if parts else ""
+
+
+def taken_otherwise_in(startup: Mapping[str, Any]) -> list[str]:
+    """A line for each setting that the server, by its own log, took otherwise than asked."""
+    return [
+        f"{name}={said['asked']} was asked, and the server took {said['taken']}"
+        for name, said in startup.get("taken_otherwise", {}).items()
+    ]
 
 
 def external_server(engine: Engine, url: str | None, ready_path: str | None) -> ExternalServer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +15,13 @@ from servetune.engines import Engine, engine
 from servetune.engines.gpus import DeviceMemory
 from servetune.engines.machine import machine_here
 from servetune.engines.weights import model_folder, warm_up
-from servetune.errors import PlanError
+from servetune.errors import EngineError, PlanError
 from servetune.plan import DEFAULTS, check_fits, check_parallel, check_starts, resolved
 from servetune.store import Failure, TrialRecord
 from servetune.trials.beside import Beside
 from servetune.trials.budget import Budget
 from servetune.trials.lanes import Ground, Visit, run_visits
-from servetune.trials.launch import DEFAULT_PORT, Launch, server_command
+from servetune.trials.launch import DEFAULT_PORT, Launch, server_command, version_of, written
 from servetune.trials.measured import ServerGroup
 from servetune.trials.order import Order, ordered
 from servetune.trials.packing import lanes_for
@@ -58,6 +58,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         cpus: That servers are pinned to.
         numa_node: Whose cores and memory they use.
         memory: Of the devices that are really here; `None` where nobody watches it.
+        most_devices: That this process may use of the machine's; `None` for all.
     """
 
     order: Order = "grid"
@@ -67,6 +68,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     cpus: tuple[int, ...] = ()
     numa_node: int | None = None
     memory: DeviceMemory | None = None
+    most_devices: int | None = None
 
 
 def run_trials(
@@ -103,13 +105,12 @@ def run_trials(
     executable: tuple[str, ...] = ()
     if launch.container is not None and launch.executable is not None:
         executable = (launch.executable,)
-    version: str | None = None
     if not run.simulated and launch.server_cmd is None and launch.container is None:
         executable = spoken.find_executable(launch.executable)
-        version = spoken.version(executable)
+    version = None if run.simulated else version_of(spoken, launch, executable)
     visits = []
     for number, trials in ordered(groups, course.order, course.order_seed):
-        able = _without_the_unfit(trials, run, launch, spoken, ended)
+        able = _without_the_unfit(trials, run, launch, spoken, version, ended)
         if able:
             visits.append(Visit(number=number + 1, trials=able))
     if run.simulated or not visits:
@@ -166,6 +167,8 @@ def _ground(course: Course, run: Run, visits: Sequence[Visit]) -> Ground:
     """Where the servers run: on the devices of the node, where it has any."""
     node = run.node
     count = None if node is None or node.device.architecture == "cpu" else node.device_count
+    if count is not None and course.most_devices is not None:
+        count = min(count, course.most_devices)
     smallest = min(visit.device_count for visit in visits)
     return Ground(
         device_count=count,
@@ -178,11 +181,16 @@ def _ground(course: Course, run: Run, visits: Sequence[Visit]) -> Ground:
 
 
 def _without_the_unfit(
-    trials: list[Trial], run: Run, launch: Launch, spoken: Engine, ended: Ended
+    trials: list[Trial],
+    run: Run,
+    launch: Launch,
+    spoken: Engine,
+    version: str | None,
+    ended: Ended,
 ) -> list[Trial]:
     """The trials that a server must be measured for; records of the others."""
-    cmd = shlex.join(shown_command(trials[0], launch, spoken)) or str(launch.url)
-    words = spoken.server_cmd_args(trials[0].server_args)
+    cmd = written(shown_command(trials[0], launch, spoken, version), launch) or str(launch.url)
+    words = spoken.server_cmd_args(trials[0].server_args, version)
     able = []
     for trial in trials:
         problem = problem_of(trial, run)
@@ -205,11 +213,19 @@ def _in_turn(take: Callable[[T], None], lock: threading.RLock) -> Callable[[T], 
 
 
 def commands_of(groups: Sequence[list[Trial]], run: Run, launch: Launch) -> Iterator[str]:
-    """The command line of each group's server, for reading."""
+    """The command line of each group's server, for reading, in the words of the version here."""
     spoken = speaker_of(run)
+    version = None if run.simulated else version_of(spoken, launch, _program_here(spoken, launch))
     for group in groups:
-        words = shown_command(group[0], launch, spoken)
-        yield shlex.join(words) if words else f"# the server at {launch.url}"
+        words = shown_command(group[0], launch, spoken, version)
+        yield written(words, launch) if words else f"# the server at {launch.url}"
+
+
+def _program_here(spoken: Engine, launch: Launch) -> tuple[str, ...]:
+    """Empty where it is not installed: a command may be read where it cannot be run."""
+    with contextlib.suppress(EngineError):
+        return spoken.find_executable(launch.executable)
+    return ()
 
 
 def speaker_of(run: Run) -> Engine:
@@ -260,7 +276,9 @@ def problem_of(trial: Trial, run: Run) -> str | None:
     return None
 
 
-def shown_command(trial: Trial, launch: Launch, spoken: Engine) -> tuple[str, ...]:
+def shown_command(
+    trial: Trial, launch: Launch, spoken: Engine, version: str | None = None
+) -> tuple[str, ...]:
     """A trial's server command with a port that it might have, for reading."""
     return server_command(
         spoken,
@@ -269,4 +287,5 @@ def shown_command(trial: Trial, launch: Launch, spoken: Engine) -> tuple[str, ..
         settings=trial.server_args,
         executable=(launch.executable,) if launch.executable else None,
         port=launch.port or DEFAULT_PORT,
+        version=version,
     )

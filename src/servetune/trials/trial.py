@@ -43,6 +43,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         request_limits: Limits on single requests, for goodput.
         price_per_hour_usd: Of the whole node; `None` where it is not known.
         server_cmd: The user's own server command, where there is one.
+        server_env: The server's further variables, as `NAME=VALUE`.
         calibration: That corrects simulated trials and predictions.
     """
 
@@ -55,6 +56,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     request_limits: tuple[Constraint, ...] = ()
     price_per_hour_usd: float | None = None
     server_cmd: str | None = None
+    server_env: tuple[str, ...] = ()
     calibration: KeptCalibration | None = None
 
     @property
@@ -67,6 +69,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             "slo": [limit.label for limit in self.request_limits],
             "price_per_hour_usd": self.price_per_hour_usd,
             "server_cmd": self.server_cmd,
+            "server_env": list(self.server_env) or None,
             "calibration": self.calibration.name if self.calibration else None,
         }
 
@@ -285,6 +288,7 @@ def _metadata(trial: Trial, run: Run) -> dict[str, Any]:
         "framework": run.engine,
         "slo": [limit.label for limit in run.request_limits],
         "server_cmd": run.server_cmd,
+        "server_env": list(run.server_env) or None,
         "calibration": run.calibration.name if run.calibration else None,
         "input_tokens": -1 if read else lengths.get("random_input_len", 1024),
         "output_tokens": -1 if read else lengths.get("random_output_len", 512),

@@ -94,6 +94,15 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Of every prompt, before the tokens that its length says; 0 without such a law."""
         return self.shared_prefixes.tokens if self.shared_prefixes else 0
 
+    def forced_lengths(self) -> dict[int, int]:
+        """Output tokens, by `Request.index`, of the answers that may have no other length.
+
+        Empty where the server may end an answer by itself, or gives none.
+        """
+        if not self.ignore_eos or self.api == "embeddings":
+            return {}
+        return {request.index: request.output_tokens for request in self.requests()}
+
     def requests(self) -> tuple[Request, ...]:
         """All requests in order of their due times.
 

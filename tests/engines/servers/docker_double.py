@@ -79,6 +79,7 @@ def run(words):
 class Daemon:
     def __init__(self):
         self.containers = {}
+        self.orders = {}
 
     def serve(self, path):
         with socket.socket(socket.AF_UNIX) as door:
@@ -95,6 +96,25 @@ class Daemon:
             order = json.loads(orders.readline())
             if "run" in order:
                 self.run(order, line)
+            elif "ps" in order:
+                live = [name for name, one in self.containers.items() if one.poll() is None]
+                self.tell(line, {"out": "".join(f"{name}\n" for name in live)})
+            elif "inspect" in order:
+                if (asked := self.orders.get(order["inspect"])) is None:
+                    self.tell(line, {"code": 1})
+                    return
+                parts = {
+                    "{{.Name}}": f"/{asked['run']}",
+                    "{{.Config.Image}}": asked["image"],
+                    "{{.State.Pid}}": str(self.containers[asked["run"]].pid),
+                    "{{json .Config.Env}}": json.dumps(
+                        [f"{n}={v}" for n, v in asked["env"].items()]
+                    ),
+                }
+                said = order["format"]
+                for word, value in parts.items():
+                    said = said.replace(word, value)
+                self.tell(line, {"out": f"{said}\n"})
             elif (container := self.containers.get(order.get("stop") or order.get("term"))) is None:
                 return
             elif "term" in order:
@@ -108,7 +128,13 @@ class Daemon:
                     os.killpg(container.pid, signal.SIGKILL)
                 container.wait()
 
+    @staticmethod
+    def tell(line, answer):
+        with contextlib.suppress(OSError):
+            line.sendall(json.dumps(answer).encode() + b"\n")
+
     def run(self, order, line):
+        self.orders[order["run"]] = order
         container = self.containers[order["run"]] = subprocess.Popen(
             order["words"],
             env={**os.environ, "IMAGE": order["image"], **order["env"]},
@@ -118,10 +144,8 @@ class Daemon:
             start_new_session=True,
         )
         for out in container.stdout:
-            with contextlib.suppress(OSError):
-                line.sendall(json.dumps({"out": out}).encode() + b"\n")
-        with contextlib.suppress(OSError):
-            line.sendall(json.dumps({"code": container.wait()}).encode() + b"\n")
+            self.tell(line, {"out": out})
+        self.tell(line, {"code": container.wait()})
 
 
 def main():
@@ -136,6 +160,22 @@ def main():
         stop.add_argument("name")
         said = stop.parse_args(words)
         ask({"stop": said.name, "within_s": said.time})
+    elif verb == "rm":
+        remove = Parser(prog="docker rm", add_help=False, allow_abbrev=False)
+        remove.add_argument("--force", action="store_true", required=True)
+        remove.add_argument("name")
+        ask({"stop": remove.parse_args(words).name, "within_s": 0})
+    elif verb == "version":
+        sys.stdout.write("28.2.2\n")
+    elif verb in ("ps", "inspect"):
+        look = Parser(prog=f"docker {verb}", add_help=False, allow_abbrev=False)
+        look.add_argument("--filter")
+        look.add_argument("--format", required=True)
+        look.add_argument("names", nargs="*")
+        said = look.parse_args(words)
+        orders = [{"inspect": name, "format": said.format} for name in said.names]
+        for order in orders if verb == "inspect" else [{"ps": True}]:
+            ask(order, lambda answer: sys.stdout.write(answer.get("out", "")))
     else:
         sys.stderr.write(f"docker: '{verb}' is not a docker command.\n")
         sys.exit(1)

@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
 from servetune.engines.launchers.placement import Placement
 from servetune.engines.leftovers import MARKS
 
-__all__ = ["Container", "docker_command", "guarded", "passed_names"]
+__all__ = [
+    "Container",
+    "container_name",
+    "docker_command",
+    "guarded",
+    "passed_names",
+    "version_in_tag",
+]
 
 HUB = "/root/.cache/huggingface"
 
 #: What a user sets for an engine outside counts inside too; folders of this machine do not.
 _PASSED = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"})
 _PASSED_PREFIXES = ("VLLM_", "SGLANG_", "NCCL_")
+
+#: How images with an engine are called by those who publish them. The tag of a Neuron image is
+#: not vLLM's version, and llama.cpp's are numbers of builds.
+_IMAGES: Mapping[str, str] = MappingProxyType(
+    {
+        "vllm": "vllm",
+        "sglang": "sglang",
+        "tensorrt-llm": "tensorrt-llm",
+        "tgi": "text-generation-inference",
+        "lmdeploy": "lmdeploy",
+        "transformers": "transformers",
+        "max": "max",
+    }
+)
 
 #: Ends the container with its client. The daemon starts containers, so that no process here is
 #: a server's parent: killing the client would leave the server. A second of grace, since a
@@ -78,7 +101,7 @@ def docker_command(
         environ: Of this process, for the devices that it may see.
     """
     placement = placement or Placement()
-    words = ["docker", "run", "--rm", "--init", f"--name={_name(port)}", "--network=host"]
+    words = ["docker", "run", "--rm", "--init", f"--name={container_name(port)}", "--network=host"]
     words.append(f"--shm-size={container.shm_bytes}b")
     if container.gpus:
         chosen = ",".join(placement.device_names(environ))
@@ -99,7 +122,7 @@ def docker_command(
 
 def guarded(command: Sequence[str], port: int) -> tuple[str, ...]:
     """The same as a process whose end, by SIGTERM too, is the container's."""
-    return ("/bin/sh", "-c", _GUARD, "servetune-docker", _name(port), *command)
+    return ("/bin/sh", "-c", _GUARD, "servetune-docker", container_name(port), *command)
 
 
 def passed_names(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -109,5 +132,23 @@ def passed_names(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     return (*sorted(chosen), *MARKS)
 
 
-def _name(port: int) -> str:
+def container_name(port: int) -> str:
+    """By which a container of ours is found again."""
     return f"servetune-{port}"
+
+
+def version_in_tag(image: str, engine: str) -> str | None:
+    """The engine's version by its image's tag; `None` where name or tag do not tell.
+
+    Example:
+        >>> version_in_tag("vllm/vllm-openai:v0.31.0", "vllm")
+        '0.31.0'
+        >>> version_in_tag("lmsysorg/sglang:latest", "sglang")
+        >>> version_in_tag("me/translator:1.2.3", "vllm")
+    """
+    name, _, tag = image.partition("@")[0].rpartition(":")
+    called = _IMAGES.get(engine)
+    if called is None or not re.search(rf"(?:^|[/_-]){re.escape(called)}(?:$|[/_-])", name):
+        return None
+    found = re.search(r"(?:^|[v_-])(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)", tag)
+    return found[1] if found else None

@@ -1,0 +1,34 @@
+"""What Docker's command line answers: whether a daemon is there, and what it knows."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+__all__ = ["PATIENCE_S", "daemon_version", "docker_answers"]
+
+#: The daemon may hang; a run that only wants to start does not wait for it.
+PATIENCE_S = 5.0
+
+
+def docker_answers(*words: str) -> str:
+    """What `docker WORDS` prints; nothing where it is not here or cannot."""
+    if shutil.which("docker") is None:
+        return ""
+    try:
+        answer = subprocess.run(
+            ["docker", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""
+
+
+def daemon_version() -> str | None:
+    """Of the daemon that would start containers; `None` where none answers."""
+    return docker_answers("version", "--format", "{{.Server.Version}}").strip() or None

@@ -1,0 +1,53 @@
+"""What servers are given of the environment: read, and refused before anything starts."""
+
+import pytest
+
+from servetune.cli.tune_launcher import environment_of
+from servetune.errors import InputError
+
+
+def test_variables_have_values_and_names_are_handed_on(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_" + 30 * "a")
+    said = environment_of(["B=x=y", "HF_TOKEN", "A=", "B=z"])
+    assert said == ({"B": "z", "A": ""}, ("HF_TOKEN",))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("=x", "no name of a variable"),
+        ("2=x", "no name of a variable"),
+        ("CUDA_VISIBLE_DEVICES=1", "is decided by servetune"),
+        ("SERVETUNE_OWNER=1:1", "is decided by servetune"),
+        ("NOBODY_HAS_SET_THIS", "is not set here"),
+        ("HF_TOKEN=abc", "a secret would stand in the journal"),
+        ("OTHER=hf_" + 30 * "a", "a secret would stand in the journal"),
+    ],
+)
+def test_what_cannot_be_given_is_refused(given, says):
+    with pytest.raises(InputError, match=says) as caught:
+        environment_of([given])
+    assert caught.value.hint
+    assert "abc" not in str(caught.value)
+    assert "aaa" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--engine", "simulated", "--gpu", "L4", "--server-env", "A=1"], "--server-env is about"),
+        (
+            ["--engine", "external", "--url", "http://127.0.0.1:1", "--server-folder", "."],
+            "--server-folder is about servers that are started",
+        ),
+        (
+            ["--launcher", "docker", "--image", "i", "--server-folder", "."],
+            "a container has folders of its own",
+        ),
+        (["--server-folder", "nowhere"], "does not exist"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(servetune, options, says):
+    ran = servetune("tune", "--model", "Qwen/Qwen3-4B", *options)
+    assert ran.returncode == 2
+    assert says in ran.stderr
