@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from servetune.engines.leftovers import find_leftovers
 from servetune.store import read_journal
 
 pytestmark = pytest.mark.night
@@ -145,10 +146,15 @@ class Night:
             os.kill(pid, signal.SIGKILL)
 
     def await_nothing_left(self):
+        """Neither servers nor, under any name, what they started."""
         deadline_s = time.monotonic() + 30
-        while found := self.servers():
+        while found := [*self.servers(), *self._marked()]:
             assert time.monotonic() < deadline_s, f"left: {found}"
             time.sleep(0.1)
+
+    @staticmethod
+    def _marked():
+        return [one.label for one in find_leftovers() if "night.logs" in one.log_path]
 
 
 @pytest.mark.parametrize("engine", SHOWS)

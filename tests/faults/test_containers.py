@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from guards import await_line, kill_both, leftovers_told, watchdog_of
+from guards import await_line, kill_all_guards, leftovers_told, watchdog_of
 
 from servetune.engines.leftovers import OWNER_MARK
 
@@ -120,7 +120,7 @@ def test_a_container_without_watchdog_and_servetune_is_named_by_doctor_and_the_n
     sweep, docker, servetune
 ):
     run = begin(sweep, docker)
-    kill_both(run)
+    kill_all_guards(run)
     told = leftovers_told(servetune, env=docker)
     [(says, mend)] = [one for one in told if one[0].startswith("container ")]
     assert re.fullmatch(r"docker rm --force servetune-\d+", mend)

@@ -4,7 +4,14 @@ import os
 import signal
 import time
 
-from guards import await_line, kill_both, leftovers_told, lives, watchdog_of
+from guards import (
+    await_line,
+    kill_all_guards,
+    kill_with_watchdog,
+    leftovers_told,
+    lives,
+    watchdog_of,
+)
 
 LOAD = {"client": "max_concurrency=2;num_prompts=60", "output_len": 16}
 SLOW = "--itl-s 0.02"
@@ -35,13 +42,22 @@ def test_a_watchdog_that_is_killed_costs_an_attempt_and_leaves_nothing(sweep):
     sweep.await_nothing_left()  # its children in sessions of their own, too
 
 
+def test_what_kills_servetune_and_the_watchdog_at_once_leaves_nothing(sweep):
+    run = sweep.begin(sweep.server("leaky.py", SLOW), **LOAD)
+    await_line(run, "ready after")
+    child = child_in(sweep)
+    kill_with_watchdog(run)
+    sweep.await_nothing_left()
+    assert not lives(child), "it had left its parent and its session"
+
+
 def test_what_is_left_without_watchdog_and_servetune_is_named_by_doctor_and_the_next_run(
     sweep, servetune
 ):
     run = sweep.begin(sweep.server("leaky.py", SLOW), **LOAD)
     await_line(run, "ready after")
     child = child_in(sweep)
-    kill_both(run)
+    kill_all_guards(run)
     try:
         assert lives(child), "nobody was left to end it"
         told = dict(reversed(one) for one in leftovers_told(servetune))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from servetune.engines import watchdog
 from servetune.engines.ports import listening_ports
 
 __all__ = [
@@ -27,9 +28,8 @@ __all__ = [
     "owner_lives",
 ]
 
-OWNER_MARK = "SERVETUNE_OWNER"
-LOG_MARK = "SERVETUNE_SERVER_LOG"
-MARKS = (OWNER_MARK, LOG_MARK)
+MARKS = watchdog.MARKS
+OWNER_MARK, LOG_MARK = MARKS
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,13 +73,7 @@ def marked_processes(log_path: Path) -> set[int]:
 
     Also those that left its session and lost their parent.
     """
-    marks = marks_of(log_path)
-    found = set()
-    for entry in _process_folders():
-        environment = _environment(entry)
-        if all(environment.get(name) == value for name, value in marks.items()):
-            found.add(int(entry.name))
-    return {pid for pid in found if _begun(pid)}
+    return watchdog.marked(marks_of(log_path))
 
 
 def find_leftovers() -> list[Leftover]:

@@ -13,7 +13,9 @@ gone: then its standard input closes, even after `kill -9`.
 
 PR_SET_PDEATHSIG on the server would not do: it follows the thread that forked, not the
 process, and reaches the direct child alone. Here it is the second line, for the case
-that the watchdog itself is killed; its one thread lives as long as it does.
+that the watchdog itself is killed; its one thread lives as long as it does. The third is a
+process that stands by (`_StandBy`): whatever kills the watchdog and servetune together, as
+Ray does where a node goes, would else leave the server's workers and what they hold.
 """
 
 from __future__ import annotations
@@ -28,10 +30,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-__all__ = ["descendants", "end_processes", "session_members"]
+__all__ = ["descendants", "end_processes", "marked", "session_members"]
+
+MARKS = ("SERVETUNE_OWNER", "SERVETUNE_SERVER_LOG")
+"""Variables that every process of a server inherits; `leftovers` says what they hold."""
 
 _ABANDONED_GRACE_S = 2.0  # nobody is left to wait for; long enough to free shared memory
 _LEFTOVERS_GRACE_S = 1.0  # for helpers whose server is gone
@@ -88,6 +93,20 @@ def session_members(session: int) -> set[int]:
     return {pid for pid, _, its_session, lives in _stat_rows() if lives and its_session == session}
 
 
+def marked(marks: Mapping[str, str]) -> set[int]:
+    """Live processes that were started with all of these variables."""
+    wanted = {os.fsencode(f"{name}={value}") for name, value in marks.items()}
+    found = set()
+    for pid, _, _, lives in _stat_rows():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+                if lives and wanted <= set(file.read().split(b"\0")):
+                    found.add(pid)
+        except OSError:  # it has gone, or is another user's
+            continue
+    return found
+
+
 def end_processes(pids: Iterable[int], signal_number: int) -> None:
     """Send one signal to each process that is still there."""
     for pid in pids:
@@ -99,6 +118,50 @@ def end_processes(pids: Iterable[int], signal_number: int) -> None:
 
 class _Log(Protocol):
     def write(self, data: bytes) -> None: ...
+
+
+class _StandBy:
+    """A process that waits for the watchdog's end, and strikes where that came unannounced.
+
+    It is nobody's child and in a session of its own, so that it is missed by what kills a
+    process with its children. It knows the server's processes by their marks.
+    """
+
+    def __init__(self) -> None:
+        told, self._word = os.pipe()
+        self._until_gone, kept = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(self._word)
+                os.close(self._until_gone)
+                _stand_by(told)
+            finally:
+                os._exit(0)
+        os.close(told)
+        os.close(kept)
+        os.waitpid(child, 0)
+
+    def dismiss(self) -> None:
+        """All has ended as it should; returns when the process is gone."""
+        with contextlib.suppress(BrokenPipeError):  # it was killed
+            os.write(self._word, b".")
+        os.read(self._until_gone, 1)
+
+
+def _stand_by(told: int) -> None:
+    os.setsid()
+    if os.fork():
+        return
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):  # servetune must not take it for the watchdog
+        os.dup2(nothing, stream)
+    if os.read(told, 1):
+        return
+    marks = {name: os.environ[name] for name in MARKS}
+    while left := marked(marks) - {os.getpid()}:
+        end_processes(left, signal.SIGKILL)
+        time.sleep(0.05)
 
 
 class _Watch:
@@ -267,6 +330,16 @@ def _log_at(path: str) -> _Log:
 
 def main(log_path: str, command: list[str]) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # Popen restores it in the server
+    # Before the watchdog adopts orphans, or it would adopt this one.
+    stand_by = _StandBy() if all(name in os.environ for name in MARKS) else None
+    try:
+        return _watched(log_path, command)
+    finally:
+        if stand_by is not None:
+            stand_by.dismiss()
+
+
+def _watched(log_path: str, command: list[str]) -> int:
     try:
         watch = _Watch(command, _log_at(log_path))
     except OSError as error:
