@@ -28,7 +28,7 @@ from fit_step_law import Problem, fitted  # noqa: E402
 from silicon import Measured, read  # noqa: E402
 
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
-from servetune.perf.roofline.likeness import telling  # noqa: E402
+from servetune.perf.roofline.likeness import doubts, likeness_of, telling  # noqa: E402
 
 OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data" / "intervals.toml"
 FOLDS: dict[str, Callable[[Measured], object]] = {
@@ -42,6 +42,8 @@ ANCHORED: dict[str, Callable[[Measured], object]] = {
     "(model, GPU)": lambda row: row.group,
     "(model, GPU, engine, precision)": lambda row: (row.group, row.engine, row.precision),
 }
+#: Numbers of chosen anchors whose deviations, in doubts, are stored.
+DOUBTED = (1, 2, 4)
 #: Draws of random anchors that figures are means of.
 SEEDS = 20
 #: Share of residuals between the stored factors: a little more than the 90% of unseen
@@ -107,8 +109,10 @@ def main() -> int:
         "anchored": anchored[2][0],
     }
     tell_intervals(problem, kinds)
+    tell_doubts(problem, held_out["(model, GPU)"])
     if given.write:
-        OUT.write_text(interval_document(problem, kinds))
+        document = interval_document(problem, kinds)
+        OUT.write_text(document + doubt_document(problem, held_out["(model, GPU)"]))
     return 0
 
 
@@ -252,6 +256,50 @@ def tell_intervals(problem: Problem, kinds: dict[str, Predicted]) -> None:
             low, high = bounds(logs)
             cells += [f"{low:.2f} to {high:.2f}", f"{held[~np.isnan(logs)].mean():.0%}"]
         print(f"| {kind} | " + " | ".join(cells) + " |")
+
+
+def deviations(problem: Problem, predicted: Predicted, count: int) -> dict[str, np.ndarray]:
+    """Residuals after chosen anchors of each (model, GPU), over the doubt left at each row."""
+    logs = residuals(problem, with_anchors(problem, predicted, ANCHORED["(model, GPU)"], count))
+    group = np.array([str(row.group) for row in problem.rows])
+    for quantity, values in logs.items():
+        likeness = likeness_of(quantity)
+        for name in set(group):
+            mine = np.flatnonzero(group == name)
+            places = [problem.rows[number].place for number in mine]
+            known = [places[number] for number in telling(places, count)]
+            values[mine] /= np.hypot(doubts(places, known, likeness), likeness.accident)
+    return logs
+
+
+def tell_doubts(problem: Problem, predicted: Predicted) -> None:
+    """Coverage by doubt of each group, by quantiles of all other groups."""
+    group = np.array([str(row.group) for row in problem.rows])
+    found = {count: deviations(problem, predicted, count) for count in DOUBTED}
+    print("\n| anchors | TPOT held | TTFT held |\n|---|--:|--:|")
+    for count, each in found.items():
+        cells = []
+        for quantity, logs in each.items():
+            held = np.zeros(len(logs), dtype=bool)
+            for name in set(group):
+                others = [all_of[quantity][group != name] for all_of in found.values()]
+                low, high = np.log(bounds(np.concatenate(others)))
+                held |= (group == name) & (low <= logs) & (logs <= high)
+            cells.append(f"{held[~np.isnan(logs)].mean():.0%}")
+        print(f"| {count} | " + " | ".join(cells) + " |")
+
+
+def doubt_document(problem: Problem, predicted: Predicted) -> str:
+    """Quantiles of deviations, in doubts; interval factors are exp(deviations x doubt)."""
+    lines = ["", "[doubt]"]
+    found = [deviations(problem, predicted, count) for count in DOUBTED]
+    for name in ("tpot", "ttft"):
+        logs = np.concatenate([each[name] for each in found])
+        low, high = np.log(bounds(logs))
+        lines += [f"{name}_low = {low:.3f}", f"{name}_high = {high:.3f}"]
+        for level, factor in cautions(logs).items():
+            lines.append(f"{name}_caution_{100 * level:.0f} = {np.log(factor):.3f}")
+    return "\n".join(lines) + "\n"
 
 
 def interval_document(problem: Problem, kinds: dict[str, Predicted]) -> str:
