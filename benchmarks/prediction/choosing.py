@@ -32,6 +32,7 @@ from cross_validate import (  # noqa: E402
     Predicted,
     cautions,
     deviations,
+    doubts_left,
     predictions,
     residuals,
     with_anchors,
@@ -39,7 +40,6 @@ from cross_validate import (  # noqa: E402
 from fit_step_law import Problem  # noqa: E402
 from silicon import Measured, read  # noqa: E402
 
-from servetune.perf.roofline.likeness import doubts, likeness_of, telling  # noqa: E402
 from servetune.search import Forecast, Forecasts  # noqa: E402
 
 #: Draws of random anchors that a policy's figures are means of.
@@ -211,16 +211,13 @@ def doubted(
     """
     key = ANCHORED["(model, GPU)"]
     ttft_ms, tpot_ms = with_anchors(pools.problem, held_out, key, count)
-    likeness = likeness_of("tpot")
+    left = doubts_left(pools.problem, count)["tpot"]
     factor = np.ones(len(pools.rows))
     for name in set(pools.group):
-        mine = np.flatnonzero(pools.group == name)
-        places = [pools.rows[number].place for number in mine]
-        known = [places[number] for number in telling(places, count)]
-        sd = np.hypot(doubts(places, known), likeness.accident)
-        others = np.concatenate([scale[pools.group != name] for scale in scales])
+        mine = pools.group == name
+        others = np.concatenate([scale[~mine] for scale in scales])
         off = max(0.0, float(np.nanquantile(others, confidence))) if confidence > 0.5 else 0.0
-        factor[mine] = np.exp(off * sd)
+        factor[mine] = np.exp(off * left[mine])
     found = _held_back(pools, ttft_ms, tpot_ms * factor, dict.fromkeys(pools.group, 1.0))
     return Answers(found.picks, told=count * len(set(pools.group)))
 

@@ -258,35 +258,56 @@ def tell_intervals(problem: Problem, kinds: dict[str, Predicted]) -> None:
         print(f"| {kind} | " + " | ".join(cells) + " |")
 
 
+def doubts_left(problem: Problem, count: int) -> dict[str, np.ndarray]:
+    """What each row may be off by once the chosen anchors of its (model, GPU) are known."""
+    group = np.array([str(row.group) for row in problem.rows])
+    found = {quantity: np.zeros(len(group)) for quantity in ("tpot", "ttft")}
+    for name in set(group):
+        mine = np.flatnonzero(group == name)
+        places = [problem.rows[number].place for number in mine]
+        known = [places[number] for number in telling(places, count)]
+        for quantity, left in found.items():
+            likeness = likeness_of(quantity)
+            left[mine] = np.hypot(doubts(places, known, likeness), likeness.accident)
+    return found
+
+
 def deviations(problem: Problem, predicted: Predicted, count: int) -> dict[str, np.ndarray]:
     """Residuals after chosen anchors of each (model, GPU), over the doubt left at each row."""
     logs = residuals(problem, with_anchors(problem, predicted, ANCHORED["(model, GPU)"], count))
-    group = np.array([str(row.group) for row in problem.rows])
-    for quantity, values in logs.items():
-        likeness = likeness_of(quantity)
-        for name in set(group):
-            mine = np.flatnonzero(group == name)
-            places = [problem.rows[number].place for number in mine]
-            known = [places[number] for number in telling(places, count)]
-            values[mine] /= np.hypot(doubts(places, known, likeness), likeness.accident)
-    return logs
+    left = doubts_left(problem, count)
+    return {quantity: values / left[quantity] for quantity, values in logs.items()}
 
 
 def tell_doubts(problem: Problem, predicted: Predicted) -> None:
-    """Coverage by doubt of each group, by quantiles of all other groups."""
+    """Coverage by doubt of each group, by quantiles of all other groups, and by fixed factors.
+
+    Also of the third of rows that is most in doubt.
+    """
     group = np.array([str(row.group) for row in problem.rows])
     found = {count: deviations(problem, predicted, count) for count in DOUBTED}
-    print("\n| anchors | TPOT held | TTFT held |\n|---|--:|--:|")
+    print("\n| anchors, time | held by doubt | by fixed factors | most doubtful third | fixed |")
+    print("|---|--:|--:|--:|--:|")
     for count, each in found.items():
-        cells = []
-        for quantity, logs in each.items():
-            held = np.zeros(len(logs), dtype=bool)
-            for name in set(group):
-                others = [all_of[quantity][group != name] for all_of in found.values()]
-                low, high = np.log(bounds(np.concatenate(others)))
-                held |= (group == name) & (low <= logs) & (logs <= high)
-            cells.append(f"{held[~np.isnan(logs)].mean():.0%}")
-        print(f"| {count} | " + " | ".join(cells) + " |")
+        for quantity, off in each.items():
+            left = doubts_left(problem, count)[quantity]
+            by_doubt = held_by_others([one[quantity] for one in found.values()], off, group)
+            fixed = held_by_others([off * left], off * left, group)
+            known = ~np.isnan(off)
+            doubtful = known & (left >= np.quantile(left[known], 2 / 3))
+            cells = [
+                f"{held[of].mean():.0%}" for of in (known, doubtful) for held in (by_doubt, fixed)
+            ]
+            print(f"| {count} chosen, {quantity} | " + " | ".join(cells) + " |")
+
+
+def held_by_others(samples: list[np.ndarray], values: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Which values lie between the bounds that the samples of all other groups give."""
+    held = np.zeros(len(values), dtype=bool)
+    for name in set(group):
+        low, high = np.log(bounds(np.concatenate([one[group != name] for one in samples])))
+        held |= (group == name) & (low <= values) & (values <= high)
+    return held
 
 
 def doubt_document(problem: Problem, predicted: Predicted) -> str:
