@@ -17,7 +17,6 @@ import collections
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import NormalDist
 
 import msgspec
 import numpy as np
@@ -27,10 +26,13 @@ sys.path[:0] = [str(ROOT / "tools"), str(Path(__file__).parent)]
 
 from cross_validate import (  # noqa: E402
     ANCHORED,
+    DOUBTED,
     FOLDS,
     LEVELS,
     Predicted,
     cautions,
+    deviations,
+    doubts_left,
     predictions,
     residuals,
     with_anchors,
@@ -38,7 +40,6 @@ from cross_validate import (  # noqa: E402
 from fit_step_law import Problem  # noqa: E402
 from silicon import Measured, read  # noqa: E402
 
-from servetune.perf.roofline.likeness import doubts, likeness_of, telling  # noqa: E402
 from servetune.search import Forecast, Forecasts  # noqa: E402
 
 #: Draws of random anchors that a policy's figures are means of.
@@ -46,6 +47,8 @@ SEEDS = 5
 LIMITS_MS = (15.0, 30.0, 50.0)
 #: A pool with fewer leaves nothing to choose.
 FEWEST = 3
+#: Among which the confidence after anchors is chosen.
+CONFIDENCES = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 #: Of repeated measurements; others count a pick that is this close as meeting its limit.
 TOLERANCE = 1.05
 #: On predicted TPOT, for the frontier; and the share of picks that it is to hold.
@@ -152,9 +155,15 @@ def tell_policies(pools: Pools, held_out: Predicted) -> None:
             tell(
                 f"{count} chosen anchors per (model, GPU), confidence {confidence:g}", pools, answer
             )
-    for confidence in (0.6, 0.7, 0.8):
-        answer = doubted(pools, held_out, confidence)
-        tell(f"2 chosen anchors, each run's own doubt, confidence {confidence:g}", pools, answer)
+    scales = [deviations(pools.problem, held_out, count)["tpot"] for count in DOUBTED]
+    for count in DOUBTED:
+        by_level = {level: doubted(pools, held_out, scales, level, count) for level in CONFIDENCES}
+        name = f"{count} chosen anchors, each run's own doubt, confidence"
+        for level in (0.6, 0.7, 0.75, 0.8):
+            tell(f"{name} {level:g}", pools, by_level[level])
+        nested, levels = chosen_by_others(pools, by_level)
+        said = ", ".join(f"{level:g} {times} times" for level, times in sorted(levels.items()))
+        tell(f"{name} chosen on the other (model, GPU) ({said})", pools, nested)
     for count in (1, 2, 3, 4):
         tell(f"measured: the {count} that promised most", pools, measured(pools, count))
 
@@ -187,23 +196,55 @@ def anchored(
     return Answers(found.picks, told=count * groups)
 
 
-def doubted(pools: Pools, held_out: Predicted, confidence: float, count: int = 2) -> Answers:
-    """After chosen anchors, each run by the doubt that `likeness` leaves it: normal, not counted.
+def doubted(
+    pools: Pools,
+    held_out: Predicted,
+    scales: Sequence[np.ndarray],
+    confidence: float,
+    count: int,
+) -> Answers:
+    """After chosen anchors, each run held back by the doubt that `likeness` leaves of it.
 
-    The factor is exp(z sd), z the normal deviate of the confidence.
+    Args:
+        scales: Deviations of all rows, in doubts; those of all other (model, GPU) say how
+            many doubts a confidence is worth, as `[doubt]` of `intervals.toml` does.
     """
     key = ANCHORED["(model, GPU)"]
     ttft_ms, tpot_ms = with_anchors(pools.problem, held_out, key, count)
-    likeness = likeness_of("tpot")
+    left = doubts_left(pools.problem, count)["tpot"]
     factor = np.ones(len(pools.rows))
     for name in set(pools.group):
-        mine = np.flatnonzero(pools.group == name)
-        places = [pools.rows[number].place for number in mine]
-        known = [places[number] for number in telling(places, count)]
-        sd = np.hypot(doubts(places, known), likeness.accident)
-        factor[mine] = np.exp(NormalDist().inv_cdf(confidence) * sd)
+        mine = pools.group == name
+        others = np.concatenate([scale[~mine] for scale in scales])
+        off = max(0.0, float(np.nanquantile(others, confidence))) if confidence > 0.5 else 0.0
+        factor[mine] = np.exp(off * left[mine])
     found = _held_back(pools, ttft_ms, tpot_ms * factor, dict.fromkeys(pools.group, 1.0))
     return Answers(found.picks, told=count * len(set(pools.group)))
+
+
+def chosen_by_others(
+    pools: Pools, by_level: Mapping[float, Answers]
+) -> tuple[Answers, collections.Counter[float]]:
+    """Each (model, GPU) answered at the level that did best on the questions of all others.
+
+    Best is most of the best rate among levels at which the share wanted holds; the level at
+    which most hold where none does. Also returns how often each level was taken.
+    """
+    group = np.array([pools.group[question.rows[0]] for question in pools.questions])
+    picks: list[int | None] = [None] * len(group)
+    levels: collections.Counter[float] = collections.Counter()
+    for name in sorted(set(group)):
+        cells = {level: _cells(pools, each, group != name) for level, each in by_level.items()}
+        holding = [level for level, found in cells.items() if found[3] >= HELD]
+        level = (
+            max(holding, key=lambda one: cells[one][5])
+            if holding
+            else max(cells, key=lambda one: cells[one][3])
+        )
+        levels[level] += 1
+        for number in np.flatnonzero(group == name):
+            picks[number] = by_level[level].picks[number]
+    return Answers(picks, told=by_level[CONFIDENCES[0]].told), levels
 
 
 def _by_factor(
@@ -305,14 +346,16 @@ def tell(name: str, pools: Pools, *answers: Answers) -> None:
     )
 
 
-def _cells(pools: Pools, answers: Answers) -> Sequence[float]:
-    """Measurements per question, picks, wrong refusals, and shares.
+def _cells(pools: Pools, answers: Answers, of: np.ndarray | None = None) -> Sequence[float]:
+    """Measurements per question, picks, wrong refusals, and shares; of some questions or all.
 
     `counted` is the share of the best rate over all questions that have an answer, where a
     pick that misses its limit and a refusal count nothing.
     """
     met, near, shares, wrongly, answerable = [], [], [], 0, 0
-    for question, pick in zip(pools.questions, answers.picks, strict=True):
+    for number, (question, pick) in enumerate(zip(pools.questions, answers.picks, strict=True)):
+        if of is not None and not of[number]:
+            continue
         feasible = pools.feasible(question)
         answerable += len(feasible) > 0
         if pick is None:

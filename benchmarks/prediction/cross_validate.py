@@ -28,7 +28,7 @@ from fit_step_law import Problem, fitted  # noqa: E402
 from silicon import Measured, read  # noqa: E402
 
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
-from servetune.perf.roofline.likeness import telling  # noqa: E402
+from servetune.perf.roofline.likeness import doubts, likeness_of, telling  # noqa: E402
 
 OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data" / "intervals.toml"
 FOLDS: dict[str, Callable[[Measured], object]] = {
@@ -42,6 +42,8 @@ ANCHORED: dict[str, Callable[[Measured], object]] = {
     "(model, GPU)": lambda row: row.group,
     "(model, GPU, engine, precision)": lambda row: (row.group, row.engine, row.precision),
 }
+#: Numbers of chosen anchors whose deviations, in doubts, are stored.
+DOUBTED = (1, 2, 4)
 #: Draws of random anchors that figures are means of.
 SEEDS = 20
 #: Share of residuals between the stored factors: a little more than the 90% of unseen
@@ -107,8 +109,10 @@ def main() -> int:
         "anchored": anchored[2][0],
     }
     tell_intervals(problem, kinds)
+    tell_doubts(problem, held_out["(model, GPU)"])
     if given.write:
-        OUT.write_text(interval_document(problem, kinds))
+        document = interval_document(problem, kinds)
+        OUT.write_text(document + doubt_document(problem, held_out["(model, GPU)"]))
     return 0
 
 
@@ -252,6 +256,71 @@ def tell_intervals(problem: Problem, kinds: dict[str, Predicted]) -> None:
             low, high = bounds(logs)
             cells += [f"{low:.2f} to {high:.2f}", f"{held[~np.isnan(logs)].mean():.0%}"]
         print(f"| {kind} | " + " | ".join(cells) + " |")
+
+
+def doubts_left(problem: Problem, count: int) -> dict[str, np.ndarray]:
+    """What each row may be off by once the chosen anchors of its (model, GPU) are known."""
+    group = np.array([str(row.group) for row in problem.rows])
+    found = {quantity: np.zeros(len(group)) for quantity in ("tpot", "ttft")}
+    for name in set(group):
+        mine = np.flatnonzero(group == name)
+        places = [problem.rows[number].place for number in mine]
+        known = [places[number] for number in telling(places, count)]
+        for quantity, left in found.items():
+            likeness = likeness_of(quantity)
+            left[mine] = np.hypot(doubts(places, known, likeness), likeness.accident)
+    return found
+
+
+def deviations(problem: Problem, predicted: Predicted, count: int) -> dict[str, np.ndarray]:
+    """Residuals after chosen anchors of each (model, GPU), over the doubt left at each row."""
+    logs = residuals(problem, with_anchors(problem, predicted, ANCHORED["(model, GPU)"], count))
+    left = doubts_left(problem, count)
+    return {quantity: values / left[quantity] for quantity, values in logs.items()}
+
+
+def tell_doubts(problem: Problem, predicted: Predicted) -> None:
+    """Coverage by doubt of each group, by quantiles of all other groups, and by fixed factors.
+
+    Also of the third of rows that is most in doubt.
+    """
+    group = np.array([str(row.group) for row in problem.rows])
+    found = {count: deviations(problem, predicted, count) for count in DOUBTED}
+    print("\n| anchors, time | held by doubt | by fixed factors | most doubtful third | fixed |")
+    print("|---|--:|--:|--:|--:|")
+    for count, each in found.items():
+        for quantity, off in each.items():
+            left = doubts_left(problem, count)[quantity]
+            by_doubt = held_by_others([one[quantity] for one in found.values()], off, group)
+            fixed = held_by_others([off * left], off * left, group)
+            known = ~np.isnan(off)
+            doubtful = known & (left >= np.quantile(left[known], 2 / 3))
+            cells = [
+                f"{held[of].mean():.0%}" for of in (known, doubtful) for held in (by_doubt, fixed)
+            ]
+            print(f"| {count} chosen, {quantity} | " + " | ".join(cells) + " |")
+
+
+def held_by_others(samples: list[np.ndarray], values: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Which values lie between the bounds that the samples of all other groups give."""
+    held = np.zeros(len(values), dtype=bool)
+    for name in set(group):
+        low, high = np.log(bounds(np.concatenate([one[group != name] for one in samples])))
+        held |= (group == name) & (low <= values) & (values <= high)
+    return held
+
+
+def doubt_document(problem: Problem, predicted: Predicted) -> str:
+    """Quantiles of deviations, in doubts; interval factors are exp(deviations x doubt)."""
+    lines = ["", "[doubt]"]
+    found = [deviations(problem, predicted, count) for count in DOUBTED]
+    for name in ("tpot", "ttft"):
+        logs = np.concatenate([each[name] for each in found])
+        low, high = np.log(bounds(logs))
+        lines += [f"{name}_low = {low:.3f}", f"{name}_high = {high:.3f}"]
+        for level, factor in cautions(logs).items():
+            lines.append(f"{name}_caution_{100 * level:.0f} = {np.log(factor):.3f}")
+    return "\n".join(lines) + "\n"
 
 
 def interval_document(problem: Problem, kinds: dict[str, Predicted]) -> str:

@@ -10,6 +10,7 @@ import time
 
 from servetune.hardware import node
 from servetune.models import load_shape
+from servetune.perf import Anchor, calibrated, place_of
 from servetune.perf.roofline import Run, price_runs
 from servetune.perf.sweep import plans_of, sweep
 from servetune.plan import Plan
@@ -30,6 +31,20 @@ def main() -> int:
         plans = list(plans_of(plan, shape, machine, quantizations=(None, "fp8")))
         swept = sum(1 for _ in sweep(plans, shape, machine, workload))
         say(f"sweep of {model}", swept, time.process_time() - started_s)
+        anchors = [
+            Anchor(
+                predicted_ttft_ms=100,
+                predicted_tpot_ms=10,
+                measured_ttft_ms=120,
+                measured_tpot_ms=11,
+                place=place_of(plan, shape, workload.lengths, users),
+            )
+            for users in (8, 64)
+        ]
+        told = calibrated(anchors)
+        started_s = time.process_time()
+        swept = sum(1 for _ in sweep(plans, shape, machine, workload, calibration=told))
+        say("the same, corrected by two runs", swept, time.process_time() - started_s)
         runs = [
             Run(
                 shape=shape,

@@ -3,7 +3,13 @@ import json
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
+
+from servetune.models import load_shape
+from servetune.perf import Calibration, place_of
+from servetune.plan import Plan
+from servetune.workload import Fixed
 
 PUBLISHED = Path(__file__).parents[2] / "examples/published/qwen3-4b-4xl4.jsonl"
 ON_L4 = ("--model", "Qwen/Qwen3-4B", "--gpu", "L4", "--num-gpus", "4")
@@ -92,8 +98,18 @@ def slowed_first_tokens(tmp_path, times=3):
 
 def test_first_tokens_are_corrected_in_every_form_of_estimate(run, tmp_path):
     assert run("calibrate", slowed_first_tokens(tmp_path), "--name", "late").returncode == 0
-    kept = json.loads(run("calibrate", "--show", "late", "--json").stdout)["calibration"]
-    assert kept["ttft_factor"] > 1.2
+    kept = msgspec.convert(
+        json.loads(run("calibrate", "--show", "late", "--json").stdout)["calibration"], Calibration
+    )
+    assert kept.ttft_factor > 1.2
+    (alone_there,) = kept.at(
+        place_of(
+            Plan(model="Qwen/Qwen3-4B", tensor_parallel=4),
+            load_shape("Qwen/Qwen3-4B", catalogue_first=True),
+            Fixed(1024, 512),
+            1,
+        )
+    )
     one = ("estimate", *ON_L4, "--tensor-parallel", "4", "--json")
 
     def alone(*arguments):
@@ -103,8 +119,10 @@ def test_first_tokens_are_corrected_in_every_form_of_estimate(run, tmp_path):
 
     plain, late = alone(*one)["chosen"], alone(*one, "--calibration", "late")["chosen"]
     first, corrected = (each["answer"]["best_latency"] for each in (plain, late))
-    assert corrected["ttft_ms"] == pytest.approx(kept["ttft_factor"] * first["ttft_ms"], rel=1e-6)
-    assert corrected["itl_ms"] == pytest.approx(kept["tpot_factor"] * first["itl_ms"], rel=1e-6)
+    assert corrected["ttft_ms"] == pytest.approx(
+        alone_there.ttft_factor * first["ttft_ms"], rel=1e-6
+    )
+    assert corrected["itl_ms"] == pytest.approx(alone_there.tpot_factor * first["itl_ms"], rel=1e-6)
     assert plain["answer"]["interval"]["extrapolation"] != "anchored"
     band, wide = late["answer"]["interval"], plain["answer"]["interval"]
     assert band["extrapolation"] == "anchored"
@@ -116,6 +134,40 @@ def test_first_tokens_are_corrected_in_every_form_of_estimate(run, tmp_path):
     assert slow["swept"]["point"]["ttft_ms"] > 1.1 * quick["swept"]["point"]["ttft_ms"]
     assert slow["interval"]["extrapolation"] == "anchored"
     assert "corrected by measured runs" in run(*sweep[:-1], "--calibration", "late").stdout
+
+
+def test_a_sweep_corrects_each_plan_by_its_own_place(run, tmp_path):
+    """The trials ran on four devices together: they say most of plans that do."""
+    assert run("calibrate", slowed_first_tokens(tmp_path), "--name", "late").returncode == 0
+    sweep = ("estimate", *ON_L4, "--sweep", "--json", "--confidence", "0.75")
+
+    def by_degree(*extra):
+        done = run(*sweep, "--constraints", "itl<=40ms", *extra)
+        assert done.returncode == 0, done.stderr
+        swept = json.loads(done.stdout)["ranked"]
+        stored = [one for one in swept if one["swept"]["plan"]["quantization"] is None]
+        return {one["swept"]["plan"]["tensor_parallel"]: one for one in stored}
+
+    plain, late = by_degree(), by_degree("--calibration", "late")
+    four, one = (late[degree]["swept"]["correction"] for degree in (4, 1))
+    assert four["ttft_factor"] > one["ttft_factor"] > 1
+    for quantity in ("tpot", "ttft"):
+        assert 0 < four[f"{quantity}_doubt"] < one[f"{quantity}_doubt"]
+        name = f"{quantity}_factor"
+        assert late[4]["caution"][name] < plain[4]["caution"][name]
+    assert late[4]["interval"]["high_factor"] < plain[4]["interval"]["high_factor"]
+    assert late[4]["interval"]["extrapolation"] == "anchored"
+    assert plain[4]["swept"]["correction"] is None
+
+
+def test_a_calibrated_machine_is_trusted_a_little_more(run):
+    assert run("calibrate", PUBLISHED, "--name", "l4").returncode == 0
+    sweep = ("estimate", *ON_L4, "--sweep", "--json", "--top", "1")
+    said = {
+        extra: json.loads(run(*sweep, *extra).stdout)["confidence"]
+        for extra in ((), ("--calibration", "l4"), ("--calibration", "l4", "--confidence", "0.9"))
+    }
+    assert list(said.values()) == [0.8, 0.75, 0.9]
 
 
 def test_rows_of_a_table_are_corrected_where_the_calibration_is_of_them(run, tmp_path):

@@ -7,8 +7,16 @@ import pytest
 
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf import Anchor, Calibration, calibrated, estimate, performance_at, simulate
-from servetune.perf.roofline import Run, RunPoint, price_runs
+from servetune.perf import (
+    Anchor,
+    Calibration,
+    calibrated,
+    estimate,
+    performance_at,
+    place_of,
+    simulate,
+)
+from servetune.perf.roofline import Run, RunPoint, coefficients_for, price_runs
 from servetune.perf.sweep import cheapest_offers, sweep
 from servetune.plan.plan import Plan
 from servetune.workload import Fixed, Workload
@@ -130,6 +138,47 @@ def test_estimate_sweep_and_offers_correct_alike() -> None:
     expected = performance_at(SHAPE, MACHINE, offer.plan, LOAD, at, calibration=BOTH)
     assert offer.point == expected
     assert plain.point == performance_at(SHAPE, MACHINE, plain.plan, LOAD, plain.point.concurrency)
+
+
+def test_a_sweep_asks_what_the_runs_say_of_each_place() -> None:
+    few, many = (
+        Anchor(
+            predicted_ttft_ms=100,
+            predicted_tpot_ms=10,
+            measured_ttft_ms=100 * ratio,
+            measured_tpot_ms=10 * ratio,
+            place=place_of(PLAN, SHAPE, LOAD.lengths, users),
+        )
+        for users, ratio in ((2, 0.8), (256, 1.4))
+    )
+    found = calibrated([few, many])
+    users = (2, 256)
+    plain, corrected = (
+        list(sweep([PLAN], SHAPE, MACHINE, LOAD, concurrencies=users, calibration=given))
+        for given in (None, found)
+    )
+    ratios = [b.point.itl_ms / a.point.itl_ms for a, b in zip(plain, corrected, strict=True)]
+    assert ratios[0] < 1 < ratios[1]
+    for one in corrected:
+        at = one.point.concurrency
+        (there,) = found.at(place_of(PLAN, SHAPE, LOAD.lengths, at))
+        assert one.correction is not None
+        for name in ("tpot_factor", "ttft_factor", "tpot_doubt", "ttft_doubt"):
+            assert getattr(one.correction, name) == pytest.approx(getattr(there, name))
+        # the law itself made slower, and not its answers
+        slower = there.steady_coefficients(coefficients_for(MACHINE.device, "vllm"))
+        expected = performance_at(
+            SHAPE,
+            MACHINE,
+            PLAN,
+            LOAD,
+            at,
+            coefficients=slower,
+            calibration=Calibration(ttft_factor=there.first_token_factor, ttft_anchors=1),
+        )
+        for name in ("itl_ms", "ttft_ms", "e2e_ms", "output_tokens_per_s", "running"):
+            assert getattr(one.point, name) == pytest.approx(getattr(expected, name), rel=1e-6)
+    assert plain[0].correction is None
 
 
 def test_a_slower_first_token_lets_fewer_prompts_come_together() -> None:

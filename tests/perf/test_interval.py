@@ -7,7 +7,7 @@ import pytest
 from servetune.errors import InputError
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf import Calibration
+from servetune.perf import Anchor, Calibration, Place, calibrated
 from servetune.perf.roofline import caution_of, interval_of
 from servetune.plan import Plan
 
@@ -44,6 +44,65 @@ def test_a_host_path_asks_for_more_caution_and_anchors_for_less() -> None:
     )
     anchored = caution_of(L4, split, SHAPE, 0.8, Calibration(tpot_anchors=2, ttft_anchors=2))
     assert anchored.tpot_factor < caution_of(L4, split, SHAPE, 0.8).tpot_factor
+
+
+def measured_at(users: float) -> Calibration:
+    """What two runs at 16 users say of another number of them."""
+    places = [
+        Place(
+            engine="vllm",
+            storage="none",
+            devices=4,
+            concurrency=concurrency,
+            input_tokens=1024,
+            output_tokens=512,
+        )
+        for concurrency in (16, 16, users)
+    ]
+    anchors = [
+        Anchor(
+            predicted_ttft_ms=100,
+            predicted_tpot_ms=10,
+            measured_ttft_ms=110,
+            measured_tpot_ms=11,
+            place=place,
+        )
+        for place in places[:2]
+    ]
+    (found,) = calibrated(anchors).at(places[2])
+    return found
+
+
+def test_the_doubt_of_a_place_widens_its_interval_and_its_caution() -> None:
+    plan = Plan(model="m", tensor_parallel=4)
+    near, far = (measured_at(users) for users in (16, 1024))
+    bands = [interval_of(H100, plan, SHAPE, each) for each in (near, far)]
+    assert bands[0].low_factor > bands[1].low_factor
+    assert bands[0].ttft_high_factor < bands[1].ttft_high_factor
+    for level in LEVELS[1:]:
+        one, other = (caution_of(H100, plan, SHAPE, level, each) for each in (near, far))
+        assert 1 <= one.tpot_factor < other.tpot_factor
+        assert 1 <= one.ttft_factor < other.ttft_factor
+    assert all(band.calibrated and band.extrapolation == "anchored" for band in bands)
+
+
+def test_caution_meets_its_interval_at_a_place_too() -> None:
+    plan = Plan(model="m")
+    for users in (16, 256):
+        most = caution_of(H100, plan, SHAPE, 0.95, measured_at(users))
+        band = interval_of(H100, plan, SHAPE, measured_at(users))
+        assert 0.9 * band.high_factor < most.tpot_factor <= band.high_factor
+
+
+def test_what_judgement_adds_shrinks_with_the_doubt() -> None:
+    """All-reduce through a host: runs near by have shown it, runs far away have not."""
+    split, alone = (Plan(model="m", tensor_parallel=degree) for degree in (4, 1))
+    near, far = (
+        interval_of(L4, split, SHAPE, measured).high_factor
+        / interval_of(L4, alone, SHAPE, measured).high_factor
+        for measured in (measured_at(16), measured_at(4096))
+    )
+    assert 1 < near < far <= 1.5
 
 
 @pytest.mark.parametrize("confidence", [0.0, 0.49, 0.951, 1.0])

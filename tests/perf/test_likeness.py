@@ -129,6 +129,15 @@ def doubt_after(measured: list[int], places: list[Place]) -> float:
     return float(np.sqrt(np.diag(LIKENESS.between(places, places)) - explained).mean())
 
 
+def test_doubt_that_is_left_is_the_textbook_one() -> None:
+    places = scattered(12)
+    left = doubts(places, places[:2], LIKENESS)
+    assert left.mean() == pytest.approx(doubt_after([0, 1], places))
+    unknown = np.hypot(doubts(places, (), LIKENESS), LIKENESS.accident)
+    assert unknown == pytest.approx(LIKENESS.unknown)
+    assert (np.diag(LIKENESS.between([None], [None])) == LIKENESS.alone([None])).all()
+
+
 def test_the_second_choice_is_of_the_other_storage() -> None:
     stored = [
         msgspec.structs.replace(HERE, storage=storage, concurrency=users)

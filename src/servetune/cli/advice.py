@@ -26,6 +26,7 @@ __all__ = [
     "Judge",
     "buying_text",
     "confidence_text",
+    "confidence_wanted",
     "corrections",
     "judged_by_formula",
     "machines",
@@ -47,6 +48,11 @@ POINT_FIELDS = {
 #: Makers whose devices stock vLLM runs on; others need an engine of their own.
 STOCK_VENDORS = ("NVIDIA", "AMD")
 COUNTS = (1, 2, 4, 8)
+
+#: With which predictions hold limits where nobody says. After anchors it is the level that kept
+#: most of the best throughput of those at which 95% of picks held;
+#: `benchmarks/prediction/choosing.py` also says what such a choice is worth on new groups.
+_CONFIDENCE, _CALIBRATED_CONFIDENCE = 0.8, 0.75
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +87,13 @@ def judged_by_formula(limits: Sequence[Constraint]) -> tuple[list[Constraint], l
     return means, [limit for limit in limits if limit not in means]
 
 
+def confidence_wanted(given: float | None, *, calibrated: bool) -> float:
+    """The confidence that was asked for, or the usual one."""
+    if given is not None:
+        return given
+    return _CALIBRATED_CONFIDENCE if calibrated else _CONFIDENCE
+
+
 class Judge:
     """Whether predictions of one model hold limits, with a stated confidence.
 
@@ -93,35 +106,46 @@ class Judge:
         limits: Sequence[Constraint],
         shape: NetworkShape,
         confidence: float,
-        calibration: Calibration | None = None,
     ) -> None:
         self.means, self.others = judged_by_formula(limits)
         self.confidence = confidence
-        self._limits, self._shape, self._calibration = tuple(limits), shape, calibration
-        self._cautions: dict[tuple[str, str, str, bool], Caution] = {}
+        self._limits, self._shape = tuple(limits), shape
+        self._cautions: dict[tuple[object, ...], Caution] = {}
 
-    def caution(self, on: Node, plan: Plan) -> Caution:
+    def caution(self, on: Node, plan: Plan, correction: Calibration | None) -> Caution:
         """The factors for a plan; plans that predictions reach equally far for share them."""
-        key = (on.name, on.device.name, plan.engine, plan.tensor_parallel > 1)
+        key: tuple[object, ...] = (
+            on.name,
+            on.device.name,
+            plan.engine,
+            plan.tensor_parallel > 1,
+            correction and (correction.tpot_doubt, correction.ttft_doubt),
+        )
         if key not in self._cautions:
-            self._cautions[key] = caution_of(
-                on, plan, self._shape, self.confidence, self._calibration
-            )
+            self._cautions[key] = caution_of(on, plan, self._shape, self.confidence, correction)
         return self._cautions[key]
 
-    def holds(self, on: Node, plan: Plan, point: OperatingPoint) -> bool:
-        """Whether a steady state holds the limits on means."""
+    def holds(
+        self, on: Node, plan: Plan, point: OperatingPoint, correction: Calibration | None = None
+    ) -> bool:
+        """Whether a steady state holds the limits on means, as corrected by measured runs."""
         if not self.means:
             return True
-        caution = self.caution(on, plan)
+        caution = self.caution(on, plan, correction)
         return all(
             _holds(limit, getattr(point, POINT_FIELDS[limit.metric]), caution)
             for limit in self.means
         )
 
-    def simulated_hold(self, on: Node, plan: Plan, results: Mapping[str, Any]) -> bool:
+    def simulated_hold(
+        self,
+        on: Node,
+        plan: Plan,
+        results: Mapping[str, Any],
+        correction: Calibration | None = None,
+    ) -> bool:
         """Whether a simulated run holds all limits."""
-        caution = self.caution(on, plan)
+        caution = self.caution(on, plan, correction)
         values = [value_of(results, each.metric, each.statistic) for each in self._limits]
         return all(
             value is not None and _holds(limit, value, caution)
@@ -239,18 +263,15 @@ def offers(
         nodes: The machines.
         by_device: Calibrations by the name of the device that they were measured on.
     """
-    plain = Judge(asked.limits, asked.shape, asked.confidence)
-    judges = {
-        name: Judge(asked.limits, asked.shape, asked.confidence, calibration)
-        for name, calibration in by_device.items()
-    }
+    judge = Judge(asked.limits, asked.shape, asked.confidence)
 
     def holds(on: Node, swept: Swept) -> bool:
-        judge = judges.get(on.device.name, plain)
-        return asked.allows(swept.plan) and judge.holds(on, swept.plan, swept.point)
+        return asked.allows(swept.plan) and judge.holds(
+            on, swept.plan, swept.point, swept.correction
+        )
 
-    if plain.others:
-        said = ", ".join(limit.label for limit in plain.others)
+    if judge.others:
+        said = ", ".join(limit.label for limit in judge.others)
         echo(f"{said}: not judged here, a formula gives means; check with --sweep or a simulation")
     return cheapest_offers(
         asked.plan, asked.shape, nodes, asked.workload, holds=holds, calibrations=by_device

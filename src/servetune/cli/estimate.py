@@ -27,6 +27,7 @@ from servetune.models import NetworkShape, load_shape
 from servetune.perf import Calibration
 from servetune.perf.roofline import estimate as priced
 from servetune.perf.roofline import length_moments, performance_at
+from servetune.perf.roofline.by_place import ByPlace
 from servetune.plan import DEFAULTS, Plan, check_parallel, with_whole_experts
 from servetune.trials.calibrations import KeptCalibration, calibration_named
 from servetune.trials.second_opinion import require_installed
@@ -176,7 +177,7 @@ def estimate(
     draft_method: str | None,
     draft_acceptance_fraction: float | None,
     constraints: str | None,
-    confidence: float,
+    confidence: float | None,
     calibration_name: str | None,
     estimator: str,
     service: str | None,
@@ -245,7 +246,9 @@ def estimate(
         shape=shape,
         workload=workload,
         limits=limits,
-        confidence=confidence,
+        confidence=advice.confidence_wanted(
+            confidence, calibrated=kept is not None and not everywhere
+        ),
         target=target,
         top=top,
         tensor_parallel=tensor_parallel,
@@ -306,7 +309,7 @@ def _one_plan(
     commands = (
         tune_commands(fitting, best, node, workload, constraints) if wanted.engine == "vllm" else {}
     )
-    judge = advice.Judge(asked.limits, shape, asked.confidence, correction)
+    judge = advice.Judge(asked.limits, shape, asked.confidence)
     checked = _checked(best, judge, shape, node, workload, correction)
     if as_json:
         print_json(
@@ -511,19 +514,21 @@ def _checked(
     throughput = best.answer.best_throughput
     if not judge.means or throughput is None:
         return {"judged": [], "by_simulation_only": silent, "concurrency": None}
+    corrections = ByPlace(correction, best.plan, shape, length_moments(workload.lengths))
     holding = None
     for concurrency in _concurrencies(throughput.concurrency):
         point = performance_at(
             shape, node, best.plan, workload, concurrency, calibration=correction
         )
-        if judge.holds(node, best.plan, point):
+        if judge.holds(node, best.plan, point, corrections.at(concurrency)):
             holding = point
+    judged_at = corrections.at(holding.concurrency if holding else throughput.concurrency)
     return {
         "judged": [limit.label for limit in judge.means],
         "by_simulation_only": silent,
         "concurrency": holding.concurrency if holding else None,
         "point": holding,
-        "caution": judge.caution(node, best.plan),
+        "caution": judge.caution(node, best.plan, judged_at),
     }
 
 

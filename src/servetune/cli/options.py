@@ -160,10 +160,10 @@ def confidence(command: Command) -> Command:
     return click.option(
         "--confidence",
         type=Finite(min=0.5, max=0.95),
-        default=0.8,
-        show_default=True,
+        default=None,
         help="Chance with which a predicted plan holds each constraint; 0.5 takes predictions "
-        "at face value. See docs/guides/choosing.md.",
+        "at face value. See docs/guides/choosing.md. [default: 0.8; 0.75 for a machine with a "
+        "--calibration]",
     )(command)
 
 

@@ -99,11 +99,8 @@ def ranked_plans(
     concurrency that suits the target best. Percentiles are judged by simulating the leaders in
     order until enough hold; figures that agree to three digits are simulated once.
     """
-    judges = {
-        node.name: Judge(asked.limits, asked.shape, asked.confidence, correction_of(node))
-        for node in nodes
-    }
-    holding, priced = _holding(asked, nodes, judges, correction_of)
+    judge = Judge(asked.limits, asked.shape, asked.confidence)
+    holding, priced = _holding(asked, nodes, judge, correction_of)
     ordered = sorted(holding, key=lambda found: _order(found, asked.target, several=len(nodes) > 1))
     kept: list[Ranked] = []
     done: set[tuple[Any, ...]] = set()
@@ -113,20 +110,19 @@ def ranked_plans(
             break
         if found.kind in done:
             continue
-        judge, correction = judges[found.node.name], correction_of(found.node)
-        plan, results = found.swept.plan, None
+        plan, here, results = found.swept.plan, found.swept.correction, None
         if judge.others:
             simulated += 1
-            results = _simulated(found, asked, correction)
-            if results is None or not judge.simulated_hold(found.node, plan, results):
+            results = _simulated(found, asked, correction_of(found.node))
+            if results is None or not judge.simulated_hold(found.node, plan, results, here):
                 continue  # the same plan may hold with fewer users
         kept.append(
             Ranked(
                 node=found.node,
                 swept=found.swept,
-                caution=judge.caution(found.node, plan),
+                caution=judge.caution(found.node, plan, here),
                 results=results,
-                interval=interval_of(found.node, plan, asked.shape, correction),
+                interval=interval_of(found.node, plan, asked.shape, here),
             )
         )
         done.add(found.kind)
@@ -134,7 +130,7 @@ def ranked_plans(
 
 
 def _holding(
-    asked: Asked, nodes: Sequence[Node], judges: dict[str, Judge], correction_of: CorrectionOf
+    asked: Asked, nodes: Sequence[Node], judge: Judge, correction_of: CorrectionOf
 ) -> tuple[list[_Found], Priced]:
     """Combinations that hold the limits on means, the best of each that agree in figures.
 
@@ -147,11 +143,10 @@ def _holding(
 
     def look(node: Node, limits: _Limits) -> None:
         nonlocal count, at_face_value
-        judge = judges[node.name]
         for swept in _swept(asked, node, correction_of(node), limits):
             count += 1
             at_face_value += trusting.holds(node, swept.plan, swept.point)
-            if not judge.holds(node, swept.plan, swept.point):
+            if not judge.holds(node, swept.plan, swept.point, swept.correction):
                 continue
             found = _Found(node, swept)
             known = best.get(found.figures)

@@ -16,6 +16,7 @@ import msgspec
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import ExpertFeedForward, NetworkShape
+from servetune.perf.roofline.by_place import ByPlace
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
@@ -45,11 +46,13 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cost_per_million_tokens_usd: Of output tokens, for the whole node; `None` without a
             price.
+        correction: What measured runs say of this plan at this concurrency, if any were.
     """
 
     plan: Plan
     point: OperatingPoint
     cost_per_million_tokens_usd: float | None
+    correction: Calibration | None = None
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,10 +141,12 @@ def sweep(
     coefficients: Coefficients | None = None,
     calibration: Calibration | None = None,
 ) -> Iterator[Swept]:
-    """Price plans at each concurrency; plans that cannot run are passed over."""
-    first_token_factor = calibration.first_token_factor if calibration else 1.0
+    """Price plans at each concurrency; plans that cannot run are passed over.
+
+    A calibration corrects each plan at each concurrency by what its runs say of that place.
+    """
     moments = length_moments(workload.lengths, workload.seed)
-    laws: dict[Plan, StepLaw] = {}
+    laws: dict[Plan, tuple[StepLaw, ByPlace]] = {}
     for plan in plans:
         try:
             filled = resolved(plan, shape, node.device)
@@ -150,17 +155,22 @@ def sweep(
         except PlanError:
             continue
         alike = msgspec.structs.replace(filled, max_num_seqs=None, max_num_batched_tokens=None)
-        law = laws.get(alike)
-        if law is None:  # batch limits say which steps come, not how long one takes
+        if alike not in laws:  # batch limits say which steps come, not how long one takes
+            corrections = ByPlace(calibration, filled, shape, moments)
+            corrections.ask(concurrencies)
             chosen = coefficients or coefficients_for(node.device, filled.engine)
-            if calibration is not None:
-                chosen = calibration.steady_coefficients(chosen)
-            law = laws[alike] = step_law(filled, shape, node, chosen)
+            laws[alike] = step_law(filled, shape, node, corrections.law(chosen)), corrections
+        law, corrections = laws[alike]
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
-        state = SteadyState(law, filled, kv_tokens, moments, first_token_factor)
+        state = SteadyState(law, filled, kv_tokens, moments)
         for concurrency in concurrencies:
-            point = state.at(concurrency)
-            yield Swept(plan=plan, point=point, cost_per_million_tokens_usd=_cost_usd(node, point))
+            point = state.at(concurrency, corrections.on(concurrency))
+            yield Swept(
+                plan=plan,
+                point=point,
+                cost_per_million_tokens_usd=_cost_usd(node, point),
+                correction=corrections.at(concurrency),
+            )
 
 
 def cheapest_offers(

@@ -17,7 +17,8 @@ import numpy as np
 
 from servetune.perf.roofline.closed_loop import RunPoint
 from servetune.perf.roofline.coefficients import Coefficients
-from servetune.perf.roofline.likeness import Place, guessed_logs, likeness_of
+from servetune.perf.roofline.likeness import Place, doubts, guessed_logs, likeness_of
+from servetune.perf.roofline.steady import Correction
 
 __all__ = ["LEARNED", "Anchor", "Calibration", "calibrated", "relearned"]
 
@@ -78,6 +79,9 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ttft_factor: On times to the first token of whole runs.
         tpot_anchors: Measured runs that the first rests on.
         ttft_anchors: That the second rests on.
+        tpot_doubt: Standard deviation that is left of the logarithm of a measured time over
+            the corrected one, at the place that this was made for; `None` where it is for all.
+        ttft_doubt: The same of first tokens.
         anchors: All of them; empty in a calibration that was made for one place.
         learned: Logarithms of factors on the law itself (`learning`), where no fit was.
     """
@@ -86,10 +90,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ttft_factor: float = 1.0
     tpot_anchors: int = 0
     ttft_anchors: int = 0
+    tpot_doubt: float | None = None
+    ttft_doubt: float | None = None
     anchors: tuple[Anchor, ...] = ()
     learned: Mapping[str, float] = {}
 
-    def at(self, *places: Place) -> tuple[Calibration, ...]:
+    def at(self, *places: Place | None) -> tuple[Calibration, ...]:
         """What the same anchors say of each place; itself where it was made for one already."""
         if not self.anchors:
             return (self,) * len(places)
@@ -138,6 +144,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """
         return self._slower(base, (*_STEP_FIELDS, *_REQUEST_FIELDS))
 
+    @property
+    def correction(self) -> Correction:
+        """The same on a steady state of the law as it is."""
+        return Correction(step_factor=self.tpot_factor, first_token_factor=self.first_token_factor)
+
     def _slower(self, base: Coefficients, fields: Sequence[str]) -> Coefficients:
         base = self.relearned(base)
         slower = {name: getattr(base, name) * self.tpot_factor for name in fields}
@@ -155,7 +166,7 @@ def calibrated(anchors: Sequence[Anchor]) -> Calibration:
         (True, 1.0)
     """
     (found,) = _calibrations(anchors, [None])
-    return msgspec.structs.replace(found, anchors=tuple(anchors))
+    return msgspec.structs.replace(found, tpot_doubt=None, ttft_doubt=None, anchors=tuple(anchors))
 
 
 def _calibrations(
@@ -171,16 +182,23 @@ def _calibrations(
         for a in anchors
         if a.measured_ttft_ms is not None
     ]
-    tpot_factors = _factors("tpot", tpot, _TPOT_REACH, places)
-    ttft_factors = _factors("ttft", ttft, _TTFT_REACH, places)
+    columns = zip(
+        _factors("tpot", tpot, _TPOT_REACH, places),
+        _factors("ttft", ttft, _TTFT_REACH, places),
+        _doubts("tpot", tpot, places),
+        _doubts("ttft", ttft, places),
+        strict=True,
+    )
     return tuple(
         Calibration(
             tpot_factor=tpot_factor,
             ttft_factor=ttft_factor,
             tpot_anchors=len(tpot),
             ttft_anchors=len(ttft),
+            tpot_doubt=tpot_doubt,
+            ttft_doubt=ttft_doubt,
         )
-        for tpot_factor, ttft_factor in zip(tpot_factors, ttft_factors, strict=True)
+        for tpot_factor, ttft_factor, tpot_doubt, ttft_doubt in columns
     )
 
 
@@ -193,6 +211,17 @@ def _factors(
     logs = [log / math.hypot(1, log / reach) for log, _ in measured]
     found = guessed_logs(logs, [place for _, place in measured], places, likeness_of(quantity))
     return [float(factor) for factor in np.exp(found)]
+
+
+def _doubts(
+    quantity: str,
+    measured: Sequence[tuple[float, Place | None]],
+    places: Sequence[Place | None],
+) -> list[float]:
+    """What a run at each place may still be off by, its own accident included."""
+    likeness = likeness_of(quantity)
+    left = doubts(places, [place for _, place in measured], likeness)
+    return [float(doubt) for doubt in np.hypot(left, likeness.accident)]
 
 
 def relearned(base: Coefficients, factors: Mapping[str, float]) -> Coefficients:

@@ -11,6 +11,7 @@ from servetune.hardware.device import Device, Node
 from servetune.models import counting
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.breakdown import StepPart, breakdown
+from servetune.perf.roofline.by_place import ByPlace
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.drafting import (
@@ -181,7 +182,8 @@ def estimate(
         workload: Its law of lengths is read; concurrency is searched.
         coefficients: Of the step law; the device's own by default.
         calibration: From measured runs of this model on this machine; steps and first
-            tokens are corrected by it, each by its own factor.
+            tokens are corrected by it, each by its own factor and each number of users by
+            what the runs say of its place.
         ttft_limit_ms: For the prefill limit.
         itl_limit_ms: For the decode limit.
 
@@ -191,17 +193,23 @@ def estimate(
     """
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
-    chosen, first_token_factor = _corrected(coefficients, calibration, node, filled)
+    chosen = coefficients or coefficients_for(node.device, filled.engine)
     divided = memory(filled, shape, node.device)
     misfit = _misfit(filled, shape, node)
     moments = length_moments(workload.lengths, workload.seed)
-    best_latency = best_throughput = roofline = concurrency = cost_usd = None
+    best_latency = best_throughput = roofline = concurrency = cost_usd = here = None
+    corrections = ByPlace(calibration, filled, shape, moments)
     if misfit is None:
-        law = step_law(filled, shape, node, chosen)
+        law = step_law(filled, shape, node, corrections.law(chosen))
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
-        state = SteadyState(law, filled, kv_tokens, moments, first_token_factor)
-        best_latency = state.at(1)
-        best_throughput = _best_throughput(state, filled)
+        state = SteadyState(law, filled, kv_tokens, moments)
+        best_latency = state.at(1, corrections.on(1))
+        best_throughput = _best_throughput(state, filled, corrections)
+        here = corrections.at(best_throughput.concurrency)
+        if here is not None:  # what else is said of the plan is said where it serves most
+            chosen = here.steady_coefficients(chosen)
+            law = step_law(filled, shape, node, chosen)
+        first_token_factor = corrections.on(best_throughput.concurrency).first_token_factor
         roofline = _roofline(law, node.device, moments, best_throughput, filled)
         concurrency = _concurrency_limits(
             law, filled, kv_tokens, moments, ttft_limit_ms, itl_limit_ms, first_token_factor
@@ -223,7 +231,7 @@ def estimate(
         roofline=roofline,
         limits=concurrency,
         cost_per_million_output_tokens_usd=cost_usd,
-        interval=interval_of(node, filled, shape, calibration),
+        interval=interval_of(node, filled, shape, here or calibration),
         coefficients=chosen.name,
         notes=_notes(plan, filled, node, moments),
     )
@@ -247,21 +255,13 @@ def performance_at(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    chosen, first_token_factor = _corrected(coefficients, calibration, node, filled)
-    law = step_law(filled, shape, node, chosen)
     moments = length_moments(workload.lengths, workload.seed)
+    corrections = ByPlace(calibration, filled, shape, moments)
+    chosen = coefficients or coefficients_for(node.device, filled.engine)
+    law = step_law(filled, shape, node, corrections.law(chosen))
     kv_tokens = divided.kv_tokens_at(moments.context_tokens)
-    return SteadyState(law, filled, kv_tokens, moments, first_token_factor).at(concurrency)
-
-
-def _corrected(
-    coefficients: Coefficients | None, calibration: Calibration | None, node: Node, plan: Plan
-) -> tuple[Coefficients, float]:
-    """Coefficients of a steady state, and the factor on its first tokens."""
-    chosen = coefficients or coefficients_for(node.device, plan.engine)
-    if calibration is None:
-        return chosen, 1.0
-    return calibration.steady_coefficients(chosen), calibration.first_token_factor
+    state = SteadyState(law, filled, kv_tokens, moments)
+    return state.at(concurrency, corrections.on(concurrency))
 
 
 def _misfit(plan: Plan, shape: NetworkShape, node: Node) -> str | None:
@@ -272,16 +272,20 @@ def _misfit(plan: Plan, shape: NetworkShape, node: Node) -> str | None:
     return None
 
 
-def _best_throughput(state: SteadyState, plan: Plan) -> OperatingPoint:
+def _best_throughput(state: SteadyState, plan: Plan, corrections: ByPlace) -> OperatingPoint:
     """Powers of two up to twice what the scheduler admits, then the foot of the plateau."""
     assert plan.max_num_seqs is not None
+
+    def at(concurrency: int) -> OperatingPoint:
+        return state.at(concurrency, corrections.on(concurrency))
+
     most = 2 * plan.max_num_seqs * plan.replicas * plan.data_parallel
-    doublings = [state.at(1 << power) for power in range(most.bit_length())]
+    doublings = [at(1 << power) for power in range(most.bit_length())]
     wanted = _PLATEAU_FRACTION * max(point.output_tokens_per_s for point in doublings)
     first = next(point for point in doublings if point.output_tokens_per_s >= wanted)
     low, best = first.concurrency // 2, first
     while best.concurrency - low > 1:
-        middle = state.at((low + best.concurrency) // 2)
+        middle = at((low + best.concurrency) // 2)
         if middle.output_tokens_per_s >= wanted:
             best = middle
         else:

@@ -10,6 +10,10 @@ whole groups left out: `benchmarks/prediction/cross_validate.py --write` stores 
 | `network` | one model | a kind of layer that was never measured |
 | `anchored` | (model, GPU), then two of its rows as anchors | a calibration of at least two runs |
 
+A calibration that was asked at a place (`Calibration.at`) says how much doubt is left there. Then
+the factors are exp(deviations x doubt) of that place: the deviations, in `[doubt]`, are
+quantiles of log(measured / predicted) / doubt over the same rows after one, two and four anchors.
+
 All-reduce through a host's PCIe differs by 1.5 between machines, and silicon without an
 operator table was never measured at all: no row shows either, so what they add is judgement
 and says so.
@@ -41,6 +45,7 @@ from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import architecture_of
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
 from servetune.perf.roofline.factors import fit
+from servetune.perf.roofline.likeness import likeness_of
 from servetune.plan.plan import Plan
 
 __all__ = ["Caution", "Interval", "caution_of", "interval_of"]
@@ -62,6 +67,7 @@ _SAID = {
     "silicon": "architecture or engine never fitted; of runs on architectures held out",
     "network": "a kind of layer never fitted; of runs of models held out",
     "anchored": "corrected by measured runs; of held-out runs with two anchors",
+    "doubt": "corrected by measured runs; of held-out runs, by the doubt left at its place",
 }
 
 
@@ -106,16 +112,15 @@ def interval_of(
     node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration | None = None
 ) -> Interval:
     """The band of a plan's predictions."""
-    kind, wider, basis = _reach(node, plan, shape, calibration)
-    found = _factors()[kind]
+    reach = _reach(node, plan, shape, calibration)
     return Interval(
-        low_factor=found["tpot_low"] / wider,
-        high_factor=found["tpot_high"] * wider,
-        ttft_low_factor=found["ttft_low"] / wider,
-        ttft_high_factor=found["ttft_high"] * wider,
-        calibrated=kind == "anchored",
-        extrapolation=kind,
-        basis=basis,
+        low_factor=reach.factor("tpot", "low") / reach.wider,
+        high_factor=reach.factor("tpot", "high") * reach.wider,
+        ttft_low_factor=reach.factor("ttft", "low") / reach.wider,
+        ttft_high_factor=reach.factor("ttft", "high") * reach.wider,
+        calibrated=reach.kind in ("anchored", "doubt"),
+        extrapolation="anchored" if reach.kind == "doubt" else reach.kind,
+        basis=reach.basis,
     )
 
 
@@ -141,14 +146,14 @@ def caution_of(
             f"got {confidence:g}",
             hint="0.5 takes predictions at face value; beyond 0.95 too few rows were held out",
         )
-    kind, wider, _ = _reach(node, plan, shape, calibration)
+    reach = _reach(node, plan, shape, calibration)
     normal = NormalDist()
     share = normal.inv_cdf(confidence) / normal.inv_cdf(_MOST_CONFIDENCE)
-    judged = share * math.log(wider)
+    judged = share * math.log(reach.wider)
     return Caution(
         confidence=confidence,
-        tpot_factor=math.exp(_log_quantile(kind, "tpot", confidence) + judged),
-        ttft_factor=math.exp(_log_quantile(kind, "ttft", confidence) + judged),
+        tpot_factor=math.exp(_log_quantile(reach, "tpot", confidence) + judged),
+        ttft_factor=math.exp(_log_quantile(reach, "ttft", confidence) + judged),
     )
 
 
@@ -156,11 +161,34 @@ def caution_of(
 _LEAST_CONFIDENCE, _MOST_CONFIDENCE = 0.5, 0.95
 
 
-def _log_quantile(kind: str, time: str, confidence: float) -> float:
+class _Reach(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a prediction reaches.
+
+    Attributes:
+        kind: Of the table above, or `doubt` where that is known of the place.
+        wider: What judgement widens its band by.
+        basis: Both in words.
+        doubts: Standard deviations of logarithms, by time, where the kind is `doubt`.
+    """
+
+    kind: str
+    wider: float
+    basis: str
+    doubts: dict[str, float] = {}
+
+    def factor(self, time: str, name: str) -> float:
+        stored = _factors()[self.kind][f"{time}_{name}"]
+        return math.exp(stored * self.doubts[time]) if self.kind == "doubt" else stored
+
+
+def _log_quantile(reach: _Reach, time: str, confidence: float) -> float:
     prefix = f"{time}_caution_"
     stored = sorted(
-        (int(name.removeprefix(prefix)) / 100, math.log(factor))
-        for name, factor in _factors()[kind].items()
+        (
+            int(name.removeprefix(prefix)) / 100,
+            math.log(reach.factor(time, name.removeprefix(f"{time}_"))),
+        )
+        for name in _factors()[reach.kind]
         if name.startswith(prefix)
     )
     levels = [(_LEAST_CONFIDENCE, 0.0), *stored]
@@ -169,20 +197,45 @@ def _log_quantile(kind: str, time: str, confidence: float) -> float:
     return from_log + (confidence - low) / (high - low) * (to_log - from_log)
 
 
-def _reach(
-    node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration | None
-) -> tuple[str, float, str]:
-    """How far a prediction reaches, what judgement widens its band by, and both in words."""
-    anchored = calibration is not None and calibration.tpot_anchors >= _ANCHORS
-    kind = "anchored" if anchored else _extrapolation(node, plan, shape)
-    wider, basis = 1.0, _SAID[kind]
+def _reach(node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration | None) -> _Reach:
+    if calibration is not None and calibration.tpot_anchors:
+        if calibration.tpot_doubt is not None and calibration.ttft_doubt is not None:
+            return _doubted(node, plan, shape, calibration)
+        if calibration.tpot_anchors >= _ANCHORS:
+            return _Reach(kind="anchored", wider=1.0, basis=_SAID["anchored"])
+    kind = _extrapolation(node, plan, shape)
+    wider, why = _judged(node, plan, kind)
+    return _Reach(kind=kind, wider=wider, basis=_SAID[kind] + why)
+
+
+def _doubted(node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration) -> _Reach:
+    """By what is left of doubt, and of what judgement adds in the same proportion."""
+    assert calibration.tpot_doubt is not None
+    assert calibration.ttft_doubt is not None
+    wider = 1.0
+    if not calibration.learned:  # a law that was learned here owes nothing to other silicon
+        field = likeness_of("tpot")
+        left = calibration.tpot_doubt**2 - field.accident**2
+        share = math.sqrt(max(0.0, left) / (field.unknown**2 - field.accident**2))
+        wider = _judged(node, plan, _extrapolation(node, plan, shape))[0] ** share
+    return _Reach(
+        kind="doubt",
+        wider=wider,
+        basis=_SAID["doubt"],
+        doubts={"tpot": calibration.tpot_doubt, "ttft": calibration.ttft_doubt},
+    )
+
+
+def _judged(node: Node, plan: Plan, kind: str) -> tuple[float, str]:
+    """What judgement widens a band by, and why."""
+    wider, why = 1.0, ""
     if kind == "silicon" and not architecture_of(node.device):
         wider = _NO_TABLE
-        basis += "; 1.4 wider, as no kernel of this silicon was ever measured"
-    if not anchored and plan.tensor_parallel > 1 and node.link.bytes_per_s < FABRIC_BYTES_PER_S:
+        why += "; 1.4 wider, as no kernel of this silicon was ever measured"
+    if plan.tensor_parallel > 1 and node.link.bytes_per_s < FABRIC_BYTES_PER_S:
         wider *= _HOST_PATH
-        basis += "; 1.5 wider, as all-reduce through hosts differs"
-    return kind, wider, basis
+        why += "; 1.5 wider, as all-reduce through hosts differs"
+    return wider, why
 
 
 def _extrapolation(node: Node, plan: Plan, shape: NetworkShape) -> str:

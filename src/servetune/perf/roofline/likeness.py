@@ -99,6 +99,18 @@ class Likeness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     accident: float
     reach_octaves: tuple[float, float, float, float]
 
+    @property
+    def unknown(self) -> float:
+        """Standard deviation at a place of which nothing was measured, an accident included."""
+        parts = (self.all, self.engine, self.storage, self.near, self.accident)
+        return float(np.linalg.norm(parts))
+
+    def alone(self, places: Sequence[Place | None]) -> NDArray[np.float64]:
+        """Variance of the field at each place, an accident left out; shape (places,)."""
+        shared = self.all**2 + self.engine**2 + self.storage**2
+        placed = np.array([place is not None for place in places], dtype=float)
+        return shared + self.near**2 * placed
+
     def between(
         self, here: Sequence[Place | None], there: Sequence[Place | None]
     ) -> NDArray[np.float64]:
@@ -175,7 +187,9 @@ def telling(
 
 
 def doubts(
-    places: Sequence[Place], measured: Sequence[Place], likeness: Likeness | None = None
+    places: Sequence[Place | None],
+    measured: Sequence[Place | None],
+    likeness: Likeness | None = None,
 ) -> NDArray[np.float64]:
     """Standard deviation of the logarithm of measured over predicted that is left at each place.
 
@@ -185,8 +199,8 @@ def doubts(
         likeness: That of times per token if omitted.
     """
     likeness = likeness or likeness_of("tpot")
-    left = np.diag(likeness.between(places, places)).copy()
-    if len(measured):
+    left = likeness.alone(places)
+    if len(measured) and len(places):
         among = likeness.between(measured, measured) + likeness.accident**2 * np.eye(len(measured))
         towards = likeness.between(measured, places)
         left -= (towards * np.linalg.solve(among, towards)).sum(axis=0)

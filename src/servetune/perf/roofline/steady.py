@@ -33,7 +33,7 @@ from servetune.plan.plan import Plan
 from servetune.units import MS_PER_S
 from servetune.workload.lengths import Lengths
 
-__all__ = ["LengthMoments", "OperatingPoint", "SteadyState", "length_moments"]
+__all__ = ["Correction", "LengthMoments", "OperatingPoint", "SteadyState", "length_moments"]
 
 _LENGTH_SAMPLES = 512
 #: Steps towards the number of running requests, and how near in it two of them are one answer.
@@ -60,6 +60,22 @@ class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens_per_s: float
     output_tokens_per_s: float
     queued: bool
+
+
+class Correction(msgspec.Struct, frozen=True, kw_only=True):
+    """What measured runs say of one steady state.
+
+    Attributes:
+        step_factor: On every time, those of requests outside the device included.
+        first_token_factor: On top, on times from the start of a prompt to its first token;
+            waiting for a place follows from Little's law all the same.
+    """
+
+    step_factor: float = 1.0
+    first_token_factor: float = 1.0
+
+
+_AS_PRICED = Correction()
 
 
 class LengthMoments(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,8 +125,6 @@ class SteadyState:
 
     Attributes:
         most_running: Largest B that cache, `max_num_seqs` and token budget allow, per copy.
-        first_token_factor: On times from the start of a prompt to its first token, from a
-            calibration; waiting for a place follows from Little's law all the same.
     """
 
     def __init__(
@@ -119,7 +133,6 @@ class SteadyState:
         plan: Plan,
         kv_tokens: float,
         moments: LengthMoments,
-        first_token_factor: float = 1.0,
     ) -> None:
         assert plan.max_num_seqs is not None
         assert plan.max_num_batched_tokens is not None
@@ -129,7 +142,6 @@ class SteadyState:
                 hint="servetune simulate plays them",
             )
         self.moments = moments
-        self.first_token_factor = first_token_factor
         self._law = law
         self._budget = plan.max_num_batched_tokens
         self._copies = plan.replicas * plan.data_parallel
@@ -150,35 +162,42 @@ class SteadyState:
             caps.append(taken * max(1.0, self._decode_steps / c.admission_steps))
         self.most_running = max(1.0, min(caps))
 
-    def at(self, concurrency: int) -> OperatingPoint:
+    def at(self, concurrency: int, correction: Correction = _AS_PRICED) -> OperatingPoint:
         """The steady state with `concurrency` requests in flight over all copies."""
+        slower, first_factor = correction.step_factor, correction.first_token_factor
         share = max(1.0, concurrency / self._copies)
         busy_copies = min(concurrency, self._copies)
         if self._decode_steps <= 0:
-            return self._prefill_only(concurrency, share, busy_copies)
-        running = self._running(share)
-        balance = self._balance(running, share)
+            return self._prefill_only(concurrency, share, busy_copies, correction)
+        running = self._running(share, first_factor)
+        balance = self._balance(running, share, first_factor)
         decode_s = self._decode_steps * balance.tau_s
         rate = running / decode_s
         e2e_s = share / rate  # Little's law: waiting for a place is what is left
         queued = running >= self.most_running
         ttft_s = max(e2e_s - decode_s, balance.ttft_s) if queued else balance.ttft_s
+        # Times that are all longer by one factor leave the number that decode as it is.
         return self._point(
-            concurrency, running * busy_copies, rate * busy_copies, ttft_s, balance.tau_s, queued
+            concurrency,
+            running * busy_copies,
+            rate / slower * busy_copies,
+            ttft_s * slower,
+            balance.tau_s * slower,
+            queued,
         )
 
-    def _running(self, share: float) -> float:
+    def _running(self, share: float, first_factor: float) -> float:
         """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`."""
         high = min(share, self.most_running)
-        over = self._wanted(high, share) - high
+        over = self._wanted(high, share, first_factor) - high
         if over >= 0:
             return high
         # False position between two bounds; a bound that stays twice counts half (Illinois).
-        low, under, last = 0.0, self._wanted(0.0, share), high
+        low, under, last = 0.0, self._wanted(0.0, share, first_factor), high
         stayed = 0
         for _ in range(_ROUNDS):
             here = (low * over - high * under) / (over - under)
-            gap = self._wanted(here, share) - here
+            gap = self._wanted(here, share, first_factor) - here
             if abs(here - last) <= _NEAR * here:
                 return here
             last = here
@@ -192,12 +211,12 @@ class SteadyState:
                 stayed = -1
         return (low + high) / 2
 
-    def _wanted(self, running: float, share: float) -> float:
-        balance = self._balance(running, share)
+    def _wanted(self, running: float, share: float, first_factor: float) -> float:
+        balance = self._balance(running, share, first_factor)
         decode_s = self._decode_steps * balance.tau_s
         return share * decode_s / (balance.ttft_s + decode_s)
 
-    def _balance(self, running: float, share: float) -> _Balance:
+    def _balance(self, running: float, share: float, first_factor: float) -> _Balance:
         """Times that one request sees; alone, it never shares a step with a prompt."""
         others = (share - 1) / share
         prompts_per_step = running / self._decode_steps * others
@@ -212,7 +231,7 @@ class SteadyState:
             squares = tau_s**2
         residual_s = others * squares / (2 * tau_s)  # of the step in progress on arrival
         own_s = self._mixed_s(max(1.0, prompts_per_step), running * others)
-        first_s = self.first_token_factor * (self._request_s + residual_s + own_s)
+        first_s = first_factor * (self._request_s + residual_s + own_s)
         return _Balance(first_s, tau_s)
 
     def _decode_s(self, sequences: float) -> float:
@@ -237,11 +256,14 @@ class SteadyState:
             sequences * self.moments.context_tokens,
         )
 
-    def _prefill_only(self, concurrency: int, share: float, busy_copies: int) -> OperatingPoint:
+    def _prefill_only(
+        self, concurrency: int, share: float, busy_copies: int, correction: Correction
+    ) -> OperatingPoint:
         """Answers of one token: as many prompts per step as the budget takes."""
+        factor = correction.step_factor * correction.first_token_factor
         prompts = min(share, max(1.0, self._budget / self.moments.input_tokens))
-        step_s = self.first_token_factor * self._mixed_s(prompts, 0.0)
-        request_s = self.first_token_factor * self._request_s
+        step_s = factor * self._mixed_s(prompts, 0.0)
+        request_s = factor * self._request_s
         rate = min(prompts / step_s, share / (request_s + step_s))
         queued = share > prompts
         return self._point(concurrency, 0.0, rate * busy_copies, share / rate, 0.0, queued)
