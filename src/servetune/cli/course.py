@@ -150,6 +150,7 @@ def course_of(
     node: Node,
     *,
     real: bool,
+    own_program: bool = False,
     on_this_machine: bool = True,
 ) -> Course:
     """The course that the options ask for.
@@ -160,6 +161,7 @@ def course_of(
         node: Where.
         real: Whether an engine of this machine is started; a user's own command may reach
             devices that are elsewhere.
+        own_program: Whether the user names the engine's program, which may be a stand-in.
         on_this_machine: Whether servers run here, not on a cluster's nodes.
 
     Raises:
@@ -170,6 +172,12 @@ def course_of(
     on_gpus = node.device.architecture != "cpu"
     here = visible_cards() if on_gpus else []
     if real and on_gpus and node.device.vendor == "NVIDIA":
+        if not here and not own_program and none_can_be():
+            raise EngineError(
+                f"the engine would run on {node.device.name}, and no GPU can be seen here",
+                hint="leave --gpu and --instance out to run on the processor; servetune doctor "
+                "says what is here",
+            )
         _require_idle(here, node, groups)
     return Course(
         order=asked.order,
@@ -271,12 +279,6 @@ def _seen(node: Node, cards: int) -> int | None:
 
 
 def _require_idle(here: Sequence[Card], node: Node, groups: Sequence[list[Trial]]) -> None:
-    if not here and none_can_be():
-        raise EngineError(
-            f"the engine would run on {node.device.name}, and no GPU can be seen here",
-            hint="leave --gpu and --instance out to run on the processor; servetune doctor says "
-            "what is here",
-        )
     if not here:  # nobody tells
         return
     most = max((trial.plan.device_count for group in groups for trial in group), default=0)

@@ -493,6 +493,7 @@ def _course(
         groups,
         run.node,
         real=starts_here and launch.server_cmd is None,
+        own_program=launch.executable is not None,
         on_this_machine=here,
     )
 
