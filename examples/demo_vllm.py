@@ -33,7 +33,7 @@ def main() -> int:
         "--model",
         demo.arguments.model,
         "--server-args",
-        "max_num_seqs=[4,64];max_num_batched_tokens=2048;max_model_len=2048;enforce_eager=True",
+        "max_num_seqs=[4,64];max_num_batched_tokens=2048;max_model_len=2048;enforce_eager=True;dtype=float32",
         "--client-args",
         "max_concurrency=[4,16];num_prompts=160;random_input_len=64;random_output_len=32;"
         "random_range_ratio=0.5;warmup_requests=16",

@@ -18,7 +18,9 @@ def vllm(tmp_path_factory):
     if not model or not os.environ.get("SERVETUNE_VLLM"):
         pytest.skip("SERVETUNE_VLLM and SERVETUNE_TINY_MODEL name no engine and model")
     folder = tmp_path_factory.mktemp("bench")
-    plan = Plan(model=model, max_num_seqs=16, max_model_len=2048, enforce_eager=True)
+    plan = Plan(
+        model=model, max_num_seqs=16, max_model_len=2048, enforce_eager=True, dtype="float32"
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("HF_HUB_OFFLINE", "1")

@@ -38,7 +38,7 @@ def tune(model):
         "--model",
         model,
         "--server-args",
-        f"{SERVERS};max_model_len=2048;enforce_eager=True",
+        f"{SERVERS};max_model_len=2048;enforce_eager=True;dtype=float32",
         "--client-args",
         f"max_concurrency=[2,16];num_prompts=48;warmup_requests=4;{LENGTHS}",
         "--output-json",

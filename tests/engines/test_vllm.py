@@ -226,6 +226,11 @@ def test_a_vllm_without_metadata_is_asked_for_its_version(vllm, tmp_path):
             "the KV cache wants 100.0 GiB and 4.62 GiB of memory are free",
         ),
         (
+            "illegal_instruction",
+            "illegal_instruction",
+            "its worker VllmWorker-0 died of an instruction",
+        ),
+        (
             "cpu_memory_busy",
             "out_of_memory",
             "only 19.82 of 23.54 GiB of memory are free at the start, and it wants 21.66",

@@ -35,7 +35,7 @@ def server(tmp_path):
     executable, model = (required(name) for name in ("SERVETUNE_VLLM", "SERVETUNE_TINY_MODEL"))
 
     def make(**settings):
-        settings = {"enforce_eager": True, "max_model_len": 2048, **settings}
+        settings = {"enforce_eager": True, "max_model_len": 2048, "dtype": "float32", **settings}
         return server_of(
             engine("vllm"),
             plan_from_settings("vllm", model, settings),

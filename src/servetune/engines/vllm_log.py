@@ -196,6 +196,12 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "VLLM_CPU_KVCACHE_SPACE",
     ),
     Symptom(
+        "illegal_instruction",
+        r"Worker proc (?P<name>\S+) died unexpectedly \(exit code: -4\b",
+        "its worker {name} died of an instruction that this machine does not let it use (signal 4)",
+        "on a virtual CPU that advertises AMX and has none: dtype=float32 does without it",
+    ),
+    Symptom(
         "model_not_found",
         r"HFValidationError: Repo id must be[^\n]*?: '(?P<name>[^']+)'",
         "the model folder {name} does not exist",
