@@ -7,10 +7,8 @@ import shlex
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from servetune.engines.cause import Cause, diagnose
-from servetune.engines.engine import FirstCompletion
-from servetune.engines.log import LogReading
 from servetune.engines.settings import SettingTable, with_underscores
+from servetune.engines.unknown import Unknown, plain_arguments
 from servetune.errors import InputError, PlanError
 from servetune.plan.plan import Plan, Setting
 
@@ -95,19 +93,7 @@ def _value(name: str, values: Mapping[str, Setting]) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def plain_arguments(settings: Mapping[str, Setting]) -> list[str]:
-    """Settings as most programs take them: `--name=value`, a bare switch, or nothing."""
-    words = []
-    for name, value in settings.items():
-        option = f"--{with_underscores(name).replace('_', '-')}"
-        if value is True:
-            words.append(option)
-        elif value is not None and value is not False:
-            words.append(f"{option}={value}")
-    return words
-
-
-class Command:
+class Command(Unknown):
     """An engine of which only its command is known: all settings are passed on as they are."""
 
     name = "command"
@@ -162,37 +148,3 @@ class Command:
             settings=settings,
             spell=self.server_cmd_args,
         )
-
-    def server_cmd_args(
-        self, settings: Mapping[str, Setting], version: str | None = None
-    ) -> list[str]:
-        return plain_arguments(settings)
-
-    def argument_types(self) -> Mapping[str, type]:
-        return {}
-
-    def environment(self, plan: Plan) -> dict[str, str]:
-        return {}
-
-    def version(self, executable: tuple[str, ...]) -> str | None:
-        return None
-
-    def first_completion(self, model: str) -> FirstCompletion:
-        return FirstCompletion(body={"model": model, "prompt": "Hello", "max_tokens": 2})
-
-    def served_name(self, plan: Plan) -> str | None:
-        return None
-
-    def explain(self, log_text: str, exit_code: int | None = None) -> Cause:
-        return diagnose(log_text, exit_code)
-
-    def read_log(self, log_text: str) -> LogReading:
-        return LogReading()
-
-    def taken_settings(self, log_text: str) -> dict[str, Setting]:
-        return {}
-
-    def differences(
-        self, plan: Plan, taken: Mapping[str, Setting]
-    ) -> dict[str, tuple[Setting, Setting]]:
-        return {}

@@ -12,13 +12,11 @@ from types import MappingProxyType, TracebackType
 from typing import Self
 
 from servetune.clock import Clock, MonotonicClock
-from servetune.engines.cause import Cause, diagnose
-from servetune.engines.command import plain_arguments
-from servetune.engines.engine import FirstCompletion
-from servetune.engines.log import LogReading
+from servetune.engines.cause import Cause
 from servetune.engines.settings import SettingTable
+from servetune.engines.unknown import Unknown
 from servetune.errors import EngineDied, EngineNotReady, InputError, PlanError
-from servetune.plan.plan import Plan, Setting
+from servetune.plan.plan import Plan
 
 __all__ = ["External", "ExternalServer"]
 
@@ -26,7 +24,7 @@ _POLL_S = 0.2
 _ASK_TIMEOUT_S = 3.0
 
 
-class External:
+class External(Unknown):
     """Somebody else's server at a URL. It has no settings that servetune could change."""
 
     name = "external"
@@ -79,40 +77,6 @@ class External:
         """
         self.check(plan)
         return ()
-
-    def server_cmd_args(
-        self, settings: Mapping[str, Setting], version: str | None = None
-    ) -> list[str]:
-        return plain_arguments(settings)
-
-    def argument_types(self) -> Mapping[str, type]:
-        return {}
-
-    def environment(self, plan: Plan) -> dict[str, str]:
-        return {}
-
-    def version(self, executable: tuple[str, ...]) -> str | None:
-        return None
-
-    def first_completion(self, model: str) -> FirstCompletion:
-        return FirstCompletion(body={"model": model, "prompt": "Hello", "max_tokens": 2})
-
-    def served_name(self, plan: Plan) -> str | None:
-        return None
-
-    def explain(self, log_text: str, exit_code: int | None = None) -> Cause:
-        return diagnose(log_text, exit_code)
-
-    def read_log(self, log_text: str) -> LogReading:
-        return LogReading()
-
-    def taken_settings(self, log_text: str) -> dict[str, Setting]:
-        return {}
-
-    def differences(
-        self, plan: Plan, taken: Mapping[str, Setting]
-    ) -> dict[str, tuple[Setting, Setting]]:
-        return {}
 
 
 class ExternalServer:
