@@ -136,6 +136,29 @@ class TestOnACluster:
             assert "SIMULATED" in (tmp_path / record.server_log).read_text()
         assert "[4/4]" in done.stderr
 
+    def test_servers_have_the_variables_that_the_user_gives_or_hands_on(
+        self, ray_cluster, servetune, tmp_path, monkeypatch
+    ):
+        l4(ray_cluster, 1)
+        seen = tmp_path / "seen"
+        script = tmp_path / "serve.sh"
+        script.write_text(f'#!/bin/sh\necho "$SAID $KEPT_TOKEN" > {seen}\nexec {SERVE} "$@"\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("KEPT_TOKEN", "hf_" + "k" * 34)  # which the cluster was begun without
+        done = servetune(
+            *words(
+                ray_cluster, "--server-env", "SAID=plainly", "--server-env", "KEPT_TOKEN",
+                serve=f"{script} {{model}} --gpu L4 --port {{port}}",
+                server="max_num_seqs=4", client="max_concurrency=2",
+            ),
+            timeout_s=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert seen.read_text().split() == ["plainly", "hf_" + "k" * 34]
+        kept = [path for path in tmp_path.rglob("*") if path.is_file() and path != seen]
+        assert not [path for path in kept if "k" * 34 in path.read_text(errors="replace")]
+        assert "k" * 34 not in done.stdout + done.stderr
+
     def test_load_comes_from_another_node_where_the_servers_has_no_core_left(
         self, ray_cluster, servetune, tmp_path
     ):

@@ -382,7 +382,10 @@ class _Floor:
                 max_concurrency=4,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(job.group, 0),
             )
-            .remote(os.environ.get("OMP_NUM_THREADS"))
+            .remote(
+                os.environ.get("OMP_NUM_THREADS"),
+                {name: os.environ[name] for name in self._launch.passed},
+            )
         )
         lent = Lent(
             node=server.label,

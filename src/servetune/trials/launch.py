@@ -45,7 +45,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         executable: Path of the engine; `None` for the one that is found.
         container: In which the command runs, by Docker; `None` for a plain process.
         environment: Further variables of the server, stronger than those that it inherits.
-        passed: Names of variables that a container shall have as they are here.
+        passed: Names of variables that a container, or a node of a cluster, shall have as they
+            are here.
         folder: Where it works; `None` is where servetune does.
         server_cmd: Command that stands in for the engine's own; settings are appended.
         url: Of a server that is there already, for an engine that starts none.

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ def probe(run: Run, launch: Launch) -> tuple[str, str]:
 class Room:
     """An actor on the node that a server runs on."""
 
-    def __init__(self, threads: str | None) -> None:
+    def __init__(self, threads: str | None, handed: Mapping[str, str]) -> None:
+        os.environ.update(handed)  # of this process alone, so secrets stand in no record
         # Ray gives each of its processes one thread for arithmetic; the engine is not Ray's.
         os.environ.pop("OMP_NUM_THREADS", None)
         if threads is not None:
