@@ -21,7 +21,7 @@ from servetune.store import read_journal
 
 pytestmark = pytest.mark.night
 
-FIRST_TRIAL_S = 400.0
+FIRST_TRIAL_S = 600.0
 """For an engine to come up and end its first trial, on two busy cores."""
 
 UNDER_LOAD_S = 1.5
