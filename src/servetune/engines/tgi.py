@@ -71,6 +71,8 @@ class Tgi(CommandLineEngine):
         said = {"USAGE_STATS": "off"}
         if plan.prefix_caching is not None:
             said["PREFIX_CACHING"] = str(int(plan.prefix_caching))
+        if plan.chunked_prefill is not None:
+            said["PREFILL_CHUNKING"] = str(int(plan.chunked_prefill))
         return said
 
     def served_name(self, plan: Plan) -> str | None:
