@@ -206,7 +206,7 @@ def _tgi_3(plan: Plan, shape: NetworkShape, device: Device) -> Defaults:
 
     Sources: `launcher/src/main.rs` (`compute_optimal`, `resolve_attention`, `main`) and
     `models/globals.py` and `models/model.py` (PREFILL_CHUNKING) of 3.x; the log of a start on
-    2025-07-04 for what a warm-up settles (tests/engines/logs/tgi-3.3-started.log).
+    2025-07-04 for what a warm-up settles (tests/engines/logs/tgi-3.3-published.log).
     """
     quantization = plan.quantization or shape.quantization
     caching = _tgi_caching(plan, shape, device)
