@@ -99,8 +99,8 @@ class Sglang(CommandLineEngine):
     def read_log(self, log_text: str) -> LogReading:
         """`server_args=` has every setting as it was resolved before the model was loaded.
 
-        It is printed as a call, `ServerArgs(a=1)`, and since 0.5.20 or so as a dictionary; of
-        several starts the last counts.
+        It is printed as a call, `ServerArgs(a=1)`, or, by 0.5.23, as a dictionary; of several
+        starts the last counts.
         """
         text = plain_log(log_text)
         reading = super().read_log(text)

@@ -113,7 +113,7 @@ class Tgi(CommandLineEngine):
     def read_log(self, log_text: str) -> LogReading:
         """The line `Args { ... }` has every setting as it was asked, `None` where it was not.
 
-        It is one line until 2.2 and one setting a line since; of several starts the last counts.
+        It is one line in 1.x and one setting a line in 3.x; of several starts the last counts.
         """
         text = plain_log(log_text)
         reading = super().read_log(text)

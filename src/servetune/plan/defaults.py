@@ -198,11 +198,11 @@ def _tgi_2_before_caching(plan: Plan, shape: NetworkShape, device: Device) -> De
 def _tgi_3(plan: Plan, shape: NetworkShape, device: Device) -> Defaults:
     """Text-generation-inference 3.x, which sizes itself when it starts.
 
-    Open stay what it works out on its machine: the tokens of a step of prompts (what the device
-    computes in a second over the work of a token, 4,096 for a device that it does not know, less
-    where memory is short, and no more than the model's context); the longest sequence (what fits
-    after a warm-up, and no more than that); the blocks of its cache. No number limits the
-    sequences of a batch.
+    Open stay what it works out on its machine: the tokens of a step of prompts (in 3.0 what the
+    device computes in a second over the work of a token, at most the model's context, and 4,096 on
+    a device that it does not know, where 3.3 took 8,000); the longest sequence (what fits after a
+    warm-up, and no more than the context); the blocks of its cache. No number limits the sequences
+    of a batch.
 
     Sources: `launcher/src/main.rs` (`compute_optimal`, `resolve_attention`, `main`) and
     `models/globals.py` and `models/model.py` (PREFILL_CHUNKING) of 3.x; the log of a start on

@@ -196,7 +196,7 @@ def _events(client: Any, **asked: Any) -> list[dict[str, Any]]:
 
 
 def _block(client: Any, group: str, first: Mapping[str, Any]) -> list[str]:
-    """The lines from this one to a closing brace; TGI since 2.3 prints one setting a line."""
+    """The lines from this one to a closing brace; TGI 3 prints one setting a line."""
     stream = {"logStreamNames": [first["logStreamName"]]} if "logStreamName" in first else {}
     began_ms = first["timestamp"]
     events = _events(
