@@ -4,6 +4,7 @@ import json
 
 import pytest
 import yaml
+from msgspec import structs
 
 from servetune.plan import Plan
 from servetune.store import Journal, TrialConfig, TrialRecord, read_journal
@@ -64,6 +65,54 @@ def test_each_target_gets_what_was_tuned_and_what_was_left_open(servetune, journ
     assert about["image"] == "vllm/vllm-openai:v0.26.0"
     again = servetune("deploy", target, journal, "--out", "out")
     assert again.returncode == 0, again.stderr
+
+
+@pytest.fixture
+def tgi_journal(tmp_path):
+    plan = Plan(model=MODEL, engine="tgi", max_model_len=8192)
+    trial = record(16, key="trial-16", latency_ms=150.0)
+    about = {"metadata": {**trial.metadata, "framework": "tgi"}, "plan": plan}
+    config = TrialConfig(server_args={"max_total_tokens": 8192})
+    path = tmp_path / "tgi.jsonl"
+    with Journal(path) as journal:
+        provenance = {"engine_version": "3.3.4"}
+        journal.append(structs.replace(trial, config=config, provenance=provenance, **about))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("image", "own", "others"),
+    [
+        (None, "PREFILL_CHUNKING", "--max-batch-prefill-tokens"),
+        ("registry/tgi:2.4.0", "--max-batch-prefill-tokens=8241", "PREFILL_CHUNKING"),
+        ("registry/tgi:1.4.5", "--max-batch-prefill-tokens=4096", "PREFILL_CHUNKING"),
+    ],
+)
+def test_tgi_is_told_the_defaults_of_the_version_that_ships(
+    servetune, tgi_journal, image, own, others
+):
+    given = ("--image", image) if image else ()
+    ran = servetune("deploy", "compose", tgi_journal, "--out", "out", *given)
+    assert ran.returncode == 0, ran.stderr
+    text = (tgi_journal.parent / "out" / "compose.yaml").read_text()
+    assert own in text
+    assert others not in text
+    assert "--max-total-tokens=8192" in text
+    assert ("works out max_num_batched_tokens" in ran.stdout) == (image is None)
+
+
+def test_sagemakers_tgi_is_told_the_defaults_of_its_image(servetune, tgi_journal):
+    ran = servetune("deploy", "sagemaker", tgi_journal, "--dry-run")
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert told["PREFIX_CACHING"] == told["PREFILL_CHUNKING"] == "1"
+    assert told["CUDA_MEMORY_FRACTION"] == "1.0"
+    assert told["MAX_INPUT_TOKENS"] == "8191"
+    assert not {"MAX_BATCH_PREFILL_TOKENS", "MAX_BATCH_SIZE"} & set(told)
+    older = "2.4.0-tgi2.4.0-gpu-py311-cu124-ubuntu22.04"
+    ran = servetune("deploy", "sagemaker", tgi_journal, "--dry-run", "--image-tag", older)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["MAX_BATCH_PREFILL_TOKENS"] == "8241"
 
 
 def test_the_bundle_holds_the_trial_that_a_benchmark_is_held_against(servetune, journal):

@@ -19,6 +19,8 @@ from servetune.deploy.containers import (
 from servetune.deploy.images import Image, choose_image, images
 from servetune.errors import DeployError, InputError, UnknownName
 from servetune.hardware.device import Device
+from servetune.models import load_shape
+from servetune.plan import resolved
 from servetune.plan.plan import Plan, Setting
 
 MODEL = "Qwen/Qwen3-4B"
@@ -27,6 +29,7 @@ L4 = Device(
     name="L4", vendor="nvidia", architecture="ada", memory_bytes=23034 * 2**20,
     memory_bytes_per_s=300e9, bf16_flops=121e12,
 )  # fmt: skip
+QWEN = load_shape(MODEL, catalogue_first=True)
 EVERY_IMAGE = [(name, image.tag) for name in CONTAINERS for image in images(name)]
 NEWEST = {name: choose_image(name, None)[0] for name in CONTAINERS}
 OLD_LMI = choose_image("lmi", "0.10.2")[0]
@@ -54,7 +57,7 @@ def spoken(container: str, **fields: Any) -> Plan:
 
 
 def filled(container: str, original: Plan, *, concurrency: int = 0) -> Plan:
-    return container_named(container).fill(original, L4, concurrency)[0]
+    return container_named(container).fill(original, L4, concurrency, "")[0]
 
 
 def tuned(container: str) -> Plan:
@@ -237,7 +240,7 @@ def test_tgi_gets_its_launchers_variables_under_sagemakers_names() -> None:
         chunked_prefill=False,
         extra=(("trust_remote_code", True),),
     )
-    told, notes = container_named("tgi").fill(chosen, L4, 256)
+    told, notes = container_named("tgi").fill(chosen, L4, 256, "3.3.6")
     assert rendered("tgi", told, concurrency=256) == {
         "HF_MODEL_ID": MODEL,
         "SERVETUNE_MODEL": MODEL,
@@ -251,17 +254,57 @@ def test_tgi_gets_its_launchers_variables_under_sagemakers_names() -> None:
         "KV_CACHE_DTYPE": "fp8_e4m3fn",
         "CUDA_GRAPHS": "0",
         "PREFIX_CACHING": "0",
+        "PREFILL_CHUNKING": "0",
         "HF_MODEL_TRUST_REMOTE_CODE": "true",
+        "WAITING_SERVED_RATIO": "0.3",
+        "MAX_WAITING_TOKENS": "20",
         # Its own defaults would refuse the 129th request, and prompts above half the context.
         "MAX_CONCURRENT_REQUESTS": "256",
         "MAX_INPUT_TOKENS": "4096",
     }
-    assert any("chunked_prefill" in note for note in notes)
+    assert any("prompts above 4096 are refused" in note for note in notes)
+
+
+def test_tgi_before_3_is_told_nothing_of_chunks_and_says_so() -> None:
+    chosen = spoken("tgi", chunked_prefill=True, max_num_batched_tokens=512, max_model_len=2048)
+    told, notes = container_named("tgi").fill(chosen, L4, 0, "2.4.0")
+    variables = rendered("tgi", told)
+    assert "PREFILL_CHUNKING" not in variables
+    assert "WAITING_SERVED_RATIO" not in variables
+    assert variables["MAX_INPUT_TOKENS"] == "512"
+    assert any("TGI 2.4.0 chooses chunked_prefill itself" in note for note in notes)
+
+
+def test_tgi_3_is_told_its_own_defaults_but_for_what_it_works_out() -> None:
+    own = resolved(spoken("tgi", max_model_len=8192), QWEN, L4, version="3.3.6")
+    told, notes = container_named("tgi").fill(own, L4, 0, "3.3.6")
+    assert rendered("tgi", told) == {
+        "HF_MODEL_ID": MODEL,
+        "SERVETUNE_MODEL": MODEL,
+        "MESSAGES_API_ENABLED": "true",
+        "SM_NUM_GPUS": "1",
+        "MAX_TOTAL_TOKENS": "8192",
+        "MAX_INPUT_TOKENS": "8191",
+        "CUDA_MEMORY_FRACTION": "1.0",
+        "PREFIX_CACHING": "1",
+        "PREFILL_CHUNKING": "1",
+        "MAX_CONCURRENT_REQUESTS": "128",
+        "WAITING_SERVED_RATIO": "0.3",
+        "MAX_WAITING_TOKENS": "20",
+        "CUDA_GRAPHS": "1,2,4,8,16,32",
+    }
+    assert any("max_num_batched_tokens (by the device and the model)" in note for note in notes)
+    assert parse_environment("tgi", rendered("tgi", told)) == told
+
+
+def test_tgi_captures_no_graphs_of_weights_that_forbid_it() -> None:
+    told, _ = container_named("tgi").fill(spoken("tgi", quantization="exl2"), L4, 0, "3.3.6")
+    assert "CUDA_GRAPHS" not in rendered("tgi", told)
 
 
 def test_tgi_says_what_it_sizes_by_itself_and_has_no_copies() -> None:
-    _, notes = container_named("tgi").fill(spoken("tgi"), L4, 0)
-    assert any("by itself" in note and "max_model_len" in note for note in notes)
+    _, notes = container_named("tgi").fill(spoken("tgi"), L4, 0, "3.3.6")
+    assert any("works out" in note and "max_model_len" in note for note in notes)
     with pytest.raises(DeployError, match="one copy in its container") as caught:
         filled("tgi", spoken("tgi", replicas=2))
     assert "--copies 2" in caught.value.hint

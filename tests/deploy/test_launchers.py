@@ -30,14 +30,16 @@ SAID = {
         "--max-batch-size=96", "--max-batch-prefill-tokens=8192", "--max-total-tokens=4096",
         "--cuda-memory-fraction=0.85", "--dtype=bfloat16", "--quantize=fp8",
         "--kv-cache-dtype=fp8_e5m2", "--cuda-graphs=0", "--max-concurrent-requests=128",
-        "--max-input-tokens=4095",
+        "--max-input-tokens=4095", "--max-waiting-tokens=20", "--waiting-served-ratio=0.3",
     ],
 }  # fmt: skip
 
 
-def said(plan, *, host="0.0.0.0", model=None, concurrency=0):
+def said(plan, *, host="0.0.0.0", model=None, concurrency=0, version=""):
     launcher = launcher_of(plan)
-    own, notes = filled(launcher, plan, served_name=plan.model, concurrency=concurrency)
+    own, notes = filled(
+        launcher, plan, served_name=plan.model, concurrency=concurrency, version=version
+    )
     words, variables = words_of(launcher, own, model=model or plan.model, host=host, port=8000)
     return own, list(words), variables, notes
 
@@ -69,9 +71,30 @@ def test_tgi_lets_in_as_many_as_were_measured():
 
 
 def test_tgi_refuses_prompts_longer_than_it_can_compute_in_one_piece_and_says_so():
-    _, words, _, notes = said(tuned("tgi", max_num_batched_tokens=2048))
-    assert "--max-input-tokens=2048" in words
-    assert any("above 2048 are refused" in note for note in notes)
+    for chunked, version in ((False, "3.3.6"), (None, "3.3.6"), (True, "2.4.0")):
+        plan = tuned("tgi", max_num_batched_tokens=2048, chunked_prefill=chunked)
+        _, words, _, notes = said(plan, version=version)
+        assert "--max-input-tokens=2048" in words
+        assert any("above 2048 are refused" in note for note in notes)
+
+
+def test_tgi_3_cuts_prompts_and_takes_them_longer_than_a_step():
+    plan = tuned("tgi", max_num_batched_tokens=2048, chunked_prefill=True)
+    own, words, variables, _ = said(plan)
+    assert "--max-input-tokens=4095" in words
+    assert variables == {"PREFIX_CACHING": "0", "PREFILL_CHUNKING": "1"}
+    assert plan_of_words(LAUNCHERS["tgi"], words, variables).chunked_prefill is True
+    assert own.chunked_prefill is True
+
+
+def test_what_tgi_works_out_itself_is_said_and_not_written():
+    plan = Plan(model=MODEL, engine="tgi")
+    own, words, variables, notes = said(plan)
+    assert own.max_num_batched_tokens is own.max_model_len is own.prefix_caching is None
+    assert not [word for word in words if word.startswith(("--max-batch", "--max-total"))]
+    assert variables == {}
+    assert any("works out max_num_batched_tokens" in note for note in notes)
+    assert "--cuda-graphs=1,2,4,8,16,32" in words
 
 
 @pytest.mark.parametrize(
@@ -133,6 +156,7 @@ def plans(draw, engine):
         "quantization": draw(st.sampled_from([None, "fp8", "awq"])),
         "prefix_caching": draw(switch),
         "enforce_eager": draw(switch),
+        "chunked_prefill": draw(switch),
         "extra": tuple(sorted(draw(extras).items())),
     }
     if engine != "tgi":
@@ -140,7 +164,6 @@ def plans(draw, engine):
             "data_parallel": draw(st.integers(1, 4)),
             "pipeline_parallel": draw(st.integers(1, 4)),
             "block_tokens": draw(counts),
-            "chunked_prefill": draw(switch),
             "expert_parallel": draw(st.booleans()) and fields["tensor_parallel"] > 1,
         }
     if engine == "vllm" and draw(st.booleans()):
@@ -157,9 +180,7 @@ def test_words_read_back_are_the_plan_that_was_said(engine, data):
     back = plan_of_words(LAUNCHERS[engine], words, variables)
     assert msgspec.structs.replace(back, replicas=plan.replicas) == own
     # Filling invents nothing about what was chosen, but for words that the engine lacks.
-    lacking = (
-        {"engine", "extra", "block_tokens", "chunked_prefill"} if engine == "tgi" else {"extra"}
-    )
+    lacking = {"engine", "extra", "block_tokens"} if engine == "tgi" else {"extra"}
     for field in plan.__struct_fields__:
         chosen = getattr(plan, field)
         if field not in lacking and chosen not in (None, "auto") and field != "kv_cache_dtype":

@@ -100,6 +100,22 @@ def test_every_option_of_a_golden_is_one_of_its_versions(name):
 
 
 def test_three_versions_of_each_engine_whose_releases_are_at_hand():
-    at_hand = ("vllm", "sglang", "lmdeploy", "transformers", "max", "llama.cpp", "tensorrt-llm")
+    at_hand = ("vllm", "sglang", "lmdeploy", "transformers", "max", "llama.cpp")
     for name in at_hand:
         assert len(engine(name).known_versions) >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "minors"),
+    [("tgi", ["3.3", "3.2", "3.1", "3.0"]), ("tensorrt-llm", ["1.3", "1.2", "1.1", "1.0", "0.21"])],
+)
+def test_consecutive_versions_of_engines_that_are_described_by_hand(name, minors):
+    known = [version.rpartition(".")[0] for version in engine(name).known_versions]
+    assert known[: len(minors)] == minors
+
+
+def test_tensorrt_llm_has_chunked_prefill_as_an_option_from_1_2():
+    plan = Plan(model="m", engine="tensorrt-llm", chunked_prefill=True)
+    assert engine("tensorrt-llm").check(plan, version="1.2.0") == ()
+    with pytest.raises(PlanError, match=r"1\.1\.0 has no setting enable_chunked_prefill"):
+        engine("tensorrt-llm").check(plan, version="1.1.0")

@@ -1,6 +1,10 @@
 # ruff: noqa: E501 - lines of logs
 """What the engines' logs mean. Logs named `started` are of real starts on this project's machines;
-lines given here stand in the engine's own source or in logs that its users published."""
+lines given here stand in the engine's own source or in logs that its users published.
+
+Published and shortened: `tgi-3.3-published.log`, a start of the image `latest` on 2025-07-04 on two
+RTX A6000, out of a public repository's notes; `tgi-3.0-cloudwatch.log`, huggingface/
+text-generation-inference issue 2915, 3.0.0 on SageMaker, whose log has the escape written out."""
 
 from pathlib import Path
 
@@ -8,7 +12,7 @@ import pytest
 
 from servetune.engines import engine
 from servetune.engines.log import differences, python_values, setting_value
-from servetune.plan import plan_from_settings
+from servetune.plan import Plan, plan_from_settings
 
 LOGS = Path(__file__).with_name("logs")
 
@@ -141,6 +145,82 @@ def test_tgis_lines_are_read():
     assert "hostname" not in reading.taken
     plan = plan_from_settings("tgi", "m", {"num_shard": 4, "max_total_tokens": 4096})
     assert tgi.differences(plan, reading.taken) == {"max_total_tokens": (4096, 8192)}
+
+
+def test_tgi_3_prints_a_setting_a_line_and_settles_the_rest():
+    tgi = engine("tgi")
+    reading = tgi.read_log((LOGS / "tgi-3.3-published.log").read_text())
+    assert (reading.kv_cache_tokens, reading.kv_cache_blocks) == (52_125, 52_719)
+    assert reading.load_s == 48.385111561
+    told = {
+        "num_shard": 2,
+        "max_batch_prefill_tokens": 8000,
+        "max_input_tokens": 7999,
+        "max_total_tokens": 8000,
+        "max_batch_total_tokens": 52_125,
+        "max_concurrent_requests": 128,
+        "waiting_served_ratio": 0.3,
+        "cuda_memory_fraction": 1.0,
+        "cuda_graphs": "1,2,4,8,16,32",
+        "usage_stats": "on",
+        "graceful_termination_timeout": 90,
+        "prefix_caching": False,
+        "chunked_prefill": False,
+    }
+    assert {name: reading.taken[name] for name in told} == told
+    assert not {"quantize", "max_batch_size", "hostname", "port", "model_id"} & set(reading.taken)
+    asked = Plan(
+        model="m", engine="tgi", tensor_parallel=2, max_model_len=16_384, prefix_caching=True,
+        chunked_prefill=True, enforce_eager=False,
+    )  # fmt: skip
+    assert tgi.differences(asked, reading.taken) == {
+        "max_total_tokens": (16_384, 8000),
+        "prefix_caching": (True, False),
+        "chunked_prefill": (True, False),
+    }
+
+
+def test_what_cloudwatch_holds_of_tgi_is_read():
+    tgi = engine("tgi")
+    log = (LOGS / "tgi-3.0-cloudwatch.log").read_text()
+    taken = tgi.taken_settings(log)
+    assert (taken["num_shard"], taken["quantize"], taken["max_total_tokens"]) == (1, "fp8", 241_374)
+    later = log.replace("Fp8", "BitsandbytesNf4").replace("241374", "4096")
+    assert tgi.taken_settings(log + later)["quantize"] == "bitsandbytes-nf4"  # the last start
+    assert tgi.taken_settings(log + later)["max_total_tokens"] == 4096
+
+
+def test_graphs_that_tgi_did_not_capture_are_named():
+    tgi = engine("tgi")
+    log = "INFO text_generation_launcher: Cuda Graphs are disabled (CUDA_GRAPHS=None).\n"
+    taken = tgi.taken_settings(log)
+    assert taken == {"cuda_graphs": "0"}
+    asked = {"enforce_eager": False}
+    plan = Plan(model="m", engine="tgi", **asked)
+    assert tgi.differences(plan, taken) == {"enforce_eager": (False, True)}
+    assert tgi.differences(Plan(model="m", engine="tgi", enforce_eager=True), taken) == {}
+    printed = "Args { cuda_graphs: Some(\n [\n 4,\n 1,\n ],\n), dtype: Some(BFloat16) }"
+    assert tgi.taken_settings(printed) == {"cuda_graphs": "1,4", "dtype": "bfloat16"}
+
+
+def test_sglangs_arguments_are_read_as_a_call_as_well():
+    sglang = engine("sglang")
+    said = (
+        "[2025-03-01 10:00:00] server_args=ServerArgs(model_path='m', tp_size=4, dp_size=1, "
+        "chunked_prefill_size=-1, mem_fraction_static=0.88, disable_radix_cache=True, "
+        "disable_cuda_graph=True, lora_paths=None, json_model_override_args='{}')\n"
+    )
+    taken = sglang.taken_settings(f"\x1b[32m{said}\x1b[0m")
+    assert (taken["tp_size"], taken["mem_fraction_static"]) == (4, 0.88)
+    plan = Plan(
+        model="m", engine="sglang", tensor_parallel=4, prefix_caching=True, chunked_prefill=True,
+        enforce_eager=False,
+    )  # fmt: skip
+    assert sglang.differences(plan, taken) == {
+        "disable_radix_cache": (False, True),
+        "disable_cuda_graph": (False, True),
+        "chunked_prefill_size": (None, -1),
+    }
 
 
 def test_lmdeploys_line_is_read():

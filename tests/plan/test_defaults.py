@@ -1,5 +1,6 @@
 import doctest
 
+import msgspec
 import pytest
 
 from servetune.errors import UnknownName
@@ -115,6 +116,53 @@ def test_tgis_prompts_have_a_step_of_their_own_and_nothing_is_captured():
     assert (plan.max_num_batched_tokens, plan.max_num_seqs, plan.max_model_len) == (4096, 128, 2048)
     assert plan.enforce_eager
     assert not plan.chunked_prefill
+
+
+def test_tgi_3_works_out_on_its_machine_what_2_took_from_the_model():
+    def of(version, **fields):
+        plan = Plan(model="m", engine="tgi", **fields)
+        return resolved(plan, SHAPE, device("L4"), version=version)
+
+    third = of("3.3.6")
+    assert third.max_num_batched_tokens is third.max_model_len is third.max_num_seqs is None
+    assert (third.prefix_caching, third.chunked_prefill, third.enforce_eager) == (True, True, False)
+    assert third.gpu_memory_fraction == 1.0
+    second = of("2.4.0")
+    assert (second.max_model_len, second.max_num_batched_tokens) == (4096, 4145)
+    assert (second.prefix_caching, second.chunked_prefill) == (True, False)
+    assert of("2.4.0", max_model_len=1024).max_num_batched_tokens == 1073
+    assert of("v2.2").prefix_caching is False
+    assert of("1.4.5") == of(None)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changed", "fields", "caching", "chunks"),
+    [
+        ("T4", {}, {}, None, None),
+        ("MI300X", {}, {}, None, None),
+        ("L4", {"vision_parameters": 1}, {}, None, None),
+        ("L4", {}, {"extra": (("lora_adapters", "a"),)}, False, True),
+        ("L4", {}, {"extra": (("speculate", 2),)}, True, False),
+        ("L4", {"head_dim": 80}, {}, False, True),
+    ],
+)
+def test_tgi_caches_and_cuts_where_its_kernels_do(gpu, changed, fields, caching, chunks):
+    shape = SHAPE
+    if "head_dim" in changed:
+        layers = tuple(
+            msgspec.structs.replace(x, mixer=msgspec.structs.replace(x.mixer, **changed))
+            for x in shape.layers
+        )
+        shape = msgspec.structs.replace(shape, layers=layers)
+    else:
+        shape = msgspec.structs.replace(shape, **changed)
+    filled = resolved(Plan(model="m", engine="tgi", **fields), shape, device(gpu), version="3.1.0")
+    assert (filled.prefix_caching, filled.chunked_prefill) == (caching, chunks)
+
+
+def test_tgi_captures_no_graphs_of_bitsandbytes():
+    plan = Plan(model="m", engine="tgi", quantization="bitsandbytes-nf4")
+    assert resolved(plan, SHAPE, device("L4"), version="3.3").enforce_eager is True
 
 
 def test_a_tgi_plan_speaks_the_launchers_words_and_back():

@@ -1,4 +1,5 @@
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -6,8 +7,9 @@ from servetune.engines import engine
 from servetune.engines.launchers import Container
 from servetune.plan import Plan
 from servetune.trials.launch import Launch, server_command, version_of
-from servetune.trials.startup import taken_otherwise_in
+from servetune.trials.startup import startup_of, taken_otherwise_in
 
+ENGINE_LOGS = Path(__file__).parents[1] / "engines" / "logs"
 PLAN = Plan(model="m", tensor_parallel=2, max_num_seqs=8)
 SETTINGS = {"tensor_parallel_size": 2, "max_num_seqs": 8}
 
@@ -76,6 +78,16 @@ def test_settings_that_the_server_took_otherwise_are_told():
     told = {"taken_otherwise": {"max_num_seqs": {"asked": 256, "taken": 128}}}
     assert taken_otherwise_in(told) == ["max_num_seqs=256 was asked, and the server took 128"]
     assert taken_otherwise_in({"load_s": 1.0}) == []
+
+
+def test_what_tgi_settled_at_its_start_is_recorded_and_named():
+    plan = Plan(model="m", engine="tgi", tensor_parallel=2, max_model_len=16_384)
+    said = startup_of(engine("tgi"), plan, ENGINE_LOGS / "tgi-3.3-published.log")
+    assert said["kv_cache_tokens"] == 52_125
+    assert said["load_s"] == 48.385111561
+    assert taken_otherwise_in(said) == [
+        "max_total_tokens=16384 was asked, and the server took 8000"
+    ]
 
 
 @pytest.mark.parametrize(

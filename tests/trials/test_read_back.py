@@ -1,6 +1,8 @@
 """What engines say of their own settings."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,38 @@ def test_a_value_that_is_no_literal_hides_only_itself():
     assert newest.settings["max_num_seqs"] == 64
 
 
+TGI_LOG = (Path(__file__).parents[1] / "engines" / "logs" / "tgi-3.0-cloudwatch.log").read_text()
+SGLANG_LOG = (
+    "[2026-11-20 10:00:00] server_args={'model_path': 'm', 'tp_size': 2, 'max_running_requests': "
+    "None, 'disable_radix_cache': True, 'port': 30000}\n[2026-11-20 10:00:26 TP0] "
+    "max_total_num_tokens=441250, chunked_prefill_size=8192, max_prefill_tokens=16384, "
+    "max_running_requests=2048, context_len=40960, available_gpu_mem=8.00 GB\n"
+)
+
+
+def test_start_up_logs_of_sglang_and_tgi_tell_what_they_settled():
+    read = read_log(TGI_LOG)
+    assert (read.source, read.whole) == ("the start-up log", True)
+    assert read.settings == {
+        "tensor_parallel": 1,
+        "quantization": "fp8",
+        "max_model_len": 241_374,
+        "gpu_memory_fraction": 1.0,
+    }
+    trial = Plan(model="m", engine="tgi", quantization="fp8", max_model_len=8192, max_num_seqs=64)
+    assert differences(trial, read) == [
+        "max_model_len is 241374, the trial had 8192 (says the start-up log)",
+        "max_num_seqs was left to the engine's default, the trial had 64",
+    ]
+    assert read_log(SGLANG_LOG).settings == {
+        "tensor_parallel": 2,
+        "max_num_seqs": 2048,
+        "max_num_batched_tokens": 8192,
+        "max_model_len": 40_960,
+        "prefix_caching": False,
+    }
+
+
 def test_metrics_tell_a_few():
     assert read_metrics(METRICS) == {
         "block_tokens": 16,
@@ -111,6 +145,36 @@ async def test_a_server_that_tells_nothing_is_no_error():
     async with running_server() as server:
         read = await asyncio.to_thread(read_server, Target(base_url=server.url, model="fake"))
     assert read is None or read.settings.keys() <= {"max_model_len"}
+
+
+class Stream:
+    """CloudWatch with one event for each line, all of one millisecond, and a request between."""
+
+    def __init__(self, text):
+        lines = text.splitlines()
+        self.events = [
+            {"timestamp": 5, "message": line, "logStreamName": "AllTraffic/i-0"} for line in lines
+        ]
+        self.asked = []
+
+    def filter_log_events(self, **asked):
+        self.asked.append(asked)
+        words = re.findall(r'"([^"]*)"', asked.get("filterPattern", '""'))
+        found = [e for e in self.events if any(word in e["message"] for word in words)]
+        return {"events": found}
+
+
+def test_settings_that_go_over_many_lines_are_fetched_to_their_end():
+    stream = Stream("INFO before\n" + TGI_LOG + "INFO a request\n")
+    text = cloudwatch_log(stream, endpoint="e")
+    assert read_log(text) == read_log(TGI_LOG)
+    assert "INFO before" not in text
+    assert "INFO a request" not in text
+    block = stream.asked[-1]
+    assert block["logStreamNames"] == ["AllTraffic/i-0"]
+    assert block["startTime"] == 5 < block["endTime"]
+    whole = "INFO Args { max_total_tokens: Some(4096) }\nINFO a request"
+    assert cloudwatch_log(Stream(whole), endpoint="e") == whole.splitlines()[0]
 
 
 class Logs:

@@ -7,6 +7,7 @@ from servetune.models import load_shape
 from servetune.search import Space, parse_settings
 from servetune.trials import Run, observed_of, run_trials, trials_of
 from servetune.trials.launch import Launch
+from servetune.trials.sweep import problem_of
 from servetune.trials.trial import cost_per_million_tokens_usd
 from servetune.workload import CLIENT_ARGS, SHAREGPT, Observed
 
@@ -108,3 +109,12 @@ def test_a_named_workload_is_simulated_and_not_measured_by_a_sweep():
     with pytest.raises(InputError, match="simulated here, not measured") as error:
         grouped(run(engine="vllm", simulated=False), client=client)
     assert "servetune bench" in error.value.hint
+
+
+def test_a_tgi_that_is_started_is_not_held_to_the_defaults_of_the_one_that_is_simulated():
+    client = "num_prompts=4;max_concurrency=2;random_input_len=3000;random_output_len=100"
+    for simulated, problem in ((True, "max_model_len is 2,048"), (False, None)):
+        one = run(engine="tgi", simulated=simulated)
+        (group,) = grouped(one, server="num_shard=[1]", client=client)
+        found = problem_of(group[0], one)
+        assert (found is None) if problem is None else (problem in found)

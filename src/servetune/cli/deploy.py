@@ -12,17 +12,18 @@ import msgspec
 
 from servetune.cli import deploy_live, options
 from servetune.cli.deploy_study import study
+from servetune.cli.deploy_targets import TARGETS, explicit
 from servetune.cli.inputs import constraints_of, read_records
 from servetune.cli.output import echo
 from servetune.cli.sagemaker_options import Wanted, hosting_options
 from servetune.deploy import CONTAINERS, Evidence, render_sagemaker, usual_container, write
 from servetune.deploy.aws.state import STATE_FILE
 from servetune.deploy.images import named_image
-from servetune.deploy.sagemaker import require_names
+from servetune.deploy.sagemaker import image_for, require_names
 from servetune.errors import CannotRender, InputError
 from servetune.hardware import Node, cheapest_instance_with, device, instance, instances
-from servetune.models import NetworkShape, load_shape, weight_bytes
-from servetune.plan import Plan, plan_from_settings, resolved
+from servetune.models import load_shape, weight_bytes
+from servetune.plan import STARTED_VERSIONS, Plan, plan_from_settings
 from servetune.report import candidates_of
 from servetune.search import OBJECTIVES, failed_requests, recommend
 from servetune.store import TrialRecord
@@ -35,7 +36,7 @@ def deploy() -> None:
     """Render what was found for a target, and run it."""
 
 
-for command in (*deploy_live.COMMANDS, study):
+for command in (*deploy_live.COMMANDS, study, *TARGETS):
     deploy.add_command(command)
 
 
@@ -136,11 +137,14 @@ def sagemaker(
         named_image(container, image_tag)
     shape = load_shape(plan.model)
     given: dict[str, Any] = {"role_arn": role_arn} if role_arn else {}
-    explicit = _explicit(plan, shape, node)
+    evidence = _evidence(record, source)
+    shipped, _ = image_for(plan, container, evidence, image_tag)
+    version = shipped.engine_version or STARTED_VERSIONS.get(plan.engine)
+    explicit_plan = explicit(plan, shape, node.device, version)
     nodes = deploy_live.wanted_nodes(node, wanted)
     hosting = deploy_live.hosting_of(
         wanted,
-        explicit,
+        explicit_plan,
         nodes,
         knee=deploy_live.measured_knee(
             records,
@@ -150,13 +154,13 @@ def sagemaker(
         ),
     )
     bundle = render_sagemaker(
-        explicit,
+        explicit_plan,
         instance=node,
         region=region,
         container=container,
         model_source=model_source,
         endpoint_name=endpoint_name,
-        evidence=_evidence(record, source),
+        evidence=evidence,
         model_bytes=weight_bytes(shape),
         image_tag=image_tag,
         startup_timeout_s=wanted.startup_timeout_s,
@@ -172,7 +176,7 @@ def sagemaker(
         bundle=bundle,
         hosting=hosting,
         wanted=wanted,
-        plan=explicit,
+        plan=explicit_plan,
         shape=shape,
         nodes=nodes,
         container=container,
@@ -269,19 +273,6 @@ def _with_adapters(plan: Plan, wanted: Wanted) -> Plan:
     return msgspec.structs.replace(plan, extra=tuple(sorted((added | chosen).items())))
 
 
-def _explicit(plan: Plan, shape: NetworkShape, node: Node) -> Plan:
-    """With every default written out that is known before the engine starts.
-
-    The cache's block size is the attention kernel's to choose, and TGI 2 and 3 size their batches
-    from the memory that a warm-up leaves: there, what nobody set stays open, and is said.
-    """
-    if plan.engine == "tgi":
-        return plan
-    return msgspec.structs.replace(
-        resolved(plan, shape, node.device), block_tokens=plan.block_tokens
-    )
-
-
 def _instance_of(record: TrialRecord) -> Node:
     """The instance that was measured, else the cheapest with as many such devices."""
     named = record.metadata.get("instance_type")
@@ -313,10 +304,3 @@ def _evidence(record: TrialRecord, source: Path) -> Evidence:
         workload=f"{dataset}, {results.get('completed')} requests",
         source=f"{source.name}, trial {record.key}",
     )
-
-
-# the targets of another file; they choose a trial with what stands here
-from servetune.cli.deploy_targets import TARGETS  # noqa: E402
-
-for _target in TARGETS:
-    deploy.add_command(_target)

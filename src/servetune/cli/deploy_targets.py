@@ -15,16 +15,17 @@ from servetune.cli.inputs import constraints_of, read_records
 from servetune.cli.output import echo
 from servetune.deploy.bundle import Bundle, write
 from servetune.deploy.knee import Knee, Level, knee_of
-from servetune.deploy.served import Served, prepare
+from servetune.deploy.launchers import launcher_of
+from servetune.deploy.served import Served, prepare, version_of
 from servetune.errors import InputError
 from servetune.hardware import Device, device
 from servetune.metrics import Constraint
-from servetune.models import load_shape
+from servetune.models import NetworkShape, load_shape
 from servetune.plan import Plan, resolved
 from servetune.search import OBJECTIVES
 from servetune.store import TrialRecord
 
-__all__ = ["TARGETS"]
+__all__ = ["TARGETS", "explicit"]
 
 Command = Callable[..., Any]
 
@@ -185,8 +186,10 @@ def _ship(said: dict[str, Any], render: Callable[[Served, Device], Bundle]) -> i
     found = _device_of(record, said["gpu"])
     limits = constraints_of(said["constraints"], records)
     in_container = "host" not in said
+    evidence = chosen_by._evidence(record, said["source"])
+    version, _ = version_of(launcher_of(plan), said.get("image"), evidence)
     served = prepare(
-        _explicit(plan, found),
+        explicit(plan, load_shape(plan.model), found, version),
         container=container,
         name=said["name"],
         port=said["port"],
@@ -196,7 +199,7 @@ def _ship(said: dict[str, Any], render: Callable[[Served, Device], Bundle]) -> i
         on_cores=found.architecture == "cpu",
         mounts=in_container,
         knee=_knee(record, records, limits, plan),
-        evidence=chosen_by._evidence(record, said["source"]),
+        evidence=evidence,
         **({} if in_container else {"host": said["host"]}),
     )
     bundle = render(served, found)
@@ -213,10 +216,14 @@ def _ship(said: dict[str, Any], render: Callable[[Served, Device], Bundle]) -> i
     return 0
 
 
-def _explicit(plan: Plan, found: Device) -> Plan:
-    """With every default written out, but for what only the attention kernel can choose."""
-    shape = load_shape(plan.model)
-    return msgspec.structs.replace(resolved(plan, shape, found), block_tokens=plan.block_tokens)
+def explicit(plan: Plan, shape: NetworkShape, found: Device, version: str | None) -> Plan:
+    """With every default of the version written out that is known before the engine starts.
+
+    The cache's block size is the attention kernel's to choose.
+    """
+    return msgspec.structs.replace(
+        resolved(plan, shape, found, version=version), block_tokens=plan.block_tokens
+    )
 
 
 def _device_of(record: TrialRecord, named: str | None) -> Device:

@@ -29,7 +29,9 @@ _SENSITIVE = (
 )
 
 
-def filled_as_vllm(plan: Plan, device: Device, concurrency: int) -> tuple[Plan, list[str]]:
+def filled_as_vllm(
+    plan: Plan, device: Device, concurrency: int, _version: str
+) -> tuple[Plan, list[str]]:
     """The Plan with nothing open that a default could decide differently elsewhere.
 
     vLLM's own defaults for its HTTP server (`EngineArgs.get_batch_defaults`, 0.32.0):
@@ -94,8 +96,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         model_key: Variable that says where the model is.
         renamed: Settings that are not spelt prefix and upper-case name.
         fixed: Variables that select the engine and its mode, written always.
-        fill: The Plan with nothing open, and what to say about it; of a device and the
-            requests in flight.
+        fill: The Plan with nothing open, and what to say about it; of a device, the requests in
+            flight and the engine's version, which is empty where no table knows it.
         to_settings: The Plan's settings as this container wants them; raises CannotRender
             for what it cannot say.
         own: Variables beside the settings (copies, queue, time-out) of a Plan, its
@@ -126,7 +128,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     off: typing.Literal["value", "negative", "silence"]
     copies_told: str
     foreign: tuple[str, ...] = ()
-    fill: Callable[[Plan, Device, int], tuple[Plan, list[str]]] = filled_as_vllm
+    fill: Callable[[Plan, Device, int, str], tuple[Plan, list[str]]] = filled_as_vllm
     read: Callable[[Settings, Mapping[str, str]], dict[str, Setting]] = _nothing_further
     in_log: str = "{name}={value}"
     shares_out: bool = False

@@ -97,7 +97,9 @@ HF_VLLM = msgspec.structs.replace(
 _SGLANG = LAUNCHERS["sglang"]
 
 
-def _sglang_filled(plan: Plan, _device: Device, concurrency: int) -> tuple[Plan, list[str]]:
+def _sglang_filled(
+    plan: Plan, _device: Device, concurrency: int, version: str
+) -> tuple[Plan, list[str]]:
     """As its launcher is told; switches that it has only one way round stand for both states.
 
     Its batch, chunk and share of memory depend on the device and the model, which
@@ -113,7 +115,9 @@ def _sglang_filled(plan: Plan, _device: Device, concurrency: int) -> tuple[Plan,
             f"the plan leaves {', '.join(opened)} open, which SGLang sets by the device",
             hint="fill it with servetune.plan.resolved(plan, shape, device)",
         )
-    return _SGLANG.fill(msgspec.structs.replace(plan, draft_acceptance_fraction=None), concurrency)
+    return _SGLANG.fill(
+        msgspec.structs.replace(plan, draft_acceptance_fraction=None), concurrency, version
+    )
 
 
 def _sglang_settings(plan: Plan, _image: Image) -> Settings:

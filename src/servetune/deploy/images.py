@@ -104,7 +104,13 @@ def named_image(container: str, tag: str) -> tuple[Image, str]:
             f"{'CUDA' if not cuda else 'LMI'} version",
             hint=f"known tags end with {', '.join(list(known)[-3:])}",
         )
-    image = Image(tag=tag, cuda=cuda[0], release=int(release[1]) if release else None)
+    tgi = re.search(r"-tgi(\d+\.\d+\.\d+)-", tag)
+    image = Image(
+        tag=tag,
+        cuda=cuda[0],
+        release=int(release[1]) if release else None,
+        engine_version=tgi[1] if tgi else None,
+    )
     return image, f"image tag '{tag}' is in no table of ours: check that it exists in your region"
 
 

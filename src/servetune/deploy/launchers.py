@@ -10,9 +10,10 @@ What differs, and why one table is not enough:
 | | `vllm` | `sglang` | `tgi` |
 |---|---|---|---|
 | off is spelt | `--no-x` | left out, or `--disable-radix-cache` and its like | left out |
-| prompts in one piece | `--no-enable-chunked-prefill` | `--chunked-prefill-size=-1` | - |
+| prompts whole | `--no-enable-chunked-prefill` | `--chunked-prefill-size=-1` | `PREFILL_CHUNKING` |
 | eager steps | `--enforce-eager` | `--disable-cuda-graph` | `--cuda-graphs=0` |
 | prefix cache off | `--no-enable-prefix-caching` | `--disable-radix-cache` | `PREFIX_CACHING=0` |
+| what is not said | one set of defaults | by the device | by the version, and by a warm-up |
 | requests beyond the batch | wait | wait | refused beyond `--max-concurrent-requests` |
 
 Sources: `engines/data/vllm_arguments.toml` (vLLM 0.32 help); SGLang 0.5 `server_args.py`;
@@ -57,7 +58,8 @@ class Launcher(msgspec.Struct, frozen=True, kw_only=True):
         health: Route that answers 200 once requests are served.
         in_flight: Prometheus query of the requests that one server has, in the batch or waiting.
         install: Requirement of the engine where no image is used; empty where there is none.
-        fill: The Plan with nothing open, and what to say about it.
+        fill: The Plan with nothing open that could be said, and what to tell of it; of the
+            requests in flight and the engine's version.
         say: Settings and environment of a filled Plan.
         read: The other way: takes the settings and the environment that were read.
     """
@@ -75,7 +77,7 @@ class Launcher(msgspec.Struct, frozen=True, kw_only=True):
     health: str
     in_flight: str
     install: str
-    fill: Callable[[Plan, int], tuple[Plan, list[str]]]
+    fill: Callable[[Plan, int, str], tuple[Plan, list[str]]]
     say: Callable[[Plan], tuple[Settings, dict[str, str]]]
     read: Callable[[Settings, Mapping[str, str]], dict[str, Setting]]
 
@@ -97,7 +99,7 @@ def launcher_of(plan: Plan) -> Launcher:
 
 
 def filled(
-    launcher: Launcher, plan: Plan, *, served_name: str, concurrency: int = 0
+    launcher: Launcher, plan: Plan, *, served_name: str, concurrency: int = 0, version: str = ""
 ) -> tuple[Plan, tuple[str, ...]]:
     """The Plan as the launcher will be told it, and what a reader must know of the difference.
 
@@ -106,6 +108,7 @@ def filled(
         plan: Resolved: every field that a default could change is set.
         served_name: What clients call the model.
         concurrency: Requests in flight at one copy, for launchers that refuse beyond a limit.
+        version: Of the engine that will run; the launcher's usual one where empty.
 
     Raises:
         CannotRender: The Plan says something that the launcher has no word for, or a credential.
@@ -131,7 +134,9 @@ def filled(
                 f"setting '{field}' holds what a command line cannot",
                 hint="put it into a file and name that file",
             )
-    own, notes = launcher.fill(_with_extra(own, extra), concurrency)
+    own, notes = launcher.fill(
+        _with_extra(own, extra), concurrency, version or launcher.usual_version
+    )
     if launcher.name != "tgi":
         extra = {"served_model_name": served_name, **dict(own.extra)}
         own = _with_extra(own, extra)
@@ -204,7 +209,7 @@ def plan_of_words(
 # vLLM
 
 
-def _vllm_fill(plan: Plan, concurrency: int) -> tuple[Plan, list[str]]:  # noqa: ARG001
+def _vllm_fill(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]]:
     return plan, []
 
 
@@ -219,7 +224,7 @@ def _nothing_further(_: Settings, __: Mapping[str, str]) -> dict[str, Setting]:
 # SGLang
 
 
-def _sglang_fill(plan: Plan, concurrency: int) -> tuple[Plan, list[str]]:  # noqa: ARG001
+def _sglang_fill(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]]:
     """Switches that SGLang has only one way round stand for both states."""
     extra = {name: value for name, value in plan.extra if value is not False}
     extra.setdefault("enable_metrics", True)  # else no autoscaler and no read-back could see it
@@ -259,8 +264,26 @@ def _sglang_read(settings: Settings, _: Mapping[str, str]) -> dict[str, Setting]
 
 # TGI
 
+#: What its scheduler goes by from 3.0 on where nothing is said (`launcher/src/main.rs`); it needs
+#: the first two only where prompts are computed in one piece.
+_TGI_3_USUAL: Mapping[str, Setting] = MappingProxyType(
+    {"waiting_served_ratio": 0.3, "max_waiting_tokens": 20, "cuda_graphs": "1,2,4,8,16,32"}
+)
+#: Capturing graphs fails with these, so that TGI leaves it out unless it is told to.
+_TGI_WITHOUT_GRAPHS = ("bitsandbytes", "exl2")
 
-def _tgi_fill(plan: Plan, concurrency: int) -> tuple[Plan, list[str]]:
+#: What it works out at start where nothing is said, with what it goes by.
+_TGI_DERIVED: Mapping[str, str] = MappingProxyType(
+    {
+        "max_num_batched_tokens": "the device and the model",
+        "max_model_len": "the model and the free memory",
+        "prefix_caching": "the model and the device",
+        "chunked_prefill": "the model and the device",
+    }
+)
+
+
+def _tgi_fill(plan: Plan, concurrency: int, version: str) -> tuple[Plan, list[str]]:
     for field, usual in (
         ("pipeline_parallel", 1),
         ("data_parallel", 1),
@@ -270,52 +293,93 @@ def _tgi_fill(plan: Plan, concurrency: int) -> tuple[Plan, list[str]]:
             raise CannotRender(
                 f"TGI has no word for {field}", hint="use tensor_parallel and replicas alone"
             )
-    if plan.prefix_caching is None or plan.enforce_eager is None:
-        plan = msgspec.structs.replace(
-            plan,
-            prefix_caching=plan.prefix_caching is not False,
-            enforce_eager=plan.enforce_eager is True,
-        )
-    notes = []
-    changes: dict[str, Setting] = {}
+    number = re.match(r"v?(\d+)", version)
+    newest = number is None or int(number[1]) >= _TGI_CHUNKS_SINCE
+    changes: dict[str, Setting] = {"enforce_eager": plan.enforce_eager is True}
     if plan.dtype == "auto":
         changes["dtype"] = None  # TGI takes the checkpoint's own where nothing is said
     if plan.kv_cache_dtype == "auto":
         changes["kv_cache_dtype"] = None
     elif plan.kv_cache_dtype == "fp8":
         changes["kv_cache_dtype"] = "fp8_e4m3fn"
-    for field in ("block_tokens", "chunked_prefill"):
-        if getattr(plan, field) is not None:
-            changes[field] = None
-            notes.append(
-                f"TGI chooses {field} itself; the plan's {getattr(plan, field)} is not said"
-            )
+    unsaid = ("block_tokens",) if newest else ("block_tokens", "chunked_prefill")
+    changes |= dict.fromkeys(unsaid)
+    # Before 3 prompts are not cut unless a variable asks for it, so that False says itself.
+    notes = [
+        f"TGI {version} chooses {field} itself; the plan's {getattr(plan, field)} is not said"
+        for field in unsaid
+        if getattr(plan, field) not in (None, False)
+    ]
     plan = msgspec.structs.replace(plan, **changes)
     extra = {name: value for name, value in plan.extra if value is not False}
     # Beyond this many requests TGI answers "overloaded" at once (launcher's default: 128).
     extra.setdefault("max_concurrent_requests", max(128, concurrency, plan.max_num_seqs or 0))
+    if newest:
+        for name, value in _TGI_3_USUAL.items():
+            if name != "cuda_graphs" or _tgi_captures(plan):
+                extra.setdefault(name, value)
     if plan.max_model_len is not None:
         longest = plan.max_model_len - 1
-        if plan.max_num_batched_tokens is not None and plan.max_num_batched_tokens < longest:
-            longest = plan.max_num_batched_tokens
-            notes.append(f"TGI computes a prompt in one piece: prompts above {longest} are refused")
+        budget = plan.max_num_batched_tokens
+        # A server that does not cut prompts refuses to start with a longer one than a step holds.
+        if plan.chunked_prefill is not True and budget is not None and budget < longest:
+            longest = budget
+            notes.append(
+                f"TGI may compute a prompt in one piece: prompts above {longest} are refused"
+            )
         extra.setdefault("max_input_tokens", max(1, longest))
-    return _with_extra(plan, extra), notes
+    return _with_extra(plan, extra), notes + _tgi_derived(plan, version, newest=newest)
+
+
+def _tgi_derived(plan: Plan, version: str, *, newest: bool) -> list[str]:
+    derived = [
+        f"{field} (by {why})"
+        for field, why in _TGI_DERIVED.items()
+        if getattr(plan, field) is None and (newest or field != "chunked_prefill")
+    ]
+    said = f"TGI {version} works out {', '.join(derived)} when it starts, and may settle otherwise"
+    return [f"{said} than in the trial: set them to be sure"] if derived else []
+
+
+#: First major version that reads PREFILL_CHUNKING as on where nothing is said.
+_TGI_CHUNKS_SINCE = 3
+
+
+def _tgi_captures(plan: Plan) -> bool:
+    return not plan.enforce_eager and not (plan.quantization or "").startswith(_TGI_WITHOUT_GRAPHS)
 
 
 def _tgi_say(plan: Plan) -> tuple[Settings, dict[str, str]]:
     said = settings_of(msgspec.structs.replace(plan, extra=()))
     if plan.enforce_eager:
         said["cuda_graphs"] = 0
-    variables = {"PREFIX_CACHING": "1" if plan.prefix_caching else "0"}
-    return _joined(said, plan.extra), variables
+    return _joined(said, plan.extra), _tgi_variables(plan)
+
+
+#: Fields that have no option but a variable, which the launcher hands on to the server.
+_TGI_VARIABLES: Mapping[str, str] = MappingProxyType(
+    {"prefix_caching": "PREFIX_CACHING", "chunked_prefill": "PREFILL_CHUNKING"}
+)
+
+
+def _tgi_variables(plan: Plan) -> dict[str, str]:
+    return {
+        name: str(int(getattr(plan, field)))
+        for field, name in _TGI_VARIABLES.items()
+        if getattr(plan, field) is not None
+    }
 
 
 def _tgi_read(settings: Settings, variables: Mapping[str, str]) -> dict[str, Setting]:
     eager = settings.get("cuda_graphs") == 0
     if eager:
         del settings["cuda_graphs"]
-    return {"enforce_eager": eager, "prefix_caching": variables.get("PREFIX_CACHING") != "0"}
+    told = {
+        field: variables[name] in ("1", "true")
+        for field, name in _TGI_VARIABLES.items()
+        if name in variables
+    }
+    return {"enforce_eager": eager, **told}
 
 
 LAUNCHERS: Mapping[str, Launcher] = MappingProxyType(

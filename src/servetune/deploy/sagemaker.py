@@ -37,6 +37,7 @@ from servetune.plan.plan import Plan
 __all__ = [
     "ROLE_PLACEHOLDER",
     "STAGED",
+    "image_for",
     "render_sagemaker",
     "require_name",
     "require_names",
@@ -106,10 +107,12 @@ def render_sagemaker(
     spelt_by = container_named(container)
     source = _checked_source(plan, model_source)
     _check_target(plan, instance, role_arn)
-    image, image_note = _image(spelt_by, plan, evidence, image_tag)
+    image, image_note = image_for(plan, container, evidence, image_tag)
     uri = image_uri(spelt_by.repository, image.tag, region)
     concurrency = evidence.concurrency if evidence else None
-    filled, notes = spelt_by.fill(plan, instance.device, concurrency or 0)
+    filled, notes = spelt_by.fill(
+        plan, instance.device, concurrency or 0, image.engine_version or ""
+    )
     timeout_s = _timeout_s(startup_timeout_s, model_bytes, filled.replicas)
     variables = environment(
         spelt_by,
@@ -305,17 +308,23 @@ def require_role(role_arn: str) -> None:
         )
 
 
-def _image(
-    container: Container, plan: Plan, evidence: Evidence | None, tag: str | None
+def image_for(
+    plan: Plan, container: str, evidence: Evidence | None = None, tag: str | None = None
 ) -> tuple[Image, str]:
-    """The image to run, and what to say about it; one that can say all of the Plan."""
+    """The image to run, and what to say about it; one that can say all of the Plan.
+
+    Raises:
+        UnknownName: There is no such container.
+        CannotRender: No image of it can say the Plan, or the tag does not tell enough.
+    """
     if tag is not None:
-        return named_image(container.name, tag)
+        return named_image(container, tag)
+    own = container_named(container)
     version = evidence.engine_version if evidence else None
-    nearest, note = choose_image(container.name, version)
-    if container.able(plan, nearest):
+    nearest, note = choose_image(container, version)
+    if own.able(plan, nearest):
         return nearest, note
-    return choose_image(container.name, version, able=lambda image: container.able(plan, image))
+    return choose_image(container, version, able=lambda image: own.able(plan, image))
 
 
 def _evidence_notes(evidence: Evidence | None, instance: Node) -> list[str]:

@@ -13,13 +13,13 @@ from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle
 from servetune.deploy.containers import container_named, environment
 from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.knee import Knee
-from servetune.deploy.launchers import filled, launcher_of, words_of
+from servetune.deploy.launchers import Launcher, filled, launcher_of, words_of
 from servetune.deploy.readme import Evidence
 from servetune.deploy.secret import redacted
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan
 
-__all__ = ["MODEL_MOUNT", "Served", "bundle_of", "prepare", "service_name"]
+__all__ = ["MODEL_MOUNT", "Served", "bundle_of", "prepare", "service_name", "version_of"]
 
 #: Where a target puts a folder of its own into the container.
 MODEL_MOUNT = "/models/served"
@@ -147,14 +147,17 @@ def prepare(
     if container != "engine":
         raise CannotRender(f"unknown container '{container}'", hint="known are engine, lmi")
     launcher = launcher_of(plan)
+    version, known = version_of(launcher, image, evidence)
     own, notes = filled(
-        launcher, plan, served_name=label, concurrency=round(knee.per_copy) if knee else 0
+        launcher,
+        plan,
+        served_name=label,
+        concurrency=round(knee.per_copy) if knee else 0,
+        version=version,
     )
     words, variables = words_of(launcher, own, model=seen_at, host=host, port=port)
-    measured = evidence.engine_version if evidence and not evidence.simulated else None
-    version = measured or launcher.usual_version
     uri = image or launcher.image_of(version)
-    if image is None and measured is None:
+    if image is None and not known:
         notes = (
             *notes,
             f"no measured engine version is known; the image is {uri}: measure with it",
@@ -175,6 +178,20 @@ def prepare(
         warnings=(*_evidence_warnings(evidence), *notes),
         **about,  # type: ignore[arg-type]
     )
+
+
+def version_of(
+    launcher: Launcher, image: str | None = None, evidence: Evidence | None = None
+) -> tuple[str, bool]:
+    """The engine's version that will run, and whether it is more than the launcher's usual one.
+
+    The tag of a named image says it, else it is the one that was measured.
+    """
+    tag = re.search(r":v?(\d+\.\d+[\w.]*)[^/:]*$", image or "")
+    if tag:
+        return tag[1], True
+    measured = evidence.engine_version if evidence and not evidence.simulated else None
+    return measured or launcher.usual_version, bool(measured)
 
 
 def _lmi(

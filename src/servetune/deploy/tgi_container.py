@@ -27,37 +27,25 @@ __all__ = ["TGI"]
 
 _LAUNCHER = LAUNCHERS["tgi"]
 
-#: What the launcher sizes by itself where nothing is said, with what it goes by.
-_SIZED = {
-    "max_num_batched_tokens": "the longest prompt",
-    "max_model_len": "the model and the free memory",
-}
-
 #: `--cuda-memory-fraction` where nothing is said.
 _ALL_MEMORY = 1.0
 
 
-def _filled(plan: Plan, _device: Device, concurrency: int) -> tuple[Plan, list[str]]:
+def _filled(plan: Plan, _device: Device, concurrency: int, version: str) -> tuple[Plan, list[str]]:
     if plan.replicas > 1:
         raise CannotRender(
             f"TGI runs one copy in its container, the plan has {plan.replicas}",
             hint=f"serve them as inference components: --copies {plan.replicas}",
         )
-    told, notes = _LAUNCHER.fill(
+    return _LAUNCHER.fill(
         msgspec.structs.replace(
             plan,
             draft_acceptance_fraction=None,
             gpu_memory_fraction=plan.gpu_memory_fraction or _ALL_MEMORY,
         ),
         concurrency,
+        version or _LAUNCHER.usual_version,
     )
-    opened = [f"{name} (by {why})" for name, why in _SIZED.items() if getattr(told, name) is None]
-    if opened:
-        notes.append(
-            f"TGI sizes {' and '.join(opened)} by itself, and the endpoint's may differ from "
-            "the trial's: set them to be sure"
-        )
-    return told, notes
 
 
 def _settings(plan: Plan, _image: Image) -> Settings:
@@ -65,7 +53,7 @@ def _settings(plan: Plan, _image: Image) -> Settings:
 
 
 def _own(plan: Plan, _concurrency: int, _load_timeout_s: int) -> dict[str, str]:
-    return {"PREFIX_CACHING": "0" if plan.prefix_caching is False else "1"}
+    return _LAUNCHER.say(plan)[1]
 
 
 def _read(settings: Settings, variables: Mapping[str, str]) -> dict[str, Setting]:
@@ -96,8 +84,8 @@ TGI = Container(
     own=_own,
     read=_read,
     copies=lambda _: 1,
-    own_keys=frozenset({"PREFIX_CACHING", "SERVETUNE_MODEL"}),
+    own_keys=frozenset({"PREFIX_CACHING", "PREFILL_CHUNKING", "SERVETUNE_MODEL"}),
     off="value",
-    in_log="{name}: {value}` or `{name}: Some({value})",
+    in_log="{name}: {value}` or, over several lines, `{name}: Some({value})",
     copies_told="The container runs one copy; more are inference components (`--copies`).",
 )

@@ -106,7 +106,8 @@ COMMON_SYMPTOMS: tuple[Symptom, ...] = (
     ),
 )
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+#: Colours; CloudWatch writes the escape as #033.
+_ANSI = re.compile(r"(?:\x1b|#033)\[[0-9;]*[A-Za-z]")
 _LAST_WORDS = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b|[Ee]rror): ?\S.*")
 _CALM = re.compile(r"^.{0,60}?\b(?:DEBUG|INFO|WARN|WARNING)\b")
 _KILLED = -9

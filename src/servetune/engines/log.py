@@ -95,9 +95,12 @@ def _value(matches: list[str], how: str) -> Any:
 
 
 def setting_value(text: str) -> Setting:
-    """A value as a log writes it: Python's, Rust's `Some(4)`, or a number with commas."""
+    """A value as a log writes it: Python's, Rust's `Some(4)`, or a number with commas.
+
+    Rust's may go over several lines, with a comma behind the value.
+    """
     text = text.strip().strip("'\"")
-    some = re.fullmatch(r"Some\((.*)\)", text)
+    some = re.fullmatch(r"Some\((.*?),?\s*\)", text, re.DOTALL)
     if some:
         return setting_value(some[1].strip())
     if text in {"None", "null", "none"}:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from servetune.engines.cause import Symptom
+from servetune.engines.cause import Symptom, plain_log
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import Fact, LogReading, python_values
@@ -71,6 +72,7 @@ class Sglang(CommandLineEngine):
         Fact(
             "taken.chunked_prefill_size", r"max_total_num_tokens=\d+, chunked_prefill_size=(-?\d+)"
         ),
+        Fact("taken.max_prefill_tokens", r"max_prefill_tokens=(\d+), max_running_requests="),
         Fact("taken.max_running_requests", r"max_running_requests=(\d+), context_len="),
         Fact("taken.context_length", r"max_running_requests=\d+, context_len=(\d+)"),
     )
@@ -95,12 +97,30 @@ class Sglang(CommandLineEngine):
         return super().first_completion(model)
 
     def read_log(self, log_text: str) -> LogReading:
-        reading = super().read_log(log_text)
-        printed = re.search(r"server_args=(.*)", log_text)
-        if printed:
-            own = self.known_arguments
-            values = python_values(printed[1])
-            for name, value in values.items():
-                if name in own and name not in self.decided_here:
-                    reading.taken.setdefault(name, value)
+        """`server_args=` has every setting as it was resolved before the model was loaded.
+
+        It is printed as a call, `ServerArgs(a=1)`, or, by 0.5.23, as a dictionary; of several
+        starts the last counts.
+        """
+        text = plain_log(log_text)
+        reading = super().read_log(text)
+        printed = re.findall(r"server_args=(.*)", text)
+        own = self.known_arguments - self.decided_here
+        for name, value in python_values(printed[-1]).items() if printed else ():
+            if name in own:
+                reading.taken.setdefault(name, value)
         return reading
+
+    def differences(
+        self, plan: Plan, taken: Mapping[str, Setting]
+    ) -> dict[str, tuple[Setting, Setting]]:
+        """With what a plan has on and SGLang turned off, for which there are no words to ask."""
+        found = super().differences(plan, taken)
+        for on, name, off in (
+            (plan.prefix_caching is True, "disable_radix_cache", True),
+            (plan.enforce_eager is False, "disable_cuda_graph", True),
+            (plan.chunked_prefill is True, "chunked_prefill_size", -1),
+        ):
+            if on and taken.get(name) == off:
+                found.setdefault(name, (not off if off is True else None, off))
+        return found

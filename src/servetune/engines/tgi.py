@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
-from servetune.engines.cause import Symptom
+from servetune.engines.cause import Symptom, plain_log
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
-from servetune.engines.log import Fact, LogReading, python_values
+from servetune.engines.log import Fact, LogReading, differences, python_values
 from servetune.engines.program import Program
-from servetune.plan.plan import Plan
+from servetune.plan.plan import Plan, Setting
 
 __all__ = ["Tgi"]
+
+#: Settings whose printed value is the name of a variant in Rust, and those names that are more
+#: than the word in capitals (`launcher/src/main.rs`).
+_VARIANTS = ("quantize", "dtype", "kv_cache_dtype", "rope_scaling", "usage_stats")
+_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "bitsandbytesnf4": "bitsandbytes-nf4",
+        "bitsandbytesfp4": "bitsandbytes-fp4",
+        "compressedtensors": "compressed-tensors",
+        "fp8e4m3fn": "fp8_e4m3fn",
+        "fp8e5m2": "fp8_e5m2",
+        "nostack": "no-stack",
+    }
+)
 
 
 class Tgi(CommandLineEngine):
@@ -54,13 +70,22 @@ class Tgi(CommandLineEngine):
             "see `text-generation-launcher --help` of the installed version",
         ),
     )
-    # Lines of published logs of 1.0 to 2.2 and the source of 3.x; none could be made here.
+    # Lines of published logs of 1.0 to 3.3; none could be made here. What was settled after a
+    # warm-up counts, whatever was asked; the last two are told by the environment.
     facts = (
         Fact("kv_cache_tokens", r"Setting max batch total tokens to (\d+)"),
         Fact("kv_cache_blocks", r"KV-cache blocks: (\d+)"),
         Fact("load_s", r"Shard ready in ([\d.]+)s", "max"),
+        Fact("taken.max_batch_total_tokens", r"Setting max batch total tokens to (\d+)"),
         Fact("taken.max_batch_prefill_tokens", r"Default `max_batch_prefill_tokens` to (\d+)"),
+        Fact("taken.max_total_tokens", r"Maximum total tokens defaulted to (\d+)"),
         Fact("taken.max_total_tokens", r"Default `max_total_tokens` to (\d+)"),
+        Fact("taken.max_input_tokens", r"Maximum input tokens defaulted to (\d+)"),
+        Fact("taken.max_input_tokens", r"Default `max_input_tokens` to (\d+)"),
+        Fact("taken.cuda_graphs", r"Cuda Graphs are enabled for sizes \[([\d, ]+)\]"),
+        Fact("taken.cuda_graphs", r"Cuda Graphs are (disabled)"),
+        Fact("taken.prefix_caching", r"Using prefix caching = (\w+)"),
+        Fact("taken.chunked_prefill", r"Using (?:experimental )?prefill chunking = (\w+)"),
     )
 
     def model_words(self, model: str) -> tuple[str, ...]:
@@ -71,6 +96,8 @@ class Tgi(CommandLineEngine):
         said = {"USAGE_STATS": "off"}
         if plan.prefix_caching is not None:
             said["PREFIX_CACHING"] = str(int(plan.prefix_caching))
+        if plan.chunked_prefill is not None:
+            said["PREFILL_CHUNKING"] = str(int(plan.chunked_prefill))
         return said
 
     def served_name(self, plan: Plan) -> str | None:
@@ -84,11 +111,46 @@ class Tgi(CommandLineEngine):
         )
 
     def read_log(self, log_text: str) -> LogReading:
-        reading = super().read_log(log_text)
-        printed = re.search(r"Args \{(.*)\}", log_text, re.DOTALL)
-        if printed:
-            own = self.known_arguments - self.decided_here
-            for name, value in python_values(printed[1].partition("}")[0]).items():
-                if name in own and value is not None:
-                    reading.taken.setdefault(name, value)
+        """The line `Args { ... }` has every setting as it was asked, `None` where it was not.
+
+        It is one line in 1.x and one setting a line in 3.x; of several starts the last counts.
+        """
+        text = plain_log(log_text)
+        reading = super().read_log(text)
+        taken = reading.taken
+        if "cuda_graphs" in taken:
+            taken["cuda_graphs"] = _graphs(taken["cuda_graphs"])
+        printed = re.findall(r"Args \{(.*?)\}", text, re.DOTALL)
+        own = self.known_arguments - self.decided_here
+        for name, value in python_values(printed[-1]).items() if printed else ():
+            if name in own and value is not None:
+                taken.setdefault(name, _plain(name, value))
         return reading
+
+    def differences(
+        self, plan: Plan, taken: Mapping[str, Setting]
+    ) -> dict[str, tuple[Setting, Setting]]:
+        """With what the environment was to tell, and graphs that were not captured."""
+        asked = {
+            "prefix_caching": plan.prefix_caching,
+            "chunked_prefill": plan.chunked_prefill,
+        }
+        found = {**super().differences(plan, taken), **differences(asked, taken)}
+        if plan.enforce_eager is False and taken.get("cuda_graphs") == "0":
+            found["enforce_eager"] = (False, True)
+        return found
+
+
+def _plain(name: str, value: Setting) -> Setting:
+    if name == "cuda_graphs":
+        return _graphs(value)
+    if name not in _VARIANTS:
+        return value
+    word = str(value).lower()
+    return _WORDS.get(word, word)
+
+
+def _graphs(value: Setting) -> str:
+    """Sizes as the option takes them, small to large; `0` for none."""
+    sizes = sorted(int(number) for number in re.findall(r"\d+", str(value)))
+    return ",".join(map(str, sizes)) or "0"

@@ -1,6 +1,6 @@
 """Plans: how a model is served, in words of no engine; what engines add; what fits."""
 
-from servetune.plan.defaults import DEFAULTS, resolved
+from servetune.plan.defaults import DEFAULTS, STARTED_VERSIONS, resolved
 from servetune.plan.dialects import DIALECTS, plan_from_settings, settings_of
 from servetune.plan.limits import (
     WIDEST_FRACTION,
@@ -26,6 +26,7 @@ from servetune.plan.refusals import check_starts
 __all__ = [
     "DEFAULTS",
     "DIALECTS",
+    "STARTED_VERSIONS",
     "WIDEST_FRACTION",
     "Memory",
     "Plan",

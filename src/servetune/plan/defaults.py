@@ -2,11 +2,13 @@
 
 Sources, read in November 2026: vLLM 0.32 `vllm serve --help` and
 `EngineArgs.get_batch_defaults` (its values stand since 0.9); SGLang 0.5
-`handle_gpu_memory_settings`. The simulated engine behaves as vLLM.
+`handle_gpu_memory_settings`. The simulated engine behaves as vLLM. TGI's have changed with
+every major version, so they go by it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -15,21 +17,31 @@ import msgspec
 
 from servetune.errors import UnknownName
 from servetune.hardware.device import Device
-from servetune.models.shape import NetworkShape
+from servetune.models.shape import Attention, NetworkShape
 from servetune.plan.plan import Plan
 from servetune.units import GIB, MIB
 
-__all__ = ["DEFAULTS", "resolved"]
+__all__ = ["DEFAULTS", "STARTED_VERSIONS", "resolved"]
 
 Defaults = Mapping[str, Any]
 
 
-def resolved(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
+def resolved(
+    plan: Plan, shape: NetworkShape, device: Device, *, version: str | None = None
+) -> Plan:
     """The Plan with every silent field filled as its engine would fill it.
 
     `quantization` may stay None: it then means the checkpoint's own storage, which engines
     take from the checkpoint and have no option for. So may drafts and servers that only compute
-    prompts, which no engine has unasked. Resolving twice changes nothing.
+    prompts, which no engine has unasked; and what TGI 2 and 3 work out when they start, from the
+    machine and what a warm-up leaves of its memory. Resolving twice changes nothing.
+
+    Args:
+        plan: Whose fields stay as they are where they are set.
+        shape: The network.
+        device: That it runs on.
+        version: Of the engine; counts for TGI alone, whose estimates and simulations are of 1.x,
+            which is meant where it is `None`.
 
     Raises:
         UnknownName: The engine's defaults are not known.
@@ -44,7 +56,8 @@ def resolved(plan: Plan, shape: NetworkShape, device: Device) -> Plan:
     """
     if plan.engine not in DEFAULTS:
         raise UnknownName("engine", plan.engine, DEFAULTS)
-    filled = DEFAULTS[plan.engine](plan, shape, device)
+    defaults = _tgi_of(version) if plan.engine == "tgi" and version else DEFAULTS[plan.engine]
+    filled = defaults(plan, shape, device)
     silent = {name: value for name, value in filled.items() if getattr(plan, name) is None}
     return msgspec.structs.replace(plan, **silent) if silent else plan
 
@@ -154,6 +167,100 @@ def _tgi(_plan: Plan, shape: NetworkShape, _device: Device) -> Defaults:
         "enforce_eager": True,
     }
 
+
+#: TGI caches prefixes and cuts prompts only with kernels that are made for these heads.
+_TGI_HEAD_DIMS = frozenset({64, 128, 256})
+
+#: NVIDIA's before compute capability 8, on which TGI takes other kernels.
+_BEFORE_AMPERE = frozenset({"volta", "turing"})
+
+
+def _tgi_2(plan: Plan, shape: NetworkShape, device: Device) -> Defaults:
+    """Text-generation-inference 2.x: 4,096 tokens or the model's context, whichever is less.
+
+    Sources: `launcher/src/main.rs` of 2.0 and of 2.4 (`main`, `resolve_attention`): a prompt may
+    have one token less than the whole, a step of prompts 50 more than a prompt; prefixes are
+    cached since 2.3. `models/globals.py` of 2.4: prompts are cut only where PREFILL_CHUNKING=1.
+    """
+    context = plan.max_model_len or min(4096, shape.max_context_tokens)
+    return {
+        **_tgi_3(plan, shape, device),
+        "max_num_batched_tokens": context - 1 + 50,
+        "max_model_len": context,
+        "chunked_prefill": False,
+    }
+
+
+def _tgi_2_before_caching(plan: Plan, shape: NetworkShape, device: Device) -> Defaults:
+    return {**_tgi_2(plan, shape, device), "prefix_caching": False}
+
+
+def _tgi_3(plan: Plan, shape: NetworkShape, device: Device) -> Defaults:
+    """Text-generation-inference 3.x, which sizes itself when it starts.
+
+    Open stay what it works out on its machine: the tokens of a step of prompts (in 3.0 what the
+    device computes in a second over the work of a token, at most the model's context, and 4,096 on
+    a device that it does not know, where 3.3 took 8,000); the longest sequence (what fits after a
+    warm-up, and no more than the context); the blocks of its cache. No number limits the sequences
+    of a batch.
+
+    Sources: `launcher/src/main.rs` (`compute_optimal`, `resolve_attention`, `main`) and
+    `models/globals.py` and `models/model.py` (PREFILL_CHUNKING) of 3.x; the log of a start on
+    2025-07-04 for what a warm-up settles (tests/engines/logs/tgi-3.3-published.log).
+    """
+    quantization = plan.quantization or shape.quantization
+    caching = _tgi_caching(plan, shape, device)
+    return {
+        "gpu_memory_fraction": 1.0,
+        "dtype": "auto",
+        "kv_cache_dtype": "auto",
+        "prefix_caching": caching,
+        "chunked_prefill": _tgi_chunks(plan, shape, device),
+        # "Bitsandbytes doesn't work with cuda graphs, deactivating them"; likewise exl2. A
+        # checkpoint stored by bitsandbytes is called nf4 here.
+        "enforce_eager": quantization.startswith(("bitsandbytes", "nf4", "exl2")),
+    }
+
+
+def _tgi_caching(plan: Plan, shape: NetworkShape, device: Device) -> bool | None:
+    """What `resolve_attention` decides; `None` where its versions differ or it is not known."""
+    if any(name.replace("-", "_") == "lora_adapters" for name, _ in plan.extra):
+        return False
+    if not _tgi_kernels_known(shape, device):
+        return None
+    dims = {layer.mixer.head_dim for layer in shape.layers if isinstance(layer.mixer, Attention)}
+    return dims <= _TGI_HEAD_DIMS
+
+
+def _tgi_chunks(plan: Plan, shape: NetworkShape, device: Device) -> bool | None:
+    """Prompts are cut, but not with drafts; the kernels for other heads can do it as well."""
+    if plan.draft_tokens or dict(plan.extra).get("speculate"):
+        return False
+    return True if _tgi_kernels_known(shape, device) else None
+
+
+def _tgi_kernels_known(shape: NetworkShape, device: Device) -> bool:
+    plain = all(isinstance(layer.mixer, Attention) for layer in shape.layers)
+    nvidia = device.vendor.lower() == "nvidia" and device.architecture not in _BEFORE_AMPERE
+    return plain and nvidia and not shape.vision_parameters
+
+
+#: First version of each set of defaults, newest first.
+_TGI_SINCE: tuple[tuple[tuple[int, int], Callable[[Plan, NetworkShape, Device], Defaults]], ...] = (
+    ((3, 0), _tgi_3),
+    ((2, 3), _tgi_2),
+    ((2, 0), _tgi_2_before_caching),
+)
+
+
+def _tgi_of(version: str) -> Callable[[Plan, NetworkShape, Device], Defaults]:
+    major, minor, *_ = (*(int(number) for number in re.findall(r"\d+", version)), 0, 0)
+    return next((defaults for since, defaults in _TGI_SINCE if (major, minor) >= since), _tgi)
+
+
+#: What a server that is really started is taken to be where its own version is not known;
+#: others have one set of defaults.
+STARTED_VERSIONS: Mapping[str, str] = MappingProxyType({"tgi": "3.3"})
 
 DEFAULTS: Mapping[str, Callable[[Plan, NetworkShape, Device], Defaults]] = MappingProxyType(
     {"vllm": _vllm, "simulated": _vllm, "sglang": _sglang, "tgi": _tgi}

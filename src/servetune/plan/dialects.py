@@ -367,8 +367,12 @@ _OTHERWISE: Mapping[str, Mapping[str, Callable[[Plan], Words]]] = MappingProxyTy
             "chunked_prefill": _sglang_chunks,
             "enforce_eager": _sglang_eager,
         },
-        # Of prefix caching TGI is told by its environment; see engines/tgi.py.
-        "tgi": {"enforce_eager": _tgi_eager, "prefix_caching": lambda _: {}},
+        # Of these two TGI is told by its environment; see engines/tgi.py.
+        "tgi": {
+            "enforce_eager": _tgi_eager,
+            "prefix_caching": lambda _: {},
+            "chunked_prefill": lambda _: {},
+        },
         "tensorrt-llm": {"expert_parallel": _experts("ep_size")},
         "llama.cpp": {
             "tensor_parallel": _llama_rows,

@@ -1,9 +1,9 @@
 """Read back: what an engine says of its own settings, to name why a run is not reproduced.
 
 What can be asked differs: vLLM tells a few settings in its metrics and its model list, and all
-that was set in its start-up log; SGLang answers with every argument; TGI with its limits.
-Behind SageMaker there is the log, in CloudWatch, and what the model was given. What nothing tells
-is not guessed.
+that was set in its start-up log; SGLang answers with every argument; TGI with its limits. The
+start-up logs of SGLang and TGI have every setting, and what they settled. Behind SageMaker there
+is the log, in CloudWatch, and what the model was given. What nothing tells is not guessed.
 
 Sources: vLLM 0.32 `v1/metrics/loggers.py` (cache_config_info) and the line "non-default args"
 of its start-up log; SGLang 0.5 `/get_server_info`; TGI 3.x `/info`, read in November 2026.
@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.engines import engine
 from servetune.errors import LoadError, PlanError
 from servetune.loadgen import Target, fetch_blocking
 from servetune.plan.dialects import DIALECTS, FIELD_TYPES, plan_from_settings
@@ -66,17 +67,38 @@ _NON_DEFAULT = re.compile(r"non-default args: (\{.*\})\s*$", re.MULTILINE)
 _PAIR = re.compile(r"'(\w+)': (True|False|None|-?\d+(?:\.\d+)?|'[^']*')")
 
 
+#: The line in which an engine prints its settings.
+_PRINTED: Mapping[str, str] = {"sglang": r"server_args=", "tgi": r"\bArgs \{"}
+
+#: Words of the lines that tell settings, of any engine; CloudWatch finds lines with one of them.
+_MARKS = (
+    "non-default args",
+    "server_args=",
+    "max_total_num_tokens=",
+    "Args {",
+    "Setting max batch total tokens",
+    "tokens defaulted to",
+    "Default `max_",
+    "Using prefix caching",
+    "prefill chunking =",
+    "Cuda Graphs are",
+)
+
+#: A printed block of settings is over within so many milliseconds.
+_BLOCK_MS = 10_000
+
+
 def read_server(target: Target) -> ReadBack | None:
     """What a server says by itself; `None` where it says nothing.
 
     Servers are asked in turn as each engine would be; a route that is not there is no error.
     """
-    for path, engine in (("/get_server_info", "sglang"), ("/info", "tgi")):
+    for path, name in (("/get_server_info", "sglang"), ("/info", "tgi")):
         raw = _json(target, path)
         if isinstance(raw, dict):
-            found = _of_info(raw, engine)
+            found = _of_info(raw, name)
             if found:
-                return ReadBack(settings=found, source=path, whole=engine == "sglang")
+                return ReadBack(settings=found, source=path, whole=name == "sglang")
     settings: Settings = {}
     with contextlib.suppress(LoadError):
         settings |= read_metrics(fetch_blocking(target, "/metrics"))
@@ -103,7 +125,21 @@ def read_metrics(text: str) -> Settings:
 
 
 def read_log(text: str) -> ReadBack | None:
-    """Of vLLM's start-up log: everything that was not left to a default.
+    """Of a start-up log, whosever it is: vLLM's, SGLang's or TGI's."""
+    return _read_vllm(text) or _read_engine("sglang", text) or _read_engine("tgi", text)
+
+
+def _read_engine(name: str, text: str) -> ReadBack | None:
+    """Everything, as the engine settled it."""
+    if not re.search(_PRINTED[name], text):
+        return None
+    taken = engine(name).read_log(text).taken
+    settings = _fields(name, taken) | _switches(name, taken)
+    return ReadBack(settings=settings, source="the start-up log", whole=True)
+
+
+def _read_vllm(text: str) -> ReadBack | None:
+    """Everything that was not left to a default.
 
     A value that is no literal hides only itself: the others are read one by one.
     """
@@ -137,17 +173,39 @@ def cloudwatch_log(
         if component
         else f"/aws/sagemaker/Endpoints/{endpoint}"
     )
-    lines: list[tuple[int, str]] = []
+    pattern = " ".join(f'?"{mark}"' for mark in _MARKS)
     since: dict[str, int] = {} if since_s is None else {"startTime": int(since_s * 1000)}
+    events = _events(client, logGroupName=group, filterPattern=pattern, **since)
+    lines: list[str] = []
+    for event in events:
+        opened = "Args {" in event["message"] and "}" not in event["message"]
+        lines += _block(client, group, event) if opened else [event["message"]]
+    return "\n".join(lines)
+
+
+def _events(client: Any, **asked: Any) -> list[dict[str, Any]]:
+    """All pages, oldest first; what came in one millisecond stays as it came."""
+    events: list[dict[str, Any]] = []
     token: dict[str, str] = {}
     while True:
-        page = client.filter_log_events(
-            logGroupName=group, filterPattern='"non-default args"', **since, **token
-        )
-        lines += [(event["timestamp"], event["message"]) for event in page.get("events", ())]
+        page = client.filter_log_events(**asked, **token)
+        events += page.get("events", ())
         if not page.get("nextToken"):
-            return "\n".join(message for _, message in sorted(lines))
+            return sorted(events, key=lambda event: event["timestamp"])
         token = {"nextToken": page["nextToken"]}
+
+
+def _block(client: Any, group: str, first: Mapping[str, Any]) -> list[str]:
+    """The lines from this one to a closing brace; TGI 3 prints one setting a line."""
+    stream = {"logStreamNames": [first["logStreamName"]]} if "logStreamName" in first else {}
+    began_ms = first["timestamp"]
+    events = _events(
+        client, logGroupName=group, startTime=began_ms, endTime=began_ms + _BLOCK_MS, **stream
+    )
+    messages = [event["message"] for event in events]
+    start = messages.index(first["message"]) if first["message"] in messages else 0
+    end = next((n for n in range(start, len(messages)) if messages[n].startswith("}")), None)
+    return messages[start : None if end is None else end + 1]
 
 
 def of_plan(plan: Plan, source: str) -> ReadBack:
@@ -165,7 +223,7 @@ def of_plan(plan: Plan, source: str) -> ReadBack:
 
 def differences(plan: Plan, read: ReadBack) -> list[str]:
     """What the engine runs with and the trial did not, one line each."""
-    lines = []
+    lines: list[str] = []
     for field, now in sorted(read.settings.items()):
         was = getattr(plan, field)
         if was is not None and not _alike(was, now):
@@ -195,30 +253,41 @@ def _alike(was: Setting, now: Setting) -> bool:
     return str(was) == str(now) or {str(was), str(now)} <= {"auto", "bfloat16", "torch.bfloat16"}
 
 
-def _of_info(raw: Mapping[str, Any], engine: str) -> Settings:
-    if engine == "tgi" and "max_total_tokens" not in raw and "max_batch_total_tokens" not in raw:
+def _of_info(raw: Mapping[str, Any], name: str) -> Settings:
+    if name == "tgi" and "max_total_tokens" not in raw and "max_batch_total_tokens" not in raw:
         return {}
-    if engine == "sglang" and "tp_size" not in raw:
+    if name == "sglang" and "tp_size" not in raw:
         return {}
-    known = {name: raw[name] for name in DIALECTS[engine] if raw.get(name) is not None}
-    found = _fields(engine, known)
-    if engine == "sglang":
+    known = {word: raw[word] for word in DIALECTS[name] if raw.get(word) is not None}
+    return _fields(name, known) | _switches(name, raw)
+
+
+def _switches(name: str, raw: Mapping[str, Any]) -> Settings:
+    """Fields that an engine says the other way round, or beside its arguments."""
+    found: Settings = {}
+    if name == "sglang":
         if isinstance(raw.get("disable_radix_cache"), bool):
             found["prefix_caching"] = not raw["disable_radix_cache"]
         if isinstance(raw.get("disable_cuda_graph"), bool):
             found["enforce_eager"] = raw["disable_cuda_graph"]
+    elif name == "tgi":
+        for field in ("prefix_caching", "chunked_prefill"):
+            if isinstance(raw.get(field), bool):
+                found[field] = raw[field]
+        if "cuda_graphs" in raw:
+            found["enforce_eager"] = raw["cuda_graphs"] == "0"
     return found
 
 
-def _fields(engine: str, settings: Mapping[str, Setting]) -> Settings:
+def _fields(name: str, settings: Mapping[str, Setting]) -> Settings:
     """An engine's settings as fields of a Plan; what cannot be one is left out."""
     found: Settings = {}
-    for name, value in settings.items():
-        field = DIALECTS[engine].get(name.replace("-", "_"))
+    for word, value in settings.items():
+        field = DIALECTS[name].get(word.replace("-", "_"))
         if field is None or value is None:
             continue
         with contextlib.suppress(PlanError):
-            plan = plan_from_settings(engine, "x", {name: value})
+            plan = plan_from_settings(name, "x", {word: value})
             found[field] = getattr(plan, field)
     return found
 

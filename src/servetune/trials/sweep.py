@@ -16,7 +16,14 @@ from servetune.engines.gpus import DeviceMemory
 from servetune.engines.machine import machine_here
 from servetune.engines.weights import model_folder, warm_up
 from servetune.errors import EngineError, PlanError
-from servetune.plan import DEFAULTS, check_fits, check_parallel, check_starts, resolved
+from servetune.plan import (
+    DEFAULTS,
+    STARTED_VERSIONS,
+    check_fits,
+    check_parallel,
+    check_starts,
+    resolved,
+)
 from servetune.store import Failure, TrialRecord
 from servetune.trials.beside import Beside
 from servetune.trials.budget import Budget
@@ -258,7 +265,8 @@ def problem_of(trial: Trial, run: Run) -> str | None:
         plan = trial.plan
         if plan.engine not in DEFAULTS:  # what it would fill in is not known, nor then what fits
             return None
-        plan = resolved(plan, run.shape, run.node.device)
+        version = None if run.simulated else STARTED_VERSIONS.get(plan.engine)
+        plan = resolved(plan, run.shape, run.node.device, version=version)
         if run.simulated:  # a real engine says so itself, and its version may think otherwise
             check_starts(trial.plan, run.shape, run.node.device)
         longest = trial.workload.longest_tokens()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from typing import Any
 
 from doubles.control import ACCOUNT, ControlPlane, Refusal, snake
@@ -143,18 +145,19 @@ class Beside:
         }
 
     def filter_log_events(self, request: Request) -> Request:
-        """Lines with the quoted words of the pattern, over all of a group's streams."""
+        """Lines with quoted words of the pattern, any of them where it says `?`, of all streams."""
         if request["logGroupName"] not in self.log_lines:
             raise Refusal("ResourceNotFoundException", "The specified log group does not exist.")
-        group, words = request["logGroupName"], request.get("filterPattern", "").strip('"')
+        group = request["logGroupName"]
+        words = re.findall(r'"([^"]*)"', request.get("filterPattern", '""'))
         now_s = self.control.now_s()
         events = [
             {"timestamp": int(1000 * self.said_s.get((group, place), now_s)), "message": line}
             for place, line in enumerate(self.log_lines[group])
-            if words in line
+            if any(word in line for word in words)
         ]
-        since_ms = request.get("startTime", 0)
-        return {"events": [event for event in events if event["timestamp"] >= since_ms]}
+        first_ms, last_ms = request.get("startTime", 0), request.get("endTime", math.inf)
+        return {"events": [event for event in events if first_ms <= event["timestamp"] <= last_ms]}
 
     def say(self, group: str, lines: list[str]) -> None:
         """A container's lines, now."""
