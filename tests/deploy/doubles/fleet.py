@@ -3,7 +3,8 @@
 What starts is what a container of that image would start from the variables that CreateModel
 was sent, with the container's own defaults for what they leave out. So a setting that was
 rendered wrongly, or not at all, is missing here as it would be there. The tables below are of
-the containers (LMI's configuration guide; the vLLM container's entry point), not of servetune.
+the containers (LMI's configuration guide; the entry points of the vLLM, SGLang and TGI containers,
+TGI's launcher, whose options are variables too), not of servetune.
 
 The engine is the simulated one, or a real vLLM. What it says goes to the logs' double.
 """
@@ -39,19 +40,29 @@ _LMI = {
 _LMI_OWN = {"ASYNC_MODE", "ROLLING_BATCH", "ENTRYPOINT", "MODEL_LOADING_TIMEOUT"}
 
 
+#: Variables of TGI's container that are no option of its launcher under the same name.
+_TGI = {"SM_NUM_GPUS": "num-shard"}
+_TGI_OWN = {"HF_MODEL_ID", "MESSAGES_API_ENABLED", "SERVETUNE_MODEL"}
+
+
 class Words(NamedTuple):
-    """A command line of vLLM's."""
+    """An engine's command line."""
 
     model: str
     arguments: list[str]
+    engine: str = "vllm"
 
 
 def words_of(image: str, environment: Mapping[str, str]) -> Words:
     """What the container behind an image starts."""
     if "djl-inference" in image:
         return _lmi_words(environment)
-    if "/vllm:" in image:
-        return _vllm_words(environment)
+    if "/vllm:" in image or "huggingface-vllm" in image:
+        return _prefixed_words(environment, "SM_VLLM_", "MODEL", "vllm")
+    if "/sglang:" in image:
+        return _prefixed_words(environment, "SM_SGLANG_", "MODEL_PATH", "sglang")
+    if "-tgi-inference:" in image:
+        return _tgi_words(environment)
     raise AssertionError(f"the fleet knows no container of {image}")
 
 
@@ -76,19 +87,30 @@ def _lmi_words(environment: Mapping[str, str]) -> Words:
     return Words(environment["HF_MODEL_ID"], arguments)
 
 
-def _vllm_words(environment: Mapping[str, str]) -> Words:
+def _prefixed_words(
+    environment: Mapping[str, str], prefix: str, model_key: str, engine: str
+) -> Words:
     arguments, model = [], ""
     for key, value in environment.items():
-        name = key.removeprefix("SM_VLLM_")
+        name = key.removeprefix(prefix)
         if name == key:
             continue
-        if name == "MODEL":
+        if name == model_key:
             model = value
         elif value == "true":
             arguments.append(f"--{name.lower().replace('_', '-')}")
         else:
             arguments.append(f"--{name.lower().replace('_', '-')}={value}")
-    return Words(model, arguments)
+    return Words(model, arguments, engine)
+
+
+def _tgi_words(environment: Mapping[str, str]) -> Words:
+    arguments = [
+        f"--{_TGI.get(key, key.lower().replace('_', '-'))}={value}"
+        for key, value in environment.items()
+        if key not in _TGI_OWN
+    ]
+    return Words(environment["HF_MODEL_ID"], arguments, "tgi")
 
 
 def _logged(image: str, lines: list[str]) -> list[str]:
@@ -146,7 +168,8 @@ class Fleet:
             else f"/aws/sagemaker/Endpoints/{endpoint}"
         )
         port = free_port("127.0.0.1")
-        command = [*self._program(endpoint), self._mounted(words.model, sent), *words.arguments]
+        program = self._program(endpoint, words.engine)
+        command = [*program, self._mounted(words.model, sent), *words.arguments]
         container = Container(
             [*command, "--host=127.0.0.1", f"--port={port}"],
             f"http://127.0.0.1:{port}",
@@ -185,11 +208,12 @@ class Fleet:
         variant: dict[str, Any] = rows["EndpointConfig", config]["request"]["ProductionVariants"][0]
         return variant
 
-    def _program(self, endpoint: str) -> list[str]:
+    def _program(self, endpoint: str, engine: str) -> list[str]:
         if self.program:
             return [*self.program, "serve"]
         machine = self._variant(endpoint)["InstanceType"]
-        return [sys.executable, "-m", "servetune.cli.serve_simulated", "--instance", machine]
+        simulated = [sys.executable, "-m", "servetune.cli.serve_simulated", "--engine", engine]
+        return [*simulated, "--instance", machine]
 
     def _mounted(self, model: str, sent: dict[str, Any]) -> str:
         """A folder with what the model's data source holds, where that is where it loads from."""
