@@ -52,11 +52,15 @@ class Job(Sequence):
     Attributes:
         asked_s: When the request came in at the door.
         finish_reason: For the account, when it ends.
+        max_tokens: That the client allowed, for the account.
         queued_s: When it reached the scheduler's queue.
         first_token_s: When its first token came.
     """
 
-    __slots__ = ("asked_s", "finish_reason", "first_token_s", "listener", "queued_s", "served_by")
+    __slots__ = (
+        "asked_s", "finish_reason", "first_token_s", "listener", "max_tokens", "queued_s",
+        "served_by",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -67,10 +71,12 @@ class Job(Sequence):
         finish_reason: str,
         content: tuple[Piece, ...],
         priority: int,
+        max_tokens: int,
     ) -> None:
         super().__init__(index, prompt_tokens, output_tokens, pieces=content, priority=priority)
         self.listener = listener
         self.finish_reason = finish_reason
+        self.max_tokens = max_tokens
         self.asked_s = 0.0
         self.queued_s = 0.0
         self.first_token_s: float | None = None
@@ -86,6 +92,7 @@ class LiveEngine:
         ranks: Data-parallel ranks.
         way_in: What a request costs before it queues.
         routing: Among the ranks.
+        longest_tokens: Context of the model, for the account's buckets.
     """
 
     def __init__(
@@ -96,8 +103,9 @@ class LiveEngine:
         ranks: int = 1,
         way_in: WayIn | None = None,
         routing: Routing = "cache_pressure",
+        longest_tokens: int = 1_000_000,
     ) -> None:
-        self._ranks = [_Rank(batcher_of(rules, law)) for _ in range(ranks)]
+        self._ranks = [_Rank(batcher_of(rules, law), longest_tokens) for _ in range(ranks)]
         self._by_batcher = {id(rank.batcher): rank for rank in self._ranks}
         self._router = Router([[rank.batcher for rank in self._ranks]], routing)
         self._way_in = way_in or WayIn()
@@ -131,6 +139,7 @@ class LiveEngine:
         finish_reason: str = "length",
         content: tuple[Piece, ...] = (),
         priority: int = 0,
+        max_tokens: int | None = None,
     ) -> Job:
         """A request that has not been asked yet; `content` as in `workload.Request.prefix`."""
         return Job(
@@ -141,6 +150,7 @@ class LiveEngine:
             finish_reason,
             content,
             priority,
+            output_tokens if max_tokens is None else max_tokens,
         )
 
     def submit(self, job: Job, now_s: float) -> None:
@@ -183,11 +193,11 @@ class LiveEngine:
 class _Rank:
     """One batcher, its place in the stretch of steps that it has planned, and its account."""
 
-    def __init__(self, batcher: Batcher) -> None:
+    def __init__(self, batcher: Batcher, longest_tokens: int) -> None:
         self.batcher = batcher
         self.in_flight = 0
         self.due_s: float | None = None
-        self._account = Account()
+        self._account = Account(longest_tokens)
         self._told = 0  # of the planned steps, those whose tokens have been handed out
         self._told_s = 0.0  # the end of the last such step
         self._aborted: list[Job] = []
@@ -247,11 +257,11 @@ class _Rank:
         }
         ended = batcher.commit()
         self._told = 0
+        through = [cast("Job", each) for each, _ in parts if each.computed == each.to_compute]
         if not told_all:
-            self._tell(gains, now_s, prefill_tokens=sum(tokens for _, tokens in parts))
-        for sequence, _ in parts:
-            if sequence.computed == sequence.to_compute:
-                self._tell_prefilled(cast("Job", sequence), now_s, resumed_s.get(sequence.index))
+            self._tell(gains, now_s, through)
+        for job in through:
+            self._tell_prefilled(job, now_s, resumed_s.get(job.index))
         for sequence in ended:
             self._end(cast("Job", sequence), now_s)
         for job in self._aborted:
@@ -267,9 +277,15 @@ class _Rank:
         decoding = cast("Collection[Job]", batcher.decoding)
         return [(job, batcher.gained(job, step)) for job in decoding]
 
-    def _tell(self, gains: list[tuple[Job, int]], now_s: float, *, prefill_tokens: int = 0) -> None:
+    def _tell(
+        self, gains: list[tuple[Job, int]], now_s: float, through: Collection[Job] = ()
+    ) -> None:
         """Their tokens, to those who had some in the step before as well."""
-        self._account.note_step(len(gains) * self.batcher.tokens_each + prefill_tokens)
+        prompts = (
+            job.prompt_tokens - job.cached_tokens for job in through if job.first_token_s is None
+        )
+        answers = sum(tokens for _, tokens in gains) + len(through)
+        self._account.note_step(answers + sum(prompts))
         if gains:
             self._account.note_gaps(now_s - self._told_s, len(gains))
         self._told_s = now_s
@@ -281,7 +297,9 @@ class _Rank:
         """The token that comes with the end of a prompt."""
         if job.first_token_s is None:
             job.first_token_s = now_s
-            self._account.note_first(job.prompt_tokens, now_s - job.asked_s)
+            self._account.note_first(
+                job.prompt_tokens, now_s - job.asked_s, cached_tokens=job.cached_tokens
+            )
         elif resumed_s is not None:
             self._account.note_gaps(now_s - resumed_s, 1)
         job.listener.token()
@@ -300,7 +318,15 @@ class _Rank:
             admitted_s=job.admitted_s,
             first_token_s=job.first_token_s,
         )
-        account.note_end(job.prompt_tokens, job.output_tokens, times, now_s)
+        account.note_end(
+            job.prompt_tokens,
+            job.output_tokens,
+            times,
+            now_s,
+            max_tokens=job.max_tokens,
+            computed_tokens=job.prompt_tokens - job.cached_tokens,
+            preemptions=job.preemptions,
+        )
         account.finished[job.finish_reason] += 1
         job.listener.ended()
 

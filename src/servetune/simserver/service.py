@@ -45,6 +45,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             ranks=self.ranks,
             way_in=self.way_in,
             routing=routing_of(self.plan),
+            longest_tokens=self.serving.max_model_len,
         )
 
 

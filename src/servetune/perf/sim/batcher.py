@@ -103,6 +103,7 @@ class Sequence:
         stretches: Pairs (first step, step after the last) in which it got tokens.
         admitted_s: When its prompt was first taken up; `None` while it waits.
         cached_tokens: Of the prompt, what the prefix cache had on first admission.
+        preemptions: How often it lost its cache.
         pieces: Of known content, from the first token on.
         brought_tokens: Of the prompt, what another engine computed and handed over; 0 once
             it lies in this one's cache.
@@ -124,6 +125,7 @@ class Sequence:
         "order",
         "output_tokens",
         "pieces",
+        "preemptions",
         "priority",
         "prompt_tokens",
         "run",
@@ -153,6 +155,7 @@ class Sequence:
         self.stretches: list[tuple[int, int]] = []
         self.admitted_s: float | None = None
         self.cached_tokens = 0
+        self.preemptions = 0
         self.arrived = 0
         self.order = -1
         self.first_step = 0
@@ -747,6 +750,7 @@ class Batcher:
     def _preempt(self, sequence: Sequence, *, ahead: bool = False) -> None:
         """Take its cache and let it wait; `ahead`: the next token's block is taken already."""
         self.preemptions += 1
+        sequence.preemptions += 1
         if sequence in self._leaving:  # its last token is on its way
             self._leaving.remove(sequence)
             told = self._told_tokens(sequence)
