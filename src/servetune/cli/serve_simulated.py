@@ -15,7 +15,7 @@ import msgspec
 from servetune.cli import options
 from servetune.cli.inputs import chosen_node
 from servetune.cli.output import echo
-from servetune.errors import InputError
+from servetune.errors import InputError, PlanError
 from servetune.hardware import Node
 from servetune.models import load_shape
 from servetune.perf.sim import scheduler_of
@@ -187,6 +187,9 @@ def serve(
         speed: How many of the engine's seconds pass in one.
         answer_tokens: Length of a chat answer that nothing limits.
         faults: Fields of `simserver.Faults`.
+
+    Returns:
+        The exit code: 1 where the engine itself would refuse the plan, as a real one ends then.
     """
     from servetune.simserver import Faults, service_of
     from servetune.simserver.arguments import serve_words
@@ -194,8 +197,11 @@ def serve(
     told = serve_words(words, engine_name=engine_name)
     if told.model is None:
         raise InputError("no model is named", hint="write it first, as behind `vllm serve`")
-    plan = told.plan(told.model)
     shape = load_shape(told.model)
+    try:
+        plan = told.plan(told.model)
+    except PlanError as error:
+        return _refuse_to_start(error)
     if gpu and num_gpus is None:
         num_gpus = plan.device_count
     node = chosen_node(
@@ -210,16 +216,19 @@ def serve(
         from servetune.trials.calibrations import calibration_named
 
         calibration = calibration_named(calibration_name).require_for(shape=shape, node=node)
-    service = service_of(
-        plan,
-        shape,
-        node,
-        calibration=calibration,
-        names=told.names,
-        tokenizer=told.tokenizer,
-        answer_tokens=answer_tokens,
-        capacity_blocks=told.capacity_blocks,
-    )
+    try:
+        service = service_of(
+            plan,
+            shape,
+            node,
+            calibration=calibration,
+            names=told.names,
+            tokenizer=told.tokenizer,
+            answer_tokens=answer_tokens,
+            capacity_blocks=told.capacity_blocks,
+        )
+    except PlanError as error:
+        return _refuse_to_start(error)
     chosen = msgspec.convert({**faults, "seed": told.seed or 0}, Faults)
     if engine_name == "vllm":  # as vLLM does, so that its settings can be read back
         echo(f"non-default args: { ({'model_tag': told.model} | dict(told.settings))!r}")
@@ -237,6 +246,14 @@ def serve(
     host, port = told.host or "127.0.0.1", DEFAULT_PORT if told.port is None else told.port
     asyncio.run(_serve(server, host, port))
     return 0
+
+
+def _refuse_to_start(error: PlanError) -> int:
+    """End as the real server does: its error in the log, and status 1."""
+    echo(f"ValueError: {error.message}")
+    if error.hint:
+        echo(f"hint: {error.hint}")
+    return 1
 
 
 async def _serve(server: Any, host: str, port: int) -> None:

@@ -11,7 +11,7 @@ from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.batcher import Rules
-from servetune.perf.sim.run import composes_ahead, routing_of, rules_of
+from servetune.perf.sim.run import check_context_fits, composes_ahead, routing_of, rules_of
 from servetune.plan import Plan, check_fits, check_parallel, check_starts, resolved
 from servetune.simserver.asks import Serving
 from servetune.simserver.live import LiveEngine, WayIn
@@ -89,13 +89,7 @@ def service_of(
     if capacity_blocks is not None:
         rules = msgspec.structs.replace(rules, capacity_blocks=capacity_blocks)
     assert filled.max_model_len is not None
-    cache_tokens = max(0, rules.capacity_blocks - rules.state_blocks) * rules.block_tokens
-    if filled.max_model_len > cache_tokens:
-        raise PlanError(
-            f"one sequence of max_model_len {filled.max_model_len} is more than the "
-            f"{cache_tokens} tokens that the KV cache holds",
-            hint=f"lower max_model_len to {cache_tokens}, or give the cache more blocks",
-        )
+    check_context_fits(filled, rules)
     chosen = coefficients_for(node.device, filled.engine)
     if calibration is not None:
         chosen = calibration.coefficients(chosen)

@@ -149,11 +149,9 @@ def simulate(
         # that compose ahead, by a formula without such a step: there it would count twice.
         composes_ahead=composes_ahead(filled, node.device) and not workload.closed_loop,
     )
-    handover = None
-    if filled.prefill_replicas is not None:
-        if transfer is None:
-            transfer = transfer_of(filled, node, divided, network=_by_network(filled))
-        handover = Handover(filled.prefill_replicas, transfer)
+    if filled.engine in ("vllm", "simulated"):
+        check_context_fits(filled, rules)
+    handover = handover_of(filled, node, divided, transfer)
     requests = workload.requests()
     for request in requests:
         _check_context(request, filled)
@@ -423,6 +421,39 @@ def _told_blocks(told: Setting) -> int | None:
     if told is None or (isinstance(told, int) and not isinstance(told, bool) and told > 0):
         return told
     raise PlanError(f"num_gpu_blocks_override must be a number of 1 or more, got {told!r}")
+
+
+def check_context_fits(plan: Plan, rules: Rules) -> None:
+    """Refuse a cache that the longest sequence does not fit, as vLLM does at start.
+
+    Where nobody says how many blocks there are, `check_fits` has asked the memory already.
+
+    Raises:
+        PlanError: In vLLM's words.
+    """
+    longest = plan.max_model_len or 0
+    cache_tokens = max(0, rules.capacity_blocks - rules.state_blocks) * rules.block_tokens
+    if longest > cache_tokens:
+        raise PlanError(
+            f"vLLM refuses to start: the model's max seq len ({longest}) is larger than the "
+            f"maximum number of tokens that can be stored in KV cache ({cache_tokens})",
+            hint=f"lower max_model_len to {cache_tokens}, or give the cache more blocks",
+        )
+
+
+def handover_of(
+    plan: Plan, node: Node, divided: Memory, transfer: Transfer | None = None
+) -> Handover | None:
+    """The engines of a resolved plan that compute prompts for others, where it has some.
+
+    Raises:
+        PlanError: The network that is to carry the caches is not known.
+    """
+    if plan.prefill_replicas is None:
+        return None
+    if transfer is None:
+        transfer = transfer_of(plan, node, divided, network=_by_network(plan))
+    return Handover(plan.prefill_replicas, transfer)
 
 
 def without_effect(plan: Plan) -> tuple[str, ...]:
