@@ -172,6 +172,15 @@ def test_a_slow_start_keeps_the_port_closed_until_then():
         assert server.get("/health")[0] == 200
 
 
+def test_copies_of_both_kinds_stand_behind_one_address():
+    with Server("--num-gpus", "3", "--replicas", "2", "--prefill-replicas", "1") as server:
+        server.await_line("TP1 x2 prefill x1 on 3x L4")
+        server.await_line("listening on")
+        told = server.get("/metrics")[1].decode()
+    ranks = {line.split('"')[1] for line in told.splitlines() if "num_requests_running{" in line}
+    assert ranks == {"0", "1", "2"}
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_when_it_is_told_to(number):
     with Server("--served-model-name", "a", "b", "--max-num-batched-tokens", "4k") as server:
@@ -191,6 +200,7 @@ def test_it_ends_when_it_is_told_to(number):
         (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
         (["--max-num-seq", "4"], "did you mean --max-num-seqs"),
         (["--uds", "/tmp/x"], "--uds is not simulated"),
+        (["--kv-link", "network"], "no cache travels where every copy computes its prompts"),
     ],
 )
 def test_bad_words_are_refused_before_anything_starts(words, said):

@@ -291,6 +291,30 @@ async def test_metrics_have_the_names_types_and_labels_of_a_real_vllm(serving):
     assert labels == real_labels
 
 
+async def test_prompts_may_be_computed_by_another_engine_than_the_one_that_answers(serving):
+    async with serving(devices=2, prefill_replicas=1) as client:
+        told = await client().ask("POST", "/v1/completions", completion(max_tokens=8))
+        samples = parse_metrics((await client().ask("GET", "/metrics")).body.decode())
+    assert told.json["usage"] == {"prompt_tokens": 50, "total_tokens": 58, "completion_tokens": 8}
+    tokens = 'vllm:prompt_tokens_by_source_total{{engine="{}",model_name="tiny",source="{}"}}'
+    assert samples[tokens.format(0, "local_compute")] == 1  # the prompt's last token, again
+    assert samples[tokens.format(0, "external_kv_transfer")] == 49
+    assert samples[tokens.format(1, "local_compute")] == 50
+    generated = 'vllm:generation_tokens_total{{engine="{}",model_name="tiny"}}'
+    assert samples[generated.format(0)] == 8
+    assert samples[generated.format(1)] == 0  # its token is thrown away
+
+
+async def test_data_parallel_ranks_share_what_is_asked(serving):
+    body = completion(max_tokens=20, stream=False)
+    async with serving(devices=2, data_parallel=2) as client:
+        asking = [client().ask("POST", "/v1/completions", body) for _ in range(8)]
+        assert {reply.status for reply in await asyncio.gather(*asking)} == {200}
+        samples = parse_metrics((await client().ask("GET", "/metrics")).body.decode())
+    generated = 'vllm:generation_tokens_total{{engine="{}",model_name="tiny"}}'
+    assert [samples[generated.format(rank)] for rank in (0, 1)] == [80, 80]
+
+
 @pytest.mark.parametrize("prompts", ["ids", "words"])
 @pytest.mark.parametrize("caching", [True, False])
 async def test_an_equal_beginning_is_found_in_the_prefix_cache(serving, prompts, caching):

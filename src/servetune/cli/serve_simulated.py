@@ -41,6 +41,26 @@ FRACTION = options.Finite(min=0, max=1)
     show_default=True,
     help="Whose scheduler is played, whose arguments these are, whose defaults fill the rest.",
 )
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Copies behind this one address, which take turns.",
+)
+@click.option(
+    "--prefill-replicas",
+    type=click.IntRange(1, 1024),
+    default=None,
+    metavar="COUNT",
+    help="Further copies that compute prompts; the replicas then only decode.",
+)
+@click.option(
+    "--kv-link",
+    type=click.Choice(("node", "network")),
+    default=None,
+    help="With --prefill-replicas: what carries the caches. [default: node]",
+)
 @options.devices
 @options.calibration
 @click.option(
@@ -170,6 +190,9 @@ def serve(
     gpu: str | None = None,
     num_gpus: int | None = None,
     instance_name: str | None = None,
+    replicas: int = 1,
+    prefill_replicas: int | None = None,
+    kv_link: str | None = None,
     calibration_name: str | None = None,
     speed: float = 1.0,
     answer_tokens: int = 256,
@@ -183,6 +206,9 @@ def serve(
         gpu: Device type; the machine's own, or its processor, without any name.
         num_gpus: As many as the plan needs where a type alone is given.
         instance_name: Instead of `gpu`.
+        replicas: Copies behind one address.
+        prefill_replicas: Further ones that compute prompts for them.
+        kv_link: What carries those prompts' caches.
         calibration_name: Of a kept calibration.
         speed: How many of the engine's seconds pass in one.
         answer_tokens: Length of a chat answer that nothing limits.
@@ -199,7 +225,7 @@ def serve(
         raise InputError("no model is named", hint="write it first, as behind `vllm serve`")
     shape = load_shape(told.model)
     try:
-        plan = told.plan(told.model)
+        plan = _with_copies(told.plan(told.model), replicas, prefill_replicas, kv_link)
     except PlanError as error:
         return _refuse_to_start(error)
     if gpu and num_gpus is None:
@@ -246,6 +272,20 @@ def serve(
     host, port = told.host or "127.0.0.1", DEFAULT_PORT if told.port is None else told.port
     asyncio.run(_serve(server, host, port))
     return 0
+
+
+def _with_copies(
+    plan: Plan, replicas: int, prefill_replicas: int | None, kv_link: str | None
+) -> Plan:
+    if kv_link is not None and prefill_replicas is None:
+        raise InputError(
+            "no cache travels where every copy computes its prompts itself",
+            hint="say with --prefill-replicas how many copies compute them, or leave --kv-link out",
+        )
+    link = (("kv_link", kv_link),) if kv_link is not None else ()
+    return msgspec.structs.replace(
+        plan, replicas=replicas, prefill_replicas=prefill_replicas, extra=(*plan.extra, *link)
+    )
 
 
 def _refuse_to_start(error: PlanError) -> int:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol, cast
 
 import msgspec
 
 from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.prefill import PrefillBatcher
 from servetune.perf.sim.router import Router, Routing
+from servetune.perf.sim.run import Handover
 from servetune.perf.sim.schedulers import batcher_of
 from servetune.simserver.account import Account, Times
 from servetune.workload.request import Piece
@@ -55,11 +57,24 @@ class Job(Sequence):
         max_tokens: That the client allowed, for the account.
         queued_s: When it reached the scheduler's queue.
         first_token_s: When its first token came.
+        handed_tokens: Of the prompt, computed by another engine.
+        taken: Its prompt, where another engine computes it.
+        asker: Of such a prompt, the job that it belongs to; `None` when that was aborted.
+        is_sent: Of such a prompt, whether its cache travels.
     """
 
     __slots__ = (
-        "asked_s", "finish_reason", "first_token_s", "listener", "max_tokens", "queued_s",
+        "asked_s",
+        "asker",
+        "finish_reason",
+        "first_token_s",
+        "handed_tokens",
+        "is_sent",
+        "listener",
+        "max_tokens",
+        "queued_s",
         "served_by",
+        "taken",
     )  # fmt: skip
 
     def __init__(
@@ -81,18 +96,24 @@ class Job(Sequence):
         self.queued_s = 0.0
         self.first_token_s: float | None = None
         self.served_by: _Rank | None = None
+        self.handed_tokens = 0
+        self.taken: Job | None = None
+        self.asker: Job | None = None
+        self.is_sent = False
 
 
 class LiveEngine:
-    """All data-parallel ranks of one engine.
+    """All data-parallel ranks of one engine, of its copies, and of those that compute prompts.
 
     Args:
         rules: Of every batcher.
         law: Step times.
-        ranks: Data-parallel ranks.
+        replicas: Copies that take turns.
+        ranks: Data-parallel ranks in each.
         way_in: What a request costs before it queues.
         routing: Among the ranks.
         longest_tokens: Context of the model, for the account's buckets.
+        handover: Where the copies only decode what others have computed.
     """
 
     def __init__(
@@ -100,21 +121,37 @@ class LiveEngine:
         rules: Rules,
         law: StepLaw,
         *,
+        replicas: int = 1,
         ranks: int = 1,
         way_in: WayIn | None = None,
         routing: Routing = "cache_pressure",
         longest_tokens: int = 1_000_000,
+        handover: Handover | None = None,
     ) -> None:
-        self._ranks = [_Rank(batcher_of(rules, law), longest_tokens) for _ in range(ranks)]
+        groups = [
+            [_Rank(batcher_of(rules, law), longest_tokens) for _ in range(ranks)]
+            for _ in range(replicas)
+        ]
+        alone = msgspec.structs.replace(rules, draft_tokens=0, lookahead_tokens=0)
+        taking = ranks * handover.replicas if handover else 0
+        takers = [
+            _Taker(PrefillBatcher(alone, law), longest_tokens, self._hand_over)
+            for _ in range(taking)
+        ]
+        self._ranks = [*(rank for group in groups for rank in group), *takers]
         self._by_batcher = {id(rank.batcher): rank for rank in self._ranks}
-        self._router = Router([[rank.batcher for rank in self._ranks]], routing)
+        self._router = Router([[rank.batcher for rank in group] for group in groups], routing)
+        self._takers = Router([[rank.batcher for rank in takers]]) if takers else None
+        self._transfer = handover.transfer if handover else None
         self._way_in = way_in or WayIn()
+        # Requests that come to their queue, and caches that come to who decodes.
         self._arrivals: list[tuple[float, int, Job]] = []
+        self._order = itertools.count()
         self._numbers = itertools.count()
 
     @property
     def accounts(self) -> tuple[Account, ...]:
-        """What each rank did, by number."""
+        """What each rank did, by number; those that only compute prompts are the last."""
         return tuple(rank.account() for rank in self._ranks)
 
     @property
@@ -157,15 +194,19 @@ class LiveEngine:
         """Ask for a job; `advance` was called up to `now_s`."""
         job.asked_s = now_s
         arrives_s = self._way_in.arrival_s(now_s, job.prompt_tokens)
-        heapq.heappush(self._arrivals, (arrives_s, job.index, job))
+        self._expect(job, arrives_s)
 
     def abort(self, job: Job, now_s: float) -> None:
         """Forget a job that has not ended: a step that has begun is finished with it."""
-        if job.served_by is None:
+        if job.served_by is not None:
+            job.served_by.abort(job, now_s)
+        elif job.taken is None:
             self._arrivals = [entry for entry in self._arrivals if entry[2] is not job]
             heapq.heapify(self._arrivals)
-            return
-        job.served_by.abort(job, now_s)
+        else:
+            job.taken.asker = None  # if its cache travels, nobody waits for it any more
+            if job.taken.served_by is not None and not job.taken.is_sent:
+                job.taken.served_by.abort(job.taken, now_s)
 
     def advance(self, now_s: float) -> None:
         """Let everything happen that is due by `now_s`, in order of time."""
@@ -184,10 +225,39 @@ class LiveEngine:
             else:
                 rank.step()
 
+    def _expect(self, job: Job, arrives_s: float) -> None:
+        heapq.heappush(self._arrivals, (arrives_s, next(self._order), job))
+
     def _arrive(self, job: Job, now_s: float) -> None:
-        rank = self._by_batcher[id(self._router.choose())]
-        job.served_by = rank
-        rank.arrive(job, now_s)
+        if isinstance(job.served_by, _Taker):  # it is a cache
+            job.served_by.release(job, now_s)
+            if job.asker is not None:
+                job.asker.brought_tokens = job.asker.handed_tokens = job.prompt_tokens - 1
+                self._queue(job.asker, self._router, now_s)
+        elif self._takers is None:
+            self._queue(job, self._router, now_s)
+        else:
+            job.taken = self._prompt_of(job)
+            self._queue(job.taken, self._takers, now_s)
+
+    def _queue(self, job: Job, router: Router, now_s: float) -> None:
+        job.served_by = self._by_batcher[id(router.choose())]
+        job.served_by.arrive(job, now_s)
+
+    def _prompt_of(self, job: Job) -> Job:
+        """What another engine is asked for: one token, which nobody will hear of."""
+        taken = Job(
+            job.index, job.prompt_tokens, 1, job.listener, "length", job.pieces, job.priority, 1
+        )
+        taken.asker = job
+        return taken
+
+    def _hand_over(self, taken: Job, free_s: float) -> float:
+        """Send the cache of a computed prompt from `free_s` on; when it will have come."""
+        assert self._transfer is not None
+        arrives_s = free_s + self._transfer.seconds(taken.prompt_tokens)
+        self._expect(taken, arrives_s)
+        return arrives_s
 
 
 class _Rank:
@@ -281,9 +351,7 @@ class _Rank:
         self, gains: list[tuple[Job, int]], now_s: float, through: Collection[Job] = ()
     ) -> None:
         """Their tokens, to those who had some in the step before as well."""
-        prompts = (
-            job.prompt_tokens - job.cached_tokens for job in through if job.first_token_s is None
-        )
+        prompts = (_computed_here(job) for job in through if job.first_token_s is None)
         answers = sum(tokens for _, tokens in gains) + len(through)
         self._account.note_step(answers + sum(prompts))
         if gains:
@@ -298,7 +366,10 @@ class _Rank:
         if job.first_token_s is None:
             job.first_token_s = now_s
             self._account.note_first(
-                job.prompt_tokens, now_s - job.asked_s, cached_tokens=job.cached_tokens
+                job.prompt_tokens,
+                now_s - job.asked_s,
+                cached_tokens=job.cached_tokens,
+                brought_tokens=job.handed_tokens,
             )
         elif resumed_s is not None:
             self._account.note_gaps(now_s - resumed_s, 1)
@@ -324,7 +395,7 @@ class _Rank:
             times,
             now_s,
             max_tokens=job.max_tokens,
-            computed_tokens=job.prompt_tokens - job.cached_tokens,
+            computed_tokens=_computed_here(job),
             preemptions=job.preemptions,
         )
         account.finished[job.finish_reason] += 1
@@ -337,6 +408,43 @@ class _Rank:
     def _look_ahead(self) -> None:
         ends_s = self.batcher.planned_ends_s
         self.due_s = ends_s[min(self._told, len(ends_s) - 1)] if ends_s else None
+
+
+class _Taker(_Rank):
+    """One that computes prompts for others, and sends their caches one after another."""
+
+    batcher: PrefillBatcher
+
+    def __init__(
+        self, batcher: PrefillBatcher, longest_tokens: int, send: Callable[[Job, float], float]
+    ) -> None:
+        super().__init__(batcher, longest_tokens)
+        self._send = send
+        self._free_s = 0.0
+
+    def release(self, taken: Job, now_s: float) -> None:
+        """A cache has come to who decodes: its blocks are free, which another may wait for."""
+        self.batcher.release(taken)
+        if self.due_s is None:
+            self.due_s = now_s
+
+    def _tell_prefilled(self, job: Job, now_s: float, resumed_s: float | None) -> None:
+        self._account.prompt_tokens += job.prompt_tokens
+        self._account.cached_tokens += job.cached_tokens
+
+    def _end(self, job: Job, now_s: float) -> None:
+        self.batcher.forget(job)
+        if job in self._aborted:
+            self.batcher.release(job)
+            return
+        self.in_flight -= 1
+        job.is_sent = True
+        self._free_s = self._send(job, max(now_s, self._free_s))
+
+
+def _computed_here(job: Job) -> int:
+    """Of its prompt, what no cache had and nobody handed over."""
+    return job.prompt_tokens - job.cached_tokens - job.handed_tokens
 
 
 def _due_or_never(rank: _Rank) -> float:
