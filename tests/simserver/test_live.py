@@ -7,9 +7,9 @@ import pytest
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.roofline.step import step_law
-from servetune.perf.sim.batcher import Rules
-from servetune.perf.sim.run import Handover, run_requests
-from servetune.perf.sim.transfer import Transfer
+from servetune.perf.sim.run import run_requests
+from servetune.perf.sim.sequence import Rules
+from servetune.perf.sim.transfer import Handover, Transfer
 from servetune.perf.sim.variants import Sglang, Tgi
 from servetune.plan import Plan
 from servetune.simserver.live import LiveEngine, WayIn

@@ -16,11 +16,12 @@ from typing import Protocol, cast
 import msgspec
 
 from servetune.perf.roofline.step import StepLaw
-from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher
 from servetune.perf.sim.prefill import PrefillBatcher
 from servetune.perf.sim.router import Router, Routing
-from servetune.perf.sim.run import Handover
 from servetune.perf.sim.schedulers import batcher_of
+from servetune.perf.sim.sequence import Rules, Sequence
+from servetune.perf.sim.transfer import Handover
 from servetune.simserver.account import Account, Times
 from servetune.workload.request import Piece
 

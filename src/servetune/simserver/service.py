@@ -9,15 +9,9 @@ from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import StepLaw, step_law
-from servetune.perf.sim.batcher import Rules
-from servetune.perf.sim.run import (
-    Handover,
-    check_context_fits,
-    composes_ahead,
-    handover_of,
-    routing_of,
-    rules_of,
-)
+from servetune.perf.sim.rules import check_context_fits, composes_ahead, routing_of, rules_of
+from servetune.perf.sim.sequence import Rules
+from servetune.perf.sim.transfer import Handover, handover_of
 from servetune.plan import Plan, check_fits, check_parallel, check_starts, resolved
 from servetune.simserver.asks import Serving
 from servetune.simserver.live import LiveEngine, WayIn

@@ -8,8 +8,9 @@ from types import MappingProxyType
 from servetune.errors import PlanError
 from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.apart import SglangBatcher, TgiBatcher
-from servetune.perf.sim.batcher import Batcher, Rules
+from servetune.perf.sim.batcher import Batcher
 from servetune.perf.sim.drafts import DraftingBatcher
+from servetune.perf.sim.sequence import Rules
 from servetune.perf.sim.variants import Sglang, Tgi, Variant
 from servetune.plan import Plan, Setting
 
