@@ -189,9 +189,10 @@ def test_copies_and_those_that_compute_prompts_keep_the_simulators_times(
     assert all((a.running, a.waiting, a.kv_usage_fraction) == (0, 0, 0.0) for a in accounts)
 
 
-def test_the_account_adds_up(law):
+@pytest.mark.parametrize("rules", [CRAMPED, DRAFTING])
+def test_the_account_adds_up(law, rules):
     requests = traffic(4)
-    engine = LiveEngine(CRAMPED, law, way_in=WAY_IN)
+    engine = LiveEngine(rules, law, way_in=WAY_IN)
     ears = play(engine, requests)
     (account,) = engine.accounts
     tokens = sum(request.output_tokens for request in requests)
@@ -214,7 +215,13 @@ def test_the_account_adds_up(law):
     assert sum(parts) + way_in_s == pytest.approx(told["e2e_request_latency_seconds"].sum)
     assert parts[0] > 0
     gaps = told["inter_token_latency_seconds"]
-    assert sum(gaps.counts) == tokens - len(requests)
+    # Tokens that came in one step are one gap; the rest of them were drafted.
+    came = sum(len(set(ear.times_s)) - 1 for ear in ears)
+    assert sum(gaps.counts) == came
+    assert sum(account.accepted) == tokens - len(requests) - came
+    if rules is DRAFTING:
+        assert account.drafts <= came <= account.drafts + account.preemptions
+        assert account.drafts > account.accepted[0] > account.accepted[2] > 0
     assert gaps.sum == pytest.approx(sum(ear.times_s[-1] - ear.times_s[0] for ear in ears))
 
 

@@ -306,6 +306,22 @@ async def test_prompts_may_be_computed_by_another_engine_than_the_one_that_answe
     assert samples[generated.format(1)] == 0  # its token is thrown away
 
 
+async def test_drafts_are_told_as_vllm_tells_them(serving):
+    """Sample names of `vllm/v1/spec_decode/metrics.py` of 0.32."""
+    async with serving(draft_tokens=3) as client:
+        await client().ask("POST", "/v1/completions", completion(max_tokens=200))
+        samples = parse_metrics((await client().ask("GET", "/metrics")).body.decode())
+    label = '{engine="0",model_name="tiny"}'
+    assert samples[f"vllm:generation_tokens_total{label}"] == 200
+    drafts = samples[f"vllm:spec_decode_num_drafts_total{label}"]
+    assert samples[f"vllm:spec_decode_num_draft_tokens_total{label}"] == 3 * drafts
+    accepted = samples[f"vllm:spec_decode_num_accepted_tokens_total{label}"]
+    assert drafts + accepted == 199  # the first token came with the prompt
+    name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    places = [f'{name}{{engine="0",model_name="tiny",position="{place}"}}' for place in range(3)]
+    assert sum(samples[place] for place in places) == accepted
+
+
 async def test_data_parallel_ranks_share_what_is_asked(serving):
     body = completion(max_tokens=20, stream=False)
     async with serving(devices=2, data_parallel=2) as client:

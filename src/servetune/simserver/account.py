@@ -66,16 +66,19 @@ class Account:
 
     Args:
         longest_tokens: Context of the model, which the buckets of lengths end with.
+        draft_tokens: Drafted for every step of decoding.
 
     Attributes:
         prompt_tokens: Of requests whose prompts are through.
         cached_tokens: Of these, found in the prefix cache.
         brought_tokens: Of these, computed by another engine and handed over.
+        drafts: How often drafts were verified.
+        accepted: By place in the draft, how often that token was right.
         finished: Requests that ended, by reason.
         histograms: By vLLM's name, without its `vllm:`.
     """
 
-    def __init__(self, longest_tokens: int = 1_000_000) -> None:
+    def __init__(self, longest_tokens: int = 1_000_000, draft_tokens: int = 0) -> None:
         self.running = 0
         self.waiting = 0
         self.kv_usage_fraction = 0.0
@@ -87,6 +90,8 @@ class Account:
         self.cached_tokens = 0
         self.brought_tokens = 0
         self.generation_tokens = 0
+        self.drafts = 0
+        self.accepted = [0] * draft_tokens
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         tokens = _one_two_five(longest_tokens)
         self._first = Histogram(_FIRST_TOKEN_S)
@@ -129,10 +134,19 @@ class Account:
         if tokens:
             self._step.note(tokens)
 
-    def note_gaps(self, gap_s: float, count: int) -> None:
-        """So many tokens came, each so long after the one before."""
-        self.generation_tokens += count
+    def note_gaps(self, gap_s: float, count: int, tokens: int) -> None:
+        """Of so many sequences more tokens came, so long after those before.
+
+        All that came at once are one gap, as vLLM counts.
+        """
+        self.generation_tokens += tokens
         self._gap.note(gap_s, count)
+
+    def note_draft(self, accepted: int) -> None:
+        """A draft was verified, and so many of its tokens were right and wanted."""
+        self.drafts += 1
+        for place in range(accepted):
+            self.accepted[place] += 1
 
     def note_first(
         self, prompt_tokens: int, ttft_s: float, *, cached_tokens: int = 0, brought_tokens: int = 0

@@ -71,6 +71,10 @@ _HELP: Mapping[str, str] = {
     "num_requests_running": "Requests in the batch.",
     "num_requests_waiting": "Requests in the queue.",
     "num_requests_waiting_by_reason": "Requests in the queue, by what they wait for.",
+    "spec_decode_num_drafts": "Drafts verified.",
+    "spec_decode_num_draft_tokens": "Tokens in them.",
+    "spec_decode_num_accepted_tokens": "Of these, right and wanted.",
+    "spec_decode_num_accepted_tokens_per_pos": "Of these, by place in the draft.",
     "engine_sleep_state": "1 for the state that the engine is in; this one never sleeps.",
     "kv_cache_usage_perc": "Share of KV blocks in use; 1 is all of them.",
     "num_preemptions": "Sequences that lost their cache.",
@@ -121,6 +125,7 @@ def _told(account: Account, *, caching: bool) -> dict[str, _Family]:
     source = {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": brought}
     tier = {"device": hits, "host": 0, "p2p": brought, "disk": 0, "external_unspecified": 0}
     return {
+        **(_drafted(account) if account.accepted else {}),
         "estimated_flops_per_gpu": _counter(0),
         "estimated_read_bytes_per_gpu": _counter(0),
         "estimated_write_bytes_per_gpu": _counter(0),
@@ -142,6 +147,17 @@ def _told(account: Account, *, caching: bool) -> dict[str, _Family]:
         "prompt_tokens_cached_by_source": ("counter", "source", tier),
         "generation_tokens": _counter(account.generation_tokens),
         "request_success": ("counter", "finished_reason", account.finished),
+    }
+
+
+def _drafted(account: Account) -> dict[str, _Family]:
+    """What vLLM tells where drafts are verified."""
+    by_place = {str(place): count for place, count in enumerate(account.accepted)}
+    return {
+        "spec_decode_num_drafts": _counter(account.drafts),
+        "spec_decode_num_draft_tokens": _counter(account.drafts * len(account.accepted)),
+        "spec_decode_num_accepted_tokens": _counter(sum(account.accepted)),
+        "spec_decode_num_accepted_tokens_per_pos": ("counter", "position", by_place),
     }
 
 

@@ -268,7 +268,7 @@ class _Rank:
         self.batcher = batcher
         self.in_flight = 0
         self.due_s: float | None = None
-        self._account = Account(longest_tokens)
+        self._account = Account(longest_tokens, batcher.tokens_each - 1)
         self._told = 0  # of the planned steps, those whose tokens have been handed out
         self._told_s = 0.0  # the end of the last such step
         self._aborted: list[Job] = []
@@ -353,10 +353,13 @@ class _Rank:
     ) -> None:
         """Their tokens, to those who had some in the step before as well."""
         prompts = (_computed_here(job) for job in through if job.first_token_s is None)
-        answers = sum(tokens for _, tokens in gains) + len(through)
-        self._account.note_step(answers + sum(prompts))
+        answers = sum(tokens for _, tokens in gains)
+        self._account.note_step(answers + len(through) + sum(prompts))
         if gains:
-            self._account.note_gaps(now_s - self._told_s, len(gains))
+            self._account.note_gaps(now_s - self._told_s, len(gains), answers)
+        if self.batcher.tokens_each > 1:
+            for _, tokens in gains:
+                self._account.note_draft(tokens - 1)
         self._told_s = now_s
         for job, tokens in gains:
             for _ in range(tokens):
@@ -373,7 +376,7 @@ class _Rank:
                 brought_tokens=job.handed_tokens,
             )
         elif resumed_s is not None:
-            self._account.note_gaps(now_s - resumed_s, 1)
+            self._account.note_gaps(now_s - resumed_s, 1, 1)
         job.listener.token()
 
     def _end(self, job: Job, now_s: float) -> None:
