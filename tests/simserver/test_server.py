@@ -322,6 +322,32 @@ async def test_drafts_are_told_as_vllm_tells_them(serving):
     assert sum(samples[place] for place in places) == accepted
 
 
+async def test_tokens_of_one_step_are_one_chunk(serving):
+    body = completion(max_tokens=60, stream=True, stream_options=ALWAYS)
+    async with serving(draft_tokens=3) as client:
+        whole = await client().ask("POST", "/v1/completions", completion(max_tokens=60))
+        told = await client().ask("POST", "/v1/completions", body)
+    *chunks, last, done = told.events
+    assert done == "[DONE]"
+    counts = [0, *(chunk["usage"]["completion_tokens"] for chunk in chunks)]
+    came = {later - before for before, later in itertools.pairwise(counts)}
+    assert came == {1, 2, 3, 4}
+    texts = [chunk["choices"][0]["text"] for chunk in chunks]
+    assert "".join(texts) == whole.json["choices"][0]["text"]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks][-1] == "length"
+    assert last["usage"]["completion_tokens"] == 60
+
+
+@pytest.mark.parametrize(("after", "kept"), [(0, 0), (7, 7), (None, 30)])
+async def test_a_stream_breaks_at_its_token_even_within_a_step(serving, after, kept):
+    faults = Faults(truncate_fraction=1.0, after_tokens=after)
+    body = completion(max_tokens=60, stream=True)
+    async with serving(draft_tokens=3, faults=faults) as client:
+        told = await client().ask("POST", "/v1/completions", body)
+    words = "".join(event["choices"][0]["text"] for event in told.events).split()
+    assert len(words) == kept
+
+
 async def test_data_parallel_ranks_share_what_is_asked(serving):
     body = completion(max_tokens=20, stream=False)
     async with serving(devices=2, data_parallel=2) as client:

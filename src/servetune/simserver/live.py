@@ -31,8 +31,8 @@ __all__ = ["Job", "Listener", "LiveEngine", "WayIn"]
 class Listener(Protocol):
     """Who waits for a request's tokens."""
 
-    def token(self) -> None:
-        """One more has come."""
+    def tokens(self, count: int) -> None:
+        """So many more have come, all at once."""
 
     def ended(self) -> None:
         """That was the last."""
@@ -362,8 +362,7 @@ class _Rank:
                 self._account.note_draft(tokens - 1)
         self._told_s = now_s
         for job, tokens in gains:
-            for _ in range(tokens):
-                job.listener.token()
+            job.listener.tokens(tokens)
 
     def _tell_prefilled(self, job: Job, now_s: float, resumed_s: float | None) -> None:
         """The token that comes with the end of a prompt."""
@@ -377,7 +376,7 @@ class _Rank:
             )
         elif resumed_s is not None:
             self._account.note_gaps(now_s - resumed_s, 1, 1)
-        job.listener.token()
+        job.listener.tokens(1)
 
     def _end(self, job: Job, now_s: float) -> None:
         self.batcher.forget(job)
