@@ -17,6 +17,7 @@ from servetune.store import read_journal
 MODEL = "Qwen/Qwen3-4B"
 SERVE = f"{shlex.quote(sys.executable)} -m servetune.cli.serve_simulated"
 SPEED = 2.0
+DRAFTS = ["--speculative-config", '{"method":"mtp","num_speculative_tokens":3}']
 
 
 def tune(servetune, command, *more, server_args="max_num_seqs=8", client="max_concurrency=8"):
@@ -200,6 +201,7 @@ def test_it_ends_when_it_is_told_to(number):
         (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
         (["--max-num-seq", "4"], "did you mean --max-num-seqs"),
         (["--uds", "/tmp/x"], "--uds is not simulated"),
+        (["--scheduling-policy", "priority", *DRAFTS], "drafted tokens are not simulated with"),
         (["--kv-link", "network"], "no cache travels where every copy computes its prompts"),
     ],
 )

@@ -15,7 +15,7 @@ import msgspec
 from servetune.cli import options
 from servetune.cli.inputs import chosen_node
 from servetune.cli.output import echo
-from servetune.errors import InputError, PlanError
+from servetune.errors import InputError, NotSimulated, PlanError
 from servetune.hardware import Node
 from servetune.models import load_shape
 from servetune.perf.sim import scheduler_of
@@ -253,6 +253,8 @@ def serve(
             answer_tokens=answer_tokens,
             capacity_blocks=told.capacity_blocks,
         )
+    except NotSimulated:  # a real one would start: no word of its log is right
+        raise
     except PlanError as error:
         return _refuse_to_start(error)
     chosen = msgspec.convert({**faults, "seed": told.seed or 0}, Faults)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from servetune.errors import PlanError, UnknownName
+from servetune.errors import NotSimulated, PlanError, UnknownName
 from servetune.hardware.device import Device
 from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device
 from servetune.perf.sim.router import Routing
@@ -67,7 +67,7 @@ def rules_of(
     policy: Policy = "priority" if further.get("scheduling_policy") == "priority" else "fcfs"
     ahead = further.get("async_scheduling")
     if plan.draft_tokens and (policy == "priority" or ahead is True):
-        raise PlanError(
+        raise NotSimulated(
             f"drafted tokens are not simulated with "
             f"{'scheduling_policy=priority' if policy == 'priority' else 'async_scheduling'}: "
             "what a sequence gains must be known when the step after it is composed, and who "
@@ -76,7 +76,7 @@ def rules_of(
         )
     variant = variant_of(plan, ignore_eos=ignore_eos)
     if variant is not None and (plan.draft_tokens or plan.prefill_replicas):
-        raise PlanError(
+        raise NotSimulated(
             f"drafts and servers for prompts alone are simulated with vLLM's scheduler, "
             f"not with {plan.engine}'s",
             hint="take engine vllm, or leave draft_tokens and prefill_replicas out",
