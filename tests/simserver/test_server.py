@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import time
 from pathlib import Path
 
@@ -156,6 +157,18 @@ async def test_what_cannot_be_served_is_refused_as_vllm_refuses_it(serving, body
     assert error["code"] == status
     assert error["type"] == ("NotFoundError" if status == 404 else "BadRequestError")
     assert after.status == 200  # on the same connection
+
+
+async def test_refusals_are_word_for_word_those_of_a_real_vllm(serving):
+    """Recorded on 2026-11-22 from vLLM 0.32 with `--max-model-len 2048`."""
+    recorded = (GOLDEN / "simserver" / "vllm-0.32-refusals.jsonl").read_text().splitlines()
+    assert len(recorded) == 8
+    async with serving(max_model_len=2048) as client:
+        asking = client()
+        for row in map(json.loads, recorded):
+            body = {"model": "tiny", **row["asked"]}
+            told = await asking.ask("POST", "/v1/completions", body)
+            assert (told.status, told.json) == (row["status"], row["told"])
 
 
 async def test_an_answer_is_cut_where_the_context_ends_as_vllm_cuts_it(serving):
