@@ -26,8 +26,8 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.roofline.step import step_law
 from servetune.perf.sim import Simulation, simulate
-from servetune.perf.sim.batcher import Rules
 from servetune.perf.sim.run import run_requests
+from servetune.perf.sim.sequence import Rules
 from servetune.plan import Plan, resolved
 from servetune.units import MIB
 from servetune.workload import SHAREGPT, Arrivals, Lengths, Poisson, UniformRange, Workload

@@ -24,9 +24,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher
 from servetune.perf.sim.run import known_pieces
 from servetune.perf.sim.schedulers import batcher_of
+from servetune.perf.sim.sequence import Rules, Sequence
 from servetune.workload.request import Request
 
 VLLM_SIDE = Path(__file__).with_name("vllm_ticks.py")

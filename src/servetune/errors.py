@@ -5,7 +5,8 @@
     │   ├── UnknownName      kind, name, known
     │   └── GrammarError     text, position
     ├── PlanError            the plan contradicts itself, the model or the machine
-    │   └── DoesNotFit       needed_bytes, available_bytes
+    │   ├── DoesNotFit       needed_bytes, available_bytes
+    │   └── NotSimulated     a real engine would take it
     ├── EngineError          a server could not be run
     │   ├── EngineNotReady   waited_s, log_tail
     │   ├── EngineDied       exit_code, log_tail
@@ -37,6 +38,7 @@ __all__ = [
     "GrammarError",
     "InputError",
     "LoadError",
+    "NotSimulated",
     "PlanError",
     "PortBusy",
     "SchemaTooNew",
@@ -118,6 +120,10 @@ class DoesNotFit(PlanError):
         super().__init__(message, hint=hint)
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
+
+
+class NotSimulated(PlanError):
+    """A real engine would serve the plan, and the simulator does not play one of its settings."""
 
 
 class EngineError(ServetuneError):

@@ -144,13 +144,24 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
         (("--concurrency", "4", "--slo", "error_rate<=1"), "--slo judges single requests"),
         (
             ("--concurrency", "4", "--server-args", "num_gpu_blocks_override=10"),
+            "can be stored in KV cache (160)",
+        ),
+        (
+            ("--concurrency", "4", "--server-args", "num_gpu_blocks_override=90;max_model_len=900"),
+            "request 0 has 1024 + 512 tokens, more than max_model_len 900",
+        ),
+        (
+            (
+                *("--concurrency", "4", "--engine", "tgi"),
+                *("--server-args", "max_batch_total_tokens=160"),
+            ),
             "more than the whole KV cache of 160",
         ),
         (
             ("--concurrency", "4", "--server-args", "max_num_batched_tokens=64;max_num_seqs=128"),
             "vLLM refuses to start: max_num_batched_tokens (64) must be greater",
         ),
-        (("--concurrency", "4", "--server-args", "block_size=7"), "block_size (7) is not"),
+        (("--concurrency", "4", "--server-args", "block_size=7"), "block_size 7 is not"),
         (
             ("--concurrency", "4", "--server-args", "scheduling_policy=bogus"),
             "unknown scheduling_policy 'bogus'",
@@ -177,9 +188,12 @@ def test_what_cannot_be_simulated_is_refused_before_anything_is_written(
 
 def test_settings_that_change_nothing_are_named(servetune):
     load = ("--concurrency", "2", "--requests", "4", *SHORT)
-    done = servetune(*PLAN, *load, "--server-args", "max_num_seqs=4;swap_space=3")
+    done = servetune(*PLAN, *load, "--server-args", "max_num_seqs=4;max_num_seq=3;seed=2")
     assert done.returncode == 0
-    assert "without effect on the simulation: swap_space" in done.stderr
+    assert "without effect on the simulation: max_num_seq, seed" in done.stderr
+    meant = "note: vLLM 0.32 has no argument max_num_seq and would not start, did you mean max_num_"
+    assert meant in done.stderr
+    assert "no argument seed" not in done.stderr
 
 
 def measured(servetune, tmp_path, **changes):

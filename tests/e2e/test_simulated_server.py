@@ -11,12 +11,13 @@ import time
 
 import pytest
 
-from servetune.engines import free_port
+from servetune.engines import engine, free_port
 from servetune.store import read_journal
 
 MODEL = "Qwen/Qwen3-4B"
 SERVE = f"{shlex.quote(sys.executable)} -m servetune.cli.serve_simulated"
 SPEED = 2.0
+DRAFTS = ["--speculative-config", '{"method":"mtp","num_speculative_tokens":3}']
 
 
 def tune(servetune, command, *more, server_args="max_num_seqs=8", client="max_concurrency=8"):
@@ -172,6 +173,15 @@ def test_a_slow_start_keeps_the_port_closed_until_then():
         assert server.get("/health")[0] == 200
 
 
+def test_copies_of_both_kinds_stand_behind_one_address():
+    with Server("--num-gpus", "3", "--replicas", "2", "--prefill-replicas", "1") as server:
+        server.await_line("TP1 x2 prefill x1 on 3x L4")
+        server.await_line("listening on")
+        told = server.get("/metrics")[1].decode()
+    ranks = {line.split('"')[1] for line in told.splitlines() if "num_requests_running{" in line}
+    assert ranks == {"0", "1", "2"}
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_when_it_is_told_to(number):
     with Server("--served-model-name", "a", "b", "--max-num-batched-tokens", "4k") as server:
@@ -190,18 +200,55 @@ def test_it_ends_when_it_is_told_to(number):
         (["--error-rate", "0.7", "--stall-rate", "0.7"], "more than 1 together"),
         (["--max-num-seqs", "many"], "argument --max-num-seqs: invalid int value: 'many'"),
         (["--max-num-seq", "4"], "did you mean --max-num-seqs"),
-        (["--num-gpu-blocks-override", "10"], "than the 160 tokens that the KV cache holds"),
         (["--uds", "/tmp/x"], "--uds is not simulated"),
+        (["--scheduling-policy", "priority", *DRAFTS], "drafted tokens are not simulated with"),
+        (["--kv-link", "network"], "no cache travels where every copy computes its prompts"),
     ],
 )
 def test_bad_words_are_refused_before_anything_starts(words, said):
-    done = subprocess.run(
+    done = ended(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "listening" not in done.stderr
+
+
+def ended(*words):
+    return subprocess.run(
         [*shlex.split(SERVE), MODEL, "--gpu", "L4", *words],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "kind"),
+    [
+        (
+            ["--max-num-batched-tokens", "32", "--max-num-seqs", "64"],
+            "max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64)",
+            "unknown",
+        ),
+        (
+            ["--max-num-batched-tokens", "1024", "--no-enable-chunked-prefill"],
+            "max_num_batched_tokens (1024) is smaller than max_model_len (40960)",
+            "budget_below_context",
+        ),
+        (["--block-size", "7"], "block_size 7 is not supported", "block_size_unsupported"),
+        (
+            ["--num-gpu-blocks-override", "10"],
+            "max seq len (40960) is larger than the maximum number of tokens that can be stored",
+            "context_exceeds_cache",
+        ),
+        (["-tp", "3"], "32 attention heads do not divide by tensor_parallel 3", "unknown"),
+        (["--max-num-seqs", "0"], "max_num_seqs must be 1 or more, got 0", "unknown"),
+    ],
+)
+def test_a_plan_that_vllm_refuses_ends_the_process_as_vllm_ends(words, said, kind):
+    done = ended(*words)
+    assert done.returncode == 1
+    assert "ValueError: " in done.stderr
     assert said in done.stderr
     assert "listening" not in done.stderr
+    assert engine("vllm").explain(done.stderr, 1).kind == kind

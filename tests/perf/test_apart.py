@@ -20,9 +20,11 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.sim import Simulation, simulate
 from servetune.perf.sim.apart import ApartBatcher, SglangBatcher, TgiBatcher
-from servetune.perf.sim.batcher import Batcher, Rules, Sequence
-from servetune.perf.sim.run import routing_of, run_requests
+from servetune.perf.sim.batcher import Batcher
+from servetune.perf.sim.rules import routing_of
+from servetune.perf.sim.run import run_requests
 from servetune.perf.sim.schedulers import batcher_of, variant_of
+from servetune.perf.sim.sequence import Rules, Sequence
 from servetune.perf.sim.variants import Sglang, Tgi, Variant
 from servetune.plan import Plan
 from servetune.workload import Poisson, UniformRange, Workload

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from servetune.errors import PlanError, UnknownName
-from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher
 from servetune.perf.sim.kernel import Agenda
 from servetune.perf.sim.kvcache import PagedCache
 from servetune.perf.sim.router import Router
 from servetune.perf.sim.run import Simulation, run_requests
+from servetune.perf.sim.sequence import Rules, Sequence
 from servetune.workload.request import Request
 
 

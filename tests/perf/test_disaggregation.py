@@ -15,10 +15,10 @@ from servetune.models import load_shape
 from servetune.perf import estimate, performance_at, simulate
 from servetune.perf.roofline import Run, price_runs
 from servetune.perf.sim import Simulation
-from servetune.perf.sim.batcher import Rules, Sequence
 from servetune.perf.sim.prefill import PrefillBatcher
-from servetune.perf.sim.run import Handover, run_requests
-from servetune.perf.sim.transfer import Transfer, transfer_of
+from servetune.perf.sim.run import run_requests
+from servetune.perf.sim.sequence import Rules, Sequence
+from servetune.perf.sim.transfer import Handover, Transfer, transfer_of
 from servetune.plan import Plan, check_fits, resolved, settings_of
 from servetune.workload import Fixed, Poisson, UniformRange, Workload
 from servetune.workload.request import Request

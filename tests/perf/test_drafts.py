@@ -15,9 +15,9 @@ from servetune.models import load_shape
 from servetune.perf import performance_at, simulate
 from servetune.perf.roofline import Run, price_runs
 from servetune.perf.roofline.drafting import tokens_per_step
-from servetune.perf.sim.batcher import Rules, Sequence
 from servetune.perf.sim.drafts import DraftingBatcher, gains_of
 from servetune.perf.sim.run import Simulation, run_requests
+from servetune.perf.sim.sequence import Rules, Sequence
 from servetune.plan import Plan
 from servetune.workload import Fixed, Poisson, UniformRange, Workload
 from servetune.workload.request import Request

@@ -9,8 +9,9 @@ import pytest
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.sim import simulate
-from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher
 from servetune.perf.sim.kvcache import Run, block_keys
+from servetune.perf.sim.sequence import Rules, Sequence
 from servetune.plan import Plan
 from servetune.workload import Fixed, Workload
 

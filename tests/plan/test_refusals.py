@@ -19,7 +19,7 @@ QWEN = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
             {"chunked_prefill": False, "max_num_batched_tokens": 2048},
             r"\(2048\) is smaller than max_model_len \(40960\)",
         ),
-        ({"block_tokens": 7}, r"block_size \(7\) is not supported"),
+        ({"block_tokens": 7}, r"block_size 7 is not supported"),
     ],
 )
 @pytest.mark.parametrize("engine", ["vllm", "simulated"])

@@ -93,11 +93,11 @@ def serving():
     """A server of a plan on an L4, with a way to ask it."""
 
     @asynccontextmanager
-    async def start(*, speed=200.0, faults=None, api_key=None, log=None, **settings):
+    async def start(*, speed=200.0, faults=None, api_key=None, log=None, devices=1, **settings):
         about = {"names": ("tiny",), **settings.pop("about", {})}
         plan = Plan(model=MODEL, **settings)
         shape = load_shape(MODEL, catalogue_first=True)
-        service = service_of(plan, shape, node(gpu="L4", count=1), **about)
+        service = service_of(plan, shape, node(gpu="L4", count=devices), **about)
 
         def die(status):
             deaths.append(status)

@@ -7,8 +7,9 @@ import pytest
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.roofline.step import step_law
-from servetune.perf.sim.batcher import Rules
 from servetune.perf.sim.run import run_requests
+from servetune.perf.sim.sequence import Rules
+from servetune.perf.sim.transfer import Handover, Transfer
 from servetune.perf.sim.variants import Sglang, Tgi
 from servetune.plan import Plan
 from servetune.simserver.live import LiveEngine, WayIn
@@ -38,6 +39,7 @@ SGLANG = msgspec.structs.replace(CACHING, variant=Sglang(), capacity_blocks=90)
 MIXED = msgspec.structs.replace(SGLANG, variant=Sglang(mixed_chunk=True, conservativeness=0.1))
 TGI = msgspec.structs.replace(CRAMPED, variant=Tgi(), chunked_prefill=False)
 AHEAD = msgspec.structs.replace(CACHING, async_scheduling=True)
+SLOW = Transfer(latency_s=0.01, bytes_per_s=1e9, bytes_per_token=147_456.0)
 WAY_IN = WayIn(request_s=0.003, prompt_token_s=1e-6)
 
 
@@ -58,9 +60,9 @@ class Ear:
     def __init__(self, clock):
         self.clock, self.times_s, self.is_over = clock, [], False
 
-    def token(self):
+    def tokens(self, count):
         assert not self.is_over
-        self.times_s.append(self.clock[0])
+        self.times_s += [self.clock[0]] * count
 
     def ended(self):
         self.is_over = True
@@ -142,9 +144,55 @@ def test_tokens_come_at_the_times_of_the_simulator_to_the_last_digit(law, rules,
     assert (truth.preemptions > 0) == (rules not in (RULES, TGI))
 
 
-def test_the_account_adds_up(law):
+@pytest.mark.parametrize(
+    ("rules", "replicas", "ranks", "takers"),
+    [
+        (RULES, 1, 1, 1),
+        (CRAMPED, 2, 1, 1),
+        (CACHING, 1, 2, 2),
+        (BY_PRIORITY, 2, 2, 1),
+        (DRAFTING, 1, 1, 2),
+        (RULES, 3, 2, None),
+    ],
+)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_copies_and_those_that_compute_prompts_keep_the_simulators_times(
+    law, rules, replicas, ranks, takers, seed
+):
+    requests = traffic(seed, rate_per_s=12.0)
+    handover = Handover(takers, SLOW) if takers else None
+    truth = run_requests(
+        requests,
+        rules,
+        law,
+        closed_loop=False,
+        request_s=WAY_IN.request_s,
+        prompt_token_s=WAY_IN.prompt_token_s,
+        replicas=replicas,
+        ranks=ranks,
+        handover=handover,
+    )
+    engine = LiveEngine(
+        rules, law, replicas=replicas, ranks=ranks, way_in=WAY_IN, handover=handover
+    )
+    ears = play(engine, requests)
+    assert [tuple(ear.times_s) for ear in ears] == [token_times_s(r) for r in truth.records]
+    accounts = engine.accounts
+    assert len(accounts) == ranks * (replicas + (takers or 0))
+    assert sum(a.steps for a in accounts) == truth.steps
+    assert sum(a.preemptions for a in accounts) == truth.preemptions
+    answered = accounts[: ranks * replicas]
+    assert sum(a.finished["length"] for a in answered) == len(requests)
+    assert sum(a.finished["length"] for a in accounts) == len(requests)
+    brought = sum(a.brought_tokens for a in accounts)
+    assert brought == (sum(r.input_tokens - 1 for r in requests) if takers else 0)
+    assert all((a.running, a.waiting, a.kv_usage_fraction) == (0, 0, 0.0) for a in accounts)
+
+
+@pytest.mark.parametrize("rules", [CRAMPED, DRAFTING])
+def test_the_account_adds_up(law, rules):
     requests = traffic(4)
-    engine = LiveEngine(CRAMPED, law, way_in=WAY_IN)
+    engine = LiveEngine(rules, law, way_in=WAY_IN)
     ears = play(engine, requests)
     (account,) = engine.accounts
     tokens = sum(request.output_tokens for request in requests)
@@ -167,29 +215,39 @@ def test_the_account_adds_up(law):
     assert sum(parts) + way_in_s == pytest.approx(told["e2e_request_latency_seconds"].sum)
     assert parts[0] > 0
     gaps = told["inter_token_latency_seconds"]
-    assert sum(gaps.counts) == tokens - len(requests)
+    # Tokens that came in one step are one gap; the rest of them were drafted.
+    came = sum(len(set(ear.times_s)) - 1 for ear in ears)
+    assert sum(gaps.counts) == came
+    assert sum(account.accepted) == tokens - len(requests) - came
+    if rules is DRAFTING:
+        assert account.drafts <= came <= account.drafts + account.preemptions
+        assert account.drafts > account.accepted[0] > account.accepted[2] > 0
     assert gaps.sum == pytest.approx(sum(ear.times_s[-1] - ear.times_s[0] for ear in ears))
 
 
 @pytest.mark.parametrize(
     "rules", [RULES, CRAMPED, CACHING, BY_PRIORITY, AHEAD, DRAFTING, SGLANG, MIXED, TGI]
 )
+@pytest.mark.parametrize("takers", [0, 1])
 @pytest.mark.parametrize("seed", range(5))
-def test_an_abort_gives_everything_back_wherever_it_strikes(law, rules, seed):
+def test_an_abort_gives_everything_back_wherever_it_strikes(law, rules, takers, seed):
+    if takers and rules.variant is not None:
+        pytest.skip("prompts are computed apart by vLLM's scheduler alone")
     requests = traffic(seed, rate_per_s=20.0)
     rng = np.random.default_rng(seed)
     doomed = rng.choice(len(requests), 40, replace=False).tolist()
     # From before it has queued to while it decodes; none has ended by then.
     aborts = [(i, requests[i].due_s + float(rng.choice([0.001, 0.02, 0.05]))) for i in doomed]
     long = tuple(msgspec.structs.replace(request, output_tokens=200) for request in requests)
-    engine = LiveEngine(rules, law, way_in=WAY_IN)
+    handover = Handover(takers, SLOW) if takers else None
+    engine = LiveEngine(rules, law, way_in=WAY_IN, handover=handover)
     ears = play(engine, long, aborts)
     for index, ear in enumerate(ears):
         assert ear.is_over == (index not in doomed)
         assert len(ear.times_s) < 200 if index in doomed else len(ear.times_s) == 200
-    (account,) = engine.accounts
-    assert (account.running, account.waiting, account.kv_usage_fraction) == (0, 0, 0.0)
-    assert account.finished["length"] == len(requests) - 40
+    for account in engine.accounts:
+        assert (account.running, account.waiting, account.kv_usage_fraction) == (0, 0, 0.0)
+    assert engine.accounts[0].finished["length"] == len(requests) - 40
 
 
 def test_an_abort_makes_room_for_who_waits(law):

@@ -11,8 +11,9 @@ import pytest
 
 from servetune.metrics import summarize
 from servetune.perf.sim import Simulation
-from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher
 from servetune.perf.sim.run import known_pieces, run_requests
+from servetune.perf.sim.sequence import Rules, Sequence
 from servetune.workload.request import Request
 
 

@@ -13,8 +13,8 @@ from servetune.hardware import node
 from servetune.metrics import summarize
 from servetune.models import load_shape
 from servetune.perf.sim import Simulation, simulate
-from servetune.perf.sim.batcher import Rules
 from servetune.perf.sim.run import run_requests
+from servetune.perf.sim.sequence import Rules
 from servetune.plan.plan import Plan
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson
 from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, UniformRange

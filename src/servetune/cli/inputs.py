@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import cast
 
 import msgspec
 
 from servetune.cli.output import echo
-from servetune.errors import InputError, StoreError
+from servetune.errors import InputError, StoreError, nearest
 from servetune.hardware import (
     Node,
     Price,
@@ -26,6 +27,7 @@ from servetune.store import TrialRecord, latest, read_journal, read_json, requir
 __all__ = [
     "chosen_node",
     "constraints_of",
+    "note_idle",
     "read_records",
     "require_file",
 ]
@@ -158,3 +160,19 @@ def _not_empty(name: str, example: str) -> str:
     if not name.strip():
         raise InputError("the machine's name is empty", hint=f"name one, such as {example}")
     return name
+
+
+def note_idle(names: Collection[str], known: Collection[str] = ()) -> None:
+    """Name the engine's settings that change nothing in a simulation.
+
+    Args:
+        names: Of them.
+        known: All arguments of the engine, where there is a table; a real one ends at any other.
+    """
+    if names:
+        echo(f"note: without effect on the simulation: {', '.join(names)}")
+    for name in names if known else ():
+        if (word := name.lstrip("-").replace("-", "_")) not in known:
+            close = nearest(word, known)
+            meant = f", did you mean {', '.join(close)}" if close else ""
+            echo(f"note: vLLM 0.32 has no argument {word} and would not start{meant}")

@@ -15,7 +15,7 @@ import msgspec
 from servetune.cli import options
 from servetune.cli.inputs import chosen_node
 from servetune.cli.output import echo
-from servetune.errors import InputError
+from servetune.errors import InputError, NotSimulated, PlanError
 from servetune.hardware import Node
 from servetune.models import load_shape
 from servetune.perf.sim import scheduler_of
@@ -40,6 +40,26 @@ FRACTION = options.Finite(min=0, max=1)
     default="vllm",
     show_default=True,
     help="Whose scheduler is played, whose arguments these are, whose defaults fill the rest.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Copies behind this one address, which take turns.",
+)
+@click.option(
+    "--prefill-replicas",
+    type=click.IntRange(1, 1024),
+    default=None,
+    metavar="COUNT",
+    help="Further copies that compute prompts; the replicas then only decode.",
+)
+@click.option(
+    "--kv-link",
+    type=click.Choice(("node", "network")),
+    default=None,
+    help="With --prefill-replicas: what carries the caches. [default: node]",
 )
 @options.devices
 @options.calibration
@@ -170,6 +190,9 @@ def serve(
     gpu: str | None = None,
     num_gpus: int | None = None,
     instance_name: str | None = None,
+    replicas: int = 1,
+    prefill_replicas: int | None = None,
+    kv_link: str | None = None,
     calibration_name: str | None = None,
     speed: float = 1.0,
     answer_tokens: int = 256,
@@ -183,10 +206,16 @@ def serve(
         gpu: Device type; the machine's own, or its processor, without any name.
         num_gpus: As many as the plan needs where a type alone is given.
         instance_name: Instead of `gpu`.
+        replicas: Copies behind one address.
+        prefill_replicas: Further ones that compute prompts for them.
+        kv_link: What carries those prompts' caches.
         calibration_name: Of a kept calibration.
         speed: How many of the engine's seconds pass in one.
         answer_tokens: Length of a chat answer that nothing limits.
         faults: Fields of `simserver.Faults`.
+
+    Returns:
+        The exit code: 1 where the engine itself would refuse the plan, as a real one ends then.
     """
     from servetune.simserver import Faults, service_of
     from servetune.simserver.arguments import serve_words
@@ -194,8 +223,11 @@ def serve(
     told = serve_words(words, engine_name=engine_name)
     if told.model is None:
         raise InputError("no model is named", hint="write it first, as behind `vllm serve`")
-    plan = told.plan(told.model)
     shape = load_shape(told.model)
+    try:
+        plan = _with_copies(told.plan(told.model), replicas, prefill_replicas, kv_link)
+    except PlanError as error:
+        return _refuse_to_start(error)
     if gpu and num_gpus is None:
         num_gpus = plan.device_count
     node = chosen_node(
@@ -210,16 +242,21 @@ def serve(
         from servetune.trials.calibrations import calibration_named
 
         calibration = calibration_named(calibration_name).require_for(shape=shape, node=node)
-    service = service_of(
-        plan,
-        shape,
-        node,
-        calibration=calibration,
-        names=told.names,
-        tokenizer=told.tokenizer,
-        answer_tokens=answer_tokens,
-        capacity_blocks=told.capacity_blocks,
-    )
+    try:
+        service = service_of(
+            plan,
+            shape,
+            node,
+            calibration=calibration,
+            names=told.names,
+            tokenizer=told.tokenizer,
+            answer_tokens=answer_tokens,
+            capacity_blocks=told.capacity_blocks,
+        )
+    except NotSimulated:  # a real one would start: no word of its log is right
+        raise
+    except PlanError as error:
+        return _refuse_to_start(error)
     chosen = msgspec.convert({**faults, "seed": told.seed or 0}, Faults)
     if engine_name == "vllm":  # as vLLM does, so that its settings can be read back
         echo(f"non-default args: { ({'model_tag': told.model} | dict(told.settings))!r}")
@@ -237,6 +274,28 @@ def serve(
     host, port = told.host or "127.0.0.1", DEFAULT_PORT if told.port is None else told.port
     asyncio.run(_serve(server, host, port))
     return 0
+
+
+def _with_copies(
+    plan: Plan, replicas: int, prefill_replicas: int | None, kv_link: str | None
+) -> Plan:
+    if kv_link is not None and prefill_replicas is None:
+        raise InputError(
+            "no cache travels where every copy computes its prompts itself",
+            hint="say with --prefill-replicas how many copies compute them, or leave --kv-link out",
+        )
+    link = (("kv_link", kv_link),) if kv_link is not None else ()
+    return msgspec.structs.replace(
+        plan, replicas=replicas, prefill_replicas=prefill_replicas, extra=(*plan.extra, *link)
+    )
+
+
+def _refuse_to_start(error: PlanError) -> int:
+    """End as the real server does: its error in the log, and status 1."""
+    echo(f"ValueError: {error.message}")
+    if error.hint:
+        echo(f"hint: {error.hint}")
+    return 1
 
 
 async def _serve(server: Any, host: str, port: int) -> None:

@@ -19,7 +19,7 @@ from servetune.cli.course import (
     note_leftovers,
 )
 from servetune.cli.course import ready_timeout_s as ready_timeout_of
-from servetune.cli.inputs import chosen_node, read_records
+from servetune.cli.inputs import chosen_node, note_idle, read_records
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.outcome import print_outcome, write_artifacts
 from servetune.cli.output import echo
@@ -385,8 +385,7 @@ def _shape(model: str, engine_name: str) -> NetworkShape | None:
 def _note_idle_settings(groups: list[list[Trial]]) -> None:
     """Name what was asked of the engine and changes nothing here, as `simulate` does."""
     idle = {name for group in groups for trial in group[:1] for name in without_effect(trial.plan)}
-    if idle:
-        echo(f"note: without effect on the simulation: {', '.join(sorted(idle))}")
+    note_idle(sorted(idle), engine("vllm").argument_types())
 
 
 def _calibration(

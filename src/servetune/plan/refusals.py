@@ -2,7 +2,8 @@
 
 A simulated engine has no code of its own that would stop, so it asks here. The reasons are
 vLLM 0.32's, in its words: `SchedulerConfig.verify_max_model_len` for the budgets of a step, the
-attention backends' `supports_block_size` for the size of a block (read in November 2026).
+attention backends' `supports_block_size` for the size of a block (read in November 2026; a real
+one on a CPU said the same of a block on 2026-11-22).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ __all__ = ["check_starts"]
 
 #: FlashAttention, FlashInfer and Triton attention, the three that a CUDA device is offered.
 _GPU_BLOCK_TOKENS = 16
+_CPU_BLOCK_TOKENS = 32
 
 
 def check_starts(plan: Plan, shape: NetworkShape, device: Device) -> None:
@@ -62,10 +64,13 @@ greater than or equal to max_num_seqs (64)
             f"raise max_num_batched_tokens to {sequences}, or lower max_num_seqs to {tokens}",
         )
     size = filled.block_tokens
-    if size is not None and device.architecture != "cpu" and size % _GPU_BLOCK_TOKENS:
+    step = _CPU_BLOCK_TOKENS if device.architecture == "cpu" else _GPU_BLOCK_TOKENS
+    if size is not None and size % step:
         raise _refused(
-            f"no valid attention backend found, block_size ({size}) is not supported",
-            f"take a multiple of {_GPU_BLOCK_TOKENS}, or leave block_size out",
+            f"No common block size for {size} (CPU_ATTN: [MultipleOf({step})])."
+            if device.architecture == "cpu"
+            else f"no valid attention backend found, block_size {size} is not supported",
+            f"take a multiple of {step}, or leave block_size out",
         )
 
 

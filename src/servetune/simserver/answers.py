@@ -82,27 +82,27 @@ class Answer:
         self.received_all = False
         self._before, self._after = self._frame(None)
 
-    def token(self) -> None:
-        """Take in the next token."""
+    def tokens(self, count: int) -> None:
+        """Take in the next tokens, which are one chunk as in vLLM."""
         ask, sent = self._ask, self._sent
-        self._sent = sent + 1
-        if self._fault is not None and sent >= self._breaks_after:
+        self._sent = sent + count
+        if self._fault is not None and self._sent > self._breaks_after:
+            count = max(0, self._breaks_after - sent)
             if not self._broken:
                 self._broken = True
                 self._touch()
-            return
-        if not ask.streamed:
+        if not ask.streamed or not count:
             return
         self._touch()
         if sent == 0 and ask.chat:
             self._parts.append(self._opening())
-        if self._sent == ask.output_tokens:
+        if sent + count == ask.output_tokens:
             before, after = self._frame(ask.finish_reason)
         else:
             before, after = self._before, self._after
-        self._parts.append(
-            b"%b%b%b%b}\n\n" % (before, ask.piece(sent), after, self._running_usage(self._sent))
-        )
+        text = b"".join(ask.piece(number) for number in range(sent, sent + count))
+        usage = self._running_usage(sent + count)
+        self._parts.append(b"%b%b%b%b}\n\n" % (before, text, after, usage))
 
     def ended(self) -> None:
         """All tokens came."""

@@ -71,6 +71,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             and round.
         content: What the prompt holds, for the prefix cache.
         priority: Smaller is served first by an engine that schedules by priority.
+        max_tokens: That the client allows, or the context where it says nothing.
         finish_reason: `length`, or `stop` where the answer ends by itself.
         usage_at_end: Whether a last chunk tells the counts.
         usage_always: Whether every chunk does.
@@ -80,6 +81,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     prompt_tokens: int
     output_tokens: int
+    max_tokens: int
     pieces: tuple[bytes, ...]
     first: int
     finish_reason: str
@@ -130,6 +132,12 @@ class _Body(msgspec.Struct):
     add_generation_prompt: bool | None = True
     priority: int | None = 0
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether a tokenizer must read what is asked."""
+        prompt = self.prompt[0] if isinstance(self.prompt, list) and self.prompt else self.prompt
+        return self.messages is not None or isinstance(prompt, str)
+
 
 _decode = msgspec.json.Decoder(_Body).decode
 
@@ -144,7 +152,7 @@ def completion_ask(raw: bytes, serving: Serving, *, chat: bool) -> Ask:
     model = _model(body, serving)
     _require_simulated(body)
     prompt_tokens, seed = _prompt(body, serving.vocabulary, chat=chat)
-    output_tokens, finish_reason = _answer_tokens(body, prompt_tokens, serving, chat=chat)
+    output_tokens, most, finish_reason = _answer_tokens(body, prompt_tokens, serving, chat=chat)
     words = serving.vocabulary
     options = body.stream_options or _StreamOptions()
     if body.stream_options is not None and not body.stream:
@@ -154,6 +162,7 @@ def completion_ask(raw: bytes, serving: Serving, *, chat: bool) -> Ask:
         model=model,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
+        max_tokens=most,
         pieces=words.encoded_pieces,
         first=words.first_piece(seed),
         finish_reason=finish_reason,
@@ -201,7 +210,7 @@ def _model(body: _Body, serving: Serving) -> str:
     if body.model not in serving.names:
         raise Refused(
             404,
-            f"The model `{body.model}` does not exist.",
+            f"The model `{body.model}` does not exist. Valid aliases: {', '.join(serving.names)}.",
             kind="NotFoundError",
             param="model",
         )
@@ -234,19 +243,28 @@ def _prompt(body: _Body, vocabulary: Vocabulary, *, chat: bool) -> tuple[int, st
         around = MESSAGE_TOKENS * len(texts) + OPENING_TOKENS
         return around + sum(vocabulary.count(text) for text in texts), "\n".join(texts)
     prompt = body.prompt
+    if prompt is None or prompt == "":
+        raise Refused(
+            400,
+            "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)",
+            param="prompt",
+        )
+    if not prompt:
+        raise Refused(400, "You must pass at least one prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]  # type: ignore[assignment]  # a batch of one
+    seed: str | list[int]
     if isinstance(prompt, str):
         count, seed = vocabulary.count(prompt), prompt
-    elif isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
-        return _require_tokens(len(prompt)), [token for token in prompt if isinstance(token, int)]
-    elif prompt is None:
-        raise Refused(400, "Either prompt or prompt_embeds must be provided", param="prompt")
+    elif all(isinstance(token, int) for token in prompt):
+        count, seed = len(prompt), [token for token in prompt if isinstance(token, int)]
     else:
         raise Refused(
             400, "several prompts in one request are not simulated: send them apart", param="prompt"
         )
-    return _require_tokens(count), seed
+    if count == 0:
+        raise Refused(400, "The decoder prompt cannot be empty", param="prompt")
+    return count, seed
 
 
 def _content(prompt: str | list[int], serving: Serving, prompt_tokens: int) -> tuple[Piece, ...]:
@@ -263,10 +281,9 @@ def _content(prompt: str | list[int], serving: Serving, prompt_tokens: int) -> t
     return tuple(kept)
 
 
-def _require_tokens(count: int) -> int:
-    if count == 0:
-        raise Refused(400, "The decoder prompt cannot be empty", param="prompt")
-    return count
+def _invalid(message: str, param: str, value: int) -> Refused:
+    """A refusal as vLLM's `VLLMValidationError` reads."""
+    return Refused(400, f"{message} (parameter={param}, value={value})", param=param)
 
 
 def _texts(messages: list[_Message]) -> list[str]:
@@ -283,38 +300,46 @@ def _texts(messages: list[_Message]) -> list[str]:
 
 def _answer_tokens(
     body: _Body, prompt_tokens: int, serving: Serving, *, chat: bool
-) -> tuple[int, str]:
-    """How many tokens come, and why the answer ends then."""
-    limit = body.max_tokens
+) -> tuple[int, int, str]:
+    """How many tokens come, how many might have, and why the answer ends then."""
+    limit, name, longest = body.max_tokens, "max_tokens", serving.max_model_len
     if chat and body.max_completion_tokens is not None:
-        limit = body.max_completion_tokens
+        limit, name = body.max_completion_tokens, "max_completion_tokens"
+    if limit is not None and limit > longest:
+        raise _invalid(
+            f"{name}={limit} cannot be greater than max_model_len={longest}. "
+            "Please request fewer output tokens.",
+            name,
+            limit,
+        )
+    if prompt_tokens > longest:
+        # vLLM stops reading a text at the first token too many, and knows no more of it.
+        some = "at least " if body.reads_text or prompt_tokens == longest + 1 else ""
+        told = longest + 1 if some else prompt_tokens
+        raise _invalid(
+            f"This model's maximum context length is {longest} tokens. However, your prompt "
+            f"contains {some}{told} input tokens, which exceeds this limit even without any "
+            "output tokens. Please reduce the length of the input prompt.",
+            "input_tokens",
+            told,
+        )
     if limit is None and not chat:
         limit = DEFAULT_COMPLETION_TOKENS
+    room = longest - prompt_tokens
+    most = room if limit is None else min(limit, room)  # as vLLM does, without a word
+    if most < 1:
+        raise _invalid(f"max_tokens must be at least 1, got {most}.", "max_tokens", most)
     least = body.min_tokens or 0
-    if limit is not None and limit < 1:
-        raise Refused(400, f"max_tokens must be at least 1, got {limit}.", param="max_tokens")
     if least < 0:
         raise Refused(400, f"min_tokens must be greater than or equal to 0, got {least}.")
-    if limit is not None and least > limit:
+    if least > most:
         raise Refused(
-            400, f"min_tokens must be less than or equal to max_tokens={limit}, got {least}."
+            400, f"min_tokens must be less than or equal to max_tokens={most}, got {least}."
         )
-    room = serving.max_model_len - prompt_tokens
-    if room < max(1, limit or 1, least):
-        raise Refused(
-            400,
-            f"This model's maximum context length is {serving.max_model_len} tokens. However, "
-            f"you requested {max(1, limit or 1, least)} output tokens and your prompt contains "
-            f"{prompt_tokens} input tokens. Please reduce the length of the input prompt or the "
-            "number of requested output tokens.",
-            param="input_tokens",
-        )
-    if limit is not None:
-        return limit, "length"
-    if body.ignore_eos:
-        return room, "length"
+    if limit is not None or body.ignore_eos:
+        return most, most, "length"
     wanted = max(serving.answer_tokens, least)
-    return (wanted, "stop") if wanted <= room else (room, "length")
+    return (wanted, room, "stop") if wanted <= room else (room, room, "length")
 
 
 def _stopped(ask: Ask, stops: list[str], min_tokens: int) -> Ask:

@@ -2,17 +2,18 @@
 
 Seconds under `vllm:` are the engine's own, as a real engine would have told them: at a
 speed-up a client measures that much less. What belongs to the simulation alone is under
-`servetune_simulated_`, in real seconds.
+`servetune_simulated_`, in real seconds. Names, types and labels are those that a vLLM 0.32
+showed (November 2026); what cannot happen here, such as a cache of images, stays at 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
 
-from servetune.simserver.account import FINISH_REASONS, Account, Histogram
+from servetune.simserver.account import Account, Histogram
 from servetune.simserver.service import Service
 
 __all__ = ["Clockwork", "exposition"]
@@ -24,90 +25,183 @@ class Clockwork(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         behind_s: Real seconds by which the last tokens left too late.
         most_behind_s: The worst since the start.
+        started_unix_s: When its counters began.
     """
 
     speed: float
     behind_s: float
     most_behind_s: float
+    started_unix_s: float
 
 
 def exposition(service: Service, accounts: Sequence[Account], clockwork: Clockwork) -> str:
     """All samples, one rank of the engine after another."""
     lines = list(_own_lines(clockwork, accounts))
-    lines += _cache_config(service, len(accounts))
-    model = _quoted(service.serving.names[0])
+    model = {"model_name": service.serving.names[0]}
+    began = clockwork.started_unix_s
+    lines += _family("cache_config_info", "gauge", _HELP["cache_config_info"], began)
+    for number in range(len(accounts)):
+        labels = {"engine": str(number), **_cache_config(service)}
+        lines.append(_sample("cache_config_info", labels, 1.0))
+    ranks = [({"engine": str(n), **model}, account) for n, account in enumerate(accounts)]
     caching = service.rules.prefix_caching
-    for name, kind, said in _FAMILIES:
-        suffix = "_total" if kind == "counter" else ""  # prometheus_client adds it everywhere
-        lines += (f"# HELP vllm:{name}{suffix} {said}", f"# TYPE vllm:{name}{suffix} {kind}")
-        for number, account in enumerate(accounts):
-            label = f'engine="{number}",model_name={model}'
-            if name == "request_success":
-                lines += (
-                    f'vllm:request_success_total{{engine="{number}",finished_reason="{reason}",'
-                    f"model_name={model}}} {account.finished[reason]:.1f}"
-                    for reason in FINISH_REASONS
-                )
-            else:
-                value = _value(account, name, caching=caching)
-                lines.append(f"vllm:{name}{suffix}{{{label}}} {value!r}")
+    told = [(labels, _told(account, caching=caching)) for labels, account in ranks]
+    for name, (kind, label, _) in told[0][1].items():
+        full = f"{name}_total" if kind == "counter" else name  # as prometheus_client has it
+        series = [
+            ({**labels, **({label: value} if label else {})}, number)
+            for labels, families in told
+            for value, number in families[name][2].items()
+        ]
+        lines += _family(full, kind, _HELP[name], began, [labels for labels, _ in series])
+        lines += (_sample(full, labels, number) for labels, number in series)
+    limits = [{**model, "reason": f"max_num_queued_{what}"} for what in ("reqs", "tokens")]
+    rejections = "admission_rejections"
+    lines += _family(f"{rejections}_total", "counter", _HELP[rejections], began, limits)
+    lines += (_sample(f"{rejections}_total", labels, 0.0) for labels in limits)
     for name in accounts[0].histograms:
-        lines.append(f"# TYPE vllm:{name} histogram")
-        for number, account in enumerate(accounts):
-            label = f'engine="{number}",model_name={model}'
-            lines += _histogram_lines(name, label, account.histograms[name])
+        lines += _family(name, "histogram", _HELP[name], began, [labels for labels, _ in ranks])
+        for labels, account in ranks:
+            lines += _histogram_lines(name, labels, account.histograms[name])
     return "\n".join(lines) + "\n"
 
 
-_FAMILIES = (
-    ("num_requests_running", "gauge", "Requests in the batch."),
-    ("num_requests_waiting", "gauge", "Requests in the queue."),
-    ("kv_cache_usage_perc", "gauge", "Share of KV blocks in use; 1 is all of them."),
-    ("num_preemptions", "counter", "Sequences that lost their cache."),
-    ("prefix_cache_queries", "counter", "Prompt tokens looked up in the prefix cache."),
-    ("prefix_cache_hits", "counter", "Of these, tokens found there."),
-    ("prompt_tokens", "counter", "Prompt tokens computed."),
-    ("generation_tokens", "counter", "Tokens generated."),
-    ("request_success", "counter", "Requests that ended, by reason."),
-)
+_HELP: Mapping[str, str] = {
+    "cache_config_info": "How the KV cache is divided.",
+    "num_requests_running": "Requests in the batch.",
+    "num_requests_waiting": "Requests in the queue.",
+    "num_requests_waiting_by_reason": "Requests in the queue, by what they wait for.",
+    "spec_decode_num_drafts": "Drafts verified.",
+    "spec_decode_num_draft_tokens": "Tokens in them.",
+    "spec_decode_num_accepted_tokens": "Of these, right and wanted.",
+    "spec_decode_num_accepted_tokens_per_pos": "Of these, by place in the draft.",
+    "engine_sleep_state": "1 for the state that the engine is in; this one never sleeps.",
+    "kv_cache_usage_perc": "Share of KV blocks in use; 1 is all of them.",
+    "num_preemptions": "Sequences that lost their cache.",
+    "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
+    "prefix_cache_hits": "Of these, tokens found there.",
+    "external_prefix_cache_queries": "Prompt tokens asked of another engine.",
+    "external_prefix_cache_hits": "Of these, tokens whose cache it handed over.",
+    "mm_cache_queries": "Images looked up; none are simulated.",
+    "mm_cache_hits": "Of these, found.",
+    "estimated_flops_per_gpu": "Not counted, as in vLLM without --enable-mfu-metrics.",
+    "estimated_read_bytes_per_gpu": "Not counted, as in vLLM without --enable-mfu-metrics.",
+    "estimated_write_bytes_per_gpu": "Not counted, as in vLLM without --enable-mfu-metrics.",
+    "prompt_tokens": "Prompt tokens of requests that began to be answered.",
+    "prompt_tokens_by_source": "Of these, computed here, found here, or handed over.",
+    "prompt_tokens_cached": "Of these, not computed here.",
+    "prompt_tokens_cached_by_source": "Prompt tokens found at admission, by where they lay.",
+    "generation_tokens": "Tokens generated.",
+    "request_success": "Requests that ended, by reason.",
+    "admission_rejections": "Requests that a limit of the queue kept out; it has none here.",
+    "request_prompt_tokens": "Prompt tokens of a request.",
+    "request_generation_tokens": "Tokens generated for a request.",
+    "iteration_tokens_total": "Tokens of a step: generated, and of the prompts that it ended.",
+    "request_max_num_generation_tokens": "The longest answer of a request.",
+    "request_params_n": "Answers that a request wanted.",
+    "request_params_max_tokens": "Tokens that a request allowed for its answer.",
+    "time_to_first_token_seconds": "From a request's arrival to its first token.",
+    "inter_token_latency_seconds": "From one token to the next.",
+    "request_time_per_output_token_seconds": "The mean of that over a request.",
+    "e2e_request_latency_seconds": "From a request's arrival to its last token.",
+    "request_queue_time_seconds": "In the queue, up to the first admission.",
+    "request_inference_time_seconds": "From admission to the last token.",
+    "request_prefill_time_seconds": "From admission to the first token.",
+    "request_decode_time_seconds": "From the first token to the last.",
+    "request_num_preemptions": "How often a request lost its cache.",
+    "request_prefill_kv_computed_tokens": "Prompt tokens of a request that were computed here.",
+}
+
+_Family = tuple[str, str | None, Mapping[str, float]]
 
 
-def _value(account: Account, name: str, *, caching: bool) -> float:
-    return float(
-        {
-            "num_requests_running": account.running,
-            "num_requests_waiting": account.waiting,
-            "kv_cache_usage_perc": account.kv_usage_fraction,
-            "num_preemptions": account.preemptions,
-            "prefix_cache_queries": account.prefix_queries_tokens if caching else 0,
-            "prefix_cache_hits": account.prefix_hits_tokens,
-            "prompt_tokens": account.prompt_tokens,
-            "generation_tokens": account.generation_tokens,
-        }[name]
-    )
+def _told(account: Account, *, caching: bool) -> dict[str, _Family]:
+    """Gauges and counters: type, name of a further label, and a value for each of its values."""
+    looked_up, hits = (account.prefix_queries_tokens if caching else 0), account.prefix_hits_tokens
+    brought, cached = account.brought_tokens, account.cached_tokens
+    computed = account.prompt_tokens - cached - brought
+    waiting = {"capacity": account.waiting, "deferred": 0}
+    sleep = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+    source = {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": brought}
+    tier = {"device": hits, "host": 0, "p2p": brought, "disk": 0, "external_unspecified": 0}
+    return {
+        **(_drafted(account) if account.accepted else {}),
+        "estimated_flops_per_gpu": _counter(0),
+        "estimated_read_bytes_per_gpu": _counter(0),
+        "estimated_write_bytes_per_gpu": _counter(0),
+        "num_requests_running": _gauge(account.running),
+        "num_requests_waiting": _gauge(account.waiting),
+        "num_requests_waiting_by_reason": ("gauge", "reason", waiting),
+        "engine_sleep_state": ("gauge", "sleep_state", sleep),
+        "kv_cache_usage_perc": _gauge(account.kv_usage_fraction),
+        "prefix_cache_queries": _counter(looked_up),
+        "prefix_cache_hits": _counter(hits),
+        "external_prefix_cache_queries": _counter(brought),
+        "external_prefix_cache_hits": _counter(brought),
+        "mm_cache_queries": _counter(0),
+        "mm_cache_hits": _counter(0),
+        "num_preemptions": _counter(account.preemptions),
+        "prompt_tokens": _counter(account.prompt_tokens),
+        "prompt_tokens_by_source": ("counter", "source", source),
+        "prompt_tokens_cached": _counter(cached + brought),
+        "prompt_tokens_cached_by_source": ("counter", "source", tier),
+        "generation_tokens": _counter(account.generation_tokens),
+        "request_success": ("counter", "finished_reason", account.finished),
+    }
 
 
-def _histogram_lines(name: str, label: str, histogram: Histogram) -> Iterator[str]:
+def _drafted(account: Account) -> dict[str, _Family]:
+    """What vLLM tells where drafts are verified."""
+    by_place = {str(place): count for place, count in enumerate(account.accepted)}
+    return {
+        "spec_decode_num_drafts": _counter(account.drafts),
+        "spec_decode_num_draft_tokens": _counter(account.drafts * len(account.accepted)),
+        "spec_decode_num_accepted_tokens": _counter(sum(account.accepted)),
+        "spec_decode_num_accepted_tokens_per_pos": ("counter", "position", by_place),
+    }
+
+
+def _gauge(value: float) -> _Family:
+    return "gauge", None, {"": value}
+
+
+def _counter(value: float) -> _Family:
+    return "counter", None, {"": value}
+
+
+def _family(
+    name: str, kind: str, said: str, began_unix_s: float, series: Sequence[Mapping[str, str]] = ()
+) -> Iterator[str]:
+    """What stands before a family's samples; when it began to count, where it counts."""
+    if kind != "gauge":
+        created = f"{name.removesuffix('_total') if kind == 'counter' else name}_created"
+        yield from (f"# HELP vllm:{created} {said}", f"# TYPE vllm:{created} gauge")
+        yield from (_sample(created, labels, began_unix_s) for labels in series)
+    yield from (f"# HELP vllm:{name} {said}", f"# TYPE vllm:{name} {kind}")
+
+
+def _histogram_lines(name: str, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
     ends = [*(f"{float(bound)!r}" for bound in histogram.bounds), "+Inf"]
     total = 0
     for end, total in zip(ends, accumulate(histogram.counts), strict=True):
-        yield f'vllm:{name}_bucket{{{label},le="{end}"}} {total:.1f}'
-    yield f"vllm:{name}_count{{{label}}} {total:.1f}"
-    yield f"vllm:{name}_sum{{{label}}} {histogram.sum!r}"
+        yield _sample(f"{name}_bucket", {**labels, "le": end}, total)
+    yield _sample(f"{name}_count", labels, total)
+    yield _sample(f"{name}_sum", labels, histogram.sum)
 
 
-def _cache_config(service: Service, ranks: int) -> Iterator[str]:
-    rules = service.rules
+def _cache_config(service: Service) -> dict[str, str]:
+    rules, plan = service.rules, service.plan
+    tokens = rules.capacity_blocks * rules.block_tokens
     told = {
         "block_size": rules.block_tokens,
+        "cache_dtype": plan.kv_cache_dtype,
+        "enable_prefix_caching": bool(plan.prefix_caching),
+        "gpu_memory_utilization": plan.gpu_memory_fraction,
+        "kv_cache_max_concurrency": tokens / service.serving.max_model_len,
+        "kv_cache_size_tokens": tokens,
         "num_gpu_blocks": rules.capacity_blocks,
-        "enable_prefix_caching": bool(service.plan.prefix_caching),
-        "cache_dtype": service.plan.kv_cache_dtype,
     }
-    labels = ",".join(f"{name}={_quoted(str(value))}" for name, value in told.items())
-    yield "# TYPE vllm:cache_config_info gauge"
-    for number in range(ranks):
-        yield f'vllm:cache_config_info{{engine="{number}",{labels}}} 1.0'
+    return {name: str(value) for name, value in told.items()}
 
 
 def _own_lines(clockwork: Clockwork, accounts: Sequence[Account]) -> Iterator[str]:
@@ -120,6 +214,12 @@ def _own_lines(clockwork: Clockwork, accounts: Sequence[Account]) -> Iterator[st
     for (name, kind, said), value in own.items():
         full = f"servetune_simulated_{name}"
         yield from (f"# HELP {full} {said}", f"# TYPE {full} {kind}", f"{full} {value!r}")
+
+
+def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
+    """Labels in the alphabet's order, as `prometheus_client` writes them."""
+    told = ",".join(f"{label}={_quoted(labels[label])}" for label in sorted(labels))
+    return f"vllm:{name}{{{told}}} {float(value)!r}"
 
 
 def _quoted(text: str) -> str:

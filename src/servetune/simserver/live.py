@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol, cast
 
 import msgspec
 
 from servetune.perf.roofline.step import StepLaw
-from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher
+from servetune.perf.sim.prefill import PrefillBatcher
 from servetune.perf.sim.router import Router, Routing
 from servetune.perf.sim.schedulers import batcher_of
+from servetune.perf.sim.sequence import Rules, Sequence
+from servetune.perf.sim.transfer import Handover
 from servetune.simserver.account import Account, Times
 from servetune.workload.request import Piece
 
@@ -28,8 +31,8 @@ __all__ = ["Job", "Listener", "LiveEngine", "WayIn"]
 class Listener(Protocol):
     """Who waits for a request's tokens."""
 
-    def token(self) -> None:
-        """One more has come."""
+    def tokens(self, count: int) -> None:
+        """So many more have come, all at once."""
 
     def ended(self) -> None:
         """That was the last."""
@@ -52,11 +55,28 @@ class Job(Sequence):
     Attributes:
         asked_s: When the request came in at the door.
         finish_reason: For the account, when it ends.
+        max_tokens: That the client allowed, for the account.
         queued_s: When it reached the scheduler's queue.
         first_token_s: When its first token came.
+        handed_tokens: Of the prompt, computed by another engine.
+        taken: Its prompt, where another engine computes it.
+        asker: Of such a prompt, the job that it belongs to; `None` when that was aborted.
+        is_sent: Of such a prompt, whether its cache travels.
     """
 
-    __slots__ = ("asked_s", "finish_reason", "first_token_s", "listener", "queued_s", "served_by")
+    __slots__ = (
+        "asked_s",
+        "asker",
+        "finish_reason",
+        "first_token_s",
+        "handed_tokens",
+        "is_sent",
+        "listener",
+        "max_tokens",
+        "queued_s",
+        "served_by",
+        "taken",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -67,25 +87,34 @@ class Job(Sequence):
         finish_reason: str,
         content: tuple[Piece, ...],
         priority: int,
+        max_tokens: int,
     ) -> None:
         super().__init__(index, prompt_tokens, output_tokens, pieces=content, priority=priority)
         self.listener = listener
         self.finish_reason = finish_reason
+        self.max_tokens = max_tokens
         self.asked_s = 0.0
         self.queued_s = 0.0
         self.first_token_s: float | None = None
         self.served_by: _Rank | None = None
+        self.handed_tokens = 0
+        self.taken: Job | None = None
+        self.asker: Job | None = None
+        self.is_sent = False
 
 
 class LiveEngine:
-    """All data-parallel ranks of one engine.
+    """All data-parallel ranks of one engine, of its copies, and of those that compute prompts.
 
     Args:
         rules: Of every batcher.
         law: Step times.
-        ranks: Data-parallel ranks.
+        replicas: Copies that take turns.
+        ranks: Data-parallel ranks in each.
         way_in: What a request costs before it queues.
         routing: Among the ranks.
+        longest_tokens: Context of the model, for the account's buckets.
+        handover: Where the copies only decode what others have computed.
     """
 
     def __init__(
@@ -93,20 +122,37 @@ class LiveEngine:
         rules: Rules,
         law: StepLaw,
         *,
+        replicas: int = 1,
         ranks: int = 1,
         way_in: WayIn | None = None,
         routing: Routing = "cache_pressure",
+        longest_tokens: int = 1_000_000,
+        handover: Handover | None = None,
     ) -> None:
-        self._ranks = [_Rank(batcher_of(rules, law)) for _ in range(ranks)]
+        groups = [
+            [_Rank(batcher_of(rules, law), longest_tokens) for _ in range(ranks)]
+            for _ in range(replicas)
+        ]
+        alone = msgspec.structs.replace(rules, draft_tokens=0, lookahead_tokens=0)
+        taking = ranks * handover.replicas if handover else 0
+        takers = [
+            _Taker(PrefillBatcher(alone, law), longest_tokens, self._hand_over)
+            for _ in range(taking)
+        ]
+        self._ranks = [*(rank for group in groups for rank in group), *takers]
         self._by_batcher = {id(rank.batcher): rank for rank in self._ranks}
-        self._router = Router([[rank.batcher for rank in self._ranks]], routing)
+        self._router = Router([[rank.batcher for rank in group] for group in groups], routing)
+        self._takers = Router([[rank.batcher for rank in takers]]) if takers else None
+        self._transfer = handover.transfer if handover else None
         self._way_in = way_in or WayIn()
+        # Requests that come to their queue, and caches that come to who decodes.
         self._arrivals: list[tuple[float, int, Job]] = []
+        self._order = itertools.count()
         self._numbers = itertools.count()
 
     @property
     def accounts(self) -> tuple[Account, ...]:
-        """What each rank did, by number."""
+        """What each rank did, by number; those that only compute prompts are the last."""
         return tuple(rank.account() for rank in self._ranks)
 
     @property
@@ -131,6 +177,7 @@ class LiveEngine:
         finish_reason: str = "length",
         content: tuple[Piece, ...] = (),
         priority: int = 0,
+        max_tokens: int | None = None,
     ) -> Job:
         """A request that has not been asked yet; `content` as in `workload.Request.prefix`."""
         return Job(
@@ -141,21 +188,26 @@ class LiveEngine:
             finish_reason,
             content,
             priority,
+            output_tokens if max_tokens is None else max_tokens,
         )
 
     def submit(self, job: Job, now_s: float) -> None:
         """Ask for a job; `advance` was called up to `now_s`."""
         job.asked_s = now_s
         arrives_s = self._way_in.arrival_s(now_s, job.prompt_tokens)
-        heapq.heappush(self._arrivals, (arrives_s, job.index, job))
+        self._expect(job, arrives_s)
 
     def abort(self, job: Job, now_s: float) -> None:
         """Forget a job that has not ended: a step that has begun is finished with it."""
-        if job.served_by is None:
+        if job.served_by is not None:
+            job.served_by.abort(job, now_s)
+        elif job.taken is None:
             self._arrivals = [entry for entry in self._arrivals if entry[2] is not job]
             heapq.heapify(self._arrivals)
-            return
-        job.served_by.abort(job, now_s)
+        else:
+            job.taken.asker = None  # if its cache travels, nobody waits for it any more
+            if job.taken.served_by is not None and not job.taken.is_sent:
+                job.taken.served_by.abort(job.taken, now_s)
 
     def advance(self, now_s: float) -> None:
         """Let everything happen that is due by `now_s`, in order of time."""
@@ -174,20 +226,49 @@ class LiveEngine:
             else:
                 rank.step()
 
+    def _expect(self, job: Job, arrives_s: float) -> None:
+        heapq.heappush(self._arrivals, (arrives_s, next(self._order), job))
+
     def _arrive(self, job: Job, now_s: float) -> None:
-        rank = self._by_batcher[id(self._router.choose())]
-        job.served_by = rank
-        rank.arrive(job, now_s)
+        if isinstance(job.served_by, _Taker):  # it is a cache
+            job.served_by.release(job, now_s)
+            if job.asker is not None:
+                job.asker.brought_tokens = job.asker.handed_tokens = job.prompt_tokens - 1
+                self._queue(job.asker, self._router, now_s)
+        elif self._takers is None:
+            self._queue(job, self._router, now_s)
+        else:
+            job.taken = self._prompt_of(job)
+            self._queue(job.taken, self._takers, now_s)
+
+    def _queue(self, job: Job, router: Router, now_s: float) -> None:
+        job.served_by = self._by_batcher[id(router.choose())]
+        job.served_by.arrive(job, now_s)
+
+    def _prompt_of(self, job: Job) -> Job:
+        """What another engine is asked for: one token, which nobody will hear of."""
+        taken = Job(
+            job.index, job.prompt_tokens, 1, job.listener, "length", job.pieces, job.priority, 1
+        )
+        taken.asker = job
+        return taken
+
+    def _hand_over(self, taken: Job, free_s: float) -> float:
+        """Send the cache of a computed prompt from `free_s` on; when it will have come."""
+        assert self._transfer is not None
+        arrives_s = free_s + self._transfer.seconds(taken.prompt_tokens)
+        self._expect(taken, arrives_s)
+        return arrives_s
 
 
 class _Rank:
     """One batcher, its place in the stretch of steps that it has planned, and its account."""
 
-    def __init__(self, batcher: Batcher) -> None:
+    def __init__(self, batcher: Batcher, longest_tokens: int) -> None:
         self.batcher = batcher
         self.in_flight = 0
         self.due_s: float | None = None
-        self._account = Account()
+        self._account = Account(longest_tokens, batcher.tokens_each - 1)
         self._told = 0  # of the planned steps, those whose tokens have been handed out
         self._told_s = 0.0  # the end of the last such step
         self._aborted: list[Job] = []
@@ -247,11 +328,11 @@ class _Rank:
         }
         ended = batcher.commit()
         self._told = 0
+        through = [cast("Job", each) for each, _ in parts if each.computed == each.to_compute]
         if not told_all:
-            self._tell(gains, now_s, prefill_tokens=sum(tokens for _, tokens in parts))
-        for sequence, _ in parts:
-            if sequence.computed == sequence.to_compute:
-                self._tell_prefilled(cast("Job", sequence), now_s, resumed_s.get(sequence.index))
+            self._tell(gains, now_s, through)
+        for job in through:
+            self._tell_prefilled(job, now_s, resumed_s.get(job.index))
         for sequence in ended:
             self._end(cast("Job", sequence), now_s)
         for job in self._aborted:
@@ -267,24 +348,35 @@ class _Rank:
         decoding = cast("Collection[Job]", batcher.decoding)
         return [(job, batcher.gained(job, step)) for job in decoding]
 
-    def _tell(self, gains: list[tuple[Job, int]], now_s: float, *, prefill_tokens: int = 0) -> None:
+    def _tell(
+        self, gains: list[tuple[Job, int]], now_s: float, through: Collection[Job] = ()
+    ) -> None:
         """Their tokens, to those who had some in the step before as well."""
-        self._account.note_step(len(gains) * self.batcher.tokens_each + prefill_tokens)
+        prompts = (_computed_here(job) for job in through if job.first_token_s is None)
+        answers = sum(tokens for _, tokens in gains)
+        self._account.note_step(answers + len(through) + sum(prompts))
         if gains:
-            self._account.note_gaps(now_s - self._told_s, len(gains))
+            self._account.note_gaps(now_s - self._told_s, len(gains), answers)
+        if self.batcher.tokens_each > 1:
+            for _, tokens in gains:
+                self._account.note_draft(tokens - 1)
         self._told_s = now_s
         for job, tokens in gains:
-            for _ in range(tokens):
-                job.listener.token()
+            job.listener.tokens(tokens)
 
     def _tell_prefilled(self, job: Job, now_s: float, resumed_s: float | None) -> None:
         """The token that comes with the end of a prompt."""
         if job.first_token_s is None:
             job.first_token_s = now_s
-            self._account.note_first(job.prompt_tokens, now_s - job.asked_s)
+            self._account.note_first(
+                job.prompt_tokens,
+                now_s - job.asked_s,
+                cached_tokens=job.cached_tokens,
+                brought_tokens=job.handed_tokens,
+            )
         elif resumed_s is not None:
-            self._account.note_gaps(now_s - resumed_s, 1)
-        job.listener.token()
+            self._account.note_gaps(now_s - resumed_s, 1, 1)
+        job.listener.tokens(1)
 
     def _end(self, job: Job, now_s: float) -> None:
         self.batcher.forget(job)
@@ -300,7 +392,15 @@ class _Rank:
             admitted_s=job.admitted_s,
             first_token_s=job.first_token_s,
         )
-        account.note_end(job.prompt_tokens, job.output_tokens, times, now_s)
+        account.note_end(
+            job.prompt_tokens,
+            job.output_tokens,
+            times,
+            now_s,
+            max_tokens=job.max_tokens,
+            computed_tokens=_computed_here(job),
+            preemptions=job.preemptions,
+        )
         account.finished[job.finish_reason] += 1
         job.listener.ended()
 
@@ -311,6 +411,43 @@ class _Rank:
     def _look_ahead(self) -> None:
         ends_s = self.batcher.planned_ends_s
         self.due_s = ends_s[min(self._told, len(ends_s) - 1)] if ends_s else None
+
+
+class _Taker(_Rank):
+    """One that computes prompts for others, and sends their caches one after another."""
+
+    batcher: PrefillBatcher
+
+    def __init__(
+        self, batcher: PrefillBatcher, longest_tokens: int, send: Callable[[Job, float], float]
+    ) -> None:
+        super().__init__(batcher, longest_tokens)
+        self._send = send
+        self._free_s = 0.0
+
+    def release(self, taken: Job, now_s: float) -> None:
+        """A cache has come to who decodes: its blocks are free, which another may wait for."""
+        self.batcher.release(taken)
+        if self.due_s is None:
+            self.due_s = now_s
+
+    def _tell_prefilled(self, job: Job, now_s: float, resumed_s: float | None) -> None:
+        self._account.prompt_tokens += job.prompt_tokens
+        self._account.cached_tokens += job.cached_tokens
+
+    def _end(self, job: Job, now_s: float) -> None:
+        self.batcher.forget(job)
+        if job in self._aborted:
+            self.batcher.release(job)
+            return
+        self.in_flight -= 1
+        job.is_sent = True
+        self._free_s = self._send(job, max(now_s, self._free_s))
+
+
+def _computed_here(job: Job) -> int:
+    """Of its prompt, what no cache had and nobody handed over."""
+    return job.prompt_tokens - job.cached_tokens - job.handed_tokens
 
 
 def _due_or_never(rank: _Rank) -> float:

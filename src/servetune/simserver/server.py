@@ -246,6 +246,7 @@ class SimulatedServer:
             finish_reason=ask.finish_reason,
             content=ask.content,
             priority=ask.priority,
+            max_tokens=ask.max_tokens,
         )
         self._jobs[connection] = (job, answer)
         self._engine.submit(job, self._now_s())
@@ -284,7 +285,10 @@ class SimulatedServer:
 
     def _clockwork(self) -> Clockwork:
         return Clockwork(
-            speed=self._speed, behind_s=self._behind_s, most_behind_s=self._most_behind_s
+            speed=self._speed,
+            behind_s=self._behind_s,
+            most_behind_s=self._most_behind_s,
+            started_unix_s=float(self._started_unix_s),
         )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import StepLaw, step_law
-from servetune.perf.sim.batcher import Rules
-from servetune.perf.sim.run import composes_ahead, routing_of, rules_of
+from servetune.perf.sim.rules import check_context_fits, composes_ahead, routing_of, rules_of
+from servetune.perf.sim.sequence import Rules
+from servetune.perf.sim.transfer import Handover, handover_of
 from servetune.plan import Plan, check_fits, check_parallel, check_starts, resolved
 from servetune.simserver.asks import Serving
 from servetune.simserver.live import LiveEngine, WayIn
@@ -26,7 +26,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         plan: With the engine's defaults filled in.
         machine: Its name, for the log.
-        ranks: Data-parallel ranks.
+        ranks: Data-parallel ranks, in each of the plan's replicas.
+        handover: Of the prompts' caches, where some replicas compute prompts alone.
     """
 
     plan: Plan
@@ -36,15 +37,19 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     law: StepLaw
     way_in: WayIn
     ranks: int
+    handover: Handover | None = None
 
     def engine(self) -> LiveEngine:
         """A new engine with nothing to do."""
         return LiveEngine(
             self.rules,
             self.law,
+            replicas=self.plan.replicas,
             ranks=self.ranks,
             way_in=self.way_in,
             routing=routing_of(self.plan),
+            longest_tokens=self.serving.max_model_len,
+            handover=self.handover,
         )
 
 
@@ -80,21 +85,10 @@ def service_of(
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
     rules = rules_of(filled, divided, composes_ahead=composes_ahead(filled, node.device))
-    if filled.prefill_replicas is not None:
-        raise PlanError(
-            "over HTTP one server is simulated, which computes its prompts itself",
-            hint="leave prefill_replicas out; servetune simulate without --serve plays them",
-        )
     if capacity_blocks is not None:
         rules = msgspec.structs.replace(rules, capacity_blocks=capacity_blocks)
     assert filled.max_model_len is not None
-    cache_tokens = max(0, rules.capacity_blocks - rules.state_blocks) * rules.block_tokens
-    if filled.max_model_len > cache_tokens:
-        raise PlanError(
-            f"one sequence of max_model_len {filled.max_model_len} is more than the "
-            f"{cache_tokens} tokens that the KV cache holds",
-            hint=f"lower max_model_len to {cache_tokens}, or give the cache more blocks",
-        )
+    check_context_fits(filled, rules)
     chosen = coefficients_for(node.device, filled.engine)
     if calibration is not None:
         chosen = calibration.coefficients(chosen)
@@ -113,4 +107,5 @@ def service_of(
         law=step_law(filled, shape, node, chosen),
         way_in=WayIn(request_s=chosen.request_s, prompt_token_s=chosen.prompt_token_s),
         ranks=filled.data_parallel,
+        handover=handover_of(filled, node, divided),
     )

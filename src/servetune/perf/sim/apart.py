@@ -32,9 +32,11 @@ from abc import abstractmethod
 from collections.abc import Collection
 
 from servetune.perf.roofline.step import StepLaw
-from servetune.perf.sim.batcher import Answer, Batcher, InOrder, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher
 from servetune.perf.sim.kvcache import Hit
+from servetune.perf.sim.sequence import Answer, Rules, Sequence
 from servetune.perf.sim.variants import Sglang, Tgi
+from servetune.perf.sim.waiting import InOrder
 
 __all__ = ["ApartBatcher", "SglangBatcher", "TgiBatcher"]
 

@@ -30,143 +30,14 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection
 from collections.abc import Sequence as Several
-from typing import Literal
-
-import msgspec
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
-from servetune.perf.sim.kvcache import Block, Hit, PagedCache, Run, block_keys
-from servetune.perf.sim.variants import Sglang, Variant
-from servetune.workload.request import Piece
+from servetune.perf.sim.kvcache import Hit, PagedCache, block_keys
+from servetune.perf.sim.sequence import Answer, Rules, Sequence
+from servetune.perf.sim.variants import Sglang
+from servetune.perf.sim.waiting import ByPriority, InOrder, Waiting
 
-__all__ = ["Answer", "Batcher", "InOrder", "Policy", "Rules", "Sequence"]
-
-Policy = Literal["fcfs", "priority"]
-
-
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds a step: the fields of a resolved Plan that the scheduler reads.
-
-    Attributes:
-        state_blocks: What a sequence takes of the cache beside its tokens.
-        prefix_caching: Whether full blocks are found again by their content.
-        policy: Order of admission and of preemption.
-        whole_prompt_fits: Whether a prompt waits until all of it would fit the cache, and
-            not only its first part (vLLM's `scheduler_reserve_full_isl`).
-        async_scheduling: Whether a step is composed while the one before it runs.
-        draft_tokens: Drafted for every decoding sequence and verified in its next step.
-        draft_acceptance_fraction: Chance that a draft is right if those before it were.
-        lookahead_tokens: Room in the cache that the drafter writes to, beyond what is verified.
-        seed: Of the luck of drafts.
-        variant: Whose scheduler it is, where it is not vLLM's.
-    """
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    block_tokens: int
-    capacity_blocks: int
-    chunked_prefill: bool
-    state_blocks: int = 0
-    prefix_caching: bool = False
-    policy: Policy = "fcfs"
-    whole_prompt_fits: bool = True
-    async_scheduling: bool = False
-    draft_tokens: int = 0
-    draft_acceptance_fraction: float = 0.0
-    lookahead_tokens: int = 0
-    seed: int = 1
-    variant: Variant | None = None
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What one sequence got, and when.
-
-    Attributes:
-        tokens: All of them.
-        times_s: Of each piece.
-        chunk_tokens: Tokens of each piece; empty where each is one.
-    """
-
-    tokens: int
-    times_s: tuple[float, ...]
-    chunk_tokens: tuple[int, ...] = ()
-
-
-class Sequence:
-    """One request inside the engine.
-
-    Attributes:
-        to_compute: Tokens to prefill before the next token comes: the prompt, and after
-            a preemption also what was generated.
-        computed: Of those, tokens that lie in the cache.
-        generated: Tokens that came before the present stretch of decoding.
-        stretches: Pairs (first step, step after the last) in which it got tokens.
-        admitted_s: When its prompt was first taken up; `None` while it waits.
-        cached_tokens: Of the prompt, what the prefix cache had on first admission.
-        pieces: Of known content, from the first token on.
-        brought_tokens: Of the prompt, what another engine computed and handed over; 0 once
-            it lies in this one's cache.
-    """
-
-    __slots__ = (
-        "admitted_s",
-        "arrived",
-        "brought_tokens",
-        "cached_tokens",
-        "computed",
-        "finish_step",
-        "first_step",
-        "generated",
-        "index",
-        "keys",
-        "known",
-        "length_at_step_0",
-        "order",
-        "output_tokens",
-        "pieces",
-        "priority",
-        "prompt_tokens",
-        "run",
-        "stretches",
-        "to_compute",
-    )
-
-    def __init__(
-        self,
-        index: int,
-        prompt_tokens: int,
-        output_tokens: int,
-        *,
-        pieces: tuple[Piece, ...] = (),
-        priority: int = 0,
-        brought_tokens: int = 0,
-    ) -> None:
-        self.index = index
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.pieces = pieces
-        self.priority = priority
-        self.brought_tokens = brought_tokens
-        self.to_compute = prompt_tokens
-        self.computed = 0
-        self.generated = 0
-        self.stretches: list[tuple[int, int]] = []
-        self.admitted_s: float | None = None
-        self.cached_tokens = 0
-        self.arrived = 0
-        self.order = -1
-        self.first_step = 0
-        self.finish_step = -1
-        self.length_at_step_0 = 0
-        # What the cache knows of it (`kvcache.Holder`).
-        self.keys: tuple[int, ...] = ()
-        self.known: list[Block] = []
-        self.run: Run | None = None
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Its place by priority; the smallest is served first."""
-        return self.priority, self.arrived
+__all__ = ["Batcher"]
 
 
 class Batcher:
@@ -202,7 +73,7 @@ class Batcher:
         self._max_seqs = max(
             1, min(rules.max_num_seqs, rules.max_num_batched_tokens // self.tokens_each)
         )
-        self._waiting: _Waiting = _ByPriority() if rules.policy == "priority" else InOrder()
+        self._waiting: Waiting = ByPriority() if rules.policy == "priority" else InOrder()
         self._decoding: dict[int, Sequence] = {}  # in order of admission
         self._cut: Sequence | None = None  # its prompt was cut by the budget
         self._paused: list[Sequence] = []  # miss the planned step
@@ -747,6 +618,7 @@ class Batcher:
     def _preempt(self, sequence: Sequence, *, ahead: bool = False) -> None:
         """Take its cache and let it wait; `ahead`: the next token's block is taken already."""
         self.preemptions += 1
+        sequence.preemptions += 1
         if sequence in self._leaving:  # its last token is on its way
             self._leaving.remove(sequence)
             told = self._told_tokens(sequence)
@@ -768,47 +640,3 @@ class Batcher:
     def _known_tokens(self, sequence: Sequence, length: int) -> int:
         """Of one that loses its cache while it decodes, what it may find again."""
         return max(length - 1, sequence.to_compute) if self._rules.async_scheduling else length
-
-
-class InOrder(deque[Sequence]):
-    """First come, first served; who lost its cache is first again."""
-
-    def first(self) -> Sequence:
-        return self[0]
-
-    def remove_first(self) -> None:
-        self.popleft()
-
-    def put_back(self, sequence: Sequence) -> None:
-        self.appendleft(sequence)
-
-
-class _ByPriority:
-    """The smallest number first, of equal ones the earliest."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Sequence]] = []
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def __contains__(self, sequence: Sequence) -> bool:
-        return any(entry[2] is sequence for entry in self._heap)
-
-    def append(self, sequence: Sequence) -> None:
-        heapq.heappush(self._heap, (*sequence.rank, sequence))
-
-    put_back = append
-
-    def first(self) -> Sequence:
-        return self._heap[0][2]
-
-    def remove_first(self) -> None:
-        heapq.heappop(self._heap)
-
-    def remove(self, sequence: Sequence) -> None:
-        self._heap = [entry for entry in self._heap if entry[2] is not sequence]
-        heapq.heapify(self._heap)
-
-
-_Waiting = InOrder | _ByPriority

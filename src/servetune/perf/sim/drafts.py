@@ -23,7 +23,8 @@ from itertools import chain
 import numpy as np
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
-from servetune.perf.sim.batcher import Answer, Batcher, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher
+from servetune.perf.sim.sequence import Answer, Rules, Sequence
 
 __all__ = ["DraftingBatcher", "gains_of"]
 

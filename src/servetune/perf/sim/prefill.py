@@ -10,7 +10,8 @@ decoded, and for one step there.
 from __future__ import annotations
 
 from servetune.perf.roofline.step import StepLaw
-from servetune.perf.sim.batcher import Batcher, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher
+from servetune.perf.sim.sequence import Rules, Sequence
 
 __all__ = ["PrefillBatcher"]
 

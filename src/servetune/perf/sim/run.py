@@ -4,68 +4,44 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence as Several
 from typing import Literal
 
 import msgspec
-import numpy as np
 
-from servetune.errors import PlanError, UnknownName
-from servetune.hardware.device import Device, Node
+from servetune.errors import PlanError
+from servetune.hardware.device import Node
 from servetune.metrics.record import Record
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
-from servetune.perf.roofline.closed_loop import clump_share
 from servetune.perf.roofline.coefficients import Coefficients
-from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.likeness import place_of
 from servetune.perf.roofline.step import StepLaw, step_law
-from servetune.perf.sim.batcher import Answer, Batcher, Policy, Rules, Sequence
+from servetune.perf.sim.batcher import Batcher
 from servetune.perf.sim.gauge import Gauge
 from servetune.perf.sim.kernel import Agenda
 from servetune.perf.sim.prefill import PrefillBatcher
 from servetune.perf.sim.router import Router, Routing
-from servetune.perf.sim.schedulers import batcher_of, variant_of
-from servetune.perf.sim.transfer import Transfer, transfer_of
+from servetune.perf.sim.rules import check_context_fits, composes_ahead, routing_of, rules_of
+from servetune.perf.sim.schedulers import batcher_of
+from servetune.perf.sim.sequence import Answer, Rules, Sequence
+from servetune.perf.sim.transfer import Handover, Transfer, handover_of
 from servetune.perf.sim.variants import Sglang, Tgi
-from servetune.plan import Memory, Plan, Setting, check_fits, check_parallel, check_starts, resolved
+from servetune.perf.sim.waits import ClosedLoopWaits, closed_loop_waits
+from servetune.plan import Plan, check_fits, check_parallel, check_starts, resolved
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
 
 __all__ = [
-    "Handover",
     "Simulation",
-    "composes_ahead",
-    "routing_of",
-    "rules_of",
+    "known_pieces",
     "run_requests",
     "simulate",
-    "without_effect",
 ]
 
 #: An open-loop run counts as saturated when this share of its requests had not begun to be
 #: served when the last one had come to the engine, or became due but could not be sent.
 _BACKLOG_FRACTION = 0.05
-
-#: What is read of `Plan.extra`, here and in `schedulers`.
-_READ_SETTINGS = frozenset(
-    {
-        "async_scheduling",
-        "disable_radix_cache",
-        "enable_mixed_chunk",
-        "kv_link",
-        "load_balance_method",
-        "max_batch_total_tokens",
-        "max_prefill_tokens",
-        "max_waiting_tokens",
-        "num_gpu_blocks_override",
-        "schedule_conservativeness",
-        "schedule_policy",
-        "scheduling_policy",
-        "waiting_served_ratio",
-    }
-)
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,11 +125,9 @@ def simulate(
         # that compose ahead, by a formula without such a step: there it would count twice.
         composes_ahead=composes_ahead(filled, node.device) and not workload.closed_loop,
     )
-    handover = None
-    if filled.prefill_replicas is not None:
-        if transfer is None:
-            transfer = transfer_of(filled, node, divided, network=_by_network(filled))
-        handover = Handover(filled.prefill_replicas, transfer)
+    if filled.engine in ("vllm", "simulated"):
+        check_context_fits(filled, rules)
+    handover = handover_of(filled, node, divided, transfer)
     requests = workload.requests()
     for request in requests:
         _check_context(request, filled)
@@ -172,7 +146,7 @@ def simulate(
         max_concurrency=workload.max_concurrency,
         request_s=chosen.request_s,
         prompt_token_s=chosen.prompt_token_s,
-        closed_loop_waits=_closed_loop_waits(workload, requests, filled, law, chosen),
+        closed_loop_waits=closed_loop_waits(workload, requests, filled, law, chosen),
         replicas=filled.replicas,
         ranks=filled.data_parallel,
         stop_s=workload.duration_s if stop_s is None else stop_s,
@@ -184,47 +158,6 @@ def simulate(
 
 #: Its multiples are spread over the unit interval as evenly as any numbers are.
 _GOLDEN = 0.6180339887498949
-
-
-class ClosedLoopWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """What prompts of a closed loop wait for before the engine's queue; measured, not played.
-
-    Attributes:
-        warm_up_s: The first prompts of a run that begins cold: kernels compiled on first use.
-        intake_s: Those behind it, for each prompt that comes at the same time.
-        clump_s: Every prompt after its user's first, on average, beyond what the scheduler makes
-            it wait: prompts clump, and under an engine that computes prompts first users stay
-            in step although their answers differ; see `roofline.closed_loop`.
-    """
-
-    warm_up_s: float = 0.0
-    intake_s: float = 0.0
-    clump_s: float = 0.0
-
-
-def _closed_loop_waits(
-    workload: Workload,
-    requests: Several[Request],
-    plan: Plan,
-    law: StepLaw,
-    c: Coefficients,
-) -> ClosedLoopWaits:
-    """None of them in an open loop: its arrivals do not follow from the answers."""
-    if not (workload.closed_loop and workload.max_concurrency):
-        return ClosedLoopWaits()
-    prompt_tokens = float(np.mean([request.input_tokens for request in requests]))
-    answers = np.array([request.output_tokens for request in requests], dtype=float)
-    users = workload.max_concurrency / (plan.replicas * plan.data_parallel)
-    prompts = c.clump_prompts * max(0.0, math.sqrt(users) - 1)
-    prompts *= float(clump_share(answers.std() / answers.mean()))
-    if c.prefill_first and answers.std() > 0:  # equal answers stay in step by themselves
-        prompts += math.exp(-math.sqrt(12) * answers.std() / c.together_steps) * users / 2
-    pairs = prompt_tokens * (prompt_tokens + 1) / 2
-    return ClosedLoopWaits(
-        warm_up_s=0.0 if workload.warmup_count else c.warm_up_s,
-        intake_s=c.intake_s,
-        clump_s=prompts * law.seconds(prompt_tokens, pairs, 1, 0, 0.0),
-    )
 
 
 def run_requests(
@@ -310,136 +243,6 @@ def run_requests(
     )
 
 
-def rules_of(
-    plan: Plan,
-    divided: Memory,
-    *,
-    seed: int = 1,
-    ignore_eos: bool = False,
-    composes_ahead: bool = False,
-) -> Rules:
-    """What bounds a step of a resolved Plan whose memory divides like that.
-
-    Args:
-        plan: Resolved.
-        divided: Its memory.
-        seed: Of the luck of drafts.
-        ignore_eos: Whether requests say so, and the engine knows how long answers will be.
-        composes_ahead: Whether steps are composed while the one before runs, where the plan
-            does not say.
-
-    Raises:
-        PlanError: Two of its settings are not played together.
-    """
-    assert plan.max_num_seqs is not None
-    assert plan.max_num_batched_tokens is not None
-    assert plan.block_tokens is not None
-    # vLLM's words for what has no neutral name, as the user spelt them.
-    further = {name.lstrip("-").replace("-", "_"): value for name, value in plan.extra}
-    if further.get("scheduling_policy") not in (None, "fcfs", "priority"):
-        raise UnknownName(
-            "scheduling_policy", str(further["scheduling_policy"]), ("fcfs", "priority")
-        )
-    policy: Policy = "priority" if further.get("scheduling_policy") == "priority" else "fcfs"
-    ahead = further.get("async_scheduling")
-    if plan.draft_tokens and (policy == "priority" or ahead is True):
-        raise PlanError(
-            f"drafted tokens are not simulated with "
-            f"{'scheduling_policy=priority' if policy == 'priority' else 'async_scheduling'}: "
-            "what a sequence gains must be known when the step after it is composed, and who "
-            "loses its place is chosen by order of arrival",
-            hint="leave that setting out, or draft_tokens; the other is simulated by itself",
-        )
-    variant = variant_of(plan, ignore_eos=ignore_eos)
-    if variant is not None and (plan.draft_tokens or plan.prefill_replicas):
-        raise PlanError(
-            f"drafts and servers for prompts alone are simulated with vLLM's scheduler, "
-            f"not with {plan.engine}'s",
-            hint="take engine vllm, or leave draft_tokens and prefill_replicas out",
-        )
-    block_bytes = plan.block_tokens * divided.kv_bytes_per_token
-    state_blocks = math.ceil(divided.state_bytes_per_sequence / block_bytes)
-    return Rules(
-        max_num_seqs=plan.max_num_seqs,
-        max_num_batched_tokens=plan.max_num_batched_tokens,
-        block_tokens=plan.block_tokens,
-        capacity_blocks=_told_blocks(further.get("num_gpu_blocks_override"))
-        or divided.kv_tokens_per_engine // plan.block_tokens,
-        chunked_prefill=bool(plan.chunked_prefill),
-        state_blocks=state_blocks,
-        # A block of tokens does not bring back the state after them.
-        prefix_caching=bool(plan.prefix_caching)
-        and not state_blocks
-        and further.get("disable_radix_cache") is not True,
-        policy=policy,
-        async_scheduling=composes_ahead if ahead is None else ahead is True,
-        draft_tokens=plan.draft_tokens or 0,
-        draft_acceptance_fraction=acceptance_of(plan) if plan.draft_tokens else 0.0,
-        lookahead_tokens=drafts_on_device(plan),
-        seed=seed,
-        variant=variant,
-    )
-
-
-def composes_ahead(plan: Plan, device: Device) -> bool:
-    """Whether vLLM 0.32 schedules asynchronously where nobody says (`VllmConfig`).
-
-    Not on CPUs, nor with pipeline parallelism. It would with drafts of a layer of their own, but
-    those are played with steps composed one after another.
-    """
-    if plan.engine not in ("vllm", "simulated") or device.architecture == "cpu":
-        return False
-    return plan.pipeline_parallel == 1 and not plan.draft_tokens and not plan.prefill_replicas
-
-
-def routing_of(plan: Plan) -> Routing:
-    """How a plan's engine chooses among its data-parallel ranks.
-
-    That is what its setting `load_balance_method` says, by SGLang's names or by `ROUTINGS`;
-    without it SGLang takes turns and vLLM looks at who waits and how full the caches are.
-
-    Raises:
-        UnknownName: There is no such method, or it is not played.
-    """
-    usual: Routing = "round_robin" if plan.engine == "sglang" else "cache_pressure"
-    methods: dict[Setting, Routing] = {
-        None: usual,
-        "auto": usual,
-        "total_requests": "shortest_queue",
-        "waiting_first": "waiting_first",
-        "cache_pressure": "cache_pressure",
-        "round_robin": "round_robin",
-        "shortest_queue": "shortest_queue",
-    }
-    said = dict(plan.extra).get("load_balance_method")
-    if said not in methods:
-        names = [str(name) for name in methods if name]
-        raise UnknownName("load_balance_method", str(said), names)
-    return methods[said]
-
-
-def _told_blocks(told: Setting) -> int | None:
-    """Blocks of the cache where somebody says how many, whatever the memory would hold."""
-    if told is None or (isinstance(told, int) and not isinstance(told, bool) and told > 0):
-        return told
-    raise PlanError(f"num_gpu_blocks_override must be a number of 1 or more, got {told!r}")
-
-
-def without_effect(plan: Plan) -> tuple[str, ...]:
-    """Names of a plan's further settings that no scheduler here reads."""
-    return tuple(
-        name for name, _ in plan.extra if name.lstrip("-").replace("-", "_") not in _READ_SETTINGS
-    )
-
-
-def _by_network(plan: Plan) -> bool:
-    """Whether caches travel between machines, by the setting `kv_link`."""
-    said = dict(plan.extra).get("kv_link", "node")
-    if said not in ("node", "network"):
-        raise UnknownName("kv_link", str(said), ("node", "network"))
-    return said == "network"
-
-
 def _check_context(request: Request, plan: Plan) -> None:
     length = request.input_tokens + request.output_tokens
     if plan.max_model_len is not None and length > plan.max_model_len:
@@ -489,18 +292,6 @@ def known_pieces(request: Request) -> tuple[Piece, ...]:
     if request.answer_id is None or request.prefix_tokens < request.input_tokens:
         return request.prefix
     return (*request.prefix, (request.answer_id, request.output_tokens))
-
-
-class Handover(msgspec.Struct, frozen=True):
-    """Engines that compute prompts for those that decode.
-
-    Attributes:
-        replicas: How many of them.
-        transfer: Of the cache, from any of them.
-    """
-
-    replicas: int
-    transfer: Transfer
 
 
 class _Journey:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from servetune.errors import PlanError
+from servetune.errors import NotSimulated, PlanError
 from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.apart import SglangBatcher, TgiBatcher
-from servetune.perf.sim.batcher import Batcher, Rules
+from servetune.perf.sim.batcher import Batcher
 from servetune.perf.sim.drafts import DraftingBatcher
+from servetune.perf.sim.sequence import Rules
 from servetune.perf.sim.variants import Sglang, Tgi, Variant
 from servetune.plan import Plan, Setting
 
@@ -58,7 +59,7 @@ def variant_of(plan: Plan, *, ignore_eos: bool = False) -> Variant | None:
     if plan.engine == "sglang":
         policy = said.get("schedule_policy", "fcfs")
         if policy not in ("fcfs", "lpm"):
-            raise PlanError(
+            raise NotSimulated(
                 f"schedule_policy {policy} of SGLang is not simulated", hint="take fcfs or lpm"
             )
         return Sglang(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from servetune.errors import PlanError
+from servetune.errors import PlanError, UnknownName
 from servetune.hardware.device import Node
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S, all_reduce_law
 from servetune.plan import Memory, Plan
 
-__all__ = ["Transfer", "transfer_of"]
+__all__ = ["Handover", "Transfer", "handover_of", "transfer_of"]
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,3 +74,38 @@ def transfer_of(plan: Plan, node: Node, divided: Memory, *, network: bool = Fals
         bytes_per_token=parts * divided.kv_bytes_per_token,
         bytes_per_sequence=parts * divided.state_bytes_per_sequence,
     )
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """Engines that compute prompts for those that decode.
+
+    Attributes:
+        replicas: How many of them.
+        transfer: Of the cache, from any of them.
+    """
+
+    replicas: int
+    transfer: Transfer
+
+
+def handover_of(
+    plan: Plan, node: Node, divided: Memory, transfer: Transfer | None = None
+) -> Handover | None:
+    """The engines of a resolved plan that compute prompts for others, where it has some.
+
+    Raises:
+        PlanError: The network that is to carry the caches is not known.
+    """
+    if plan.prefill_replicas is None:
+        return None
+    if transfer is None:
+        transfer = transfer_of(plan, node, divided, network=_by_network(plan))
+    return Handover(plan.prefill_replicas, transfer)
+
+
+def _by_network(plan: Plan) -> bool:
+    """Whether caches travel between machines, by the setting `kv_link`."""
+    said = dict(plan.extra).get("kv_link", "node")
+    if said not in ("node", "network"):
+        raise UnknownName("kv_link", str(said), ("node", "network"))
+    return said == "network"

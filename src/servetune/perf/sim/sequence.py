@@ -1,0 +1,143 @@
+"""What a scheduler is held to, and what it serves: limits of a step, and one request inside."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from servetune.perf.sim.kvcache import Block, Run
+from servetune.perf.sim.variants import Variant
+from servetune.workload.request import Piece
+
+__all__ = ["Answer", "Policy", "Rules", "Sequence"]
+
+Policy = Literal["fcfs", "priority"]
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds a step: the fields of a resolved Plan that the scheduler reads.
+
+    Attributes:
+        state_blocks: What a sequence takes of the cache beside its tokens.
+        prefix_caching: Whether full blocks are found again by their content.
+        policy: Order of admission and of preemption.
+        whole_prompt_fits: Whether a prompt waits until all of it would fit the cache, and
+            not only its first part (vLLM's `scheduler_reserve_full_isl`).
+        async_scheduling: Whether a step is composed while the one before it runs.
+        draft_tokens: Drafted for every decoding sequence and verified in its next step.
+        draft_acceptance_fraction: Chance that a draft is right if those before it were.
+        lookahead_tokens: Room in the cache that the drafter writes to, beyond what is verified.
+        seed: Of the luck of drafts.
+        variant: Whose scheduler it is, where it is not vLLM's.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_tokens: int
+    capacity_blocks: int
+    chunked_prefill: bool
+    state_blocks: int = 0
+    prefix_caching: bool = False
+    policy: Policy = "fcfs"
+    whole_prompt_fits: bool = True
+    async_scheduling: bool = False
+    draft_tokens: int = 0
+    draft_acceptance_fraction: float = 0.0
+    lookahead_tokens: int = 0
+    seed: int = 1
+    variant: Variant | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What one sequence got, and when.
+
+    Attributes:
+        tokens: All of them.
+        times_s: Of each piece.
+        chunk_tokens: Tokens of each piece; empty where each is one.
+    """
+
+    tokens: int
+    times_s: tuple[float, ...]
+    chunk_tokens: tuple[int, ...] = ()
+
+
+class Sequence:
+    """One request inside the engine.
+
+    Attributes:
+        to_compute: Tokens to prefill before the next token comes: the prompt, and after
+            a preemption also what was generated.
+        computed: Of those, tokens that lie in the cache.
+        generated: Tokens that came before the present stretch of decoding.
+        stretches: Pairs (first step, step after the last) in which it got tokens.
+        admitted_s: When its prompt was first taken up; `None` while it waits.
+        cached_tokens: Of the prompt, what the prefix cache had on first admission.
+        preemptions: How often it lost its cache.
+        pieces: Of known content, from the first token on.
+        brought_tokens: Of the prompt, what another engine computed and handed over; 0 once
+            it lies in this one's cache.
+    """
+
+    __slots__ = (
+        "admitted_s",
+        "arrived",
+        "brought_tokens",
+        "cached_tokens",
+        "computed",
+        "finish_step",
+        "first_step",
+        "generated",
+        "index",
+        "keys",
+        "known",
+        "length_at_step_0",
+        "order",
+        "output_tokens",
+        "pieces",
+        "preemptions",
+        "priority",
+        "prompt_tokens",
+        "run",
+        "stretches",
+        "to_compute",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        *,
+        pieces: tuple[Piece, ...] = (),
+        priority: int = 0,
+        brought_tokens: int = 0,
+    ) -> None:
+        self.index = index
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.pieces = pieces
+        self.priority = priority
+        self.brought_tokens = brought_tokens
+        self.to_compute = prompt_tokens
+        self.computed = 0
+        self.generated = 0
+        self.stretches: list[tuple[int, int]] = []
+        self.admitted_s: float | None = None
+        self.cached_tokens = 0
+        self.preemptions = 0
+        self.arrived = 0
+        self.order = -1
+        self.first_step = 0
+        self.finish_step = -1
+        self.length_at_step_0 = 0
+        # What the cache knows of it (`kvcache.Holder`).
+        self.keys: tuple[int, ...] = ()
+        self.known: list[Block] = []
+        self.run: Run | None = None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Its place by priority; the smallest is served first."""
+        return self.priority, self.arrived
