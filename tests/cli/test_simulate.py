@@ -180,6 +180,9 @@ def test_settings_that_change_nothing_are_named(servetune):
     done = servetune(*PLAN, *load, "--server-args", "max_num_seqs=4;swap_space=3")
     assert done.returncode == 0
     assert "without effect on the simulation: swap_space" in done.stderr
+    done = servetune(*PLAN, *load, "--server-args", "tensor_parallel=2;disable_log_stats=true")
+    assert "simulation: disable_log_stats, tensor_parallel (not a setting of vLLM" in done.stderr
+    assert "did you mean tensor_parallel_size" in done.stderr
 
 
 def measured(servetune, tmp_path, **changes):

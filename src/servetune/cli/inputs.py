@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
 import msgspec
 
 from servetune.cli.output import echo
-from servetune.errors import InputError, StoreError
+from servetune.errors import InputError, StoreError, nearest
 from servetune.hardware import (
     Node,
     Price,
@@ -26,6 +27,7 @@ from servetune.store import TrialRecord, latest, read_journal, read_json, requir
 __all__ = [
     "chosen_node",
     "constraints_of",
+    "note_idle_settings",
     "read_records",
     "require_file",
 ]
@@ -104,6 +106,28 @@ def read_records(path: Path) -> list[TrialRecord]:
     if not records:
         raise StoreError(f"{path} holds no trial", hint="run servetune tune first")
     return latest(records)
+
+
+def note_idle_settings(names: Iterable[str], engine_name: str) -> None:
+    """Name what was asked of a simulated engine and changes nothing here.
+
+    One that the engine itself does not know may be a slip of the pen.
+    """
+    from servetune.engines import engine  # its tables take a while, and few verbs need them
+
+    spoken = engine(engine_name)
+    table = spoken.settings()
+
+    def said(name: str) -> str:
+        if table.named(name) or not table.complete:
+            return name
+        close = nearest(name, table.settings, count=2)
+        meant = f", did you mean {', '.join(close)}?" if close else ""
+        return f"{name} (not a setting of {spoken.title} {table.version}{meant})"
+
+    told = [said(name) for name in sorted(names)]
+    if told:
+        echo(f"note: without effect on the simulation: {', '.join(told)}")
 
 
 def require_file(path: Path) -> None:

@@ -10,7 +10,7 @@ import click
 
 from servetune.cli import options
 from servetune.cli.beside import compare
-from servetune.cli.inputs import chosen_node
+from servetune.cli.inputs import chosen_node, note_idle_settings
 from servetune.cli.outcome import write_artifacts
 from servetune.cli.output import echo, print_json
 from servetune.cli.serve_simulated import Servable
@@ -375,8 +375,7 @@ def simulate(
     artifacts = Artifacts(out_dir, STEM) if out_dir else None
     if artifacts:
         _require_free(artifacts)
-    if idle := without_effect(trial.plan):
-        echo(f"note: without effect on the simulation: {', '.join(idle)}")
+    note_idle_settings(without_effect(trial.plan), engine_name)
     record, simulation = played(trial, run)
     if token_times and record.results["server"]["itl_is_tpot"]:
         raise InputError("so many requests have no token times", hint="leave --token-times out")

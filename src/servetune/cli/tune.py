@@ -19,7 +19,7 @@ from servetune.cli.course import (
     note_leftovers,
 )
 from servetune.cli.course import ready_timeout_s as ready_timeout_of
-from servetune.cli.inputs import chosen_node, read_records
+from servetune.cli.inputs import chosen_node, note_idle_settings, read_records
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.outcome import print_outcome, write_artifacts
 from servetune.cli.output import echo
@@ -317,7 +317,8 @@ def tune(
     )
     groups = list(trials_of(space, run, lengths_of=lambda args: observed_of(args, model)))
     if simulated:
-        _note_idle_settings(groups)
+        plans = [trial.plan for group in groups for trial in group[:1]]
+        note_idle_settings({name for plan in plans for name in without_effect(plan)}, "vllm")
     require_one_that_fits(groups, run)
     launch = Launch(
         executable=executable,
@@ -380,13 +381,6 @@ def _shape(model: str, engine_name: str) -> NetworkShape | None:
             raise
         echo(f"note: nothing is predicted: {error.message}")
         return None
-
-
-def _note_idle_settings(groups: list[list[Trial]]) -> None:
-    """Name what was asked of the engine and changes nothing here, as `simulate` does."""
-    idle = {name for group in groups for trial in group[:1] for name in without_effect(trial.plan)}
-    if idle:
-        echo(f"note: without effect on the simulation: {', '.join(sorted(idle))}")
 
 
 def _calibration(
