@@ -206,6 +206,17 @@ def test_a_hurried_simulation_and_a_machine_without_a_name_are_told(dom):
     assert "<dt>Instance</dt><dd>ml.g6.12xlarge, $5.752 per hour</dd>" in slow
 
 
+def test_where_all_failed_the_page_says_so_and_shows_only_why(dom):
+    failed = [r for r in factory.sweep() if r.status == "failed"]
+    text = dom(dashboard_html(failed, (), title="t"))
+    root = root_of(text)
+    assert "error" not in root
+    assert root["failed"] == "all"
+    assert "All 2 trials failed, so there is nothing to pick or draw." in text
+    assert text.count('data-standing="failed"') == 2
+    assert 'data-failed="' not in dom(dashboard_html(factory.sweep(), (), title="t"))
+
+
 def test_lines_that_look_alike_are_named_by_their_hue(dom):
     few = [factory.record(tp, b, users) for tp in (1, 2) for b in (512, 1024) for users in (8, 64)]
     many = [

@@ -82,8 +82,11 @@ def ranking_table(
         parts.append(Text(simulated, style="bold yellow"))
     if constraints:
         parts.append(Text("constraints: " + "; ".join(c.label for c in constraints)))
-    parts += [Text(), _Picks(records, constraints), Text(), _Ranking(records, constraints)]
     failed = [record for record in records if record.status == "failed"]
+    if len(failed) < len(records):
+        parts += [Text(), _Picks(records, constraints), Text(), _Ranking(records, constraints)]
+    else:
+        parts += [Text(), Text("no trial ended well, so there is nothing to pick or rank")]
     if failed:
         parts += [Text(), _failures_table(failed, varying(records))]
     return Group(*parts)

@@ -184,7 +184,7 @@ def recommend(
             chosen=None,
             feasible=False,
             candidate_count=len(candidates),
-            reasons=(f"no trial has a value for {objective.metric}",),
+            reasons=(f"no trial has a value for the {objective.title}",),
         )
     possible = feasible or valued
     eligible = [c for c in possible if not set_aside(c.results, constraints)] or possible
