@@ -176,6 +176,7 @@ def test_an_external_server_that_goes_away_costs_its_trials_and_not_the_run(serv
     assert {record["failure"]["kind"] for record in records} == {"not_ready"}
     assert [one["kind"] for one in records[0]["provenance"]["attempts"]] == ["died", "not_ready"]
     assert "the external server went away" in ran.stderr
+    assert "it has 2.00 s to answer (--server-timeout)" in ran.stderr
 
 
 @pytest.mark.parametrize(
