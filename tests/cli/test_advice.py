@@ -200,3 +200,15 @@ def test_a_sweep_keeps_to_the_degree_that_is_asked_for(servetune):
     )
     degrees = {one["swept"]["plan"]["tensor_parallel"] for one in json.loads(done.stdout)["ranked"]}
     assert degrees == {2}
+
+
+def test_lists_say_whose_they_are(servetune):
+    for where, words in ((("--gpu", "L4"), "1x L4"), (("--gpu", "all"), "machines")):
+        done = servetune("estimate", "--model", "Qwen/Qwen3-4B", *where, "--sweep", "--top", "1")
+        first = done.stdout.splitlines()[0]
+        assert first.startswith("ESTIMATE (arithmetic, nothing was run): Qwen/Qwen3-4B on ")
+        assert first.endswith(f"{words}, 1024 in, 512 out tokens")
+    done = servetune(
+        "estimate", "--model", "Qwen/Qwen3-4B", "--gpu", "all", "--dataset", "sharegpt"
+    )
+    assert done.stdout.splitlines()[0].endswith("machines, sharegpt's lengths")

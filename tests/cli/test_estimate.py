@@ -234,6 +234,7 @@ def test_commands_carry_all_that_the_plan_chose(servetune, tmp_path):
     for name in ("simple", "advanced", "simulated"):
         for said in ("num_speculative_tokens", "ngram", "quantization=fp8", "max_model_len=4096"):
             assert said in commands[name]
+        assert "tensor_parallel_size=1;" in commands[name]
     drafting = shlex.split(commands["drafting"])
     assert drafting[:2] == ["servetune", "simulate"]
     played = data(servetune(*drafting[1:], "--json"))

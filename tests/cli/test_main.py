@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -39,6 +40,27 @@ def test_every_verb_explains_itself(verb):
     assert done.returncode == 0
     assert "Usage: servetune" in done.stdout or "Usage: " in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("group", [(), ("deploy",)])
+def test_a_group_alone_shows_its_help_and_complains_of_nothing(group):
+    done = servetune(*group)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: ")
+    assert "Commands:" in done.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="streams are closed by a shell")
+def test_a_closed_stdout_is_nobodys_error():
+    words = [sys.executable, "-m", "servetune", "estimate", "--model", "Qwen/Qwen3-4B"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *words, "--gpu", "L4"],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_version():

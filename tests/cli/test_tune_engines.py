@@ -60,6 +60,7 @@ def test_an_engine_that_is_not_installed_is_refused_with_what_installs_it(
     assert "is not installed here" in ran.stderr
     assert "hint: install it with" in ran.stderr
     assert ("--launcher docker --image ghcr.io" in ran.stderr) == (name == "tgi")
+    assert ("--engine simulated" in ran.stderr) == (name == "vllm")
     assert not (tmp_path / "results").exists()
 
 
@@ -175,6 +176,7 @@ def test_an_external_server_that_goes_away_costs_its_trials_and_not_the_run(serv
     assert {record["failure"]["kind"] for record in records} == {"not_ready"}
     assert [one["kind"] for one in records[0]["provenance"]["attempts"]] == ["died", "not_ready"]
     assert "the external server went away" in ran.stderr
+    assert "it has 2.00 s to answer (--server-timeout)" in ran.stderr
 
 
 @pytest.mark.parametrize(

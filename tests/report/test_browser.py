@@ -187,6 +187,52 @@ ALL_OFF = """
 """
 
 
+def test_a_hurried_simulation_and_a_machine_without_a_name_are_told(dom):
+    records = [
+        msgspec.structs.replace(
+            each,
+            results=each.results | {"simulated_speed": 50.0},
+            metadata={k: v for k, v in each.metadata.items() if k != "instance_type"},
+            provenance={"started_at": "2026-11-22T10:00:00.000+00:00"},
+        )
+        for each in (factory.record(), factory.record(users=64))
+    ]
+    text = dom(dashboard_html(records, (), title="t"))
+    assert "At 50 times real time: latencies and costs are 1/50" in text
+    assert "<dt>Price</dt><dd>$5.752 per hour</dd>" in text
+    assert "<dt>Simulated</dt><dd>2026-11-22</dd>" in text
+    slow = dom(dashboard_html([factory.record()], (), title="t"))
+    assert "real time:" not in re.sub(r"<script.*?</script>", "", slow, flags=re.S)
+    assert "<dt>Instance</dt><dd>ml.g6.12xlarge, $5.752 per hour</dd>" in slow
+
+
+def test_where_all_failed_the_page_says_so_and_shows_only_why(dom):
+    failed = [r for r in factory.sweep() if r.status == "failed"]
+    text = dom(dashboard_html(failed, (), title="t"))
+    root = root_of(text)
+    assert "error" not in root
+    assert root["failed"] == "all"
+    assert "All 2 trials failed, so there is nothing to pick or draw." in text
+    assert text.count('data-standing="failed"') == 2
+    assert 'data-failed="' not in dom(dashboard_html(factory.sweep(), (), title="t"))
+
+
+def test_lines_that_look_alike_are_named_by_their_hue(dom):
+    few = [factory.record(tp, b, users) for tp in (1, 2) for b in (512, 1024) for users in (8, 64)]
+    many = [
+        factory.record(tp, 512 * b, users)
+        for tp in (1, 2)
+        for b in range(1, 10)
+        for users in (8, 64)
+    ]
+    legend = r'id="load" class="plot".*?</section>'
+    named = re.search(legend, dom(dashboard_html(few, (), title="t")), re.S)[0]
+    assert "TP2 · batched tokens 1024" in named
+    hued = re.search(legend, dom(dashboard_html(many, (), title="t")), re.S)[0]
+    assert re.findall(r"</svg>([^<]+)</span>", hued) == ["TP 1", "TP 2"]
+    assert "18 server configurations: point at a mark to name its own" in hued
+
+
 def test_switching_constraints_off_changes_the_picks(dom):
     records = factory.sweep()
     limits = parse_constraints("e2e_latency:p99<=60s;request_throughput>=5")

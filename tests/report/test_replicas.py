@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,10 +166,15 @@ def test_work_is_conserved(
     assert len({row.p99_e2e_ms for row in rows}) == 1
 
 
-def test_the_table_says_what_is_derived() -> None:
+def printed(records: list[TrialRecord]) -> str:
     paper = Console(file=io.StringIO(), width=120)
-    paper.print(replica_table(replica_rows(SWEEP, G6), G6))
-    text = paper.file.getvalue()  # type: ignore[attr-defined]
+    paper.print(replica_table(replica_rows(records, G6), G6))
+    return paper.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_table_says_what_is_derived() -> None:
+    text = printed(SWEEP)
+    assert "SIMULATED" not in text
     for part in ("4x L4 (ml.g6.12xlarge)", "TP1 x 4", "derived", "measured", "100.0%", "$0.89"):
         assert part in text, part
 
@@ -188,3 +194,16 @@ def test_from_the_command_line(servetune: Any, tmp_path: Path) -> None:
     wrong = servetune("deploy", "study", "sweep.jsonl", "--instances", "many")
     assert wrong.returncode == 2
     assert "'many' are no counts" in wrong.stderr
+
+
+def test_a_simulated_sweep_is_said_to_be_one() -> None:
+    simulated = [msgspec.structs.replace(each, simulated=True) for each in SWEEP]
+    told = printed(simulated).splitlines()
+    assert told[0].strip() == "SIMULATED: all rows rest on simulated trials, in which no model ran"
+    assert [line.split()[-1] for line in told if "TP4 x 1" in line] == [
+        "simulated",
+        "derived",
+        "derived",
+    ]
+    mixed = printed([*SWEEP[:4], simulated[4]])
+    assert "SIMULATED: 3 of 9 rows rest on simulated trials" in mixed

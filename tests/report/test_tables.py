@@ -86,6 +86,26 @@ def test_all_simulated_is_one_clear_line_and_mixed_is_a_column():
     assert "SIMULATED" not in printed(ranking_table(factory.measured(), LIMITS))
 
 
+def test_a_hurried_server_is_told_with_what_that_does_to_the_figures():
+    hurried = [
+        msgspec.structs.replace(each, results=each.results | {"simulated_speed": 50.0})
+        for each in (factory.record(), factory.record(users=64))
+    ]
+    assert simulated_line(hurried) == (
+        "SIMULATED: all 2 trials were simulated, no model ran; at 50 times real time: latencies "
+        "and costs are 1/50 of the engine's, rates 50 times"
+    )
+    in_time = msgspec.structs.replace(hurried[0], results=factory.record().results)
+    assert "real time" not in simulated_line([in_time])
+
+
+def test_picks_that_miss_are_said_to():
+    records = factory.sweep(failures=False)
+    said = "no trial meets every constraint: each pick is the nearest miss"
+    assert said in printed(ranking_table(records, parse_constraints("itl<=1ms")))
+    assert said not in printed(ranking_table(records, parse_constraints("itl<=1s")))
+
+
 def test_failed_trials_are_listed_with_their_reason():
     text = printed(ranking_table(factory.sweep(), LIMITS))
     assert "Failed trials: 2" in text
@@ -139,7 +159,8 @@ def test_an_empty_journal_has_a_sentence():
 def test_a_run_without_any_result_still_shows_why():
     failed = [r for r in factory.sweep() if r.status == "failed"]
     text = printed(ranking_table(failed, LIMITS))
-    assert "no trial has a value for output_throughput" in text
+    assert "no trial ended well, so there is nothing to pick or rank" in text
+    assert "Picks" not in text
     assert "out_of_memory" in text
 
 

@@ -111,3 +111,35 @@ def test_a_rate_without_counts_is_told_as_a_share():
     assert told is not None
     assert told.fraction == "25%"
     assert told.sentence == "25% of its requests failed: its figures are of the others"
+
+
+def test_values_are_told_in_words_and_with_their_units():
+    limits = parse_constraints("request_throughput>=5;e2e_latency:p99<=2s;error_rate<=0.5")
+    one, other = (
+        Candidate(
+            key=key,
+            label=key,
+            results={
+                "output_throughput": throughput,
+                "request_throughput": 8.306,
+                "p99_e2e_latency_ms": 1500.0,
+                "cost_per_million_tokens": 0.5,
+                "error_rate": 0.0,
+            },
+        )
+        for key, throughput in (("one", 1626.0), ("other", 1625.9))
+    )
+    assert recommend([other, one], limits, "throughput").reasons == (
+        "2 of 2 trials meet every constraint",
+        "it has the highest output throughput among them: 1,626 tok/s",
+        "request_throughput>=5 holds: 8.306 req/s",
+        "e2e_latency:p99<=2s holds: 1.5 s",
+        "error_rate<=0.5 holds: 0",
+        "next is other: 1,626 tok/s (within 0.1%)",
+    )
+    assert recommend([one], (), "cost").reasons == (
+        "it has the lowest cost per million output tokens among them: $0.5",
+    )
+    assert recommend([one], (), "latency").reasons == (
+        "it has the lowest p99 end-to-end latency among them: 1.5 s",
+    )

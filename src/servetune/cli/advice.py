@@ -19,7 +19,7 @@ from servetune.perf.sweep import Offer, Swept, cheapest_offers
 from servetune.plan import Plan
 from servetune.trials.calibrations import KeptCalibration
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
-from servetune.workload import Workload
+from servetune.workload import Fixed, Workload
 
 __all__ = [
     "Asked",
@@ -28,6 +28,7 @@ __all__ = [
     "confidence_text",
     "confidence_wanted",
     "corrections",
+    "heading_text",
     "judged_by_formula",
     "machines",
     "offers",
@@ -296,8 +297,21 @@ def _range_text(factors: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def buying_text(found: Sequence[Offer], *, top: int) -> Iterator[str]:
-    yield "ESTIMATE (arithmetic, nothing was run): machines by cost per million output tokens"
+def heading_text(shape: NetworkShape, where: str, workload: Workload) -> str:
+    """The first line of every estimate: what it is of, and that nothing was run."""
+    lengths = workload.lengths
+    asked = (
+        f"{lengths.input_tokens} in, {lengths.output_tokens} out tokens"
+        if isinstance(lengths, Fixed)
+        else f"{workload.dataset}'s lengths"
+    )
+    return f"ESTIMATE (arithmetic, nothing was run): {shape.name} on {where}, {asked}"
+
+
+def buying_text(found: Sequence[Offer], asked: Asked) -> Iterator[str]:
+    top = asked.top
+    yield heading_text(asked.shape, f"{len(found)} machines", asked.workload)
+    yield "Machines by cost per million output tokens"
     yield ""
     usable = [offer for offer in found if offer.best is not None]
     wide = max((len(offer.node.label) for offer in usable[:top]), default=7)

@@ -40,7 +40,7 @@ for command in (*deploy_live.COMMANDS, study, *TARGETS):
     deploy.add_command(command)
 
 
-@deploy.command()
+@deploy.command(short_help="Render a bundle for Amazon SageMaker.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option(
     "--out",
@@ -214,10 +214,11 @@ def _chosen(
         raise InputError(f"no trial has the key {key}", hint="keys stand in the journal")
     choice = recommend(candidates_of(records), constraints_of(constraints, records), objective)
     if choice.chosen is None or not choice.feasible:
-        nearest = f"; nearest is {choice.chosen.key}" if choice.chosen else ""
+        nearest = f"; {choice.chosen.label} comes nearest" if choice.chosen else ""
         raise CannotRender(
             f"no trial meets every constraint{nearest}",
-            hint="relax --constraints, or name a trial with --key",
+            hint="relax --constraints, or name a trial with --key"
+            + (f" {choice.chosen.key}" if choice.chosen else ""),
         )
     return next(record for record in records if record.key == choice.chosen.key)
 

@@ -173,7 +173,7 @@ _secret = click.option("--hf-token-secret", default=None, metavar="ARN")
 _from_env = click.option("--hf-token-from-env", is_flag=True, help="Take it from HF_TOKEN.")
 
 
-@click.command("apply")
+@click.command("apply", short_help="Make the endpoint of BUNDLE, or go on with it.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @_role
 @_secret
@@ -204,7 +204,7 @@ def apply_command(
     return _apply(deployment, bundle, token, patience=_patience(poll_s, timeout_min, deployment))
 
 
-@click.command("update")
+@click.command("update", short_help="Roll the running endpoint over to BUNDLE.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @_role
 @_secret
@@ -263,7 +263,7 @@ def status_command(*, target: str, region: str | None, as_json: bool) -> int:
     return 0 if rows and all(row.status in ("there", "InService") for row in rows) else 1
 
 
-@click.command("logs")
+@click.command("logs", short_help="The last lines of an endpoint's containers.")
 @_target
 @_region
 @click.option("--lines", type=click.IntRange(1, 10000), default=100, show_default=True)
@@ -284,7 +284,7 @@ def logs_command(*, target: str, region: str | None, lines: int, containing: str
     return 0
 
 
-@click.command("delete")
+@click.command("delete", short_help="Delete all that stands for an endpoint.")
 @_target
 @_region
 @_poll
@@ -311,7 +311,7 @@ def delete_command(
     return 0
 
 
-@click.command("orphans")
+@click.command("orphans", short_help="What servetune made and nothing uses any more.")
 @_region
 @click.option("--delete", "and_delete", is_flag=True, help="Delete what is found.")
 @click.option("--json", "as_json", is_flag=True)

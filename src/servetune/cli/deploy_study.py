@@ -18,7 +18,7 @@ __all__ = ["study"]
 MOST_INSTANCES = 1000
 
 
-@click.command()
+@click.command(short_help="Few wide copies or many narrow ones.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option(
     "--instance", "instance_name", default=None, help="[default: the one that was measured]"

@@ -369,7 +369,7 @@ def _buying(
             }
         )
     else:
-        for line in advice.buying_text(found, top=asked.top):
+        for line in advice.buying_text(found, asked):
             print(line)
         if asked.limits:
             print(f"constraints on means hold with confidence {asked.confidence:g} (--confidence)")
@@ -399,7 +399,7 @@ def _sweep(
             }
         )
     else:
-        for line in sweep_text(ranked, priced, nodes, asked.limits):
+        for line in sweep_text(ranked, priced, nodes, asked):
             print(line)
     return 0 if ranked else 1
 

@@ -36,8 +36,7 @@ def tune_commands(
     middle = max(2, throughput.concurrency)
     loads = sorted({max(1, middle // 2), middle, middle + middle // 2})
     alike = [s.plan for s in fitting if s.plan.expert_parallel == best.plan.expert_parallel]
-    pairs = ",".join(f"({plan.tensor_parallel},{plan.replicas})" for plan in alike)
-    simple = f"tensor_parallel_size*data_parallel_size=[{pairs}]{_fixed(best.plan)}"
+    simple = _splits([(plan.tensor_parallel, plan.replicas) for plan in alike]) + _fixed(best.plan)
     advanced = f"{simple};max_num_batched_tokens=[2048,8192,16384]"
     asked = _client_lengths(workload)
     client = f"max_concurrency={_listed(loads)};num_prompts={max(1000, 2 * loads[-1])};{asked}"
@@ -100,6 +99,15 @@ def _said(plan: Plan) -> str:
     """All that the plan says, as items of `--server-args`; its copies behind one address."""
     plan = msgspec.structs.replace(plan, data_parallel=plan.data_parallel * plan.replicas)
     return ";".join(f"{name}={_scalar(value)}" for name, value in settings_of(plan).items())
+
+
+def _splits(degrees: Sequence[tuple[int, int]]) -> str:
+    """Tensor parallelism and copies, as items of a sweep; one GPU leaves nothing to vary."""
+    if len(degrees) > 1:
+        pairs = ",".join(f"({tensor},{copies})" for tensor, copies in degrees)
+        return f"tensor_parallel_size*data_parallel_size=[{pairs}]"
+    [(tensor, copies)] = degrees
+    return f"tensor_parallel_size={tensor}" + (f";data_parallel_size={copies}" * (copies > 1))
 
 
 def _fixed(plan: Plan) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.cli.advice import confidence_text
+from servetune.cli.advice import confidence_text, heading_text
 from servetune.hardware import Node
 from servetune.models import NetworkShape
 from servetune.perf.roofline import Estimate, OperatingPoint, Phase
@@ -20,7 +20,7 @@ from servetune.units import (
     format_seconds,
     format_usd,
 )
-from servetune.workload import Fixed, Workload
+from servetune.workload import Workload
 
 __all__ = ["Split", "binding", "estimate_text"]
 
@@ -58,13 +58,7 @@ def estimate_text(
         commands: To paste, by name.
     """
     answer = best.answer
-    lengths = workload.lengths
-    asked = (
-        f"{lengths.input_tokens} in, {lengths.output_tokens} out"
-        if isinstance(lengths, Fixed)
-        else f"{workload.dataset}'s lengths"
-    )
-    yield f"ESTIMATE (arithmetic, nothing was run): {shape.name} on {node.label}, {asked} tokens"
+    yield heading_text(shape, node.label, workload)
     yield ""
     yield from _model_text(best, shape)
     yield ""

@@ -74,7 +74,8 @@ class Verbs(click.Group):
         """Run the verb; a reader that went away (`| head`) is no error of ours."""
         try:
             status = super().invoke(ctx)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it was closed before we began (`>&-`)
+                sys.stdout.flush()
         except BrokenPipeError:
             # Nothing more can be said to it, at exit neither.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -107,6 +108,9 @@ def main(command: click.Command = cli) -> None:
     except (click.Abort, KeyboardInterrupt):
         _complain("interrupted")
         code = INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:  # nothing was asked, nothing went wrong
+        print(error.format_message(), file=sys.stderr)
+        code = error.exit_code
     except click.ClickException as error:
         message = error.format_message().rstrip(".")
         _complain(message[:1].lower() + message[1:], _help_of(error))

@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from servetune.cli.advice import Asked, Judge, confidence_text, times_text
+from servetune.cli.advice import Asked, Judge, confidence_text, heading_text, times_text
 from servetune.errors import PlanError
 from servetune.hardware import Node
-from servetune.metrics import LATENCIES, Constraint
+from servetune.metrics import LATENCIES
 from servetune.perf import Calibration
 from servetune.perf.roofline import Caution, Interval, interval_of
 from servetune.perf.sweep import LADDER, Swept, plans_of, sweep
@@ -229,12 +229,13 @@ def _order(found: _Found, target: str, *, several: bool) -> tuple[float, float]:
 
 
 def sweep_text(
-    ranked: Sequence[Ranked], priced: Priced, nodes: Sequence[Node], limits: Sequence[Constraint]
+    ranked: Sequence[Ranked], priced: Priced, nodes: Sequence[Node], asked: Asked
 ) -> Iterator[str]:
     """The ranking, line by line; machines are named where there are several."""
     several = len(nodes) > 1
     where = f"{len(nodes)} machines" if several else nodes[0].label
-    yield f"ESTIMATE (arithmetic, nothing was run): {priced.count:,} combinations on {where}"
+    yield heading_text(asked.shape, where, asked.workload)
+    yield f"Best of {priced.count:,} combinations of plan and concurrency"
     if not ranked:
         yield _nothing_text(priced)
         return
@@ -256,7 +257,7 @@ def sweep_text(
         )
     yield ""
     yield _interval_text(ranked)
-    if limits:
+    if asked.limits:
         yield ""
         yield confidence_text([one.caution for one in ranked])
     if any(one.results for one in ranked):

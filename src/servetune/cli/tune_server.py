@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from servetune.cli.output import echo
 from servetune.cli.tune_launcher import require_docker
 from servetune.engines import Engine, ExternalServer, require_free_port, words_of
-from servetune.errors import InputError
+from servetune.errors import EngineError, InputError
 from servetune.trials import Launch, Trial
 from servetune.trials.launch import version_of
 
@@ -74,7 +74,12 @@ def require_server(
     if launch.container is not None and not dry_run:
         require_docker()
     elif own and not dry_run:
-        executable = spoken.find_executable(launch.executable)
+        try:
+            executable = spoken.find_executable(launch.executable)
+        except EngineError as error:
+            if spoken.name == "vllm":  # whose scheduler the simulation plays
+                error.hint += "; with --engine simulated and --gpu the same runs without any"
+            raise
     version = version_of(spoken, launch, executable)
     if own:
         plans = {group[0].plan: None for group in groups if group}

@@ -310,6 +310,9 @@ def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) 
         f"servetune bench http://ADDRESS:{served.port} --against BUNDLE",
         "```",
         "",
+        "It asks what the trial asked. Prompts of a data set, such as ShareGPT, are in no record:",
+        "say where they are with `--dataset FILE`.",
+        "",
     ]
     return "\n".join(parts)
 

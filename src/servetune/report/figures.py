@@ -23,7 +23,7 @@ from servetune.report.ranking import (
     short_name,
     varying,
 )
-from servetune.report.summary import simulated_share
+from servetune.report.summary import simulated_share, simulated_speed
 from servetune.search import (
     OBJECTIVES,
     TOLERATED_ERROR_RATE,
@@ -116,6 +116,7 @@ def header_of(records: Sequence[TrialRecord]) -> Json:
         "workload": _workload(records),
         "date": _date(records),
         "simulated": simulated_share(records),
+        "simulated_speed": simulated_speed(records),
         "simulated_count": sum(record.simulated for record in records),
         "failed_count": sum(record.status == "failed" for record in records),
         "trial_count": len(records),

@@ -59,7 +59,8 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
         success_fraction: Of requests; `None` where the trial does not say.
         usd_per_million_tokens: Of output, at the instance's price; `None` without one.
         meets: Whether the constraints hold, too many failures counting as a miss.
-        measured: Whether just this was measured; else it is derived.
+        measured: Whether just this was tried; else it is derived.
+        simulated: Whether no model ran in the trial that it rests on.
         host_fraction: Measured on a full machine over what its copies do alone at the same
             share of load; `None` where one of them was not measured.
         settings: Beside the layout, where they differ between trials.
@@ -79,6 +80,7 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_million_tokens: float | None
     meets: bool
     measured: bool
+    simulated: bool
     host_fraction: float | None
     settings: str
     key: str
@@ -226,6 +228,7 @@ def _row(
         meets=not set_aside(results, constraints)
         and all(constraint.holds(results) is True for constraint in constraints),
         measured=factor == 1,
+        simulated=trial.record.simulated,
         host_fraction=_host_fraction(trial, members, node),
         settings=settings,
         key=trial.record.key,
@@ -291,6 +294,13 @@ def replica_table(rows: Sequence[ReplicaRow], node: Node) -> RenderableType:
     table.add_column("from")
     for row in rows:
         table.add_row(*_cells(row, has_settings=has_settings))
+    simulated = sum(row.simulated for row in rows)
+    heads = []
+    if simulated:
+        which = (
+            "all rows rest" if simulated == len(rows) else f"{simulated} of {len(rows)} rows rest"
+        )
+        heads.append(Text(f"SIMULATED: {which} on simulated trials, in which no model ran"))
     notes = [Text("derived: copies that share no device are taken to do as much beside others")]
     shares = sorted({row.host_fraction for row in rows if row.host_fraction is not None})
     if shares:
@@ -298,7 +308,13 @@ def replica_table(rows: Sequence[ReplicaRow], node: Node) -> RenderableType:
         notes.append(Text(f"full machines did {told} of what their copies do alone"))
     if node.price is None:
         notes.append(Text(f"no public price of {node.name} is known; no cost is given"))
-    return Group(table, *notes)
+    return Group(*heads, table, *notes)
+
+
+def _source(row: ReplicaRow) -> str:
+    if not row.measured:
+        return "derived"
+    return "simulated" if row.simulated else "measured"
 
 
 def _cells(row: ReplicaRow, *, has_settings: bool) -> list[str]:
@@ -316,5 +332,5 @@ def _cells(row: ReplicaRow, *, has_settings: bool) -> list[str]:
         success,
         DASH if cost is None else format_usd(cost),
         "met" if row.meets else "missed",
-        "measured" if row.measured else "derived",
+        _source(row),
     ]

@@ -139,7 +139,8 @@ body { margin: 0; background: var(--page); color: var(--text);
   font: 14px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, Arial, "Liberation Sans",
   sans-serif; font-variant-numeric: tabular-nums; }
 main { max-width: 1400px; margin: 0 auto; padding: 12px; }
-svg.roofline { display: block; width: 100%; height: auto; }
+svg.roofline { display: block; width: 100%; min-width: 880px; height: auto; }
+.drawing { overflow-x: auto; }
 details { margin: 8px 24px 32px; }
 table { border-collapse: collapse; margin: 10px 0 18px; }
 caption { text-align: left; font-weight: 600; padding: 4px 0; }
@@ -158,11 +159,12 @@ def roofline_html(figure: RooflineFigure) -> str:
     title = html.escape(f"{figure.title} · servetune")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\">"
         f"<title>{title}</title><style>{_tokens()}{_PAGE}</style></head><body><main>\n"
-        f"{_drawing(figure)}\n<details><summary>The same as numbers</summary>\n"
+        f'<div class="drawing">{_drawing(figure)}</div>\n'
+        f"<details><summary>The same as numbers</summary>\n"
         f"{''.join(_tables(figure))}</details></main></body></html>\n"
     )
 

@@ -18,7 +18,13 @@ from servetune.report.ranking import candidates_of, picks
 from servetune.search import Recommendation, on_front
 from servetune.store.schema import SCHEMA, TrialRecord, record_from_json
 
-__all__ = ["records_from_summary", "simulated_share", "summary", "summary_json"]
+__all__ = [
+    "records_from_summary",
+    "simulated_share",
+    "simulated_speed",
+    "summary",
+    "summary_json",
+]
 
 _BEST = {
     "best_output_throughput": "output_throughput",
@@ -81,6 +87,18 @@ def simulated_share(records: Sequence[TrialRecord]) -> bool | Literal["mixed"]:
     """Whether no real server answered in any trial, in none (`False`), or in some."""
     kinds = {record.simulated for record in records}
     return "mixed" if len(kinds) > 1 else kinds == {True}
+
+
+def simulated_speed(records: Sequence[TrialRecord]) -> float | None:
+    """The most of an engine's seconds that passed in one real second; `None` where none hurried.
+
+    Figures of such trials are the hurried server's: its latencies and costs are too low, its
+    rates too high, by this factor.
+    """
+    said = (record.results.get("simulated_speed") for record in records)
+    return max(
+        (speed for speed in said if isinstance(speed, int | float) and speed != 1), default=None
+    )
 
 
 _WANTED = "give a journal (.jsonl), a summary with 'test_results', one record or a list of them"

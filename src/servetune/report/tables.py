@@ -28,7 +28,7 @@ from servetune.report.ranking import (
     standing_of,
     varying,
 )
-from servetune.report.summary import simulated_share
+from servetune.report.summary import simulated_share, simulated_speed
 from servetune.search import TOLERATED_ERROR_RATE, Recommendation, failed_requests
 from servetune.store.schema import TrialRecord
 from servetune.units import MS_PER_S
@@ -82,8 +82,11 @@ def ranking_table(
         parts.append(Text(simulated, style="bold yellow"))
     if constraints:
         parts.append(Text("constraints: " + "; ".join(c.label for c in constraints)))
-    parts += [Text(), _Picks(records, constraints), Text(), _Ranking(records, constraints)]
     failed = [record for record in records if record.status == "failed"]
+    if len(failed) < len(records):
+        parts += [Text(), _Picks(records, constraints), Text(), _Ranking(records, constraints)]
+    else:
+        parts += [Text(), Text("no trial ended well, so there is nothing to pick or rank")]
     if failed:
         parts += [Text(), _failures_table(failed, varying(records))]
     return Group(*parts)
@@ -94,10 +97,19 @@ def simulated_line(records: Sequence[TrialRecord]) -> str:
     count = sum(record.simulated for record in records)
     if not count:
         return ""
+    speed = simulated_speed(records)
+    hurried = (
+        f"; at {speed:g} times real time: latencies and costs are 1/{speed:g} of the engine's, "
+        f"rates {speed:g} times"
+        if speed
+        else ""
+    )
     if simulated_share(records) is True:
         every = "the one trial was" if count == 1 else f"all {count} trials were"
-        return f"SIMULATED: {every} simulated, no model ran"
-    return f"SIMULATED: {count} of {len(records)} trials were simulated, marked in the table"
+        return f"SIMULATED: {every} simulated, no model ran{hurried}"
+    return (
+        f"SIMULATED: {count} of {len(records)} trials were simulated, marked in the table{hurried}"
+    )
 
 
 def comparison_table(
@@ -308,6 +320,8 @@ class _Picks:
         table = self._table()
         if _width(console, options, table) <= options.max_width:
             yield table
+            if any(pick.chosen and not pick.feasible for pick in self._picks.values()):
+                yield Text("no trial meets every constraint: each pick is the nearest miss")
             yield from self._left_out()
         else:
             yield from (Text(recommendation_text(pick)) for pick in self._picks.values())

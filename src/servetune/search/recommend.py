@@ -33,21 +33,28 @@ ObjectiveName = Literal["throughput", "latency", "cost"]
 
 
 class Objective(msgspec.Struct, frozen=True, kw_only=True):
-    """What is best: one metric, and whether more of it is better."""
+    """What is best: one metric, and whether more of it is better; `title` is for a reader."""
 
     name: ObjectiveName
     metric: str
     statistic: str
     maximize: bool
-    unit: str
+    title: str
 
     def value(self, results: Mapping[str, Any]) -> float | None:
         return value_of(results, self.metric, self.statistic)
 
     def shown(self, value: float) -> str:
-        """A value of this objective for a reader, with its unit of time."""
-        return _with_unit(value) if self.metric in LATENCIES else f"{value:,.4g}"
+        """A value of this objective for a reader, with its unit."""
+        return _with_unit(self.metric, value)
 
+
+_RATE_UNITS: Mapping[str, str] = {
+    "output_throughput": " tok/s",
+    "input_throughput": " tok/s",
+    "request_throughput": " req/s",
+    "goodput": " req/s",
+}
 
 #: p99 end-to-end is what a user with a latency promise must keep; means hide the tail.
 OBJECTIVES: Mapping[str, Objective] = {
@@ -56,21 +63,21 @@ OBJECTIVES: Mapping[str, Objective] = {
         metric="output_throughput",
         statistic="mean",
         maximize=True,
-        unit="output tokens/s",
+        title="output throughput",
     ),
     "latency": Objective(
         name="latency",
         metric="e2e_latency",
         statistic="p99",
         maximize=False,
-        unit="p99 end-to-end",
+        title="p99 end-to-end latency",
     ),
     "cost": Objective(
         name="cost",
         metric="cost_per_million_tokens",
         statistic="mean",
         maximize=False,
-        unit="USD per million output tokens",
+        title="cost per million output tokens",
     ),
 }
 
@@ -177,7 +184,7 @@ def recommend(
             chosen=None,
             feasible=False,
             candidate_count=len(candidates),
-            reasons=(f"no trial has a value for {objective.metric}",),
+            reasons=(f"no trial has a value for the {objective.title}",),
         )
     possible = feasible or valued
     eligible = [c for c in possible if not set_aside(c.results, constraints)] or possible
@@ -292,10 +299,7 @@ def _reasons(
             + ", ".join(f"{c.label} (got {_shown(c, chosen)})" for c in missed)
         )
     else:
-        said.append(
-            f"it has the {word} {objective.metric} among them: {objective.shown(value)} "
-            f"{objective.unit}"
-        )
+        said.append(f"it has the {word} {objective.title} among them: {objective.shown(value)}")
         said += [f"{c.label} holds: {_shown(c, chosen)}" for c in constraints]
     failed = failed_requests(chosen.results)
     if failed is not None:
@@ -303,7 +307,8 @@ def _reasons(
     if runner_up is not None and not missed:
         other = objective.value(runner_up.results) or 0.0
         change = (other / value - 1) * 100 if value else 0.0
-        said.append(f"next is {runner_up.label}: {objective.shown(other)} ({change:+.1f}%)")
+        apart = "within 0.1%" if abs(change) < 0.05 else f"{change:+.1f}%"
+        said.append(f"next is {runner_up.label}: {objective.shown(other)} ({apart})")
     return said
 
 
@@ -311,8 +316,13 @@ def _shown(constraint: Constraint, candidate: Candidate) -> str:
     measured = value_of(candidate.results, constraint.metric, constraint.statistic)
     if measured is None:
         return "not measured"
-    return _with_unit(measured) if constraint.metric in LATENCIES else f"{measured:,.4g}"
+    return _with_unit(constraint.metric, measured)
 
 
-def _with_unit(time_ms: float) -> str:
-    return f"{time_ms / 1000:,.4g} s" if time_ms >= 1000 else f"{time_ms:,.4g} ms"
+def _with_unit(metric: str, value: float) -> str:
+    """Four digits and the unit; a share of requests has none, as in its constraint."""
+    if metric in LATENCIES:
+        return f"{value / 1000:,.4g} s" if value >= 1000 else f"{value:,.4g} ms"
+    if metric == "cost_per_million_tokens":
+        return f"${value:,.4g}"
+    return f"{value:,.4g}{_RATE_UNITS.get(metric, '')}"

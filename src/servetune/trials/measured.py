@@ -47,6 +47,7 @@ from servetune.trials.retry import Attempts
 from servetune.trials.simulated import percentiles_of, simulated_results
 from servetune.trials.startup import external_server, startup_of, taken_otherwise_in, times_in
 from servetune.trials.trial import Run, Trial, record_of
+from servetune.units import format_seconds
 
 __all__ = ["ServerGroup"]
 
@@ -209,7 +210,10 @@ class ServerGroup:
             self._say(f"note: after waiting, {taken.label}; the server may find too little memory")
         begin_s = time.monotonic()
         self._say(
-            f"starting {self._cmd}" if self._engine.starts_servers else f"asking {server.url}"
+            f"starting {self._cmd}"
+            if self._engine.starts_servers
+            else f"asking {server.url}; it has {format_seconds(self._launch.ready_timeout_s)} to "
+            "answer (--server-timeout)"
         )
         try:
             with server:

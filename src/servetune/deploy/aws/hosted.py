@@ -142,6 +142,9 @@ servetune deploy delete BUNDLE     # the cost ends here
 servetune bench --against BUNDLE
 ```
 
+It asks what the trial asked. Prompts of a data set, such as ShareGPT, are in no record: say where
+they are with `--dataset FILE`.
+
 A non-streaming invocation ends after 60 s; stream what may take longer."""
 
 _SCRIPT_TOO = """

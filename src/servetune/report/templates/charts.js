@@ -153,9 +153,9 @@ function drawLoad() {
   const all = series.flatMap((s) => s.points);
   if (!all.length) { host.replaceChildren(make('p', { class: 'note' }, 'No trial has this value.')); return; }
   const width = Math.max(280, host.clientWidth);
-  const named = width >= 620 && series.length <= 16;
-  const longest = Math.max(...series.map((s) => s.label.length));
-  const box = { left: 52, right: width - (named ? Math.min(300, longest * 6.4 + 34) : 14), top: 30, bottom: width < 520 ? 280 : 330 };
+  const beside = Math.max(...series.map((s) => s.label.length)) * 6.8 + 34;
+  const named = width >= 620 && series.length <= 16 && beside <= width * 0.4;
+  const box = { left: 52, right: width - (named ? beside : 14), top: 30, bottom: width < 520 ? 280 : 330 };
   const loads = [...new Set(all.map((p) => p.x))].sort((a, b) => a - b);
   const x = scaleOf(loads, box.left + 10, box.right - 8, { log: loads.length > 1 && loads[loads.length - 1] / loads[0] >= 4 });
   x.ticks = loads;
@@ -175,10 +175,22 @@ function drawLoad() {
   groups.sort((a, b) => full.includes(b.series) - full.includes(a.series));
   picture.append(...groups.map((g) => g.element));
   host.replaceChildren(picture);
-  if (!named) {
-    host.append(make('div', { class: 'legend' }, series.map((s, i) => make('span', {}, svg('svg', { viewBox: '0 0 18 16', class: `series ${looks[i]}`, 'aria-hidden': 'true' },
-      svg('g', { class: `series ${looks[i]}` }, svg('path', { class: 'curve', d: 'M0 8H18' }))), s.label))));
-  }
+  if (!named) host.append(loadLegend(series, looks));
+}
+
+/* Every line by its look; where looks repeat, what the hues mean. */
+function loadLegend(series, looks) {
+  const entry = (look, words) => make('span', {}, svg('svg', { viewBox: '0 0 18 16', 'aria-hidden': 'true' },
+    svg('g', { class: `series ${look}` }, svg('path', { class: 'curve', d: 'M0 8H18' }))), words);
+  const lead = DATA.settings.find((s) => s.side === 'server');
+  if (!lead || new Set(looks).size === series.length) return make('div', { class: 'legend' }, series.map((s, i) => entry(looks[i], s.label)));
+  const hues = new Map();
+  series.forEach((s, i) => {
+    const hue = looks[i].split(' ')[0];
+    hues.set(hue, (hues.get(hue) || new Set()).add(String(s.trials[0].server[lead.name] ?? DASH)));
+  });
+  return make('div', { class: 'legend' }, [...hues].map(([hue, values]) => entry(hue, `${lead.short} ${[...values].join(', ')}`)),
+    make('span', {}, `${series.length} server configurations: point at a mark to name its own`));
 }
 
 /* Points along all lines, some pixels apart: what words must not cover. */
@@ -275,7 +287,7 @@ function drawQuantiles(trial) {
   const tickWords = (ms) => (ms >= 1000 ? `${tickText(ms / 1000)} s` : `${tickText(ms)} ms`);
   const picture = svg('svg', { height: box.bottom + 44, role: 'img', 'aria-label': `Latency quantiles of ${trial.label}` },
     frame(box, { at, ticks: QUANTILE_TICKS.filter((p) => at(p) >= box.left && at(p) <= box.right + 1), log: false }, y,
-      { x: 'Share of requests (ITL: of gaps) no slower than this', y: 'Latency (log scale)', xTick: (p) => `${p}%`, yTick: tickWords }));
+      { x: width < 400 ? 'Share of requests no slower than this' : 'Share of requests (ITL: of gaps) no slower than this', y: 'Latency (log scale)', xTick: (p) => `${p}%`, yTick: tickWords }));
   const labels = spread(curves.map((c) => y.at(c.points[c.points.length - 1][1])), 13, box.top, box.bottom);
   curves.forEach((c, i) => picture.append(svg('g', { class: `series ${c.look}` },
     svg('path', { class: 'curve', d: c.points.map((p, k) => `${k ? 'L' : 'M'}${at(p[0])} ${y.at(p[1])}`).join('') }),

@@ -80,6 +80,11 @@ function start() {
     document.documentElement.dataset.points = document.documentElement.dataset.rows = 0;
     return;
   }
+  if (TRIALS.every((t) => t.status !== 'ok')) {
+    document.documentElement.dataset.failed = 'all';
+    byId('nothing').hidden = false;
+    byId('nothing').textContent = `${TRIALS.length === 1 ? 'The one trial' : `All ${TRIALS.length} trials`} failed, so there is nothing to pick or draw. The table says why.`;
+  }
   byId('csv').addEventListener('click', downloadCsv);
   byId('print').addEventListener('click', () => print());
   byId('open-details').addEventListener('click', openDrawer);

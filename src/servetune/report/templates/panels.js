@@ -16,17 +16,18 @@ function drawHeader() {
   const title = header.model || DATA.title;
   byId('title').textContent = title;
   const price = header.price ? `$${header.price} per hour` : null;
-  const facts = [['Machine', header.machine], ['Instance', header.instance && price ? `${header.instance}, ${price}` : header.instance || price],
-    ['Engine', header.engine], ['Workload', header.workload], ['Measured', header.date],
+  const facts = [['Machine', header.machine], [header.instance ? 'Instance' : 'Price', [header.instance, price].filter(Boolean).join(', ')],
+    ['Engine', header.engine], ['Workload', header.workload], [header.simulated_count === header.trial_count ? 'Simulated' : 'Measured', header.date],
     ['Trials', `${header.trial_count}${header.failed_count ? `, ${header.failed_count} failed` : ''}`]];
   byId('facts').replaceChildren(...facts.filter(([, value]) => value)
     .map(([name, value]) => make('div', {}, make('dt', {}, name), make('dd', {}, value))));
   if (header.simulated_count) {
     const all = header.simulated_count === header.trial_count;
     byId('simulated').hidden = false;
-    byId('simulated').replaceChildren(make('span', { class: 'stamp' }, 'SIMULATED'), make('span', {}, all
+    const fast = header.simulated_speed ? ` At ${header.simulated_speed} times real time: latencies and costs are 1/${header.simulated_speed} of the engine’s, rates ${header.simulated_speed} times.` : '';
+    byId('simulated').replaceChildren(make('span', { class: 'stamp' }, 'SIMULATED'), make('span', {}, (all
       ? `${header.trial_count === 1 ? 'This trial was' : `All ${header.trial_count} trials were`} simulated: no model ran. Confirm a choice on the real machine before you rely on it.`
-      : `${header.simulated_count} of ${header.trial_count} trials were simulated; they are marked, and drawn hollow.`));
+      : `${header.simulated_count} of ${header.trial_count} trials were simulated; they are marked, and drawn hollow.`) + fast));
   }
   byId('footer').replaceChildren(
     make('p', {}, 'TTFT: time to first token. ITL: gap between tokens, over all gaps. TPOT: time per output token after the first, one value per request. E2E: from when a request was due (in other tools’ journals: sent) to its last token. Latencies are over answered requests.'),
@@ -120,9 +121,9 @@ function reasons(objective, pick) {
       ...unknown.map((c) => [`${constraintText(c, QUANTITY)} was not measured`, true]), ...failing, ...leftOut];
   }
   const best = objective.maximize ? 'highest' : 'lowest';
-  const said = [[`${best} ${{ throughput: 'output throughput', latency: 'p99 end-to-end latency', cost: 'cost per token' }[objective.name]} of ${eligibleCount} trial${eligibleCount === 1 ? '' : 's'}${limitsNow.length ? ' that meet' + (eligibleCount === 1 ? 's' : '') + ' every constraint' : ''}`], ...failing, ...leftOut];
+  const said = [[`${best} ${objective.title} of ${eligibleCount} trial${eligibleCount === 1 ? '' : 's'}${limitsNow.length ? ' that meet' + (eligibleCount === 1 ? 's' : '') + ' every constraint' : ''}`], ...failing, ...leftOut];
   limitsNow.forEach((c) => said.push([`${constraintText(c, QUANTITY)} holds: ${got(c)}`]));
-  if (next) said.push([`next best: ${next.label} (${percent(pick.value(next) / pick.value(chosen) - 1)})`]);
+  if (next) said.push([`next best: ${next.label} (${apart(pick.value(next) / pick.value(chosen) - 1)})`]);
   return said;
 }
 

@@ -67,6 +67,7 @@ function shown(value, unit) {
 }
 const percent = (fraction) => (known(fraction)
   ? `${fraction < 0 ? '−' : '+'}${Math.abs(fraction * 100).toFixed(Math.abs(fraction) < 0.1 ? 1 : 0)}%` : DASH);
+const apart = (fraction) => (Math.abs(fraction) < 0.0005 ? 'within 0.1%' : percent(fraction));
 
 function constraintText(c, quantities) {
   const quantity = quantities[c.metric] || { short: c.metric, unit: '' };
