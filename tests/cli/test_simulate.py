@@ -131,6 +131,13 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
         ((), "nothing says when requests come"),
         (("--concurrency", "4", "--input-len", "50000"), "more than max_model_len 40960"),
         (("--concurrency", "4", "--server-args", "max_num_seqs=[1,2]"), "has 2 values"),
+        (
+            (
+                *("--concurrency", "4", "--engine", "sglang"),
+                *("--server-args", "max_running_requests=[8,16]"),
+            ),
+            "simulate one value after another",
+        ),
         (("--concurrency", "4", "--client-args", "max_concurrency=5"), "given twice"),
         (("--trace", "gone.csv"), "cannot read the trace gone.csv"),
         (("--trace", "back.csv"), "back.csv line 3: due_s 1 is before the line above it"),

@@ -345,8 +345,8 @@ def simulate(
             ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
         ),
     )
-    server = _joined(space, "server", plan_options)
-    client = _joined(space, "client", load_options)
+    server = _joined(space, "server", plan_options, engine_name)
+    client = _joined(space, "client", load_options, engine_name)
     _require_arrivals(client)
     limits = parse_constraints(constraints or "")
     node = chosen_node(
@@ -403,7 +403,7 @@ def _word(engine_name: str, field: str) -> str:
     return next(name for name, its in DIALECTS[engine_name].items() if its == field)
 
 
-def _joined(space: Space, side: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _joined(space: Space, side: str, chosen: Mapping[str, Any], engine_name: str) -> dict[str, Any]:
     """The side's settings, those of their own options among them.
 
     Raises:
@@ -414,7 +414,9 @@ def _joined(space: Space, side: str, chosen: Mapping[str, Any]) -> dict[str, Any
     if swept:
         raise InputError(
             f"{'*'.join(swept[0].names)} has {len(swept[0].rows)} values, simulate runs one",
-            hint="sweep with servetune tune --engine simulated",
+            hint="sweep with servetune tune --engine simulated"
+            if engine_name == "vllm"
+            else "sweeps are simulated in vLLM's words alone; simulate one value after another",
         )
     settings: dict[str, Any] = next(space.servers() if side == "server" else space.clients())
     for name, value in chosen.items():
