@@ -280,6 +280,9 @@ def test_a_constraint_added_on_the_page_counts_and_the_csv_holds_all_trials(dom)
     assert drawn_picks(text) == chosen_keys(records, parse_constraints("e2e_latency:p95<=20s"))
     assert drawn_picks(text) != chosen_keys(records, ())
     lines = root["csv"].strip().splitlines()
+    heads = lines[0].split(",")
+    assert len(heads) == len(set(heads))
+    assert "max_concurrency" in heads
     assert len(lines) == 28
     assert lines[0].startswith("key,status,simulated,standing,tensor_parallel_size")
     assert lines[1].endswith(",'=1+1")

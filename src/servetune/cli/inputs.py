@@ -98,6 +98,9 @@ def read_records(path: Path) -> list[TrialRecord]:
     """
     from servetune.report.summary import records_from_summary
 
+    if path.is_dir() or path.suffix == ".html":
+        what = "a folder" if path.is_dir() else "a page, not the data behind it"
+        raise StoreError(f"{path} is {what}", hint="give the .jsonl or .json of a run")
     require_file(path)
     if path.suffix == ".json":
         records = records_from_summary(read_json(path))

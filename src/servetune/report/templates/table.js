@@ -109,7 +109,8 @@ function openDrawer() {
 
 /* Text that a spreadsheet would read as a formula is led by an apostrophe. */
 function csvText() {
-  const names = [...new Set(TRIALS.flatMap((t) => Object.entries(t.results).filter(([, v]) => v === null || typeof v !== 'object').map(([name]) => name)))];
+  const names = [...new Set(TRIALS.flatMap((t) => Object.entries(t.results).filter(([, v]) => v === null || typeof v !== 'object').map(([name]) => name)))]
+    .filter((name) => !DATA.settings.some((s) => s.name === name));  // one column of a name
   const cell = (v) => {
     const text = v === null || v === undefined ? '' : typeof v === 'object' ? JSON.stringify(v) : String(v);
     const safe = typeof v !== 'number' && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
