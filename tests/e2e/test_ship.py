@@ -173,6 +173,44 @@ def test_a_container_with_another_setting_is_found_out_and_named(
     assert against["differences"] == [named]
 
 
+ELSEWHERE = {
+    "sglang": ("max_running_requests=128;context_length=4096", "MAX_RUNNING_REQUESTS"),
+    "tgi": ("max_batch_size=128;max_total_tokens=4096;max_input_tokens=2048", "MAX_BATCH_SIZE"),
+}
+
+
+@pytest.mark.parametrize("engine", ELSEWHERE)
+def test_what_was_simulated_for_another_engine_is_shipped_and_proved_as_that_engine(
+    shell, double, fleet, tmp_path, engine
+):
+    settings, decisive = ELSEWHERE[engine]
+    shell(
+        "simulate", "--engine", engine, "--model", MODEL, "--instance", INSTANCE,
+        "--tensor-parallel", "4", "--server-args", settings, "--concurrency", str(CONCURRENCY),
+        "--requests", str(REQUESTS), "--input-len", "128", "--output-len", str(OUTPUT_TOKENS),
+        "--out", "s",
+    )  # fmt: skip
+    shell("deploy", "sagemaker", "s/simulated.jsonl", "--out", "b", "--apply", "--poll-s", "0")
+    prove = ("bench", "--against", "b", *TOLERANCE, "--quiet", "--out")
+    container = fleet.start(ENDPOINT)
+    proved = shell(*prove, "proof", code=None)
+    against = compared(tmp_path, "proof")
+    assert against["differences"] == []
+    if kept_time(container):
+        assert proved.returncode == 0, proved.stdout
+        assert against["reproduced"] is True
+
+    fleet.close()
+    (name,) = [key for key in fleet.told(ENDPOINT) if key.endswith(decisive)]
+    fleet.overrides = {name: "16"}  # an image that goes its own way
+    fleet.start(ENDPOINT)
+    shell(*prove, "again", code=1)
+    named = "max_num_seqs is 16, the trial had 128 (says the start-up log)"
+    assert compared(tmp_path, "again")["differences"] == [named]
+    shell("deploy", "delete", "b", "--poll-s", "0")
+    assert standing(double) == []
+
+
 LOAD = ("-c", "4", "-n", "20", "--input-tokens", "32", "--output-tokens", "12", "--warmup", "0",
         "--quiet", "--model", MODEL, "--region", "us-east-1", "--sagemaker", ENDPOINT)  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import gc
 import os
 import signal
@@ -258,8 +259,7 @@ def serve(
     except PlanError as error:
         return _refuse_to_start(error)
     chosen = msgspec.convert({**faults, "seed": told.seed or 0}, Faults)
-    if engine_name == "vllm":  # as vLLM does, so that its settings can be read back
-        echo(f"non-default args: { ({'model_tag': told.model} | dict(told.settings))!r}")
+    echo(_settings_line(engine_name, told.model, dict(told.settings)))
     _say_what(plan, node, speed, chosen.said)
     if told.without_effect:
         echo(f"without effect on the simulation: {', '.join(told.without_effect)}")
@@ -274,6 +274,17 @@ def serve(
     host, port = told.host or "127.0.0.1", DEFAULT_PORT if told.port is None else told.port
     asyncio.run(_serve(server, host, port))
     return 0
+
+
+def _settings_line(engine_name: str, model: str, settings: dict[str, Any]) -> str:
+    """What was set, as the engine's own start-up log has it, so that it can be read back."""
+    if engine_name == "sglang":
+        told = {"model_path": model} | settings
+        return f"server_args=ServerArgs({', '.join(f'{k}={v!r}' for k, v in told.items())})"
+    if engine_name == "tgi":
+        told = {"model_id": model} | settings
+        return f"Args {{ {', '.join(f'{k}: {json.dumps(v)}' for k, v in told.items())} }}"
+    return f"non-default args: { ({'model_tag': model} | settings)!r}"
 
 
 def _with_copies(

@@ -42,7 +42,10 @@ _LMI_OWN = {"ASYNC_MODE", "ROLLING_BATCH", "ENTRYPOINT", "MODEL_LOADING_TIMEOUT"
 
 #: Variables of TGI's container that are no option of its launcher under the same name.
 _TGI = {"SM_NUM_GPUS": "num-shard"}
-_TGI_OWN = {"HF_MODEL_ID", "MESSAGES_API_ENABLED", "SERVETUNE_MODEL"}
+_TGI_OWN = {
+    *("HF_MODEL_ID", "MESSAGES_API_ENABLED", "SERVETUNE_MODEL"),
+    *("PREFIX_CACHING", "PREFILL_CHUNKING"),  # the server behind the launcher reads them
+}
 
 
 class Words(NamedTuple):
@@ -157,11 +160,8 @@ class Fleet:
 
     def start(self, endpoint: str, component: str | None = None) -> Container:
         """Start what an endpoint (or a component on it) runs, and wait until it is healthy."""
-        model = self._model(endpoint, component)
-        sent = model["PrimaryContainer"]
-        environment = {**sent["Environment"], **self.overrides}
-        told = {key: value for key, value in environment.items() if value is not None}
-        words = words_of(sent["Image"], told)
+        sent = self._model(endpoint, component)["PrimaryContainer"]
+        words = words_of(sent["Image"], self.told(endpoint, component))
         group = (
             f"/aws/sagemaker/InferenceComponents/{component}"
             if component
@@ -180,6 +180,12 @@ class Fleet:
         container.wait_healthy()
         self.double.beside.say(group, _logged(sent["Image"], container.lines()))
         return container
+
+    def told(self, endpoint: str, component: str | None = None) -> dict[str, str]:
+        """The variables that a container has."""
+        sent = self._model(endpoint, component)["PrimaryContainer"]["Environment"]
+        environment = {**sent, **self.overrides}
+        return {key: value for key, value in environment.items() if value is not None}
 
     def close(self) -> None:
         for container in self.containers.values():
