@@ -9,6 +9,9 @@ OUT ?= out
 TINY := .cache/tiny-qwen3
 VLLM := $(or $(SERVETUNE_VLLM),$(CURDIR)/$(VENV_VLLM)/bin/vllm)
 
+# Thousands of short processes would each compile the package anew where this is set.
+unexport PYTHONDONTWRITEBYTECODE
+
 BASE_STAMP := $(VENV)/.base-installed
 DEV_STAMP := $(VENV)/.dev-installed
 
@@ -48,8 +51,13 @@ vllm:
 $(TINY)/config.json: | vllm
 	"$$(dirname "$$(command -v "$(VLLM)")")/python" tools/make_tiny_model.py $(TINY)
 
+# Two parts: what may run beside others, and then, alone on the machine, what starts servers and
+# sends load. `pytest` by itself runs all in one process; tests/conftest.py says what is in which.
 test: $(DEV_STAMP)  ## All tests that need neither a real engine nor a GPU
-	$(BIN)/python -m pytest
+	@status=0; \
+	  $(BIN)/python -m pytest --part together -n 2 --dist worksteal || status=1; \
+	  $(BIN)/python -m pytest --part alone || status=1; \
+	  exit $$status
 
 test-engine: $(DEV_STAMP) $(TINY)/config.json  ## The thread on real vLLM (a few minutes)
 	SERVETUNE_VLLM="$(VLLM)" SERVETUNE_TINY_MODEL="$(CURDIR)/$(TINY)" \

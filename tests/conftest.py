@@ -10,7 +10,20 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+
+#: What `make test` runs in two processes: it reckons, or talks to doubles that nobody times. All
+#: else starts servers, sends load or watches this machine, and has the machine to itself.
+TOGETHER = (
+    *("deploy", "docs", "hardware", "metrics", "models", "perf", "plan", "report", "search"),
+    *("store", "theory", "trials", "workload"),
+    *("cli/test_advice.py", "cli/test_batch.py", "cli/test_bench_checks.py"),
+    *("cli/test_calibrate.py", "cli/test_course.py", "cli/test_deploy_targets.py"),
+    *("cli/test_estimate.py", "cli/test_main.py", "cli/test_simulate.py"),
+    *("e2e/test_rough_handling.py", "e2e/test_simulated_run.py"),
+)
+ALONE = ("trials/test_benched.py", "trials/test_cluster.py")
 
 # Ray reads these when it is imported: it tells nobody of itself, and the loopback is every
 # node's address.
@@ -22,6 +35,31 @@ def pytest_configure():
     """Have Ctrl-C reach what the tests start: a shell's background job hands on deaf ears."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--part",
+        choices=("together", "alone"),
+        help="only the tests that may run beside others (with -n 2), or only those that may not",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    part = config.getoption("--part")
+    if part is None:
+        return
+    parts = {"together": [], "alone": []}
+    for item in items:
+        parts["together" if _may_run_together(item) else "alone"].append(item)
+    items[:] = parts.pop(part)
+    [others] = parts.values()
+    config.hook.pytest_deselected(items=others)
+
+
+def _may_run_together(item):
+    place = item.path.relative_to(TESTS)
+    return any(map(place.is_relative_to, TOGETHER)) and not any(map(place.is_relative_to, ALONE))
 
 
 @pytest.fixture(scope="session")

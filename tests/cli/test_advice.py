@@ -3,6 +3,11 @@ import json
 import pytest
 
 
+@pytest.fixture
+def servetune(called):
+    return called
+
+
 def data(done):
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

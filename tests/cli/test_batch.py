@@ -10,6 +10,11 @@ GOOD = "a,vllm,Qwen/Qwen3-8B,h100_sxm,bf16,1024,256,16,1,1,1,kept"
 
 
 @pytest.fixture
+def servetune(called):
+    return called
+
+
+@pytest.fixture
 def predict(servetune, tmp_path):
     def run(*rows, head=HEAD):
         (tmp_path / "rows.csv").write_text("\n".join([head, *rows]) + "\n")

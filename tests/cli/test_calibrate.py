@@ -16,6 +16,11 @@ ON_L4 = ("--model", "Qwen/Qwen3-4B", "--gpu", "L4", "--num-gpus", "4")
 
 
 @pytest.fixture
+def servetune(called):
+    return called
+
+
+@pytest.fixture
 def run(servetune, tmp_path, monkeypatch):
     monkeypatch.setenv("SERVETUNE_CALIBRATIONS", str(tmp_path / "kept"))
     return servetune

@@ -13,6 +13,11 @@ MODEL = "Qwen/Qwen3-4B"
 TOKEN = "hf_" + "Xy9" * 12
 
 
+@pytest.fixture
+def servetune(called):
+    return called
+
+
 def record(concurrency, *, key, latency_ms, gpu="NVIDIA L4", **results):
     plan = Plan(model=MODEL, tensor_parallel=2, max_num_seqs=128, prefix_caching=False)
     return TrialRecord(

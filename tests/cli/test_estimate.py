@@ -13,6 +13,11 @@ INSTALLED = importlib.util.find_spec("aiconfigurator") is not None
 REASON = "aiconfigurator is not installed: pip install 'servetune[aiconfigurator]'"
 
 
+@pytest.fixture
+def servetune(called):
+    return called
+
+
 def data(done):
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -9,6 +9,11 @@ SHORT = ("--input-len", "100", "--output-len", "20")
 TRACE = "due_s,input_tokens,output_tokens\n0,100,20\n1.5,50,10\n2,70,30\n"
 
 
+@pytest.fixture
+def servetune(called):
+    return called
+
+
 def data(done):
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -1,12 +1,15 @@
-"""`servetune bench` against real vLLM: every route, and token counts that agree to the token."""
+"""A real vLLM that runs: what it tells of itself, and `servetune bench` against it on every
+route, with token counts that agree to the token.
+"""
 
 import json
 import os
+import urllib.request
 
 import pytest
 
 from servetune.engines import engine, free_port, server_of
-from servetune.plan import Plan
+from servetune.plan.dialects import plan_from_settings
 
 pytest.importorskip("tokenizers", reason="pip install 'servetune[tokenizers]'")
 pytestmark = pytest.mark.engine
@@ -18,9 +21,9 @@ def vllm(tmp_path_factory):
     if not model or not os.environ.get("SERVETUNE_VLLM"):
         pytest.skip("SERVETUNE_VLLM and SERVETUNE_TINY_MODEL name no engine and model")
     folder = tmp_path_factory.mktemp("bench")
-    plan = Plan(
-        model=model, max_num_seqs=16, max_model_len=2048, enforce_eager=True, dtype="float32"
-    )
+    settings = {"max_num_seqs": 16, "enable_prefix_caching": True, "served_model_name": "tiny"}
+    settings |= {"max_model_len": 2048, "enforce_eager": True, "dtype": "float32"}
+    plan = plan_from_settings("vllm", model, settings)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("HF_HUB_OFFLINE", "1")
@@ -29,14 +32,25 @@ def vllm(tmp_path_factory):
         )
         with server:
             server.wait_ready(300)
-            yield server.url, model
+            yield server
 
 
 def bench(servetune, vllm, *words):
-    url, model = vllm
-    done = servetune("bench", url, "--tokenizer", model, *words, "--json", timeout_s=300)
+    model = os.environ["SERVETUNE_TINY_MODEL"]
+    done = servetune("bench", vllm.url, "--tokenizer", model, *words, "--json", timeout_s=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["results"]
+
+
+def test_it_tells_its_model_and_settings_and_works_in_several_processes(vllm):
+    with urllib.request.urlopen(f"{vllm.url}/v1/models", timeout=10) as answer:
+        [model] = json.load(answer)["data"]
+    assert model["id"] == "tiny"
+    assert model["max_model_len"] == 2048
+    assert len(vllm.processes()) > 1
+    log = vllm.log_path.read_text()
+    assert "'max_num_seqs': 16" in log
+    assert "'enable_prefix_caching': True" in log
 
 
 @pytest.mark.parametrize("api", ["completions", "chat", "responses"])

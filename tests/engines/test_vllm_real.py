@@ -1,10 +1,11 @@
 """Real vLLM on a tiny random model: `make test-engine`, or
 
 SERVETUNE_VLLM=.venv-vllm/bin/vllm SERVETUNE_TINY_MODEL=.cache/tiny-qwen3 pytest -m engine
+
+That one starts, takes its settings and leaves nothing is in tests/contracts; one that runs is
+asked in tests/e2e/test_real_bench.py, where others need it too.
 """
 
-import http.client
-import json
 import os
 import subprocess
 import textwrap
@@ -46,40 +47,6 @@ def server(tmp_path):
         )
 
     return make
-
-
-def get_json(port, path):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        assert answer.status == 200
-        return json.loads(answer.read())
-    finally:
-        connection.close()
-
-
-def lives(pid):
-    """Whether a process is there; a zombie that a container's PID 1 never reaps is not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
-
-
-def test_a_real_vllm_becomes_ready_tells_its_model_and_leaves_nothing(server):
-    with server(max_num_seqs=8, enable_prefix_caching=False, served_model_name="tiny") as one:
-        one.wait_ready(READY_S)
-        [model] = get_json(one.port, "/v1/models")["data"]
-        pids = one.processes()
-    assert model["id"] == "tiny"
-    assert model["max_model_len"] == 2048
-    assert len(pids) > 1, "vLLM works in several processes"
-    assert [pid for pid in pids if lives(pid)] == []
-    log = one.log_path.read_text()
-    assert "'max_num_seqs': 8" in log
-    assert "'enable_prefix_caching': False" in log
 
 
 def test_a_real_vllm_that_cannot_run_a_plan_is_explained(server):

@@ -13,7 +13,7 @@ from guards import (
     watchdog_of,
 )
 
-LOAD = {"client": "max_concurrency=2;num_prompts=60", "output_len": 16}
+LOAD = {"client": "max_concurrency=2;num_prompts=30", "output_len": 16}
 SLOW = "--itl-s 0.02"
 
 
