@@ -49,7 +49,7 @@ class Launcher(msgspec.Struct, frozen=True, kw_only=True):
         title: For a reader.
         image: Of the engine's own project, without a tag.
         tag: Of the image that a version is in.
-        usual_version: Where no measured version is known.
+        usual_version: Where no measured version is known: that whose defaults are described.
         command: What the words follow.
         model_word: That names the model; empty where its place does.
         host_word: That names the address to listen on.
@@ -389,7 +389,7 @@ LAUNCHERS: Mapping[str, Launcher] = MappingProxyType(
             title="vLLM",
             image="vllm/vllm-openai",
             tag="v{version}",
-            usual_version="0.27.1",
+            usual_version="0.32.0",
             command=("vllm", "serve"),
             model_word="",
             host_word="host",
@@ -409,7 +409,7 @@ LAUNCHERS: Mapping[str, Launcher] = MappingProxyType(
             title="SGLang",
             image="lmsysorg/sglang",
             tag="v{version}",
-            usual_version="0.5.17",
+            usual_version="0.5.23",
             command=("python3", "-m", "sglang.launch_server"),
             model_word="model-path",
             host_word="host",
