@@ -120,6 +120,24 @@ def test_sagemakers_tgi_is_told_the_defaults_of_its_image(servetune, tgi_journal
     assert json.loads(ran.stdout)["MAX_BATCH_PREFILL_TOKENS"] == "8241"
 
 
+@pytest.mark.parametrize("gpu", [None, "A10G"])
+def test_what_the_server_settled_at_its_start_is_written_out_where_the_same_device_serves(
+    servetune, tgi_journal, gpu
+):
+    (trial,) = read_journal(tgi_journal)
+    settled = {"max_num_batched_tokens": 8242, "max_model_len": 4096, "chunked_prefill": False}
+    results = trial.results | {"startup": {"settled": settled}}
+    with Journal(tgi_journal, resume=True) as journal:
+        journal.append(structs.replace(trial, key="later", results=results))
+    given = ("--gpu", gpu) if gpu else ()
+    ran = servetune("deploy", "compose", tgi_journal, "--out", "out", "--key", "later", *given)
+    assert ran.returncode == 0, ran.stderr
+    text = (tgi_journal.parent / "out" / "compose.yaml").read_text()
+    assert ("--max-batch-prefill-tokens=8242" in text) == (gpu is None)
+    assert "--max-total-tokens=8192" in text  # was asked for, and is no default to be settled
+    assert ("PREFILL_CHUNKING: '0'" in text or 'PREFILL_CHUNKING: "0"' in text) == (gpu is None)
+
+
 def test_the_bundle_holds_the_trial_that_a_benchmark_is_held_against(servetune, journal):
     assert servetune("deploy", "compose", journal, "--out", "out").returncode == 0
     out = journal.parent / "out"

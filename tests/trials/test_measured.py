@@ -88,6 +88,11 @@ def test_what_tgi_settled_at_its_start_is_recorded_and_named():
     assert taken_otherwise_in(said) == [
         "max_total_tokens=16384 was asked, and the server took 8000"
     ]
+    assert said["settled"] == {  # of what the plan left open
+        "max_num_batched_tokens": 8000,
+        "prefix_caching": False,
+        "chunked_prefill": False,
+    }
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def sagemaker(
     evidence = _evidence(record, source)
     shipped, _ = image_for(plan, container, evidence, image_tag)
     version = shipped.engine_version or STARTED_VERSIONS.get(plan.engine)
-    explicit_plan = explicit(plan, shape, node.device, version)
+    explicit_plan = explicit(plan, shape, node.device, version, record)
     nodes = deploy_live.wanted_nodes(node, wanted)
     hosting = deploy_live.hosting_of(
         wanted,

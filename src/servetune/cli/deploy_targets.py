@@ -189,7 +189,7 @@ def _ship(said: dict[str, Any], render: Callable[[Served, Device], Bundle]) -> i
     evidence = chosen_by._evidence(record, said["source"])
     version, _ = version_of(launcher_of(plan), said.get("image"), evidence)
     served = prepare(
-        explicit(plan, load_shape(plan.model), found, version),
+        explicit(plan, load_shape(plan.model), found, version, record),
         container=container,
         name=said["name"],
         port=said["port"],
@@ -216,11 +216,19 @@ def _ship(said: dict[str, Any], render: Callable[[Served, Device], Bundle]) -> i
     return 0
 
 
-def explicit(plan: Plan, shape: NetworkShape, found: Device, version: str | None) -> Plan:
-    """With every default of the version written out that is known before the engine starts.
+def explicit(
+    plan: Plan, shape: NetworkShape, found: Device, version: str | None, trial: TrialRecord
+) -> Plan:
+    """With all that the trial left open written out.
 
-    The cache's block size is the attention kernel's to choose.
+    First what its server settled at its start, by its log, where the same device will serve; then
+    the defaults of the version that are known before a start. The cache's block size is the
+    attention kernel's to choose.
     """
+    if trial.metadata.get("gpu_type") == f"{found.vendor} {found.name}".strip():
+        settled = (trial.results.get("startup") or {}).get("settled", {})
+        opened = {name: value for name, value in settled.items() if getattr(plan, name) is None}
+        plan = msgspec.structs.replace(plan, **opened)
     return msgspec.structs.replace(
         resolved(plan, shape, found, version=version), block_tokens=plan.block_tokens
     )

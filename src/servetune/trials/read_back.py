@@ -30,6 +30,7 @@ __all__ = [
     "ReadBack",
     "cloudwatch_log",
     "differences",
+    "fields_of",
     "of_plan",
     "read_log",
     "read_metrics",
@@ -134,8 +135,7 @@ def _read_engine(name: str, text: str) -> ReadBack | None:
     if not re.search(_PRINTED[name], text):
         return None
     taken = engine(name).read_log(text).taken
-    settings = _fields(name, taken) | _switches(name, taken)
-    return ReadBack(settings=settings, source="the start-up log", whole=True)
+    return ReadBack(settings=fields_of(name, taken), source="the start-up log", whole=True)
 
 
 def _read_vllm(text: str) -> ReadBack | None:
@@ -260,6 +260,11 @@ def _of_info(raw: Mapping[str, Any], name: str) -> Settings:
         return {}
     known = {word: raw[word] for word in DIALECTS[name] if raw.get(word) is not None}
     return _fields(name, known) | _switches(name, raw)
+
+
+def fields_of(name: str, settings: Mapping[str, Setting]) -> Settings:
+    """An engine's settings, in its own words, as fields of a Plan; what cannot be one is left out."""
+    return _fields(name, settings) | _switches(name, settings)
 
 
 def _switches(name: str, raw: Mapping[str, Any]) -> Settings:

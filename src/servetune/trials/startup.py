@@ -8,7 +8,8 @@ from typing import Any
 
 from servetune.engines import Engine, ExternalServer
 from servetune.errors import InputError
-from servetune.plan import Plan
+from servetune.plan import DIALECTS, Plan
+from servetune.trials.read_back import fields_of
 
 __all__ = ["external_server", "startup_of", "taken_otherwise_in", "times_in"]
 
@@ -18,9 +19,19 @@ _MOST_BYTES = 1024 * 1024
 #: Parts of a start, in their order.
 _TIMES = ("load_s", "compile_s", "capture_s", "engine_s")
 
+#: Fields of a Plan that engines work out at their start where nobody set them.
+_SETTLED = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "prefix_caching",
+    "chunked_prefill",
+)
+
 
 def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, Any]:
-    """For the record: the cache's size, the times, and where the server took other settings.
+    """For the record: the cache's size, the times, what the server settled of what the plan left
+    open, and where it took other settings.
 
     Empty where the log tells nothing.
     """
@@ -44,6 +55,14 @@ def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, A
         "version": reading.version,
     }
     said: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+    fields = fields_of(engine.name, reading.taken) if engine.name in DIALECTS else {}
+    settled = {
+        name: fields[name]
+        for name in _SETTLED
+        if getattr(plan, name) is None and fields.get(name) is not None
+    }
+    if settled:
+        said["settled"] = settled
     unlike = engine.differences(plan, reading.taken)
     if unlike:
         said["taken_otherwise"] = {
