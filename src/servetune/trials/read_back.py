@@ -263,7 +263,7 @@ def _of_info(raw: Mapping[str, Any], name: str) -> Settings:
 
 
 def fields_of(name: str, settings: Mapping[str, Setting]) -> Settings:
-    """An engine's settings, in its own words, as fields of a Plan; what cannot be one is left out."""
+    """Settings in an engine's own words as fields of a Plan; what cannot be one is left out."""
     return _fields(name, settings) | _switches(name, settings)
 
 
