@@ -24,6 +24,9 @@ TOO_LATE = (
 #: Bytes in one frame of a stream: neither an event nor a chunk.
 FRAME_BYTES = 23
 
+#: For a stream to begin, at least.
+BEGIN_S = 10.0
+
 
 class Asked(NamedTuple):
     """One invocation, as the container gets it."""
@@ -103,7 +106,7 @@ class Runtime:
         Raises:
             ContainerRefused: What the container said instead, before the first of them.
         """
-        connection, answer = self._ask(asked)
+        connection, answer = self._ask(asked, begins=True)
         if answer is None:
             return self._own_events()
         if answer.status != 200:
@@ -147,16 +150,25 @@ class Runtime:
         except TimeoutError:
             yield broken("ModelInvocationTimeExceeded", TOO_LATE)
 
-    def _ask(self, asked: Asked) -> tuple[http.client.HTTPConnection, Any]:
-        """The container's answer; `None` for it where no container is."""
+    def _ask(self, asked: Asked, *, begins: bool = False) -> tuple[http.client.HTTPConnection, Any]:
+        """The container's answer; `None` for it where no container is.
+
+        One that begins before it has anything to say is given time to: a busy machine may need
+        more for it than a limit that is meant for the silence after.
+        """
         url = self.containers(asked.endpoint, asked.component) or self.upstream
         if url is None:
             return http.client.HTTPConnection("nowhere"), None
-        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=self.limit_s)
+        patience_s = max(self.limit_s, BEGIN_S) if begins else self.limit_s
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=patience_s)
         about = {"Content-Type": "application/json"}
         try:
+            connection.connect()
+            socket = connection.sock
             connection.request("POST", asked.route, asked.body, about)
-            return connection, connection.getresponse()
+            answer = connection.getresponse()
+            socket.settimeout(self.limit_s)
+            return connection, answer
         except TimeoutError:
             connection.close()
             raise ContainerRefused(0, "", said=TOO_LATE) from None
