@@ -88,6 +88,27 @@ def test_experts_that_do_not_divide_are_read_as_whole_ones(predict):
     assert whole["assumed"] == fitting["assumed"] == ""
 
 
+def test_a_network_without_experts_spreads_none(predict):
+    plain, told = predict(GOOD, GOOD.replace(",1,1,1,", ",1,1,8,"))
+    assert (told["fits"], told["error"]) == ("true", "")
+    assert told["tpot_ms"] == plain["tpot_ms"]
+    assert "the network has no experts" in told["assumed"]
+    assert plain["assumed"] == ""
+
+
+def test_a_checkpoint_without_a_configuration_is_read_as_its_origin(predict, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    plain, named, word = predict(
+        GOOD.replace(",bf16,", ",,"),
+        GOOD.replace("Qwen/Qwen3-8B,h100_sxm,bf16", "RedHatAI/Qwen3-8B-FP8-dynamic,h100_sxm,"),
+        GOOD.replace(",bf16,", ",fp8,"),
+    )
+    assert named["error"] == ""
+    assert "read as Qwen/Qwen3-8B stored in fp8" in named["assumed"]
+    assert float(named["tpot_ms"]) < float(plain["tpot_ms"])
+    assert named["tpot_ms"] == word["tpot_ms"]
+
+
 def test_an_engine_is_given_the_memory_that_it_was_run_with(predict):
     row = "d,sglang,deepseek-ai/DeepSeek-R1,b200_sxm,fp8,8192,1024,16,4,1,1,kept"
     tight, roomy = predict(row, row.replace(",4,1,1", ",8,1,1"))

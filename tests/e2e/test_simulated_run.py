@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from servetune.metrics import parse_constraints, unmet
 from servetune.store import read_journal
 
 SWEEP = (
@@ -251,3 +252,22 @@ def test_what_was_swept_is_deployed_explicitly(finished, servetune, tmp_path):
     concurrency = choice["config"]["client_args"]["max_concurrency"]
     assert int(environment["OPTION_MAX_ROLLING_BATCH_SIZE"]) >= concurrency > 32
     assert "simulated" in (tmp_path / "bundle/README.md").read_text().lower()
+
+
+def test_the_few_that_promise_most_hold_the_best_of_the_whole_grid(finished, tmp_path):
+    folder, _ = finished
+    done = subprocess.run(
+        [sys.executable, "-m", "servetune", *SWEEP, "--measure", "3", "--output-json", "q.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    few, all_of_them = (read_journal(place / "q.jsonl") for place in (tmp_path, folder))
+    assert 1 <= len(few) <= 3
+    limits = parse_constraints(SWEEP[-1])
+    holding = [r for r in all_of_them if not unmet(limits, r.results)]
+    best = max(holding, key=lambda record: record.results["output_throughput"])
+    assert best.key in {record.key for record in few}

@@ -41,9 +41,17 @@ def run(
     coefficients: Coefficients | None = None,
     held_steps: float = 0.0,
     places: int | None = None,
+    budget: int | None = None,
+    memory_fraction: float | None = None,
 ) -> RunPoint:
     machine = node(gpu="H100", count=devices)
-    plan = Plan(model=MODEL, tensor_parallel=devices, max_num_seqs=places or users)
+    plan = Plan(
+        model=MODEL,
+        tensor_parallel=devices,
+        max_num_seqs=places or users,
+        max_num_batched_tokens=budget,
+        gpu_memory_fraction=memory_fraction,
+    )
     filled = resolved(plan, SHAPE, machine.device)
     loops = ClosedLoops(
         Stack([(operations(filled, SHAPE), machine, filled)]),
@@ -80,6 +88,58 @@ def test_a_run_by_formula_agrees_with_the_simulator(
     found = run(lengths, users, devices=devices)
     assert found.ttft_ms == pytest.approx(ttft_ms, rel=0.15)
     assert found.tpot_ms == pytest.approx(tpot_ms, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "users", "budget"),
+    [
+        (8192, 1, 16, 2048),
+        (8192, 2, 64, 2048),
+        (8192, 8, 16, 2048),
+        (2048, 2, 64, 2048),
+        (2048, 8, 16, 2048),
+        (8192, 2, 16, 8192),
+        (2048, 2, 16, 8192),
+        (256, 2, 64, 8192),
+    ],
+)
+def test_short_answers_cost_the_prompts_that_come_with_them(
+    prompt: int, answer: int, users: int, budget: int
+) -> None:
+    """Prompts then fill every step: whoever waits brings one too, and few decode at all."""
+    lengths = UniformRange(prompt, answer, 0.8)
+    simulated = simulate(
+        Plan(model=MODEL, tensor_parallel=2, max_num_seqs=users, max_num_batched_tokens=budget),
+        SHAPE,
+        node(gpu="H100", count=2),
+        Workload(lengths=lengths, request_count=10 * users, max_concurrency=users),
+        coefficients=plain(2),
+    )
+    e2e_ms = 1e3 * np.mean([record.e2e_s for record in simulated.records])
+    assert run(lengths, users, budget=budget).e2e_ms == pytest.approx(e2e_ms, rel=0.2)
+
+
+@pytest.mark.parametrize("users", [16, 64])
+@pytest.mark.parametrize("answer", [16, 128, 1024])
+def test_who_has_a_place_keeps_it_while_the_prompt_is_computed(answer: int, users: int) -> None:
+    """A cache for seven of sixteen thousand tokens."""
+    lengths, share = UniformRange(16_384, answer, 0.8), 0.6
+    simulated = simulate(
+        Plan(
+            model=MODEL,
+            tensor_parallel=2,
+            max_num_seqs=users,
+            gpu_memory_fraction=share,
+            max_model_len=16_384 + answer,
+        ),
+        SHAPE,
+        node(gpu="H100", count=2),
+        Workload(lengths=lengths, request_count=10 * users, max_concurrency=users),
+        coefficients=plain(2),
+    )
+    e2e_ms = 1e3 * np.mean([record.e2e_s for record in simulated.records])
+    found = run(lengths, users, memory_fraction=share)
+    assert found.e2e_ms == pytest.approx(e2e_ms, rel=0.12)
 
 
 def test_a_long_run_of_spread_lengths_is_the_steady_state() -> None:

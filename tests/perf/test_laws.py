@@ -33,6 +33,7 @@ STEPS = (
     Step(decode_sequences=200, decode_context_tokens=200 * 3000),
     Step(prefill_tokens=100, prefill_pairs=5050, prefill_sequences=1),
     Step(8000, 3.2e7, 1, 60, 60_000.0),
+    Step(decode_sequences=600, decode_context_tokens=600 * 1000),
 )
 
 
@@ -89,3 +90,41 @@ def test_verifying_drafts_keeps_the_host_busy_for_each_sequence() -> None:
         laws = [StepLaw(ops, machine, plan, each)(step) for each in (chosen, busier)]
         added.append(laws[1] - laws[0])
     assert added == pytest.approx([0, 50e-4])
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_experts_of_prompts_are_launched_on_top_whatever_the_devices(devices: int) -> None:
+    """Hidden where sequences decode alone, and nothing where a graph is captured."""
+    shape = load_shape("openai/gpt-oss-120b", catalogue_first=True)
+    machine = node(gpu="H200", count=devices)
+    plan = Plan(model=shape.name, tensor_parallel=devices)
+    ops = operations(plan, shape)
+    chosen = coefficients_for(machine.device)
+    more = msgspec.structs.replace(chosen, host_experts_s=chosen.host_experts_s + 1e-5)
+
+    def added_s(step: Step) -> float:
+        slow, plain = (StepLaw(ops, machine, plan, each) for each in (more, chosen))
+        return slow(step) - plain(step)
+
+    layers = sum(op.count for op in ops.experts)
+    assert added_s(Step(8000, 3.2e7, 1, 60, 60_000.0)) == pytest.approx(layers * 1e-5)
+    assert added_s(Step(decode_sequences=60, decode_context_tokens=60_000)) == 0
+    long = Step(decode_sequences=600, decode_context_tokens=600 * 500_000)
+    assert added_s(long) == 0
+
+
+def test_slices_of_experts_read_and_write_whole_vectors() -> None:
+    """Split over devices a product of experts has its width divided, not its rows."""
+    shape = load_shape("openai/gpt-oss-120b", catalogue_first=True)
+    (one,), (split,), (whole,) = (
+        operations(Plan(model=shape.name, **fields), shape).experts  # type: ignore[arg-type]
+        for fields in (
+            {},
+            {"tensor_parallel": 8},
+            {"tensor_parallel": 8, "expert_parallel": True},
+        )
+    )
+    vectors = 2 * one.active * shape.hidden
+    inner = one.traffic_per_token - vectors
+    assert split.traffic_per_token == pytest.approx(vectors + inner / 8)
+    assert whole.traffic_per_token == pytest.approx((vectors + inner) / 8)

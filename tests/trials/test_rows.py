@@ -84,3 +84,40 @@ def test_a_silent_table_keeps_the_cache_as_its_engine_does(engine, gpu, weights,
         "concurrency": "4",
     }
     assert run_of(row, catalogued).plan.kv_cache_dtype == cache
+
+
+@pytest.mark.parametrize(
+    ("word", "stored"),
+    [
+        ("AWQ", "awq"),
+        ("gptq", "awq"),
+        ("w8a8", "int8"),
+        ("FP8-dynamic", "fp8"),
+        ("w8a8 fp8", "fp8"),
+        ("modelopt_fp4", "nvfp4"),
+        ("none", "none"),
+    ],
+)
+def test_precisions_are_known_by_the_words_of_other_tools(word, stored):
+    row = {
+        "model": "Qwen/Qwen3-32B",
+        "gpu": "h100_sxm",
+        "isl": "1024",
+        "osl": "128",
+        "concurrency": "4",
+        "precision_weights": word,
+    }
+    assert run_of(row, catalogued).shape.quantization == stored
+
+
+@pytest.mark.parametrize("engine", ["trtllm", "TRT-LLM", "tensorrt-llm", "TensorRT LLM", "trt"])
+def test_one_engine_has_many_spellings(engine):
+    row = {
+        "model": "Qwen/Qwen3-32B",
+        "engine": engine,
+        "gpu": "h100_sxm",
+        "isl": "1024",
+        "osl": "128",
+        "concurrency": "4",
+    }
+    assert run_of(row, catalogued).engine == "trtllm"

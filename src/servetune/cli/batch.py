@@ -8,17 +8,14 @@ are kept as they are. One bad row has its reason in `error` and never stops the 
 from __future__ import annotations
 
 import csv
-import functools
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from servetune.cli.output import echo
 from servetune.errors import InputError, ServetuneError, StoreError, UnknownName
-from servetune.models import NetworkShape, load_config, load_shape, shape_from_config
 from servetune.perf import Calibration
 from servetune.perf.roofline import Run, price_runs
 from servetune.store import write_text
@@ -30,6 +27,7 @@ from servetune.trials.row_anchors import (
     corrected_by_kept,
     corrected_by_rows,
 )
+from servetune.trials.row_models import RowModels
 from servetune.trials.rows import COLUMNS, answer, run_of
 from servetune.trials.second_opinion import (
     opinion_columns,
@@ -61,8 +59,6 @@ SECOND_COLUMNS = tuple(
     SECOND + name
     for name in ("ttft_ms", "tpot_ms", "e2e_ms", "output_tokens_per_s", "fits", "error")
 )
-
-ConfigOf: TypeAlias = Callable[[str], tuple[dict[str, Any], str | None]]
 
 
 def predict_rows(
@@ -103,16 +99,15 @@ def predict_rows(
     columns, rows = _table(source)
     if estimator != "servetune":
         require_installed()
-    config_of = functools.cache(functools.partial(_config, models_dir=models_dir))
-    shape_of = functools.cache(functools.partial(_shape, config_of=config_of))
+    models = RowModels(models_dir)
     added = list(OUTPUT_COLUMNS)
     if estimator == "aiconfigurator":
-        predicted = _second(rows, shape_of, config_of)
+        predicted = _second(rows, models)
     else:
-        measured = anchors_of(_table(anchors)[1], shape_of) if anchors is not None else {}
-        predicted = _predicted(rows, shape_of, kept, measured)
+        measured = anchors_of(_table(anchors)[1], models.shape) if anchors is not None else {}
+        predicted = _predicted(rows, models, kept, measured)
     if estimator == "both":
-        theirs = _second(rows, shape_of, config_of)
+        theirs = _second(rows, models)
         added += list(SECOND_COLUMNS)
         for row, other in zip(predicted, theirs, strict=True):
             row.update({name: other[name.removeprefix(SECOND)] for name in SECOND_COLUMNS})
@@ -159,34 +154,9 @@ def _table(source: Path) -> tuple[list[str], list[dict[str, str]]]:
     return [name for name in columns if name], rows
 
 
-def _shape(model: str, *, config_of: ConfigOf) -> NetworkShape:
-    config, source = config_of(model)
-    if source is None:
-        return load_shape(model, catalogue_first=True)
-    return shape_from_config(config, name=model, source=source)
-
-
-def _config(model: str, *, models_dir: Path | None) -> tuple[dict[str, Any], str | None]:
-    """A model's configuration, and the file in `models_dir` that it is from."""
-    if models_dir is not None:
-        path = models_dir / f"{model.replace('/', '--')}_config.json"
-        if path.is_file():
-            quantized = path.with_name(path.name.replace("_config.json", "_hf_quant_config.json"))
-            try:
-                config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-                if quantized.is_file() and "quantization_config" not in config:
-                    config["quantization_config"] = json.loads(
-                        quantized.read_text(encoding="utf-8")
-                    )
-            except (OSError, ValueError) as error:
-                raise InputError(f"cannot read {path.name}: {error}") from None
-            return config, path.name
-    return load_config(model, catalogue_first=True), None
-
-
 def _predicted(
     rows: list[dict[str, str]],
-    shape_of: Callable[[str], NetworkShape],
+    models: RowModels,
     kept: KeptCalibration | None,
     measured: AnchorsOf,
 ) -> list[dict[str, Any]]:
@@ -197,8 +167,8 @@ def _predicted(
         with _noted(filled[place]):
             if row.get(_BEYOND):
                 raise InputError("the row has more cells than the table has columns")
-            run = run_of(row, shape_of)
-            filled[place]["assumed"] = assumed(row, run)
+            run = run_of(row, models.shape)
+            filled[place]["assumed"] = _assumed(row, run, models)
             runs.append((place, run))
     corrections = _corrections([run for _, run in runs], kept, measured)
     try:
@@ -233,16 +203,19 @@ def _corrections(
     return found
 
 
-def _second(
-    rows: list[dict[str, str]], shape_of: Callable[[str], NetworkShape], config_of: ConfigOf
-) -> list[dict[str, Any]]:
+def _assumed(row: dict[str, str], run: Run, models: RowModels) -> str:
+    return "; ".join(filter(None, (models.stand_in(row["model"].strip()), assumed(row, run))))
+
+
+def _second(rows: list[dict[str, str]], models: RowModels) -> list[dict[str, Any]]:
     """Rows with aiconfigurator's answers; it states no interval."""
     filled: list[dict[str, Any]] = [{**row, **dict.fromkeys(OUTPUT_COLUMNS, "")} for row in rows]
     for row, into in zip(rows, filled, strict=True):
         with _noted(into):
-            run = run_of(row, shape_of)
-            into["assumed"] = assumed(row, run)
-            into.update(opinion_columns(second_opinion(run, config_of(row["model"].strip())[0])))
+            run = run_of(row, models.shape)
+            into["assumed"] = _assumed(row, run, models)
+            config = models.config(row["model"].strip())
+            into.update(opinion_columns(second_opinion(run, config)))
     return filled
 
 

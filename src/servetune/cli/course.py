@@ -53,6 +53,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     early_stop: bool
     cpus: str | None
     numa_node: int | None
+    measure: int | None
 
     @property
     def budget_s(self) -> float | None:
@@ -141,6 +142,14 @@ _OPTIONS = (
         default=None,
         help="Whose cores and memory servers use (numactl).",
     ),
+    click.option(
+        "--measure",
+        type=click.IntRange(1),
+        metavar="N",
+        default=None,
+        help="Run N trials only: each the one that promises most throughput within --constraints "
+        "after what those before it gave. All are predicted first.",
+    ),
 )
 
 
@@ -226,6 +235,11 @@ def require_this_machine(asked: Asked, *, job: bool) -> None:
         raise InputError(
             "--max-cost counts one machine, and --cluster uses as many as have room",
             hint="limit the time, with --budget",
+        )
+    if asked.measure is not None:
+        raise InputError(
+            "--measure chooses one trial after the other, and --cluster runs many at once",
+            hint="leave one of them out",
         )
     if job:
         raise InputError(

@@ -53,6 +53,7 @@ from servetune.trials import (
     trials_of,
 )
 from servetune.trials.calibrations import KeptCalibration, calibration_named
+from servetune.trials.promising import Promising
 from servetune.workload import CLIENT_ARGS
 
 __all__ = ["tune"]
@@ -358,7 +359,7 @@ def tune(
     course = _course(asked, groups, run, launch, here=cluster is None)
     with Journal(artifacts.journal, resume=resume) as journal:
         done = finished_keys(journal.records, run, retry_failed=retry_failed)
-        status = _run(groups, run, launch, journal, done, artifacts, course, cluster)
+        status = _run(groups, run, launch, journal, done, artifacts, course, cluster, asked.measure)
         records = latest(journal.records)
     if not records:  # interrupted before the first trial ended
         return status
@@ -410,8 +411,9 @@ def _run(
     artifacts: Artifacts,
     course: Course,
     cluster: str | None,
+    measure: int | None,
 ) -> int:
-    """Run what is missing; 130 when the user stopped it."""
+    """Run what is missing, or the few of it that promise most; 130 when the user stopped it."""
     total = sum(len(group) for group in groups)
     wanted = {trial.key for group in groups for trial in group}
     missing = [[trial for trial in group if trial.key not in done] for group in groups]
@@ -426,15 +428,16 @@ def _run(
     try:
         with _sigterm_as_interrupt():
             if cluster is None:
-                run_trials(
-                    missing,
-                    run,
-                    launch,
-                    logs=artifacts.logs,
-                    ended=ended,
-                    say=echo,
-                    course=course,
-                )
+                for some in _visits(missing, groups, run, journal, measure):
+                    run_trials(
+                        some,
+                        run,
+                        launch,
+                        logs=artifacts.logs,
+                        ended=ended,
+                        say=echo,
+                        course=course,
+                    )
             else:
                 from servetune.trials.cluster import run_trials_on_cluster
 
@@ -463,6 +466,28 @@ def _run(
             "hint: run the same command with --resume to go on"
         )
     return 0
+
+
+def _visits(
+    missing: list[list[Trial]],
+    groups: list[list[Trial]],
+    run: Run,
+    journal: Journal,
+    measure: int | None,
+) -> Iterator[list[list[Trial]]]:
+    """All that is missing at once, or one after another the few that promise most."""
+    if measure is None:
+        yield missing
+        return
+    trials = [trial for group in groups for trial in group]
+    echo(f"{len(trials)} trials are predicted; {measure} of them are run")
+    promising = Promising(trials, run)
+    for _ in range(measure):
+        records = latest(journal.records)
+        trial = promising.next(records)
+        if trial is None or any(is_put_off(record) for record in records):
+            return
+        yield [[trial]]
 
 
 @contextmanager

@@ -32,6 +32,8 @@ def _readings(row: Mapping[str, str], run: Run) -> Iterator[str]:
             "experts whole on their devices (expert parallelism): split over "
             f"{plan.tensor_parallel * plan.data_parallel} they would not divide"
         )
+    elif not plan.expert_parallel and row.get("moe_ep", "").strip() not in ("", "0", "1", "1.0"):
+        yield "no expert parallelism: the network has no experts"
     if plan.draft_tokens:
         yield f"{plan.draft_tokens} tokens drafted ahead per step, {_SO_RUN}"
     if run.held_steps:

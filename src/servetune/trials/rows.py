@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,21 +32,39 @@ COLUMNS = ("model", "gpu", "isl", "osl", "concurrency")
 RANGE_RATIO = 0.8
 REQUESTS_PER_USER = 10
 
-#: Whose kernels and overheads, by the name that a table gives the engine.
-ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm", "": "vllm"}
+#: Whose kernels and overheads, by the name that a table gives the engine; `_` joins words.
+ENGINES = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "trtllm": "trtllm",
+    "trt_llm": "trtllm",
+    "trt": "trtllm",
+    "tensorrt_llm": "trtllm",
+    "tensorrt": "trtllm",
+    "": "vllm",
+}
 
 #: Storage of weights by the table's word; `bf16` is the checkpoint unquantised.
 STORAGE = {
     "": "",
     "auto": "",
+    "none": "",
+    "nan": "",
     "bf16": "bf16",
     "fp16": "bf16",
     "float16": "bf16",
     "bfloat16": "bf16",
+    "half": "bf16",
     "fp8": "fp8",
     "fp8_block": "fp8_block",
     "fp8_static": "fp8",
+    "fp8_dynamic": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_ootb": "fp8",
+    "w8a8_fp8": "fp8",
     "nvfp4": "nvfp4",
+    "nvfp4_wo": "nvfp4",
+    "modelopt_fp4": "nvfp4",
     "fp4": "nvfp4",
     "mxfp4": "mxfp4",
     "w4a16_mxfp4": "mxfp4",
@@ -53,8 +72,15 @@ STORAGE = {
     "int4_wo": "awq",
     "int4": "awq",
     "w4a16": "awq",
+    "awq": "awq",
+    "gptq": "awq",
+    "w4a8": "awq",
+    "w4a8_awq": "awq",
+    "w4afp8": "awq",
     "int8": "int8",
     "int8_wo": "int8",
+    "w8a8": "int8",
+    "sq": "int8",
 }
 
 #: Checkpoints of these precisions come with a cache of one byte per number where the table is
@@ -88,7 +114,8 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
     if cache is None and _caches_in_fp8(engine, storage, gpu):
         cache = "fp8"
     tensor_parallel = _count(row, "tp", default=1)
-    spread_experts = _count(row, "moe_ep", default=1) > 1
+    # Who has no experts has none to spread: some tables fill the column all the same.
+    spread_experts = _count(row, "moe_ep", default=1) > 1 and _has_experts(shape)
     version = row.get("engine_version", "").strip()
     recipe = recipe_of(
         Asked(
@@ -171,7 +198,7 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
     publication. Four-bit checkpoints of networks with experts leave attention alone, and
     `bf16` of a network that is published in four bits means the rest of it.
     """
-    sparse = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
+    sparse = _has_experts(shape)
     published = shape.quantization
     wanted = weights if weights not in ("", "bf16") else experts if weights == "" else ""
     if weights == "bf16" and published.startswith("fp8"):
@@ -187,6 +214,10 @@ def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkSh
             return shape  # its own four bits, which tables also call by another name
         wanted = f"{wanted}@feed_forward"
     return msgspec.structs.replace(shape, quantization=wanted)
+
+
+def _has_experts(shape: NetworkShape) -> bool:
+    return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
 
 
 def answer(run: Run, priced: PricedRun, calibration: Calibration | None = None) -> dict[str, Any]:
@@ -214,7 +245,7 @@ def answer(run: Run, priced: PricedRun, calibration: Calibration | None = None) 
 
 
 def _known(names: Mapping[str, str], given: str, kind: str) -> str:
-    word = given.strip().lower()
+    word = re.sub(r"[\s_-]+", "_", given.strip().lower())
     if word not in names:
         raise UnknownName(kind, given, [name for name in names if name])
     return names[word]

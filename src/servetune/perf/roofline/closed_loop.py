@@ -28,7 +28,9 @@ burst does, w the window of generation 1 without the burst's length (zero for eq
 users in step wait for half of the others' prompts before their first token, so only the other
 half lies between their tokens. An engine that holds prompts back adds `held_steps` of tau.
 
-Users beyond `most_running` wait for a place and change nothing else.
+Users without a place wait for one and change nothing else; those who have one keep it while
+their prompt is computed. Where prompts fill every step (few tokens to answer), fewer decode
+than have a place, and the others' prompts come all the same.
 
 Checked against the simulator in tests/perf/test_closed_loop.py. Left to it: percentiles,
 preemption, and arrivals that are no closed loop.
@@ -133,16 +135,25 @@ class ClosedLoops:
         self.generations = np.maximum(1.0, np.asarray(request_count, float) / self.concurrency)
         self.held_steps = np.asarray(held_steps or np.zeros(len(plans)), float)
         self.kv_tokens = np.asarray(kv_tokens, float)
-        self._other_caps = np.minimum(places, self.budget / (self.each + self.inputs / self.steps))
+        self._places = places
+        self._full_steps = self.budget / (self.each + self.inputs / self.steps)
 
     def most_running(self, c: Mapping[str, Array]) -> Array:
-        """Sequences of one copy that have a place at the same time, shape (R,).
+        """Sequences of one copy that decode at the same time at most, shape (R,).
+
+        Those that have a place; fewer, less than one even, where prompts fill every step.
+        """
+        return np.asarray(np.minimum(self._placed(c), self._full_steps))
+
+    def _placed(self, c: Mapping[str, Array]) -> Array:
+        """Users of one copy that have a place at the same time, their prompts computed or not.
 
         Where the engine reserves whole answers a sequence keeps all of its place from the start.
         """
         whole = self.inputs + self.outputs
         kept = self.context + c["whole_answers"] * (whole - self.context)
-        return np.asarray(np.maximum(1.0, np.minimum(self._other_caps, self.kv_tokens / kept)))
+        places = np.minimum(self._places, self.kv_tokens / kept)
+        return np.asarray(np.minimum(self.users, np.maximum(1.0, places)))
 
     def times_s(self, c: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         """Mean time to first token, mean gap, sequences running per copy; each (R,)."""
@@ -174,22 +185,26 @@ class ClosedLoops:
         ]
 
     def _balanced(self, laws: Laws) -> tuple[Array, Array]:
-        """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`, and tau."""
-        most = np.minimum(self.users, self.most_running(laws.c))
+        """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`, and tau.
+
+        C are those users that have a place: they keep it while their prompts are computed.
+        """
+        placed = self._placed(laws.c)
+        most = np.minimum(placed, self._full_steps)
         running = most
         others = self._others(laws)
         for _ in range(_ROUNDS):
             per_step = running / self.steps * others
             ttft_s, tau_s = self._waiting(laws, per_step, running)
             decode_s = self.steps * tau_s
-            wanted = np.minimum(most, self.users * decode_s / (ttft_s + decode_s))
+            wanted = np.minimum(most, placed * decode_s / (ttft_s + decode_s))
             running = (running + wanted) / 2
         _, tau_s = self._waiting(laws, running / self.steps * others, running)
         return running, tau_s
 
     def _others(self, laws: Laws) -> Array:
         """Share of the prompts that are not one's own; who has no place brings none."""
-        placed = np.minimum(self.users, self.most_running(laws.c))
+        placed = self._placed(laws.c)
         return np.asarray((placed - 1) / placed)
 
     def _waiting(self, laws: Laws, per_step: Array, running: Array) -> tuple[Array, Array]:
@@ -220,7 +235,7 @@ class ClosedLoops:
 
     def _clump_s(self, laws: Laws, prompt_s: Array) -> Array:
         """What a prompt waits for others that came just before it, beyond evenly spread ones."""
-        users = np.minimum(self.users, self.most_running(laws.c))
+        users = self._placed(laws.c)
         others: Array = self._clump_share * (np.sqrt(users) - 1)
         return np.asarray(laws.c["clump_prompts"] * others * prompt_s)
 
@@ -242,7 +257,7 @@ class ClosedLoops:
         return np.asarray(steps * each_s)
 
     def _ttft_s(self, laws: Laws, running: Array, tau_s: Array) -> Array:
-        users = np.minimum(self.users, self.most_running(laws.c))
+        users = self._placed(laws.c)
         burst_s, burst_steps = self._burst(laws, users, tau_s)
         later = np.maximum(0.0, self.generations - 1)
         total = burst_s + laws.c["warm_up_s"]

@@ -51,8 +51,10 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         sequence_s: The part of that which grows with each running sequence [2-20 us].
         host_layer_s: Launching one layer's kernels from the host where no captured
             graph covers the step [0.1-0.3 ms]; a step takes at least that long.
-        host_experts_s: What an expert layer adds to that: routing and grouped products are
-            many small kernels [0-1.5 ms].
+        host_experts_s: What a layer of experts adds to that: routing, sorting and grouping are
+            many small kernels [0-1.5 ms]. Where prompts are computed it is added, not hidden
+            behind the products: prompts of one network cost some 30 ms more than their products
+            on one device as on eight (gpt-oss-120b on H200, TensorRT-LLM).
         captured_tokens: Largest step that captured graphs cover (vLLM: 512 tokens), those
             counted once that are drafted for one sequence.
         sampling_bytes_per_logit: Traffic of turning one logit into its share of a token:

@@ -144,11 +144,13 @@ class Laws:
         device_s += (self._pair_s * pairs).sum(axis=1) + (self._key_s * keys).sum(axis=1)
         captured = flat["graphs"] > 0
         captured &= prefill_tokens + decode_sequences <= c["captured_tokens"]
-        launched_s = c["host_layer_s"] * flat["layers"] + c["host_experts_s"] * self._expert_layers
+        experts_s = c["host_experts_s"] * self._expert_layers
+        routed_s = np.where(captured | (prefill_tokens <= 0), 0.0, experts_s)
+        launched_s = c["host_layer_s"] * flat["layers"] + experts_s - routed_s
         floor_s = np.where(captured, 0.0, launched_s)
         host_s = c["step_s"] + c["sequence_s"] * sequences + c["prompt_s"] * prefill_sequences
         host_s += c["draft_sequence_s"] * decode_sequences * (flat["tokens_each"] > 1)
-        return np.asarray(host_s + np.maximum(c["device_factor"] * device_s, floor_s))
+        return np.asarray(host_s + np.maximum(c["device_factor"] * device_s, floor_s) + routed_s)
 
     def _drafting_s(self, sequences: Array) -> Array:
         """One layer and the output head for every drafted token, one after another."""

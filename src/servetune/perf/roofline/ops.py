@@ -452,7 +452,8 @@ class _Split:
             local_experts=part.experts / self.expert_group if whole else part.experts,
             expert_weights=weights if whole else weights / self.expert_group,
             flops_per_token=2 * part.active * weights / self.ways,
-            traffic_per_token=part.active * (2 * width_in + matrices * part.inner) / self.ways,
+            traffic_per_token=part.active
+            * (2 * width_in / (self.ways if whole else 1) + matrices * part.inner / self.ways),
             token_copies=self.expert_group // self.ways,
             weight_width_bytes=width,
             math_dtype=math_dtype,

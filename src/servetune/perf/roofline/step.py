@@ -53,7 +53,8 @@ class StepLaw:
 
     where fc, fm, fa are achieved fractions of `Coefficients`. The additive kernel times
     make the achieved fraction fall for small shapes. Where no captured graph covers the
-    step it takes at least `host_layer_s` per layer.
+    step it takes at least `host_layer_s` per layer and `host_experts_s` more for each layer of
+    experts; where it computes prompts, the latter is added to what the device takes.
 
     Pipeline stages are passed one after another; overlap of several batches in flight is
     not modelled, so throughput under pipeline parallelism is a lower bound.
@@ -104,7 +105,8 @@ class StepLaw:
         self._drafted = drafts_on_device(plan)
         self._verified_s = coefficients.draft_sequence_s if plan.draft_tokens else 0.0
         expert_layers = sum(op.count for op in ops.experts)
-        self._launch_s = c.host_layer_s * ops.layer_count + c.host_experts_s * expert_layers
+        self._launch_s = c.host_layer_s * ops.layer_count
+        self._routing_s = c.host_experts_s * expert_layers
         self._dense: dict[tuple[float, float], float] = {}
 
     def __call__(self, step: Step) -> float:
@@ -147,9 +149,7 @@ class StepLaw:
             self._host_s(prefill_sequences + decode_sequences)
             + c.prompt_s * prefill_sequences
             + self._verified_s * decode_sequences
-            + max(
-                c.device_factor * device_s, self._launch_floor_s(prefill_tokens + decode_sequences)
-            )
+            + self._launched_s(c.device_factor * device_s, prefill_tokens, decode_sequences)
         )
 
     def decode_run_s(self, sequences: int, context_tokens: float, steps: int) -> FloatArray:
@@ -181,10 +181,11 @@ class StepLaw:
                 device_s += key_s * contexts
             else:
                 device_s += key_s * np.minimum(contexts, sequences * op.window)
-        floor_s = self._launch_floor_s(sequences)
         device_s *= self.coefficients.device_factor
+        if not self._captured(sequences):
+            device_s = np.maximum(device_s, self._launch_s + self._routing_s)
         host_s = self._host_s(sequences) + self._verified_s * sequences
-        run_s: FloatArray = host_s + np.maximum(device_s, floor_s)
+        run_s: FloatArray = host_s + device_s
         return run_s
 
     def agreement_s(self, step: Step) -> float:
@@ -230,10 +231,17 @@ class StepLaw:
     def _host_s(self, sequences: float) -> float:
         return self.coefficients.step_s + self.coefficients.sequence_s * sequences
 
-    def _launch_floor_s(self, sequences: float) -> float:
-        if self._graphs and sequences <= self.coefficients.captured_tokens:
-            return 0.0
-        return self._launch_s
+    def _captured(self, sequences: float) -> bool:
+        """Whether a captured graph covers a step of so many tokens."""
+        return self._graphs and sequences <= self.coefficients.captured_tokens
+
+    def _launched_s(self, device_s: float, prefill_tokens: float, decode_sequences: float) -> float:
+        """The device's time with what launching adds to it."""
+        if self._captured(prefill_tokens + decode_sequences):
+            return device_s
+        if not prefill_tokens:
+            return max(device_s, self._launch_s + self._routing_s)
+        return max(device_s, self._launch_s) + self._routing_s
 
     def _dense_seconds(self, tokens: float, logit_rows: float) -> float:
         """All that depends on counts of tokens and sequences alone."""

@@ -1,0 +1,119 @@
+"""Which trial to run next when only a few are wanted: the one that promises most.
+
+Every trial is predicted in virtual time. `search.Forecasts` then asks for the one whose chance to
+hold the constraints, times what it would gain, is largest, and hears what was measured of it
+before it asks for the next one. `benchmarks/prediction/choosing.py` says how good two or three
+such trials are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from servetune.errors import InputError, PlanError, UnknownName
+from servetune.metrics import Constraint, value_of
+from servetune.search import OBJECTIVES, Forecast, Forecasts
+from servetune.store import TrialRecord
+from servetune.trials.simulated import percentiles_of, simulated_results
+from servetune.trials.trial import Run, Trial
+
+__all__ = ["Promising"]
+
+
+class Promising:
+    """The trials of a run by what they promise; what cannot run promises nothing.
+
+    Merit is `recommend`'s throughput. A trial is limited by the constraint that it comes nearest
+    to, or misses most, in proportion; constraints that no proportion leads to (`==`) are left to
+    the measurement.
+
+    Args:
+        trials: To choose from.
+        run: What they have in common.
+
+    Raises:
+        InputError: Nothing can be predicted: model or machine are not known.
+    """
+
+    def __init__(self, trials: Sequence[Trial], run: Run) -> None:
+        self._constraints = run.constraints
+        self._forecasts: dict[str, Forecast] = {}
+        self._trials = {trial.key: trial for trial in trials}
+        for trial in trials:
+            predicted = _predicted(trial, run)
+            merit = _merit(predicted)
+            if merit is None:
+                continue
+            plan = trial.plan
+            self._forecasts[trial.key] = Forecast(
+                merit=merit,
+                burden=_burden(self._constraints, predicted),
+                storage=(plan.engine, plan.quantization, plan.kv_cache_dtype),
+                layout=(plan.tensor_parallel, plan.data_parallel, plan.expert_parallel),
+                concurrency=trial.workload.max_concurrency or 1,
+            )
+
+    def next(self, records: Sequence[TrialRecord]) -> Trial | None:
+        """The trial to run after these; `None` when no other one promises anything.
+
+        Trials that failed are not asked for again.
+        """
+        results = {record.key: record.results for record in records if record.status == "ok"}
+        failed = {record.key for record in records} - results.keys()
+        keys = [key for key in self._forecasts if key not in failed]
+        beliefs = Forecasts([self._forecasts[key] for key in keys])
+        for place, key in enumerate(keys):
+            merit = _merit(results.get(key, {}))
+            if merit is not None:
+                beliefs.tell(place, merit=merit, burden=_burden(self._constraints, results[key]))
+        asked = beliefs.ask()
+        return None if asked is None else self._trials[keys[asked]]
+
+
+def _predicted(trial: Trial, run: Run) -> dict[str, Any]:
+    """Results as the simulator says them; none where the plan cannot run."""
+    if run.shape is None or run.node is None:
+        raise InputError(
+            "nothing can be predicted without the model's configuration and the machine",
+            hint="leave --measure out: then every trial runs",
+        )
+    try:
+        return simulated_results(
+            trial.plan,
+            run.shape,
+            run.node,
+            trial.workload,
+            request_limits=run.request_limits,
+            percentiles=percentiles_of(run.constraints),
+            calibration=run.calibration.calibration if run.calibration else None,
+        )
+    except (PlanError, UnknownName):
+        return {}
+
+
+def _merit(results: Mapping[str, Any]) -> float | None:
+    """What is to be large; `None` where the results do not say."""
+    value = OBJECTIVES["throughput"].value(results)
+    return value if value is not None and value > 0 else None
+
+
+def _burden(constraints: Sequence[Constraint], results: Mapping[str, Any]) -> float:
+    """How much of the tightest constraint is used up; above 1 it is missed.
+
+    One that the results do not speak of, or that no proportion leads to, is left out.
+    """
+    used = [_LEAST]
+    for constraint in constraints:
+        value = value_of(results, constraint.metric, constraint.statistic)
+        if value is None or not (value > 0 and constraint.value > 0):
+            continue
+        if constraint.op in ("<", "<="):
+            used.append(value / constraint.value)
+        elif constraint.op in (">", ">="):
+            used.append(constraint.value / value)
+    return max(used)
+
+
+#: Where nothing is limited every trial holds.
+_LEAST = 1e-6
