@@ -482,10 +482,13 @@ def _visits(
     trials = [trial for group in groups for trial in group]
     echo(f"{len(trials)} trials are predicted; {measure} of them are run")
     promising = Promising(trials, run)
-    for _ in range(measure):
+    for count in range(measure):
         records = latest(journal.records)
+        if any(is_put_off(record) for record in records):
+            return
         trial = promising.next(records)
-        if trial is None or any(is_put_off(record) for record in records):
+        if trial is None:
+            echo(f"{count} were enough: no other trial is likely to do better")
             return
         yield [[trial]]
 
