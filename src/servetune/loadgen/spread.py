@@ -162,7 +162,7 @@ class Spread:
             asks: What is asked, in order; the caller closes it.
             on_start: Is told the time of the start on this machine's monotonic clock.
             on_seen: Is told of every request that ended, on that clock.
-            on_turn: Runs about twenty times a second.
+            on_turn: Runs about ten times a second.
 
         Raises:
             LoadError: No node of the cluster can send.
