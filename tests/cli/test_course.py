@@ -32,6 +32,7 @@ def asked(**changed):
         "early_stop": True,
         "cpus": None,
         "numa_node": None,
+        "measure": None,
     }
     return Asked(**{**plain, **changed})
 
@@ -140,6 +141,14 @@ def test_a_cluster_has_no_price_of_one_machine_and_no_job():
         require_this_machine(asked(max_cost_usd=4.0), job=False)
     with pytest.raises(InputError, match="--job is a machine to itself"):
         require_this_machine(asked(), job=True)
+
+
+def test_trials_that_are_chosen_one_after_another_do_not_run_beside_others():
+    with pytest.raises(InputError, match="and --parallel runs several at once"):
+        course_of(asked(measure=2, parallel="auto"), groups(), node(gpu="L4"), real=False)
+    with pytest.raises(InputError, match="and --cluster runs many at once"):
+        require_this_machine(asked(measure=2), job=False)
+    assert course_of(asked(measure=2), groups(), node(gpu="L4"), real=False).parallel == 1
 
 
 def test_order_retries_and_time_hold_everywhere():

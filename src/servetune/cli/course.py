@@ -177,6 +177,12 @@ def course_of(
         InputError: An option cannot be read.
         EngineError: A device that is needed is busy or not there.
     """
+    parallel = _parallel(asked.parallel)
+    if asked.measure is not None and parallel != 1:
+        raise InputError(
+            "--measure chooses one trial after the other, and --parallel runs several at once",
+            hint="leave one of them out",
+        )
     price = node.price.usd_per_hour if node.price else None
     on_gpus = node.device.architecture != "cpu"
     here = visible_cards() if on_gpus else []
@@ -191,7 +197,7 @@ def course_of(
     return Course(
         order=asked.order,
         order_seed=asked.order_seed,
-        parallel=_parallel(asked.parallel),
+        parallel=parallel,
         budget=Budget(
             limit_s=asked.budget_s,
             max_cost_usd=asked.max_cost_usd,
