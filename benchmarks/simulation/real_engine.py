@@ -30,7 +30,8 @@ from servetune.store import TrialRecord
 from servetune.trials.calibrations import from_trials
 from servetune.workload import workload_from_client_args
 
-SERVER = "max_model_len=2048;enforce_eager=True;"
+#: float32, as virtual CPUs may advertise AMX and die of its bfloat16.
+SERVER = "max_model_len=2048;enforce_eager=True;dtype=float32;"
 LOAD = "random_output_len=64;num_prompts=96;warmup_requests=8;"
 RUNS = {
     "grid": (
