@@ -151,6 +151,7 @@ def _dropped_by_the_image(double, fleet):
     [
         ("lmi", _lost_on_the_way, "what its container was given"),
         ("vllm", _dropped_by_the_image, "the start-up log"),
+        ("hf-vllm", _dropped_by_the_image, "the start-up log"),
     ],
 )
 def test_a_container_with_another_setting_is_found_out_and_named(
