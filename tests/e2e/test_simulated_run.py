@@ -31,12 +31,9 @@ SWEEP = (
 ARTIFACTS = ("q.json", "q.jsonl", "q.html")
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """An unbroken run: its folder and what it printed."""
-    folder = tmp_path_factory.mktemp("unbroken")
+def run_sweep(folder, *more):
     done = subprocess.run(
-        [sys.executable, "-m", "servetune", *SWEEP, "--output-json", "q.json"],
+        [sys.executable, "-m", "servetune", *SWEEP, *more, "--output-json", "q.json"],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -44,7 +41,14 @@ def finished(tmp_path_factory):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    return folder, done
+    return done
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An unbroken run: its folder and what it printed."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    return folder, run_sweep(folder)
 
 
 def test_the_published_sweep_is_27_trials_and_leaves_three_artifacts(finished):
@@ -256,15 +260,7 @@ def test_what_was_swept_is_deployed_explicitly(finished, servetune, tmp_path):
 
 def test_the_few_that_promise_most_hold_the_best_of_the_whole_grid(finished, tmp_path):
     folder, _ = finished
-    done = subprocess.run(
-        [sys.executable, "-m", "servetune", *SWEEP, "--measure", "3", "--output-json", "q.json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    run_sweep(tmp_path, "--measure", "3")
     few, all_of_them = (read_journal(place / "q.jsonl") for place in (tmp_path, folder))
     assert 1 <= len(few) <= 3
     limits = parse_constraints(SWEEP[-1])

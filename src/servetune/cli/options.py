@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from servetune.errors import UnknownName
+from servetune.errors import InputError, UnknownName
 
 __all__ = [
     "NOT_NEGATIVE",
@@ -19,7 +19,9 @@ __all__ = [
     "devices",
     "drafts",
     "estimator",
+    "handover",
     "machine",
+    "require_handover",
 ]
 
 Command = Callable[..., Any]
@@ -142,6 +144,42 @@ def drafts(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def handover(command: Command) -> Command:
+    """Copies that compute prompts for those that decode."""
+    for option in reversed(
+        (
+            click.option(
+                "--prefill-replicas",
+                type=click.IntRange(1, 1024),
+                default=None,
+                metavar="COUNT",
+                help="Further copies that compute prompts; the replicas then only decode.",
+            ),
+            click.option(
+                "--kv-link",
+                type=click.Choice(("node", "network")),
+                default=None,
+                help="With --prefill-replicas: what carries the caches. [default: node]",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def require_handover(prefill_replicas: int | None, kv_link: str | None) -> None:
+    """Refuse a link for caches that do not travel.
+
+    Raises:
+        InputError: There is one, and no copy computes prompts for others.
+    """
+    if kv_link is not None and prefill_replicas is None:
+        raise InputError(
+            "no cache travels where every copy computes its prompts itself",
+            hint="say with --prefill-replicas how many copies compute them, or leave --kv-link out",
+        )
 
 
 def calibration(command: Command) -> Command:

@@ -49,19 +49,7 @@ FRACTION = options.Finite(min=0, max=1)
     show_default=True,
     help="Copies behind this one address, which take turns.",
 )
-@click.option(
-    "--prefill-replicas",
-    type=click.IntRange(1, 1024),
-    default=None,
-    metavar="COUNT",
-    help="Further copies that compute prompts; the replicas then only decode.",
-)
-@click.option(
-    "--kv-link",
-    type=click.Choice(("node", "network")),
-    default=None,
-    help="With --prefill-replicas: what carries the caches. [default: node]",
-)
+@options.handover
 @options.devices
 @options.calibration
 @click.option(
@@ -290,11 +278,7 @@ def _settings_line(engine_name: str, model: str, settings: dict[str, Any]) -> st
 def _with_copies(
     plan: Plan, replicas: int, prefill_replicas: int | None, kv_link: str | None
 ) -> Plan:
-    if kv_link is not None and prefill_replicas is None:
-        raise InputError(
-            "no cache travels where every copy computes its prompts itself",
-            hint="say with --prefill-replicas how many copies compute them, or leave --kv-link out",
-        )
+    options.require_handover(prefill_replicas, kv_link)
     link = (("kv_link", kv_link),) if kv_link is not None else ()
     return msgspec.structs.replace(
         plan, replicas=replicas, prefill_replicas=prefill_replicas, extra=(*plan.extra, *link)

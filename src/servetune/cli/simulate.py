@@ -54,19 +54,7 @@ _MOST_SHOWN = 80
     help="Devices that share each matrix. [default: 1]",
 )
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True)
-@click.option(
-    "--prefill-replicas",
-    type=click.IntRange(1, 1024),
-    default=None,
-    metavar="COUNT",
-    help="Further copies that compute prompts; the replicas then only decode.",
-)
-@click.option(
-    "--kv-link",
-    type=click.Choice(("node", "network")),
-    default=None,
-    help="With --prefill-replicas: what carries the caches. [default: node]",
-)
+@options.handover
 @click.option(
     "--quantization",
     "--precision",
@@ -327,11 +315,7 @@ def simulate(
         )
     if model is None:
         raise click.UsageError("Missing option '--model'.")
-    if kv_link is not None and prefill_replicas is None:
-        raise InputError(
-            "no cache travels where every copy computes its prompts itself",
-            hint="say with --prefill-replicas how many copies compute them, or leave --kv-link out",
-        )
+    options.require_handover(prefill_replicas, kv_link)
     if token_times and out_dir is None:
         raise InputError("--token-times are kept with --out", hint="name a folder with --out DIR")
     if trace is not None and dataset is not None:
