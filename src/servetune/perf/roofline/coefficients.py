@@ -72,9 +72,15 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         gemm_compute_fraction_4bit: Share of the fp4 peak.
-        experts_compute_share: What grouped products of experts reach, over plain ones.
-        experts_memory_fraction: Share of memory bandwidth at which they read weights;
-            assumed to lie between those of one-byte and two-byte matrices.
+        experts_compute_fraction: What grouped products of experts reach of the bf16 peak where
+            a device holds many of an expert's columns.
+        experts_compute_fraction_packed: Of the same, where weights of four bits or so are widened
+            first.
+        experts_compute_fraction_8bit: Of the 8-bit peak.
+        experts_compute_fraction_blocks: Of the 8-bit peak, where blocks of weights have scales.
+        experts_compute_fraction_4bit: Of the fp4 peak.
+        experts_half_columns: Columns of an expert on one device at which half of that is reached.
+        experts_memory_fraction: Share of memory bandwidth at which they read weights.
         experts_s: One expert layer with next to nothing to do: routing, sorting, two
             grouped products, sum.
         experts_extra_rows: Rows that a grouped product computes for each expert it touches
@@ -114,6 +120,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     experts_memory_fraction: float
     gemm_s: float
     gemm_8bit_s: float
+    gemm_blocks_s: float = 6.5e-6
     attention_compute_fraction: float
     attention_extra_pairs_per_token: float
     attention_memory_fraction: float
@@ -132,12 +139,19 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     draft_sequence_s: float = 20e-6
     warm_up_s: float = 0.3
     gemm_compute_fraction_4bit: float = 0.40
-    experts_compute_share: float = 1.0
-    experts_s: float = 18e-6
-    experts_extra_rows: float = 32.0
+    experts_compute_fraction: float = 0.4
+    experts_compute_fraction_packed: float = 0.2
+    experts_compute_fraction_8bit: float = 0.3
+    experts_compute_fraction_blocks: float = 0.2
+    experts_compute_fraction_4bit: float = 0.2
+    experts_half_columns: float = 128.0
+    experts_s: float = 30e-6
+    experts_extra_rows: float = 45.0
+    experts_extra_rows_packed: float = 16.0
     latent_s: float = 6e-6
     index_s: float = 20e-6
-    latent_memory_share: float = 1.0
+    latent_memory_share: float = 0.8
+    latent_compute_share: float = 1.0
     agreement_latency_factor: float = 1.0
     agreement_rate_factor: float = 1.0
     clump_prompts: float = 0.2
@@ -156,9 +170,9 @@ _AMPERE = Coefficients(
     gemm_compute_fraction_8bit=0.60,  # int8 was not in the table; between Ada and bf16
     gemm_memory_fraction=0.76,
     gemm_memory_fraction_8bit=0.76,
-    experts_memory_fraction=0.76,
+    experts_memory_fraction=0.85,
     gemm_s=5.3e-6,
-    gemm_8bit_s=6.5e-6,
+    gemm_8bit_s=4.5e-6,
     attention_compute_fraction=0.57,
     attention_extra_pairs_per_token=273.0,
     attention_memory_fraction=0.79,
@@ -170,7 +184,7 @@ _ADA = Coefficients(
     gemm_compute_fraction_8bit=0.46,
     gemm_memory_fraction=0.83,
     gemm_memory_fraction_8bit=0.72,
-    experts_memory_fraction=0.78,
+    experts_memory_fraction=0.85,
     gemm_s=3.7e-6,  # the floor of small kernels: L2 of 96 MB hides the fitted one
     gemm_8bit_s=5.3e-6,
     attention_compute_fraction=0.50,
@@ -186,9 +200,9 @@ _HOPPER = Coefficients(
     gemm_compute_fraction_8bit=0.54,
     gemm_memory_fraction=0.85,
     gemm_memory_fraction_8bit=0.78,
-    experts_memory_fraction=0.82,
+    experts_memory_fraction=0.92,
     gemm_s=3.9e-6,
-    gemm_8bit_s=6.5e-6,
+    gemm_8bit_s=4.5e-6,
     attention_compute_fraction=0.60,
     attention_extra_pairs_per_token=545.0,
     attention_memory_fraction=0.88,
@@ -200,13 +214,14 @@ _BLACKWELL = Coefficients(
     gemm_compute_fraction_8bit=0.42,
     gemm_memory_fraction=0.79,
     gemm_memory_fraction_8bit=0.67,
-    experts_memory_fraction=0.73,
+    experts_memory_fraction=0.92,
     gemm_s=4.0e-6,
-    gemm_8bit_s=6.5e-6,
+    gemm_8bit_s=4.5e-6,
     attention_compute_fraction=0.54,
     attention_extra_pairs_per_token=761.0,
     attention_memory_fraction=0.85,
     attention_s=9e-6,
+    latent_compute_share=1.5,
 )
 #: vLLM's CPU backend, where the host's own work is most of a small model's step. Engine
 #: fields: vLLM CPU 0.32 on two shared cores, a model of 1.5 M parameters, gaps between
@@ -243,9 +258,9 @@ _UNSEEN = Coefficients(
     gemm_compute_fraction_8bit=0.50,
     gemm_memory_fraction=0.80,
     gemm_memory_fraction_8bit=0.74,
-    experts_memory_fraction=0.77,
+    experts_memory_fraction=0.88,
     gemm_s=4.5e-6,
-    gemm_8bit_s=6.5e-6,
+    gemm_8bit_s=4.5e-6,
     attention_compute_fraction=0.55,
     attention_extra_pairs_per_token=400.0,
     attention_memory_fraction=0.80,
@@ -278,7 +293,7 @@ def table_for(device: Device, engine: str = "vllm") -> Coefficients:
     Unseen silicon gets the middle of what was seen. An architecture counts by how its name
     begins, so that `ada lovelace` is `ada`.
     """
-    table = COEFFICIENTS[architecture_of(device)]
+    table = _with_experts(COEFFICIENTS[architecture_of(device)], architecture_of(device), engine)
     if engine == "tgi":
         return _tgi(table)
     if engine in _PREFILL_FIRST:
@@ -290,6 +305,36 @@ def architecture_of(device: Device) -> str:
     """Key of the device's table; empty for silicon without one."""
     first = device.architecture.lower().replace("-", " ").replace("_", " ").split(" ")[0]
     return first if first in COEFFICIENTS else ""
+
+
+#: (architecture, engine) -> shares that grouped products reach: of the bf16 peak, of the same with
+#: packed weights, of the 8-bit peak, of that with scales per block, of the fp4 peak.
+_EXPERTS: Mapping[tuple[str, str], tuple[float, float, float, float, float]] = MappingProxyType(
+    {
+        ("blackwell", "vllm"): (0.41, 0.155, 0.35, 0.19, 0.23),
+        ("blackwell", "sglang"): (0.41, 0.20, 0.33, 0.165, 0.24),
+        ("blackwell", "trtllm"): (0.41, 0.135, 0.295, 0.245, 0.21),
+        ("hopper", "vllm"): (0.44, 0.26, 0.355, 0.23, 0.20),
+        ("hopper", "sglang"): (0.35, 0.24, 0.355, 0.215, 0.20),
+        ("hopper", "trtllm"): (0.44, 0.26, 0.355, 0.195, 0.20),
+    }
+)
+
+
+@functools.cache
+def _with_experts(table: Coefficients, architecture: str, engine: str) -> Coefficients:
+    found = _EXPERTS.get((architecture, engine))
+    if found is None:
+        return table
+    plain, packed, eighth, blocks, fourth = found
+    return msgspec.structs.replace(
+        table,
+        experts_compute_fraction=plain,
+        experts_compute_fraction_packed=packed,
+        experts_compute_fraction_8bit=eighth,
+        experts_compute_fraction_blocks=blocks,
+        experts_compute_fraction_4bit=fourth,
+    )
 
 
 @functools.cache

@@ -65,19 +65,32 @@ KNOBS: Mapping[str, Knob] = MappingProxyType(
         "attention_memory": Knob(
             fields=("attention_memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
         ),
-        "experts_compute": Knob(fields=("experts_compute_share",), all_sd=0.3, architecture_sd=0.2),
+        "experts_compute": Knob(
+            fields=(
+                "experts_compute_fraction",
+                "experts_compute_fraction_packed",
+                "experts_compute_fraction_8bit",
+                "experts_compute_fraction_blocks",
+                "experts_compute_fraction_4bit",
+            ),
+            share=True,
+            all_sd=0.3,
+            architecture_sd=0.2,
+        ),
         "experts_memory": Knob(
             fields=("experts_memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
         ),
         "latent_memory": Knob(fields=("latent_memory_share",), all_sd=0.2),
         "kernel": Knob(
-            fields=("gemm_s", "gemm_8bit_s", "attention_s", "elementwise_s"),
+            fields=("gemm_s", "gemm_8bit_s", "gemm_blocks_s", "attention_s", "elementwise_s"),
             all_sd=0.3,
             engine_sd=0.2,
             architecture_sd=0.2,
         ),
         "experts_s": Knob(fields=("experts_s",), all_sd=0.5, engine_sd=0.3),
-        "experts_extra_rows": Knob(fields=("experts_extra_rows",), all_sd=0.7),
+        "experts_extra_rows": Knob(
+            fields=("experts_extra_rows", "experts_extra_rows_packed"), all_sd=0.7
+        ),
         "latent_s": Knob(fields=("latent_s",), all_sd=0.5),
         "index_s": Knob(fields=("index_s",), all_sd=0.7),
         "step_s": Knob(fields=("step_s",), all_sd=0.5, engine_sd=0.4),

@@ -90,13 +90,17 @@ class Laws:
         memory = flat["bytes_per_s"]
         self._plain_bytes_per_s = memory * c["gemm_memory_fraction"]
         self._matrices = _matrix_lines(stack.matrices, memory, c)
-        expert_flops, _ = _rates(stack.experts, memory, c)
         self._expert_rates = (
-            expert_flops * c["experts_compute_share"][:, None],
+            _expert_flops_per_s(stack.experts, c),
             (memory * c["experts_memory_fraction"])[:, None],
         )
+        packed = (stack.experts["thin"] > 0) & (stack.experts["narrow"] == 0)
+        self._extra_rows = np.where(
+            packed, c["experts_extra_rows_packed"][:, None], c["experts_extra_rows"][:, None]
+        )
         attention = stack.attentions
-        reached_flops = (flat["bf16_flops"] * c["attention_compute_fraction"])[:, None]
+        faster = np.where(attention["latent"] > 0, c["latent_compute_share"][:, None], 1.0)
+        reached_flops = (flat["bf16_flops"] * c["attention_compute_fraction"])[:, None] * faster
         share = np.where(attention["latent"] > 0, c["latent_memory_share"][:, None], 1.0)
         reached_bytes = (memory * c["attention_memory_fraction"])[:, None] * share
         self._pair_s = attention["count"] * attention["pair_flops"] / reached_flops
@@ -173,7 +177,7 @@ class Laws:
         untouched = np.exp(experts["log_untouched"] * wide)
         touched = 1 - untouched
         moved = experts["local_bytes"] * touched + experts["traffic_bytes"] * wide
-        extra = c["experts_extra_rows"][:, None] * experts["row_flops"] * touched
+        extra = self._extra_rows * experts["row_flops"] * touched
         computed = experts["flops"] * wide + extra
         seconds += (experts["count"] * np.maximum(computed / flops_per_s, moved / bytes_per_s)).sum(
             axis=1
@@ -209,7 +213,10 @@ def _matrix_lines(
 ) -> tuple[Array, Array, Array, Array]:
     flops_per_s, reached_bytes_per_s = _rates(table, bytes_per_s, c)
     narrow = table["narrow"] > 0
-    kernel_s = np.where(narrow, c["gemm_8bit_s"][:, None], c["gemm_s"][:, None])
+    narrow_s = np.where(
+        table["blocks"] > 0, c["gemm_blocks_s"][:, None], c["gemm_8bit_s"][:, None]
+    )
+    kernel_s = np.where(narrow, narrow_s, c["gemm_s"][:, None])
     count = table["count"]
     return (
         count * kernel_s,
@@ -240,6 +247,19 @@ def _rates(
     return table["peak_flops"] * fraction, bytes_per_s[:, None] * thin
 
 
+def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
+    plain, packed, eighth, blocks, fourth = (
+        c[f"experts_compute_fraction{kind}"][:, None]
+        for kind in ("", "_packed", "_8bit", "_blocks", "_4bit")
+    )
+    wide = np.where(table["thin"] > 0, packed, plain)
+    narrow = np.where(table["blocks"] > 0, blocks, eighth)
+    narrow = np.where(table["fourth"] > 0, fourth, narrow)
+    fraction = np.where(table["narrow"] > 0, narrow, wide)
+    narrowed = 1 + c["experts_half_columns"][:, None] / table["columns"]
+    return np.asarray(table["peak_flops"] * fraction / narrowed)
+
+
 #: A window that no context fills; infinity would turn an empty batch into no number.
 _ALL_KEYS = 1e15
 _KIND = {"peak_flops": 1.0, "narrow": 0.0, "fourth": 0.0, "thin": 0.0}
@@ -250,6 +270,7 @@ _MATRIX = {
     "weight_bytes": 0.0,
     "traffic_bytes": 0.0,
     "logits_only": 0.0,
+    "blocks": 0.0,
     **_KIND,
 }
 _EXPERTS = {
@@ -259,6 +280,8 @@ _EXPERTS = {
     "local_bytes": 0.0,
     "traffic_bytes": 0.0,
     "log_untouched": 0.0,
+    "columns": 1.0,
+    "blocks": 0.0,
     **_KIND,
 }
 _ATTENTION = {
@@ -365,6 +388,7 @@ def _matrix_row(op: MatrixOp, ops: Operations, node: Node) -> tuple[float, ...]:
         op.weight_bytes,
         (op.inputs + op.outputs) * ops.activation_bytes,
         float(op.logits_only),
+        float(op.in_blocks),
         *_kind(op.math_dtype, op.weight_width_bytes, node),
     )
 
@@ -377,6 +401,8 @@ def _experts_row(op: ExpertsOp, ops: Operations, node: Node) -> tuple[float, ...
         op.local_experts * op.expert_weights * op.weight_width_bytes,
         op.traffic_per_token * ops.activation_bytes,
         op.token_copies * np.log1p(-op.active / op.experts),
+        op.columns,
+        float(op.in_blocks),
         *_kind(op.math_dtype, op.weight_width_bytes, node),
     )
 

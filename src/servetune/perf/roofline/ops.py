@@ -94,6 +94,7 @@ class MatrixOp(msgspec.Struct, frozen=True, kw_only=True):
     weight_width_bytes: float
     math_dtype: str
     logits_only: bool = False
+    in_blocks: bool = False
 
     @property
     def flops_per_row(self) -> float:
@@ -118,9 +119,11 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         local_experts: Experts that lie on one device.
         expert_weights: Weights of one expert on one device.
+        columns: Inner columns of an expert that one device holds.
         flops_per_token: On one device, per token of that device's own batch.
         traffic_per_token: Numbers read and written per token.
         token_copies: Batches (data-parallel ranks) whose tokens meet these experts.
+        in_blocks: Whether blocks of weights have scales of their own, on which the kernels depend.
     """
 
     count: int
@@ -128,11 +131,13 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
     active: int
     local_experts: float
     expert_weights: float
+    columns: float
     flops_per_token: float
     traffic_per_token: float
     token_copies: int
     weight_width_bytes: float
     math_dtype: str
+    in_blocks: bool = False
 
     def touched(self, tokens: float) -> float:
         """Local experts that at least one of `tokens` visits, on average."""
@@ -329,7 +334,13 @@ class _Split:
             inputs=inputs,
             weight_width_bytes=width,
             math_dtype=math_dtype,
+            in_blocks=self.in_blocks(scopes),
         )
+
+    def in_blocks(self, scopes: tuple[str, ...]) -> bool:
+        """Whether blocks of eight-bit weights have scales of their own."""
+        part = self.storage.covering(scopes)
+        return part is not None and part.scheme == "fp8_block"
 
     def stored(self, scopes: tuple[str, ...]) -> tuple[float, str]:
         """Bytes per weight and multiplying dtype of matrices in one of the scopes."""
@@ -440,7 +451,8 @@ class _Split:
         Data-parallel ranks that share the experts bring their tokens together, so each
         device sees `token_copies` batches and a share of the work of each.
         """
-        width, math_dtype = self.stored(("linear", "feed_forward", "experts"))
+        scopes = ("linear", "feed_forward", "experts")
+        width, math_dtype = self.stored(scopes)
         matrices = 3 if part.gated else 2
         width_in = part.width or self.hidden
         weights = matrices * width_in * part.inner
@@ -451,12 +463,14 @@ class _Split:
             active=part.active,
             local_experts=part.experts / self.expert_group if whole else part.experts,
             expert_weights=weights if whole else weights / self.expert_group,
+            columns=part.inner if whole else part.inner / self.expert_group,
             flops_per_token=2 * part.active * weights / self.ways,
             traffic_per_token=part.active
             * (2 * width_in / (self.ways if whole else 1) + matrices * part.inner / self.ways),
             token_copies=self.expert_group // self.ways,
             weight_width_bytes=width,
             math_dtype=math_dtype,
+            in_blocks=self.in_blocks(scopes),
         )
 
     def elementwise_numbers(self, layer: Layer) -> float:

@@ -339,9 +339,19 @@ def _matrix_line(op: MatrixOp, activation_bytes: float, device: Device, c: Coeff
 
 
 def _experts_rates(op: ExpertsOp, device: Device, c: Coefficients) -> tuple[float, float]:
-    _, flops_per_s, _ = _gemm_rates(op.math_dtype, op.weight_width_bytes, device, c)
-    bytes_per_s = device.memory_bytes_per_s * c.experts_memory_fraction
-    return flops_per_s * c.experts_compute_share, bytes_per_s
+    peak = device.peak_flops(op.math_dtype)
+    if op.math_dtype != "bf16" and peak > device.bf16_flops:
+        fourth = peak == device.fp4_flops and op.math_dtype == "fp4"
+        fraction = c.experts_compute_fraction_8bit
+        if fourth or op.in_blocks:
+            fraction = (
+                c.experts_compute_fraction_4bit if fourth else c.experts_compute_fraction_blocks
+            )
+    else:
+        thin = op.weight_width_bytes < 2
+        fraction = c.experts_compute_fraction_packed if thin else c.experts_compute_fraction
+    narrowed = 1 + c.experts_half_columns / op.columns
+    return peak * fraction / narrowed, device.memory_bytes_per_s * c.experts_memory_fraction
 
 
 def _gemm_rates(
