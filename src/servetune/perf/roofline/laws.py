@@ -94,6 +94,7 @@ class Laws:
             _expert_flops_per_s(stack.experts, c),
             (memory * c["experts_memory_fraction"])[:, None],
         )
+        self._extra_gemm_rows = c["gemm_extra_rows"][:, None] * stack.matrices["narrow"]
         packed = (stack.experts["thin"] > 0) & (stack.experts["narrow"] == 0)
         self._extra_rows = np.where(
             packed, c["experts_extra_rows_packed"][:, None], c["experts_extra_rows"][:, None]
@@ -102,6 +103,7 @@ class Laws:
         faster = np.where(attention["latent"] > 0, c["latent_compute_share"][:, None], 1.0)
         reached_flops = (flat["bf16_flops"] * c["attention_compute_fraction"])[:, None] * faster
         share = np.where(attention["latent"] > 0, c["latent_memory_share"][:, None], 1.0)
+        share *= np.where(attention["small_cache"] > 0, c["small_cache_memory_share"][:, None], 1.0)
         reached_bytes = (memory * c["attention_memory_fraction"])[:, None] * share
         self._pair_s = attention["count"] * attention["pair_flops"] / reached_flops
         each = flat["tokens_each"][:, None]
@@ -171,7 +173,10 @@ class Laws:
         matrices, experts = self._stack.matrices, self._stack.experts
         kernel_s, compute_s, weights_s, traffic_s = self._matrices
         met = np.where(matrices["logits_only"] > 0, rows[:, None], tokens[:, None])
-        seconds = (kernel_s + np.maximum(compute_s * met, weights_s + traffic_s * met)).sum(axis=1)
+        filled = met + self._extra_gemm_rows * (1 - np.exp(-met / 1024))
+        seconds = (kernel_s + np.maximum(compute_s * filled, weights_s + traffic_s * met)).sum(
+            axis=1
+        )
         flops_per_s, bytes_per_s = self._expert_rates
         wide = tokens[:, None]
         untouched = np.exp(experts["log_untouched"] * wide)
@@ -292,6 +297,7 @@ _ATTENTION = {
     "window": _ALL_KEYS,
     "latent": 0.0,
     "indexing": 0.0,
+    "small_cache": 0.0,
 }
 _FLAT = (
     "layers",
@@ -416,4 +422,5 @@ def _attention_row(op: AttentionOp) -> tuple[float, ...]:
         _ALL_KEYS if op.window is None else op.window,
         float(op.latent),
         float(op.indexing),
+        float(op.small_cache),
     )

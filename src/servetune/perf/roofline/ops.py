@@ -174,6 +174,7 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None
     latent: bool = False
     indexing: bool = False
+    small_cache: bool = False
 
     def pairs(self, prefill_tokens: float, prefill_pairs: float) -> float:
         """Pairs inside the window, at most `window` per token."""
@@ -414,6 +415,7 @@ class _Split:
                 cache_bytes_per_key=cached * self.cache_bytes,
                 window=None,
                 latent=True,
+                small_cache=self.cache_bytes < self.plain_bytes,
             )
         width = mixer.head_dim + mixer.value_width
         return AttentionOp(
@@ -422,6 +424,7 @@ class _Split:
             decode_flops_per_key=2 * heads * width,
             cache_bytes_per_key=self.local_kv_heads(mixer) * width * self.cache_bytes,
             window=mixer.window,
+            small_cache=self.cache_bytes < self.plain_bytes,
         )
 
     def feed_forward_matrices(self, layer: Layer) -> list[MatrixOp]:
