@@ -1,12 +1,12 @@
 """Derive the few constants of perf/roofline from public operator tables, and print them.
 
     pip download --no-deps aiconfigurator-core==0.12.0
-    pip install pyarrow numpy
+    pip install pyarrow numpy scipy
     python tools/operator_facts.py aiconfigurator_core-0.12.0-*.whl
 
 The wheel (Apache-2.0) holds measured kernel times per GPU as Parquet files. This script
-reads all-reduce, all-gather, GEMM and attention tables alone; the end-to-end set in the same
-wheel is an exam of predictors and stays closed.
+reads all-reduce, all-gather, GEMM, attention and expert tables alone; the end-to-end set in the
+same wheel is an exam of predictors and stays closed.
 
 Laws fitted, each by medians over the stated region, so that a constant can be read off:
 
@@ -15,52 +15,151 @@ Laws fitted, each by medians over the stated region, so that a constant can be r
                  fc at m >= 4096, fm at m <= 16 on weights far beyond the L2 cache
     prefill attention   flops = 4 * heads * head_dim * (pairs + extra * tokens)
     decode attention    t = kernel + bytes / (fm * bandwidth)
+    experts      t = kernel + max(flops / (share * peak / (1 + 128 / columns)),
+                                  bytes / (fm * bandwidth))
+                 flops = 2 * weights of one expert on one device * (rows + extra * touched)
+                 columns = inter_size / tp, rows = tokens * topk / ep,
+                 touched = experts / ep * (1 - (1 - topk / experts) ^ tokens);
+                 the four constants by a robust fit of |log error|, not by medians
+    dense share  2 * m * n * k / (t * peak), its median at m >= 4096, for every engine
+
+Kernels change between releases, so experts are printed for every version that has a table,
+newest first, and a constant holds for the version beside it. `touched` supposes an even router
+while the tables' router is skewed, so some memory fractions end at their bound of 1. Where one is
+far below its neighbours, moving hardly decided the time: keep share and extra rows, drop it.
+
+The law counts three matrices per expert. Networks without a gate have two; their shapes (topk 22,
+and hidden size 2688 with topk 6) stay in. Without them the shares of bf16 and fp8 would be up to
+8 % lower under vLLM and 5-19 % lower under TensorRT-LLM; under SGLang 0.5.14 those of bf16 and
+nvfp4 a tenth to a quarter lower, and bf16 on Hopper a third higher. What TensorRT-LLM 1.3.0rc23
+holds of bf16 and fp8 on Hopper is such shapes alone.
+
+B300's fp4 tables reach the same FLOP/s as B200's to within a tenth under vLLM and SGLang, although
+its peak is half as much again: a share fitted on one must not be carried to the other. Under
+TensorRT-LLM they reach 1.1 times as much in dense products and 0.8 times in those of experts,
+for which B300's table lacks the low-latency kernel.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import zipfile
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
+from scipy.optimize import least_squares
 
 ROOT = "aiconfigurator_core/systems/data"
-# system: bf16 FLOP/s, fp8 FLOP/s, memory B/s, link B/s, vllm of all-reduce, nccl, vllm of the rest
-SYSTEMS = {
-    "a100_sxm": (312e12, None, 2.039e12, 300e9, "0.14.0", "2.27.3", "0.14.0"),
-    "l40s": (362.05e12, 733e12, 0.864e12, 32e9, "0.22.0", "2.27.3", "0.24.0"),
-    "h100_sxm": (989.5e12, 1979e12, 3.35e12, 450e9, "0.24.0", "2.29.2", "0.24.0"),
-    "h200_sxm": (989.5e12, 1979e12, 4.8e12, 450e9, "0.24.0", "2.29.2", "0.24.0"),
-    "b200_sxm": (2250e12, 4500e12, 8e12, 900e9, "0.24.0", "2.29.2", "0.24.0"),
+
+
+class Device(NamedTuple):
+    """Datasheet rates: dense FLOP/s of each kind of operand, bytes per second of memory."""
+
+    bf16: float
+    eight_bit: float | None
+    fp4: float | None
+    memory: float
+
+
+DEVICES = {
+    "a100_sxm": Device(312e12, None, None, 2.039e12),
+    "l40s": Device(362.05e12, 733e12, None, 0.864e12),
+    "h100_sxm": Device(989.5e12, 1979e12, None, 3.35e12),
+    "h200_sxm": Device(989.5e12, 1979e12, None, 4.8e12),
+    "b200_sxm": Device(2250e12, 4500e12, 9000e12, 8e12),
+    "b300_sxm": Device(2250e12, 4500e12, 13500e12, 8e12),
 }
+# system: link B/s, vllm of all-reduce, nccl, vllm of the rest
+SYSTEMS = {
+    "a100_sxm": (300e9, "0.14.0", "2.27.3", "0.14.0"),
+    "l40s": (32e9, "0.22.0", "2.27.3", "0.24.0"),
+    "h100_sxm": (450e9, "0.24.0", "2.29.2", "0.24.0"),
+    "h200_sxm": (450e9, "0.24.0", "2.29.2", "0.24.0"),
+    "b200_sxm": (900e9, "0.24.0", "2.29.2", "0.24.0"),
+}
+ENGINES = ("vllm", "sglang", "trtllm")
+# how weights are stored: the peak that products count against, bytes per weight with its scales
+STORED = {
+    "bfloat16": ("bf16", 2.0),
+    "int4_wo": ("bf16", 0.53),  # packed: widened to 16 bits before it is multiplied
+    "w4a16_mxfp4": ("bf16", 0.53125),  # packed
+    "fp8": ("eight_bit", 1.0),
+    "fp8_block": ("eight_bit", 1.0),  # one scale per block of weights
+    "nvfp4": ("fp4", 0.5625),
+    "w4a8_mxfp4_mxfp8": ("eight_bit", 0.53125),
+}
+DENSE_SYSTEMS = ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm")
+DENSE_DTYPES = ("bfloat16", "fp8", "fp8_block", "nvfp4")
+SHAPE = (
+    "hidden_size",
+    "inter_size",
+    "topk",
+    "num_experts",
+    "moe_tp_size",
+    "moe_ep_size",
+    "num_tokens",
+)
+# An expert this narrow runs at half its rate. Fits that are left free give 47 to 210 (quartiles)
+# and trade it against the share, so it is fixed in order that shares can be compared.
+HALF_RATE_COLUMNS = 128
+LEAST_POINTS = 200
 
 
 def main(wheel: str) -> None:
     archive = zipfile.ZipFile(wheel)
-    for system, (bf16, fp8, memory, link, reduce_version, nccl, version) in SYSTEMS.items():
-        print(f"\n== {system}")
-        custom = table(archive, f"{system}/comm/vllm/{reduce_version}/custom_allreduce_perf")
-        print_all_reduce(custom, link)
-        print_all_gather(table(archive, f"{system}/comm/nccl/{nccl}/nccl_perf"))
-        gemm = table(archive, f"{system}/gemm/vllm/{version}/gemm_perf")
-        for dtype, peak, width in (("bfloat16", bf16, 2), ("fp8", fp8, 1)):
-            if peak:
-                print_gemm(gemm, dtype, peak, memory, width)
-        print_prefill(
-            table(archive, f"{system}/attention/vllm/{version}/context_attention_perf"), bf16
-        )
-        print_decode(
-            table(archive, f"{system}/attention/vllm/{version}/generation_attention_perf"), memory
-        )
+    for system in SYSTEMS:
+        print_system(archive, system)
+    print("\n== experts: share of the peak that the operands have")
+    for system in DEVICES:
+        print_experts(archive, system)
+    print("\n== dense products: share of the peak that the operands have, m >= 4096")
+    for system in DENSE_SYSTEMS:
+        print_dense_shares(archive, system)
+
+
+def print_system(archive: zipfile.ZipFile, system: str) -> None:
+    device = DEVICES[system]
+    link, reduce_version, nccl, version = SYSTEMS[system]
+    print(f"\n== {system}")
+    custom = table(archive, f"{system}/comm/vllm/{reduce_version}/custom_allreduce_perf")
+    print_all_reduce(custom, link)
+    print_all_gather(table(archive, f"{system}/comm/nccl/{nccl}/nccl_perf"))
+    gemm = table(archive, f"{system}/gemm/vllm/{version}/gemm_perf")
+    for dtype, peak, width in (("bfloat16", device.bf16, 2), ("fp8", device.eight_bit, 1)):
+        if peak:
+            print_gemm(gemm, dtype, peak, device.memory, width)
+    attention = f"{system}/attention/vllm/{version}"
+    print_prefill(table(archive, f"{attention}/context_attention_perf"), device.bf16)
+    print_decode(table(archive, f"{attention}/generation_attention_perf"), device.memory)
 
 
 def table(archive: zipfile.ZipFile, name: str) -> dict[str, np.ndarray]:
     """Columns of one Parquet file."""
     stored = pq.read_table(io.BytesIO(archive.read(f"{ROOT}/{name}.parquet")), use_threads=False)
-    return {column: np.array(stored[column].to_pylist()) for column in stored.column_names}
+    return {column: stored[column].to_numpy() for column in stored.column_names}
+
+
+def newest_first(
+    archive: zipfile.ZipFile, system: str, operator: str, engine: str
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Versions of an engine with a table of their own, each with that table.
+
+    A version that only points at another's table has no Parquet file and is thus left out.
+    """
+    pattern = re.compile(f"{ROOT}/{system}/{operator}/{engine}/([^/]+)/{operator}_perf.parquet")
+    versions = [found[1] for name in archive.namelist() if (found := pattern.fullmatch(name))]
+    for version in sorted(versions, key=version_order, reverse=True):
+        yield version, table(archive, f"{system}/{operator}/{engine}/{version}/{operator}_perf")
+
+
+def version_order(version: str) -> tuple[int, ...]:
+    """Sort key in which 1.3.0rc20 comes after 1.3.0rc10 and 0.24.0 after 0.9.0."""
+    return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
 def print_all_reduce(rows: dict[str, np.ndarray], link: float) -> None:
@@ -153,6 +252,127 @@ def print_decode(rows: dict[str, np.ndarray], memory: float) -> None:
     fm = np.median((moved / seconds / memory)[(moved > 8e8) & (heads / np.maximum(kv, 1) <= 8)])
     kernel = np.median((seconds - moved / (fm * memory))[moved < 2e6])
     print(f"decode attention: fm {fm:.2f}, kernel {kernel * 1e6:.1f} us")
+
+
+class Products(NamedTuple):
+    """What grouped products of experts ask of one device and how long they took.
+
+    Each array has shape (points,).
+    """
+
+    flops: np.ndarray  # of the rows that the router sent here
+    row_flops: np.ndarray  # of one further row on each touched expert
+    moved_bytes: np.ndarray  # weights of touched experts, activations in 16 bits
+    columns: np.ndarray  # of one expert on one device
+    seconds: np.ndarray
+
+
+class ExpertConstants(NamedTuple):
+    """The four constants of the law of experts."""
+
+    kernel_s: float
+    share: float
+    extra_rows: float
+    memory_fraction: float
+
+
+FIRST_GUESS = ExpertConstants(kernel_s=20e-6, share=0.38, extra_rows=32, memory_fraction=0.73)
+LOWEST = ExpertConstants(kernel_s=1e-7, share=0.01, extra_rows=0.1, memory_fraction=0.05)
+HIGHEST = ExpertConstants(kernel_s=1e-2, share=1, extra_rows=1000, memory_fraction=1)
+
+
+def print_experts(archive: zipfile.ZipFile, system: str) -> None:
+    device = DEVICES[system]
+    for engine in ENGINES:
+        for version, rows in newest_first(archive, system, "moe", engine):
+            for dtype, (operand, width) in STORED.items():
+                peak = getattr(device, operand)
+                products = products_of(rows, dtype, width)
+                if peak and len(products.seconds) >= LEAST_POINTS:
+                    constants, error = fit_experts(products, peak, device.memory)
+                    print(
+                        f"{system} {engine} {version} {dtype}: points {len(products.seconds)},"
+                        f" share {constants.share:.3f}, extra rows {constants.extra_rows:.0f},"
+                        f" kernel {constants.kernel_s * 1e6:.0f} us,"
+                        f" fm {constants.memory_fraction:.2f}, |log error| median {error:.2f}"
+                    )
+
+
+def products_of(rows: dict[str, np.ndarray], dtype: str, width: float) -> Products:
+    """Work and time of one storage kind, the fastest kernel of each shape.
+
+    Left out is what the law predicts worse: one expert per token, experts under 96
+    columns, and those over more than 16 devices.
+    """
+    kept = (rows["moe_dtype"] == dtype) & (rows["distribution"] == "power_law_1.01")
+    kept &= (rows["topk"] > 1) & (rows["num_tokens"] <= 16384)
+    kept &= rows["inter_size"] / rows["moe_tp_size"] >= 96
+    kept &= rows["moe_tp_size"] * rows["moe_ep_size"] <= 16
+    seconds = rows["latency"][kept] * 1e-3
+    order = np.argsort(seconds, kind="stable")
+    shapes = np.array([rows[name][kept][order] for name in SHAPE], dtype=float)
+    # shapes are in order of time, so the first of equal ones is the fastest
+    shapes, first = np.unique(shapes, axis=1, return_index=True)
+    hidden, inter, topk, experts, tp, ep, tokens = shapes
+    columns = inter / tp
+    weights = 3 * hidden * columns
+    touched = experts / ep * (1 - (1 - topk / experts) ** tokens)
+    pairs = tokens * topk / ep
+    return Products(
+        flops=2 * weights * pairs,
+        row_flops=2 * weights * touched,
+        moved_bytes=touched * weights * width + pairs * (2 * hidden + 3 * columns) * 2,
+        columns=columns,
+        seconds=seconds[order][first],
+    )
+
+
+def expert_seconds(
+    products: Products, constants: ExpertConstants, peak: float, memory: float
+) -> np.ndarray:
+    """The law of experts, see the top of this file."""
+    rate = constants.share * peak / (1 + HALF_RATE_COLUMNS / products.columns)
+    computing = (products.flops + constants.extra_rows * products.row_flops) / rate
+    moving = products.moved_bytes / (constants.memory_fraction * memory)
+    return constants.kernel_s + np.maximum(computing, moving)
+
+
+def fit_experts(products: Products, peak: float, memory: float) -> tuple[ExpertConstants, float]:
+    """Constants of the law of experts and the median |log error| they leave.
+
+    The fit runs over the logarithms, in which all four constants are of one size. Errors
+    well beyond 0.3 hardly count further, lest a few shapes that run at a fraction of the
+    others' speed bend the constants. Other starting points end at the same share and extra
+    rows, to within a tenth in all but three tables of packed weights.
+    """
+
+    def log_errors(logs: np.ndarray) -> np.ndarray:
+        constants = ExpertConstants(*np.exp(logs))
+        return np.log(expert_seconds(products, constants, peak, memory) / products.seconds)
+
+    found = least_squares(
+        lambda logs: np.arctan(log_errors(logs) / 0.3),
+        np.log(FIRST_GUESS),
+        bounds=(np.log(LOWEST), np.log(HIGHEST)),
+    )
+    return ExpertConstants(*np.exp(found.x)), float(np.median(np.abs(log_errors(found.x))))
+
+
+def print_dense_shares(archive: zipfile.ZipFile, system: str) -> None:
+    for engine in ENGINES:
+        for version, rows in newest_first(archive, system, "gemm", engine):
+            m, n, k = (rows[name].astype(float) for name in "mnk")
+            large = (m >= 4096) & (n * k >= 2e7) & (n < 20000) & (k < 20000)
+            rate = 2 * m * n * k / (rows["latency"] * 1e-3)
+            for dtype in DENSE_DTYPES:
+                kept = large & (rows["gemm_dtype"] == dtype)
+                peak = getattr(DEVICES[system], STORED[dtype][0])
+                if peak and kept.any():
+                    achieved = np.median(rate[kept])
+                    print(
+                        f"{system} {engine} {version} {dtype}: share {achieved / peak:.3f},"
+                        f" {achieved / 1e12:.0f} TFLOP/s"
+                    )
 
 
 if __name__ == "__main__":
