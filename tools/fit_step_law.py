@@ -35,9 +35,9 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "prediction"))
 from silicon import Measured, loops_of, read  # noqa: E402
 
 from servetune.perf.roofline.closed_loop import ClosedLoops  # noqa: E402
-from servetune.perf.roofline.coefficients import table_for  # noqa: E402
 from servetune.perf.roofline.factors import KNOBS, Factor  # noqa: E402
 from servetune.perf.roofline.laws import columns_of  # noqa: E402
+from servetune.perf.roofline.tables import table_for  # noqa: E402
 
 TPOT_SPREAD, TTFT_SPREAD = 0.10, 0.20
 #: First tokens carry accidents (a compilation, a queue that nobody meant) and say less of the
@@ -69,7 +69,9 @@ class Problem:
     def __init__(self, rows: Sequence[Measured], loops: ClosedLoops | None = None) -> None:
         self.rows = list(rows)
         self.loops = loops or loops_of(rows)
-        self._table = columns_of([table_for(row.node.device, row.engine) for row in rows])
+        self._table = columns_of(
+            [table_for(row.node.device, row.engine, row.version) for row in rows]
+        )
         engines = sorted({row.engine for row in rows})
         silicon = sorted({row.node.device.architecture for row in rows})
         self.scopes: list[tuple[str, str]] = []

@@ -41,6 +41,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     gpu: str
     engine: str
+    version: str
     precision: str
     shape: NetworkShape
     node: Node
@@ -119,6 +120,7 @@ def _measured(row: dict[str, str], configs: Path) -> Measured:
         model=row["model"],
         gpu=row["gpu"],
         engine=row["engine"],
+        version=run.engine_version,
         precision=row["precision_weights"],
         shape=run.shape,
         node=run.node,

@@ -26,8 +26,9 @@ from silicon import Measured, read  # noqa: E402
 
 from servetune.errors import ServetuneError  # noqa: E402
 from servetune.perf import performance_at, simulate  # noqa: E402
-from servetune.perf.roofline.coefficients import Coefficients, architecture_of, table_for  # noqa: E402
+from servetune.perf.roofline.coefficients import Coefficients  # noqa: E402
 from servetune.perf.roofline.factors import Factor, corrected  # noqa: E402
+from servetune.perf.roofline.tables import architecture_of, table_for  # noqa: E402
 from servetune.workload import Workload  # noqa: E402
 
 Triple = tuple[float, float, float]  # TTFT, TPOT, end-to-end in ms
@@ -83,7 +84,7 @@ def coefficients(problem: Problem, row: Measured, values: np.ndarray) -> Coeffic
     ]
     device = row.node.device
     return corrected(
-        table_for(device, row.engine),
+        table_for(device, row.engine, row.version),
         factors,
         engine=row.engine,
         architecture=architecture_of(device),

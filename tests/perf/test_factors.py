@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from servetune.hardware import device
-from servetune.perf.roofline.coefficients import COEFFICIENTS, Coefficients, table_for
+from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import KNOBS, Factor, coefficients_for, corrected, fit
+from servetune.perf.roofline.tables import COEFFICIENTS, table_for
 
 HOPPER = COEFFICIENTS["hopper"]
 

@@ -11,11 +11,11 @@ from servetune.hardware import node
 from servetune.hardware.device import Device, Link, Node
 from servetune.models import load_shape
 from servetune.models.shape import Attention, DenseFeedForward, Layer, NetworkShape
-from servetune.perf.roofline.coefficients import COEFFICIENTS
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.ops import Step, operations
 from servetune.perf.roofline.steady import SteadyState, length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
+from servetune.perf.roofline.tables import COEFFICIENTS
 from servetune.plan.plan import Plan
 from servetune.workload.lengths import SHAREGPT, Fixed
 

@@ -164,6 +164,7 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> R
         concurrency=concurrency,
         request_count=REQUESTS_PER_USER * concurrency,
         engine=engine,
+        engine_version=version,
         held_steps=recipe.held_steps,
     )
 

@@ -3,7 +3,7 @@
 from servetune.perf.roofline.breakdown import StepPart, breakdown
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
-from servetune.perf.roofline.coefficients import COEFFICIENTS, Coefficients, table_for
+from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.collectives import all_gather_s, all_reduce_s
 from servetune.perf.roofline.estimate import (
     ConcurrencyLimits,
@@ -24,6 +24,7 @@ from servetune.perf.roofline.steady import (
     length_moments,
 )
 from servetune.perf.roofline.step import StepLaw, step_law
+from servetune.perf.roofline.tables import COEFFICIENTS, table_for
 
 __all__ = [
     "COEFFICIENTS",

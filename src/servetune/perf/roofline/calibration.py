@@ -50,6 +50,12 @@ LEARNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "gemm_compute_fraction_8bit",
             "gemm_compute_fraction_4bit",
             "attention_compute_fraction",
+            "experts_compute_fraction",
+            "experts_compute_fraction_packed",
+            "experts_compute_fraction_mxfp4",
+            "experts_compute_fraction_8bit",
+            "experts_compute_fraction_blocks",
+            "experts_compute_fraction_4bit",
         ),
         "request": ("request_s",),
     }

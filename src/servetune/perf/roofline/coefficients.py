@@ -2,22 +2,16 @@
 
 Everything fitted or assumed in the step-time law is a field of one frozen value, so that
 a calibration replaces that value and nothing else. `tools/operator_facts.py` derives the
-kernel fields from public operator tables (aiconfigurator-core 0.12.0, Apache-2.0, read
-2026-11-20: vLLM 0.24 kernels on L40S, H100, H200, B200, vLLM 0.14 on A100); no end-to-end
-measurement went into them. `factors` corrects them by a fit to measured runs.
+kernel fields from public operator tables (aiconfigurator-core 0.12.0, Apache-2.0, read in
+November 2026); no end-to-end measurement went into them but where `tables` says so, which has
+their values by silicon and engine. `factors` corrects them by a fit to measured runs.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import msgspec
 
-from servetune.hardware.device import Device
-
-__all__ = ["COEFFICIENTS", "TGI_FIT", "Coefficients", "architecture_of", "table_for"]
+__all__ = ["Coefficients"]
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,15 +23,23 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         name: Engine generation, silicon and what they rest on.
         gemm_compute_fraction: Share of the dense bf16 peak [m >= 4096].
         gemm_compute_fraction_8bit: Share of the fp8 or int8 peak [m >= 4096].
+        gemm_compute_fraction_4bit: Share of the fp4 peak.
+        gemm_extra_rows: Rows by which products of 8 or 4 bits behave as if they were longer, once
+            they are long [8 bits 170 at m of 512 and 1024, 130 at 2048; 4 bits 600]. Those of 16
+            bits reach their best from 512 rows on.
         gemm_memory_fraction: Share of memory bandwidth [m <= 16, weights beyond L2].
         gemm_memory_fraction_8bit: The same with one-byte weights.
+        gemm_memory_fraction_4bit: The same with half-byte weights.
         gemm_s: Time of a matrix kernel that has next to nothing to do.
-        gemm_8bit_s: The same with the activations quantised on the way in.
+        gemm_8bit_s: The same with eight or four bits, activations quantised by what comes before.
+        gemm_blocks_s: The same with a scale per block, activations quantised by a kernel.
         attention_compute_fraction: Prefill, share of the bf16 peak [16k tokens].
         attention_extra_pairs_per_token: Query-key pairs that a prefill token costs
             beyond those it needs: blocks on the diagonal and short rows. It bends the
             achieved fraction down to 0.2-0.3 at 512 tokens, as measured.
         attention_memory_fraction: Decode, share of memory bandwidth [cache > 0.8 GB].
+        small_cache_memory_share: Reading a cache of eight bits, over one of sixteen: Hopper widens
+            what it reads.
         attention_s: Time of an attention kernel on a nearly empty cache.
 
     Engine fields (no public table; bounds in brackets, to be fitted by a calibration):
@@ -71,26 +73,30 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Fields that compare kinds of work with the kernels above:
 
     Attributes:
-        gemm_compute_fraction_4bit: Share of the fp4 peak.
         experts_compute_fraction: What grouped products of experts reach of the bf16 peak where
             a device holds many of an expert's columns.
-        experts_compute_fraction_packed: Of the same, where weights of four bits or so are widened
-            first.
+        experts_compute_fraction_packed: Of the same, where weights of four bits are widened first.
+        experts_compute_fraction_mxfp4: Of the same with mxfp4, which some kernels multiply in
+            eight bits.
         experts_compute_fraction_8bit: Of the 8-bit peak.
-        experts_compute_fraction_blocks: Of the 8-bit peak, where blocks of weights have scales.
+        experts_compute_fraction_blocks: Of the 8-bit peak, with a scale per block.
         experts_compute_fraction_4bit: Of the fp4 peak.
         experts_half_columns: Columns of an expert on one device at which half of that is reached.
         experts_memory_fraction: Share of memory bandwidth at which they read weights.
         experts_s: One expert layer with next to nothing to do: routing, sorting, two
             grouped products, sum.
+        experts_blocks_s: The same with a scale per block.
+        experts_4bit_s: The same in four bits.
         experts_extra_rows: Rows that a grouped product computes for each expert it touches
             beyond those it needs: half a tile, and the busiest device's share of a skewed
             routing.
+        experts_extra_rows_packed: The same of kernels that widen weights, whose tiles are small.
         latent_s: What a layer of latent attention takes beyond an ordinary one: more and
             smaller kernels.
         index_s: What a layer takes that picks its keys by an index: scores in eight bits, the
             search for the best, the gathering of what was found.
         latent_memory_share: Reading a latent cache, over an ordinary one.
+        latent_compute_share: Multiplying in latent attention, over ordinary attention.
         agreement_latency_factor: Over the latency of `collectives` on a switched fabric;
             PCIe was never in a fit.
         agreement_rate_factor: Over its rate there.
@@ -120,11 +126,15 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     experts_memory_fraction: float
     gemm_s: float
     gemm_8bit_s: float
-    gemm_blocks_s: float = 6.5e-6
     attention_compute_fraction: float
     attention_extra_pairs_per_token: float
     attention_memory_fraction: float
     attention_s: float
+    gemm_compute_fraction_4bit: float = 0.42
+    gemm_extra_rows: float = 300.0
+    gemm_memory_fraction_4bit: float = 0.58
+    gemm_blocks_s: float = 6.5e-6
+    small_cache_memory_share: float = 1.0
     elementwise_s: float = 2e-6
     elementwise_per_layer: int = 5
     step_s: float = 1.0e-3
@@ -138,16 +148,16 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     prompt_s: float = 0.3e-3
     draft_sequence_s: float = 20e-6
     warm_up_s: float = 0.3
-    gemm_compute_fraction_4bit: float = 0.42
-    experts_compute_fraction: float = 0.4
-    experts_compute_fraction_packed: float = 0.2
-    experts_compute_fraction_8bit: float = 0.3
-    experts_compute_fraction_blocks: float = 0.2
-    experts_compute_fraction_4bit: float = 0.2
+    experts_compute_fraction: float = 0.37
+    experts_compute_fraction_packed: float = 0.19
+    experts_compute_fraction_mxfp4: float = 0.30
+    experts_compute_fraction_8bit: float = 0.30
+    experts_compute_fraction_blocks: float = 0.20
+    experts_compute_fraction_4bit: float = 0.21
     experts_half_columns: float = 128.0
     experts_s: float = 30e-6
-    gemm_extra_rows: float = 300.0
-    small_cache_memory_share: float = 1.0
+    experts_blocks_s: float = 34e-6
+    experts_4bit_s: float = 20e-6
     experts_extra_rows: float = 45.0
     experts_extra_rows_packed: float = 16.0
     latent_s: float = 6e-6
@@ -164,219 +174,3 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     admission_steps: float = 0.0
     whole_answers: float = 0.0
     device_factor: float = 1.0
-
-
-_AMPERE = Coefficients(
-    name="vllm-v1/ampere/operator-tables-2026-11",
-    gemm_compute_fraction=0.86,
-    gemm_compute_fraction_8bit=0.60,  # int8 was not in the table; between Ada and bf16
-    gemm_memory_fraction=0.76,
-    gemm_memory_fraction_8bit=0.76,
-    experts_memory_fraction=0.85,
-    gemm_s=5.3e-6,
-    gemm_8bit_s=4.5e-6,
-    attention_compute_fraction=0.57,
-    attention_extra_pairs_per_token=273.0,
-    attention_memory_fraction=0.79,
-    attention_s=18e-6,
-)
-_ADA = Coefficients(
-    name="vllm-v1/ada/operator-tables-2026-11",
-    gemm_compute_fraction=0.59,
-    gemm_compute_fraction_8bit=0.46,
-    gemm_memory_fraction=0.83,
-    gemm_memory_fraction_8bit=0.72,
-    experts_memory_fraction=0.85,
-    gemm_s=3.7e-6,  # the floor of small kernels: L2 of 96 MB hides the fitted one
-    gemm_8bit_s=5.3e-6,
-    attention_compute_fraction=0.50,
-    attention_extra_pairs_per_token=208.0,
-    attention_memory_fraction=0.82,
-    attention_s=11.5e-6,
-    prompt_token_s=0.0,
-    prompt_s=0.0,
-)
-_HOPPER = Coefficients(
-    name="vllm-v1/hopper/operator-tables-2026-11",
-    gemm_compute_fraction=0.78,
-    gemm_compute_fraction_8bit=0.57,
-    gemm_memory_fraction=0.85,
-    gemm_memory_fraction_8bit=0.78,
-    experts_memory_fraction=0.92,
-    gemm_s=3.9e-6,
-    gemm_8bit_s=4.5e-6,
-    attention_compute_fraction=0.60,
-    attention_extra_pairs_per_token=545.0,
-    attention_memory_fraction=0.88,
-    attention_s=12e-6,
-)
-_BLACKWELL = Coefficients(
-    name="vllm-v1/blackwell/operator-tables-2026-11",
-    gemm_compute_fraction=0.68,
-    gemm_compute_fraction_8bit=0.45,
-    gemm_memory_fraction=0.79,
-    gemm_memory_fraction_8bit=0.67,
-    experts_memory_fraction=0.92,
-    gemm_s=4.0e-6,
-    gemm_8bit_s=4.5e-6,
-    attention_compute_fraction=0.54,
-    attention_extra_pairs_per_token=761.0,
-    attention_memory_fraction=0.85,
-    attention_s=9e-6,
-    latent_compute_share=1.5,
-)
-#: vLLM's CPU backend, where the host's own work is most of a small model's step. Engine
-#: fields: vLLM CPU 0.32 on two shared cores, a model of 1.5 M parameters, gaps between
-#: tokens of 7-15, 12-16 and 19-27 ms at concurrency 1, 8 and 32 (2026-11, +-50%). Shares
-#: of peak are assumed.
-_CPU = Coefficients(
-    name="vllm-v1/cpu/rough-2026-11",
-    gemm_compute_fraction=0.50,
-    gemm_compute_fraction_8bit=0.50,
-    gemm_memory_fraction=0.60,
-    gemm_memory_fraction_8bit=0.60,
-    experts_memory_fraction=0.6,
-    gemm_s=20e-6,
-    gemm_8bit_s=30e-6,
-    attention_compute_fraction=0.25,
-    attention_extra_pairs_per_token=64.0,
-    attention_memory_fraction=0.50,
-    attention_s=100e-6,
-    elementwise_s=20e-6,
-    step_s=8e-3,
-    sequence_s=0.4e-3,
-    host_layer_s=0.0,
-    host_experts_s=0.0,
-    request_s=15e-3,
-    prompt_token_s=0.0,
-    prompt_s=0.0,
-    clump_prompts=0.0,
-    intake_s=0.0,
-)
-#: Silicon without a table of its own: the middle of those that have one.
-_UNSEEN = Coefficients(
-    name="vllm-v1/unseen/operator-tables-2026-11",
-    gemm_compute_fraction=0.70,
-    gemm_compute_fraction_8bit=0.50,
-    gemm_memory_fraction=0.80,
-    gemm_memory_fraction_8bit=0.74,
-    experts_memory_fraction=0.88,
-    gemm_s=4.5e-6,
-    gemm_8bit_s=4.5e-6,
-    attention_compute_fraction=0.55,
-    attention_extra_pairs_per_token=400.0,
-    attention_memory_fraction=0.80,
-    attention_s=12e-6,
-)
-
-#: Architecture, as `Device.architecture` names it in lower case, to its coefficients.
-COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
-    {
-        "ampere": _AMPERE,
-        "ada": _ADA,
-        "hopper": _HOPPER,
-        "blackwell": _BLACKWELL,
-        "cpu": _CPU,
-        "": _UNSEEN,
-    }
-)
-
-
-#: Fitted by `benchmarks/prediction/seed_tables.py --fit` to the eight published figures of
-#: Llama 2 7B (JumpStart study, January 2024: A10G and A100, one to eight devices).
-TGI_FIT: Mapping[str, float] = MappingProxyType(
-    {"step_s": 2.93e-3, "sequence_s": 0.188e-3, "host_layer_s": 0.45e-3}
-)
-
-
-def table_for(device: Device, engine: str = "vllm") -> Coefficients:
-    """What the operator tables say of the device's architecture under an engine.
-
-    Unseen silicon gets the middle of what was seen. An architecture counts by how its name
-    begins, so that `ada lovelace` is `ada`.
-    """
-    table = _with_experts(COEFFICIENTS[architecture_of(device)], architecture_of(device), engine)
-    if engine == "tgi":
-        return _tgi(table)
-    if engine in _PREFILL_FIRST:
-        return _prefill_first(table)
-    return _whole_answers(table) if engine in _WHOLE_ANSWERS else table
-
-
-def architecture_of(device: Device) -> str:
-    """Key of the device's table; empty for silicon without one."""
-    first = device.architecture.lower().replace("-", " ").replace("_", " ").split(" ")[0]
-    return first if first in COEFFICIENTS else ""
-
-
-#: (architecture, engine) -> shares that grouped products reach: of the bf16 peak, of the same with
-#: packed weights, of the 8-bit peak, of that with scales per block, of the fp4 peak.
-_EXPERTS: Mapping[tuple[str, str], tuple[float, float, float, float, float]] = MappingProxyType(
-    {
-        ("blackwell", "vllm"): (0.41, 0.155, 0.35, 0.19, 0.23),
-        ("blackwell", "sglang"): (0.41, 0.20, 0.33, 0.165, 0.24),
-        ("blackwell", "trtllm"): (0.41, 0.135, 0.295, 0.245, 0.21),
-        ("hopper", "vllm"): (0.44, 0.26, 0.355, 0.23, 0.20),
-        ("hopper", "sglang"): (0.35, 0.24, 0.355, 0.215, 0.20),
-        ("hopper", "trtllm"): (0.44, 0.26, 0.355, 0.195, 0.20),
-    }
-)
-
-
-@functools.cache
-def _with_experts(table: Coefficients, architecture: str, engine: str) -> Coefficients:
-    found = _EXPERTS.get((architecture, engine))
-    if found is None:
-        return table
-    plain, packed, eighth, blocks, fourth = found
-    return msgspec.structs.replace(
-        table,
-        experts_compute_fraction=plain,
-        experts_compute_fraction_packed=packed,
-        experts_compute_fraction_8bit=eighth,
-        experts_compute_fraction_blocks=blocks,
-        experts_compute_fraction_4bit=fourth,
-    )
-
-
-@functools.cache
-def _tgi(table: Coefficients) -> Coefficients:
-    """Text-generation-inference 1.x of 2023: no captured graphs, and Python for each sequence.
-
-    Every step launches each layer from the host and then walks twice over the batch, moving one
-    number to the device and detokenising for each sequence (`flash_causal_lm.py`,
-    `generate_token`): the three times of `TGI_FIT`. Its router takes in prompts every
-    `max_waiting_tokens` = 20 steps, as many as `max_batch_prefill_tokens` hold, and only where
-    whole answers have room (`queue.rs` and the launcher's arguments).
-    """
-    return msgspec.structs.replace(
-        table,
-        name=f"tgi-1/{table.name.split('/')[1]}/jumpstart-2024-01",
-        captured_tokens=0,
-        prefill_first=1.0,
-        prompts_apart=1.0,
-        admission_steps=20.0,
-        whole_answers=1.0,
-        prompt_s=0.0,
-        host_experts_s=0.0,
-        **TGI_FIT,
-    )
-
-
-#: Engines that compute waiting prompts before they go on decoding, unless told to mix.
-_PREFILL_FIRST = ("sglang",)
-
-
-@functools.cache
-def _prefill_first(table: Coefficients) -> Coefficients:
-    return msgspec.structs.replace(table, prefill_first=1.0)
-
-
-#: Engines that never put a sequence back: TensorRT-LLM's scheduler policy is
-#: GUARANTEED_NO_EVICT unless told otherwise (its documentation of `CapacitySchedulerPolicy`).
-_WHOLE_ANSWERS = ("trtllm",)
-
-
-@functools.cache
-def _whole_answers(table: Coefficients) -> Coefficients:
-    return msgspec.structs.replace(table, whole_answers=1.0)

@@ -23,7 +23,8 @@ from types import MappingProxyType
 import msgspec
 
 from servetune.hardware.device import Device
-from servetune.perf.roofline.coefficients import Coefficients, architecture_of, table_for
+from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.tables import architecture_of, table_for
 
 __all__ = ["KNOBS", "Factor", "Fit", "Knob", "coefficients_for", "corrected", "fit"]
 
@@ -61,6 +62,7 @@ KNOBS: Mapping[str, Knob] = MappingProxyType(
         "gemm_memory_8bit": Knob(
             fields=("gemm_memory_fraction_8bit",), share=True, all_sd=0.3, architecture_sd=0.2
         ),
+        "gemm_memory_4bit": Knob(fields=("gemm_memory_fraction_4bit",), share=True, all_sd=0.3),
         "attention_compute": Knob(fields=("attention_compute_fraction",), share=True, all_sd=0.3),
         "attention_memory": Knob(
             fields=("attention_memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
@@ -69,6 +71,7 @@ KNOBS: Mapping[str, Knob] = MappingProxyType(
             fields=(
                 "experts_compute_fraction",
                 "experts_compute_fraction_packed",
+                "experts_compute_fraction_mxfp4",
                 "experts_compute_fraction_8bit",
                 "experts_compute_fraction_blocks",
                 "experts_compute_fraction_4bit",
@@ -87,7 +90,9 @@ KNOBS: Mapping[str, Knob] = MappingProxyType(
             engine_sd=0.2,
             architecture_sd=0.2,
         ),
-        "experts_s": Knob(fields=("experts_s",), all_sd=0.5, engine_sd=0.3),
+        "experts_s": Knob(
+            fields=("experts_s", "experts_blocks_s", "experts_4bit_s"), all_sd=0.5, engine_sd=0.3
+        ),
         "experts_extra_rows": Knob(
             fields=("experts_extra_rows", "experts_extra_rows_packed"), all_sd=0.7
         ),
@@ -149,13 +154,16 @@ def fit() -> Fit:
     return msgspec.convert(tomllib.loads(text), Fit)
 
 
-def coefficients_for(device: Device, engine: str = "vllm") -> Coefficients:
+def coefficients_for(device: Device, engine: str = "vllm", version: str = "") -> Coefficients:
     """The coefficients of the device's architecture under an engine, corrected by the fit.
 
     The simulated engine is vLLM's. Silicon in `_UNCORRECTED` keeps its table as it is.
+
+    Args:
+        version: Of the engine; the present generation where it is not given.
     """
     engine = "vllm" if engine == "simulated" else engine
-    table = table_for(device, engine)
+    table = table_for(device, engine, version)
     architecture = architecture_of(device)
     if architecture in _UNCORRECTED or engine in _OWN_LAW:
         return table

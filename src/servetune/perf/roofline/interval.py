@@ -42,10 +42,10 @@ from servetune.models.shape import (
     NetworkShape,
 )
 from servetune.perf.roofline.calibration import Calibration
-from servetune.perf.roofline.coefficients import architecture_of
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
 from servetune.perf.roofline.factors import fit
 from servetune.perf.roofline.likeness import likeness_of
+from servetune.perf.roofline.tables import architecture_of
 from servetune.plan.plan import Plan
 
 __all__ = ["Caution", "Interval", "caution_of", "interval_of"]

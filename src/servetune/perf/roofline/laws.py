@@ -30,7 +30,7 @@ from servetune.perf.roofline.collectives import (
 )
 from servetune.perf.roofline.drafting import drafts_on_device
 from servetune.perf.roofline.ops import AttentionOp, ExpertsOp, MatrixOp, Operations
-from servetune.perf.roofline.step import exchange_group
+from servetune.perf.roofline.step import BLOCKS, FILLING_ROWS, MXFP4, exchange_group
 from servetune.plan.plan import Plan
 
 __all__ = ["Array", "Laws", "Stack", "columns_of"]
@@ -116,7 +116,7 @@ class Laws:
             + attention["count"].sum(axis=1) * c["attention_s"]
             + latent_layers * c["latent_s"]
             + (attention["count"] * attention["indexing"]).sum(axis=1) * c["index_s"]
-            + stack.experts["count"].sum(axis=1) * c["experts_s"]
+            + (stack.experts["count"] * _expert_kernel_s(stack.experts, c)).sum(axis=1)
         )
         self._expert_layers = stack.experts["count"].sum(axis=1)
         fabric = flat["fabric"] > 0
@@ -173,7 +173,7 @@ class Laws:
         matrices, experts = self._stack.matrices, self._stack.experts
         kernel_s, compute_s, weights_s, traffic_s = self._matrices
         met = np.where(matrices["logits_only"] > 0, rows[:, None], tokens[:, None])
-        filled = met + self._extra_gemm_rows * (1 - np.exp(-met / 1024))
+        filled = met + self._extra_gemm_rows * (1 - np.exp(-met / FILLING_ROWS))
         seconds = (kernel_s + np.maximum(compute_s * filled, weights_s + traffic_s * met)).sum(
             axis=1
         )
@@ -218,9 +218,7 @@ def _matrix_lines(
 ) -> tuple[Array, Array, Array, Array]:
     flops_per_s, reached_bytes_per_s = _rates(table, bytes_per_s, c)
     narrow = table["narrow"] > 0
-    narrow_s = np.where(
-        table["blocks"] > 0, c["gemm_blocks_s"][:, None], c["gemm_8bit_s"][:, None]
-    )
+    narrow_s = np.where(table["blocks"] > 0, c["gemm_blocks_s"][:, None], c["gemm_8bit_s"][:, None])
     kernel_s = np.where(narrow, narrow_s, c["gemm_s"][:, None])
     count = table["count"]
     return (
@@ -249,14 +247,21 @@ def _rates(
         c["gemm_memory_fraction_8bit"][:, None],
         c["gemm_memory_fraction"][:, None],
     )
+    thin = np.where(table["fourth"] > 0, c["gemm_memory_fraction_4bit"][:, None], thin)
     return table["peak_flops"] * fraction, bytes_per_s[:, None] * thin
 
 
+def _expert_kernel_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
+    plain, blocks, fourth = (c[f"experts{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit"))
+    return np.where(table["fourth"] > 0, fourth, np.where(table["blocks"] > 0, blocks, plain))
+
+
 def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
-    plain, packed, eighth, blocks, fourth = (
+    plain, packed, mxfp4, eighth, blocks, fourth = (
         c[f"experts_compute_fraction{kind}"][:, None]
-        for kind in ("", "_packed", "_8bit", "_blocks", "_4bit")
+        for kind in ("", "_packed", "_mxfp4", "_8bit", "_blocks", "_4bit")
     )
+    packed = np.where(table["mxfp4"] > 0, mxfp4, packed)
     wide = np.where(table["thin"] > 0, packed, plain)
     narrow = np.where(table["blocks"] > 0, blocks, eighth)
     narrow = np.where(table["fourth"] > 0, fourth, narrow)
@@ -287,6 +292,7 @@ _EXPERTS = {
     "log_untouched": 0.0,
     "columns": 1.0,
     "blocks": 0.0,
+    "mxfp4": 0.0,
     **_KIND,
 }
 _ATTENTION = {
@@ -394,7 +400,7 @@ def _matrix_row(op: MatrixOp, ops: Operations, node: Node) -> tuple[float, ...]:
         op.weight_bytes,
         (op.inputs + op.outputs) * ops.activation_bytes,
         float(op.logits_only),
-        float(op.in_blocks),
+        float(op.scheme == BLOCKS),
         *_kind(op.math_dtype, op.weight_width_bytes, node),
     )
 
@@ -408,7 +414,8 @@ def _experts_row(op: ExpertsOp, ops: Operations, node: Node) -> tuple[float, ...
         op.traffic_per_token * ops.activation_bytes,
         op.token_copies * np.log1p(-op.active / op.experts),
         op.columns,
-        float(op.in_blocks),
+        float(op.scheme == BLOCKS),
+        float(op.scheme == MXFP4),
         *_kind(op.math_dtype, op.weight_width_bytes, node),
     )
 

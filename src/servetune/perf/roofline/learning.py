@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servetune.perf.roofline.calibration import LEARNED, relearned
-from servetune.perf.roofline.coefficients import architecture_of
-from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.laws import columns_of
 from servetune.perf.roofline.runs import Run, closed_loops
+from servetune.perf.roofline.tables import architecture_of
 from servetune.units import MS_PER_S
 
 __all__ = ["learned_factors"]
@@ -60,7 +59,7 @@ def learned_factors(
     if doubt is None:
         return {}
     loops = closed_loops(runs)[0]
-    base = [coefficients_for(run.node.device, run.engine or run.plan.engine) for run in runs]
+    base = [run.coefficients for run in runs]
     if warm:
         base = [msgspec.structs.replace(c, warm_up_s=0.0) for c in base]
     truth = [

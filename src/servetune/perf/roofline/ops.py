@@ -85,6 +85,7 @@ class MatrixOp(msgspec.Struct, frozen=True, kw_only=True):
         weight_width_bytes: Bytes that one weight occupies, scales included.
         math_dtype: What it is multiplied in.
         logits_only: Rows are sequences that get a token, not all tokens.
+        scheme: How weights are stored (`Quantization.scheme`); empty where as published.
     """
 
     name: str
@@ -94,7 +95,7 @@ class MatrixOp(msgspec.Struct, frozen=True, kw_only=True):
     weight_width_bytes: float
     math_dtype: str
     logits_only: bool = False
-    in_blocks: bool = False
+    scheme: str = ""
 
     @property
     def flops_per_row(self) -> float:
@@ -123,7 +124,7 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
         flops_per_token: On one device, per token of that device's own batch.
         traffic_per_token: Numbers read and written per token.
         token_copies: Batches (data-parallel ranks) whose tokens meet these experts.
-        in_blocks: Whether blocks of weights have scales of their own, on which the kernels depend.
+        scheme: How weights are stored (`Quantization.scheme`); empty where as published.
     """
 
     count: int
@@ -137,7 +138,7 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
     token_copies: int
     weight_width_bytes: float
     math_dtype: str
-    in_blocks: bool = False
+    scheme: str = ""
 
     def touched(self, tokens: float) -> float:
         """Local experts that at least one of `tokens` visits, on average."""
@@ -165,6 +166,7 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
         window: Latest keys that a query sees; `None` for all.
         latent: Whether the cache is one compressed vector for all heads.
         indexing: Whether this is the search for the keys that another one then reads.
+        small_cache: Whether the cache has fewer bits than the network computes with.
     """
 
     count: int
@@ -335,13 +337,12 @@ class _Split:
             inputs=inputs,
             weight_width_bytes=width,
             math_dtype=math_dtype,
-            in_blocks=self.in_blocks(scopes),
+            scheme=self.scheme(scopes),
         )
 
-    def in_blocks(self, scopes: tuple[str, ...]) -> bool:
-        """Whether blocks of eight-bit weights have scales of their own."""
+    def scheme(self, scopes: tuple[str, ...]) -> str:
         part = self.storage.covering(scopes)
-        return part is not None and part.scheme == "fp8_block"
+        return part.scheme if part else ""
 
     def stored(self, scopes: tuple[str, ...]) -> tuple[float, str]:
         """Bytes per weight and multiplying dtype of matrices in one of the scopes."""
@@ -473,7 +474,7 @@ class _Split:
             token_copies=self.expert_group // self.ways,
             weight_width_bytes=width,
             math_dtype=math_dtype,
-            in_blocks=self.in_blocks(scopes),
+            scheme=self.scheme(scopes),
         )
 
     def elementwise_numbers(self, layer: Layer) -> float:

@@ -11,6 +11,7 @@ from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
+from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.laws import Stack, columns_of
 from servetune.perf.roofline.ops import Operations, operations
@@ -40,6 +41,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         engine: Whose kernels and overheads; the plan's engine where `None`. It may be one
             that no plan can name yet, such as `trtllm`.
+        engine_version: Where it is known; a generation may have coefficients of its own.
         held_steps: Decode steps that the engine holds a waiting prompt back for, in the mean:
             it asks for new requests every so many steps, or waits for company.
     """
@@ -51,7 +53,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     request_count: int
     engine: str | None = None
+    engine_version: str = ""
     held_steps: float = 0.0
+
+    @property
+    def coefficients(self) -> Coefficients:
+        """Of its engine on its device."""
+        engine = self.engine or self.plan.engine
+        return coefficients_for(self.node.device, engine, self.engine_version)
 
 
 class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,9 +100,7 @@ def price_runs(
             apart = price_runs([runs[i] for i in mine], [given[i] for i in mine])
             found.update(zip(mine, apart, strict=True))
         return [found[number] for number in range(len(runs))]
-    coefficients = [
-        coefficients_for(run.node.device, run.engine or run.plan.engine) for run in runs
-    ]
+    coefficients = [run.coefficients for run in runs]
     coefficients = [
         calibration.relearned(c) if calibration else c
         for c, calibration in zip(coefficients, given, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,16 @@ from servetune.perf.roofline.ops import (
 )
 from servetune.plan.plan import Plan
 
-__all__ = ["FloatArray", "Part", "StepLaw", "exchange_group", "step_law"]
+__all__ = [
+    "BLOCKS",
+    "FILLING_ROWS",
+    "MXFP4",
+    "FloatArray",
+    "Part",
+    "StepLaw",
+    "exchange_group",
+    "step_law",
+]
 
 #: What a device spends a step's time on: an operation, `elementwise` (norms, rotary, gates),
 #: `sampling`, or `agreement` with other devices.
@@ -36,6 +45,10 @@ Part: TypeAlias = MatrixOp | ExpertsOp | AttentionOp | str
 
 FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
 
+#: Schemes with kernels of their own: eight bits with a scale per block, four with one per 32.
+BLOCKS, MXFP4 = "fp8_block", "mxfp4"
+#: Rows over which the padding of a matrix product grows: small ones run in small tiles.
+FILLING_ROWS = 1024.0
 #: Distinct batches whose dense part is remembered; a long simulation meets a few thousand.
 _REMEMBERED = 1 << 16
 
@@ -68,27 +81,19 @@ class StepLaw:
         lines = [(op, _matrix_line(op, ops.activation_bytes, device, c)) for op in ops.matrices]
         self._token_lines = [line for op, line in lines if not op.logits_only]
         self._logit_lines = [line for op, line in lines if op.logits_only]
-        self._experts = [(op, *_experts_rates(op, device, c)) for op in ops.experts]
+        self._experts = [_experts_line(op, device, c) for op in ops.experts]
         self._attentions = [
             (
                 op,
-                op.count
-                * op.prefill_flops_per_pair
-                / (device.bf16_flops * c.attention_compute_fraction),
+                op.count * op.prefill_flops_per_pair / flops_per_s,
                 op.count
                 * max(
-                    op.cache_bytes_per_key
-                    / (
-                        device.memory_bytes_per_s
-                        * c.attention_memory_fraction
-                        * (c.latent_memory_share if op.latent else 1.0)
-                    ),
-                    (1 + (plan.draft_tokens or 0))
-                    * op.decode_flops_per_key
-                    / (device.bf16_flops * c.attention_compute_fraction),
+                    op.cache_bytes_per_key / bytes_per_s,
+                    (1 + (plan.draft_tokens or 0)) * op.decode_flops_per_key / flops_per_s,
                 ),
             )
             for op in ops.attentions
+            for flops_per_s, bytes_per_s in [_attention_rates(op, device, c)]
         ]
         self._attention_kernels_s = c.attention_s * sum(
             op.count for op in ops.attentions
@@ -208,7 +213,7 @@ class StepLaw:
             (heads, self._logit_lines, step.logit_rows),
         ):
             parts += [(op, _line_s([line], rows)) for op, line in zip(matrices, lines, strict=True)]
-        parts += [(each[0], self._experts_s(*each, step.tokens)) for each in self._experts]
+        parts += [(line.op, self._experts_s(line, step.tokens)) for line in self._experts]
         extra = c.attention_extra_pairs_per_token * step.prefill_tokens
         for op, pair_s, key_s in self._attentions:
             kernels_s = op.count * (c.attention_s + (c.latent_s if op.latent else 0.0))
@@ -251,8 +256,8 @@ class StepLaw:
             return known
         ops, c = self.ops, self.coefficients
         seconds = _line_s(self._token_lines, tokens) + _line_s(self._logit_lines, logit_rows)
-        for each in self._experts:
-            seconds += self._experts_s(*each, tokens)
+        for line in self._experts:
+            seconds += self._experts_s(line, tokens)
         seconds += self._attention_kernels_s
         seconds += ops.layer_count * c.elementwise_per_layer * c.elementwise_s
         seconds += ops.elementwise_bytes_per_token * tokens / self._bytes_per_s
@@ -268,16 +273,12 @@ class StepLaw:
         layer_s = self._dense_seconds(sequences, 0.0) / self.ops.layer_count
         return self._drafted * (layer_s + _line_s(self._logit_lines, sequences))
 
-    def _experts_s(
-        self, op: ExpertsOp, flops_per_s: float, bytes_per_s: float, tokens: float
-    ) -> float:
-        c = self.coefficients
-        flops = (
-            op.flops_per_token * tokens
-            + c.experts_extra_rows * op.touched(tokens) * op.flops_per_extra_row
-        )
-        moved_bytes = op.moved_bytes(tokens, self.ops.activation_bytes)
-        return op.count * (c.experts_s + max(flops / flops_per_s, moved_bytes / bytes_per_s))
+    def _experts_s(self, line: _ExpertsLine, tokens: float) -> float:
+        op = line.op
+        padding = line.extra_rows * op.touched(tokens) * op.flops_per_extra_row
+        compute_s = (op.flops_per_token * tokens + padding) / line.flops_per_s
+        memory_s = op.moved_bytes(tokens, self.ops.activation_bytes) / line.bytes_per_s
+        return op.count * (line.kernel_s + max(compute_s, memory_s))
 
     def _agreement_s(self, tokens: float, logit_rows: float) -> float:
         ops = self.ops
@@ -320,64 +321,114 @@ def step_law(
     )
 
 
-#: kernel_s, compute_s_per_row, weights_s, traffic_s_per_row: a matrix product of r rows takes
-#: kernel_s + max(compute_s_per_row * r, weights_s + traffic_s_per_row * r).
-_Line = tuple[float, float, float, float]
+class _MatrixLine(NamedTuple):
+    """One matrix product in all its layers.
 
-
-def _matrix_line(op: MatrixOp, activation_bytes: float, device: Device, c: Coefficients) -> _Line:
-    kernel_s, flops_per_s, bytes_per_s = _gemm_rates(
-        op.math_dtype, op.weight_width_bytes, device, c
-    )
-    traffic_bytes = (op.inputs + op.outputs) * activation_bytes
-    return (
-        op.count * kernel_s,
-        op.count * op.flops_per_row / flops_per_s,
-        op.count * op.weight_bytes / bytes_per_s,
-        op.count * traffic_bytes / bytes_per_s,
-    )
-
-
-def _experts_rates(op: ExpertsOp, device: Device, c: Coefficients) -> tuple[float, float]:
-    peak = device.peak_flops(op.math_dtype)
-    if op.math_dtype != "bf16" and peak > device.bf16_flops:
-        fourth = peak == device.fp4_flops and op.math_dtype == "fp4"
-        fraction = c.experts_compute_fraction_8bit
-        if fourth or op.in_blocks:
-            fraction = (
-                c.experts_compute_fraction_4bit if fourth else c.experts_compute_fraction_blocks
-            )
-    else:
-        thin = op.weight_width_bytes < 2
-        fraction = c.experts_compute_fraction_packed if thin else c.experts_compute_fraction
-    narrowed = 1 + c.experts_half_columns / op.columns
-    return peak * fraction / narrowed, device.memory_bytes_per_s * c.experts_memory_fraction
-
-
-def _gemm_rates(
-    math_dtype: str, weight_width_bytes: float, device: Device, c: Coefficients
-) -> tuple[float, float, float]:
-    """Kernel time, FLOP/s and bytes/s that matrix products of this kind reach.
-
-    A narrow dtype that the silicon lacks is widened first and runs as bf16 does.
+    With r rows it takes kernel_s + max(compute_s * (r + padding), weights_s + traffic_s * r),
+    where padding grows to `extra_rows` with r.
     """
+
+    kernel_s: float
+    compute_s: float
+    weights_s: float
+    traffic_s: float
+    extra_rows: float
+
+    def seconds(self, rows: float) -> float:
+        filled = rows
+        if self.extra_rows:
+            filled += self.extra_rows * (1 - math.exp(-rows / FILLING_ROWS))
+        return self.kernel_s + max(self.compute_s * filled, self.weights_s + self.traffic_s * rows)
+
+
+class _ExpertsLine(NamedTuple):
+    """One layer's grouped products: what their kernels reach."""
+
+    op: ExpertsOp
+    kernel_s: float
+    flops_per_s: float
+    bytes_per_s: float
+    extra_rows: float
+
+
+class _Kind(NamedTuple):
+    """How a matrix is stored and multiplied on a device.
+
+    Attributes:
+        narrow: In a dtype of fewer bits than 16 that the silicon has; others are widened first.
+        fourth: In four bits.
+        thin: Its weights take less than two bytes each.
+    """
+
+    peak_flops: float
+    narrow: bool
+    fourth: bool
+    thin: bool
+
+
+def _kind(math_dtype: str, weight_width_bytes: float, device: Device) -> _Kind:
     peak = device.peak_flops(math_dtype)
     narrow = math_dtype != "bf16" and peak > device.bf16_flops
-    thin = weight_width_bytes < 2
-    fraction = c.gemm_compute_fraction
-    if narrow:
-        fourth = peak == device.fp4_flops and math_dtype == "fp4"
-        fraction = c.gemm_compute_fraction_4bit if fourth else c.gemm_compute_fraction_8bit
-    return (
-        c.gemm_8bit_s if narrow else c.gemm_s,
-        peak * fraction,
-        device.memory_bytes_per_s
-        * (c.gemm_memory_fraction_8bit if thin else c.gemm_memory_fraction),
+    fourth = narrow and peak == device.fp4_flops and math_dtype == "fp4"
+    return _Kind(peak, narrow, fourth, weight_width_bytes < 2)
+
+
+def _matrix_line(
+    op: MatrixOp, activation_bytes: float, device: Device, c: Coefficients
+) -> _MatrixLine:
+    kind = _kind(op.math_dtype, op.weight_width_bytes, device)
+    kernel_s, fraction = c.gemm_s, c.gemm_compute_fraction
+    if kind.narrow:
+        kernel_s = c.gemm_blocks_s if op.scheme == BLOCKS else c.gemm_8bit_s
+        fraction = c.gemm_compute_fraction_4bit if kind.fourth else c.gemm_compute_fraction_8bit
+    reached = c.gemm_memory_fraction
+    if kind.thin:
+        reached = c.gemm_memory_fraction_4bit if kind.fourth else c.gemm_memory_fraction_8bit
+    bytes_per_s = device.memory_bytes_per_s * reached
+    return _MatrixLine(
+        kernel_s=op.count * kernel_s,
+        compute_s=op.count * op.flops_per_row / (kind.peak_flops * fraction),
+        weights_s=op.count * op.weight_bytes / bytes_per_s,
+        traffic_s=op.count * (op.inputs + op.outputs) * activation_bytes / bytes_per_s,
+        extra_rows=c.gemm_extra_rows if kind.narrow else 0.0,
     )
 
 
-def _line_s(lines: list[_Line], rows: float) -> float:
-    return math.fsum(
-        kernel_s + max(compute_s * rows, weights_s + traffic_s * rows)
-        for kernel_s, compute_s, weights_s, traffic_s in lines
+def _experts_line(op: ExpertsOp, device: Device, c: Coefficients) -> _ExpertsLine:
+    kind = _kind(op.math_dtype, op.weight_width_bytes, device)
+    kernel_s, extra_rows = c.experts_s, c.experts_extra_rows
+    if kind.fourth:
+        kernel_s, fraction = c.experts_4bit_s, c.experts_compute_fraction_4bit
+    elif kind.narrow and op.scheme == BLOCKS:
+        kernel_s, fraction = c.experts_blocks_s, c.experts_compute_fraction_blocks
+    elif kind.narrow:
+        fraction = c.experts_compute_fraction_8bit
+    elif kind.thin:
+        extra_rows, fraction = c.experts_extra_rows_packed, c.experts_compute_fraction_packed
+        if op.scheme == MXFP4:
+            fraction = c.experts_compute_fraction_mxfp4
+    else:
+        fraction = c.experts_compute_fraction
+    return _ExpertsLine(
+        op=op,
+        kernel_s=kernel_s,
+        flops_per_s=kind.peak_flops * fraction / (1 + c.experts_half_columns / op.columns),
+        bytes_per_s=device.memory_bytes_per_s * c.experts_memory_fraction,
+        extra_rows=extra_rows,
     )
+
+
+def _attention_rates(op: AttentionOp, device: Device, c: Coefficients) -> tuple[float, float]:
+    """FLOP/s and bytes/s of cache that attention reaches."""
+    flops_per_s = device.bf16_flops * c.attention_compute_fraction
+    bytes_per_s = device.memory_bytes_per_s * c.attention_memory_fraction
+    if op.latent:
+        flops_per_s *= c.latent_compute_share
+        bytes_per_s *= c.latent_memory_share
+    if op.small_cache:
+        bytes_per_s *= c.small_cache_memory_share
+    return flops_per_s, bytes_per_s
+
+
+def _line_s(lines: list[_MatrixLine], rows: float) -> float:
+    return math.fsum(line.seconds(rows) for line in lines)

@@ -1,0 +1,133 @@
+"""What grouped products of experts reach depends on how weights are stored and how they are cut."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from servetune.hardware import device, node
+from servetune.models import load_shape
+from servetune.perf.roofline import Step, coefficients_for, operations
+from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.step import StepLaw
+from servetune.perf.roofline.tables import table_for
+from servetune.plan import Plan
+
+PROMPTS = Step(prefill_tokens=8192, prefill_pairs=8192 * 4096, prefill_sequences=1)
+
+
+def experts_s(
+    model: str, gpu: str, step: Step = PROMPTS, c: Coefficients | None = None, **fields: object
+) -> float:
+    """Seconds of all layers of experts on one device."""
+    shape = load_shape(model, catalogue_first=True)
+    plan = Plan(model=model, **fields)  # type: ignore[arg-type]
+    machine = node(gpu=gpu, count=plan.device_count)
+    law = StepLaw(
+        operations(plan, shape), machine, plan, c or coefficients_for(machine.device, plan.engine)
+    )
+    return sum(s for part, s in law.device_parts_s(step) if part in law.ops.experts)
+
+
+def test_narrow_slices_of_experts_reach_less_of_the_peak() -> None:
+    """Eight devices are less than eight times as fast, as each holds few columns."""
+    c = table_for(device("H200"))
+    c = msgspec.structs.replace(c, experts_s=0.0, experts_blocks_s=0.0)
+    one, eight = (
+        experts_s("deepseek-ai/DeepSeek-V3", "H200", c=c, tensor_parallel=ways) for ways in (1, 8)
+    )
+    columns = 2048
+    assert one / eight == pytest.approx(
+        8 * (1 + 128 / columns) / (1 + 128 / (columns / 8)), rel=1e-6
+    )
+
+
+def test_experts_kept_whole_keep_their_columns() -> None:
+    shape = load_shape("deepseek-ai/DeepSeek-V3", catalogue_first=True)
+    (split,), (whole,) = (
+        operations(Plan(model=shape.name, tensor_parallel=8, expert_parallel=spread), shape).experts
+        for spread in (False, True)
+    )
+    assert (split.columns, whole.columns) == (256, 2048)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "storage", "kind"),
+    [
+        ("Qwen/Qwen3-30B-A3B", "B200", None, ""),
+        ("Qwen/Qwen3-30B-A3B", "B200", "fp8", "_8bit"),
+        ("Qwen/Qwen3-30B-A3B", "B200", "fp8_block", "_blocks"),
+        ("Qwen/Qwen3-30B-A3B", "B200", "nvfp4", "_4bit"),
+        ("Qwen/Qwen3-30B-A3B", "B200", "awq", "_packed"),
+        ("openai/gpt-oss-120b", "B200", None, "_mxfp4"),
+        ("Qwen/Qwen3-30B-A3B", "A100", "nvfp4", "_packed"),  # no such unit: widened first
+    ],
+)
+def test_each_storage_has_kernels_of_its_own(
+    model: str, gpu: str, storage: str | None, kind: str
+) -> None:
+    base = coefficients_for(device(gpu))
+    slowed = []
+    for each in ("", "_packed", "_mxfp4", "_8bit", "_blocks", "_4bit"):
+        name = f"experts_compute_fraction{each}"
+        slow = msgspec.structs.replace(base, **{name: getattr(base, name) / 2})
+        took = [experts_s(model, gpu, c=c, quantization=storage) for c in (base, slow)]
+        if took[1] > took[0]:
+            slowed.append(each)
+    assert slowed == [kind]
+
+
+def test_rows_that_fill_tiles_cost_more_than_their_share() -> None:
+    """A product of 512 rows in eight bits takes more than a sixteenth of one of 8,192."""
+    shape, machine = load_shape("Qwen/Qwen3-32B", catalogue_first=True), node(gpu="H100", count=1)
+    plan = Plan(model=shape.name, quantization="fp8")
+    law = StepLaw(operations(plan, shape), machine, plan, coefficients_for(machine.device))
+
+    def matrices_s(tokens: int) -> float:
+        parts = law.device_parts_s(Step(prefill_tokens=tokens, prefill_sequences=1))
+        return sum(s for part, s in parts if part in law.ops.matrices)
+
+    each = [matrices_s(tokens) / tokens for tokens in (512, 1024, 2048, 8192)]
+    assert each == sorted(each, reverse=True)
+    assert 1.1 < each[1] / each[3] < 1.4  # 0.49 and 0.57 of the peak, and the kernels' own time
+
+
+def test_fp8_caches_are_read_more_slowly_on_hopper_alone() -> None:
+    shape = load_shape("Qwen/Qwen3-32B", catalogue_first=True)
+    gained = {}
+    for gpu in ("H200", "B200"):
+        machine = node(gpu=gpu, count=1)
+        took = []
+        for cache in (None, "fp8"):
+            plan = Plan(model=shape.name, kv_cache_dtype=cache)
+            law = StepLaw(operations(plan, shape), machine, plan, coefficients_for(machine.device))
+            read = Step(decode_sequences=64, decode_context_tokens=64 * 20_000)
+            none = Step(decode_sequences=64)
+            took.append(law(read) - law(none))
+        gained[gpu] = took[0] / took[1]
+    assert gained["B200"] == pytest.approx(2, rel=1e-3)
+    assert 1.2 < gained["H200"] < 1.6
+
+
+def test_four_bits_of_b300_reach_what_those_of_b200_do() -> None:
+    rates = {}
+    for gpu in ("B200", "B300"):
+        part = device(gpu)
+        assert part.fp4_flops is not None
+        c = coefficients_for(part)
+        rates[gpu] = part.fp4_flops * c.gemm_compute_fraction_4bit
+        assert (
+            c.experts_compute_fraction_8bit
+            == coefficients_for(device("B200")).experts_compute_fraction_8bit
+        )
+    assert 1.0 < rates["B300"] / rates["B200"] < 1.15
+
+
+def test_a_generation_of_an_engine_has_what_is_known_of_it() -> None:
+    """TensorRT-LLM 1.0 launches every layer of a prompt's step from the host."""
+    old, new, unsaid = (
+        coefficients_for(device("H100"), "trtllm", version) for version in ("1.0.0rc3", "1.2.0", "")
+    )
+    assert old.host_layer_s > 2 * new.host_layer_s
+    assert new == unsaid
+    assert coefficients_for(device("H100"), "vllm", "1.0.0") == coefficients_for(device("H100"))
