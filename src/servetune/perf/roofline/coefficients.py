@@ -140,7 +140,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     step_s: float = 1.0e-3
     sequence_s: float = 5e-6
     host_layer_s: float = 150e-6
-    host_experts_s: float = 600e-6
+    host_experts_s: float = 300e-6
     captured_tokens: int = 512
     sampling_bytes_per_logit: float = 14.0
     request_s: float = 5e-3
