@@ -32,6 +32,7 @@ __all__ = [
     "judged_by_formula",
     "machines",
     "offers",
+    "times_said",
     "times_text",
 ]
 
@@ -361,5 +362,12 @@ def _prices_text(priced: Sequence[Offer]) -> Iterator[str]:
 
 
 def times_text(point: OperatingPoint) -> str:
-    times_ms = (point.ttft_ms, point.itl_ms, point.e2e_ms)
-    return "  ".join(f"{format_seconds(time_ms / MS_PER_S):<8}" for time_ms in times_ms)
+    return "  ".join(f"{said:<8}" for said in times_said(point))
+
+
+def times_said(point: OperatingPoint) -> tuple[str, str, str]:
+    """TTFT, ITL and end-to-end; answers of one token have no ITL."""
+    ttft_s, itl_s, e2e_s = (
+        time_ms / MS_PER_S for time_ms in (point.ttft_ms, point.itl_ms, point.e2e_ms)
+    )
+    return format_seconds(ttft_s), format_seconds(itl_s or None), format_seconds(e2e_s)

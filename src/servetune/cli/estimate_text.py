@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.cli.advice import confidence_text, heading_text
+from servetune.cli.advice import confidence_text, heading_text, times_said
 from servetune.hardware import Node
 from servetune.models import NetworkShape
 from servetune.perf.roofline import Estimate, OperatingPoint, Phase
@@ -139,8 +139,7 @@ def _splits_text(splits: Sequence[Split], best: Split) -> Iterator[str]:
 
 
 def _times(point: OperatingPoint) -> str:
-    times_ms = (point.ttft_ms, point.itl_ms, point.e2e_ms)
-    ttft, itl, e2e = (format_seconds(time_ms / MS_PER_S) for time_ms in times_ms)
+    ttft, itl, e2e = times_said(point)
     return f"{ttft:<9} {itl:<9} {e2e:<10}"
 
 
