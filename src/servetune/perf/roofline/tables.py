@@ -8,12 +8,13 @@
 
 All by `tools/operator_facts.py` from public operator tables (aiconfigurator-core 0.12.0,
 Apache-2.0). Where a value was picked between what tables say by looking at measured runs, a
-comment says so: one time of experts, and the launching of TensorRT-LLM 1.0.
+comment says so: one time of experts, and what earlier releases did.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -189,11 +190,10 @@ def table_for(device: Device, engine: str = "vllm", version: str = "") -> Coeffi
         return _tgi(table)
     if device.fp4_flops and device.fp4_flops > _ULTRA * device.peak_flops("fp8"):
         table = _ultra(table)
+    table = _of_its_time(table, engine, version)
     if engine in _PREFILL_FIRST:
         return _prefill_first(table)
-    if engine in _WHOLE_ANSWERS:
-        return _whole_answers(table, version.startswith(_EAGER_RELEASE))
-    return table
+    return _whole_answers(table) if engine in _WHOLE_ANSWERS else table
 
 
 def architecture_of(device: Device) -> str:
@@ -302,13 +302,32 @@ def _prefill_first(table: Coefficients) -> Coefficients:
 _WHOLE_ANSWERS = ("trtllm",)
 
 
-#: Its steps with prompts take 40 ms on four and on eight devices alike (Qwen3-32B, 64 layers,
-#: prompts of 1,024 tokens on H100), whatever is computed: each layer launched from the host. Read
-#: off runs of 1.0.0rc3, of which no table tells.
-_EAGER_RELEASE, _EAGER_LAYER_S = "1.0.", 0.5e-3
+@functools.cache
+def _whole_answers(table: Coefficients) -> Coefficients:
+    return msgspec.structs.replace(table, whole_answers=1.0)
+
+
+#: TensorRT-LLM 1.0 launches every layer of a step with prompts from the host: it takes 40 ms on
+#: four and on eight devices alike, whatever is computed (Qwen3-32B on H100, 64 layers, prompts of
+#: 1,024 tokens).
+_LAUNCHING_BEFORE, _LAUNCHED_LAYER_S = (1, 1), 0.5e-3
+#: vLLM's experts in eight-bit blocks took longer before 0.18, whatever they computed (MiniMax-M2.5,
+#: 62 layers: 4 ms a step on H200 by 0.16, 2.5 ms on B200 by 0.17).
+_SLOW_BLOCKS_BEFORE, _SLOW_BLOCKS_S = (0, 18), 35e-6
 
 
 @functools.cache
-def _whole_answers(table: Coefficients, eager: bool) -> Coefficients:
-    layer_s = _EAGER_LAYER_S if eager else table.host_layer_s
-    return msgspec.structs.replace(table, whole_answers=1.0, host_layer_s=layer_s)
+def _of_its_time(table: Coefficients, engine: str, version: str) -> Coefficients:
+    """What was read off measured runs of earlier releases, of which no table tells."""
+    if engine == "trtllm" and _before(version, _LAUNCHING_BEFORE):
+        return msgspec.structs.replace(table, host_layer_s=_LAUNCHED_LAYER_S)
+    if engine == "vllm" and _before(version, _SLOW_BLOCKS_BEFORE):
+        blocks_s = table.experts_blocks_s + _SLOW_BLOCKS_S
+        return msgspec.structs.replace(table, experts_blocks_s=blocks_s)
+    return table
+
+
+def _before(version: str, release: tuple[int, int]) -> bool:
+    """Whether a version is known to be older; one without two numbers in front is not."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) < release
