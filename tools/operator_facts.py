@@ -21,6 +21,7 @@ Laws fitted, each by medians over the stated region, so that a constant can be r
                  columns = inter_size / tp, rows = tokens * topk / ep,
                  touched = experts / ep * (1 - (1 - topk / experts) ^ tokens);
                  the four constants by a robust fit of |log error|, not by medians
+    latent attention    fc of prompts from 4,096 tokens on, fm and fc of answers beyond 0.8 GB
     dense share  2 * m * n * k / (t * peak), its median at m >= 4096, for every engine
 
 Kernels change between releases, so experts are printed for every version that has a table,
@@ -93,6 +94,14 @@ STORED = {
     "nvfp4": ("fp4", 0.5625),
     "w4a8_mxfp4_mxfp8": ("eight_bit", 0.53125),
 }
+#: Latent attention of DeepSeek-V3: products per query-key pair and head in prompts (192 + 128),
+#: numbers of a cached key (512 + 64), products per key and head in answers (576 + 512).
+LATENT_PAIR, LATENT_KEY, LATENT_KEY_PRODUCTS = 320, 576, 1088
+LATENT = tuple(
+    (system, engine, version)
+    for system in ("h200_sxm", "b200_sxm")
+    for engine, version in (("sglang", "0.5.14"), ("trtllm", "1.3.0rc20"))
+)
 DENSE_SYSTEMS = ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm")
 DENSE_DTYPES = ("bfloat16", "fp8", "fp8_block", "nvfp4")
 SHAPE = (
@@ -117,6 +126,9 @@ def main(wheel: str) -> None:
     print("\n== experts: share of the peak that the operands have")
     for system in DEVICES:
         print_experts(archive, system)
+    print("\n== latent attention and small caches")
+    for system, engine, version in LATENT:
+        print_latent(archive, system, engine, version)
     print("\n== dense products: share of the peak that the operands have, m >= 4096")
     for system in DENSE_SYSTEMS:
         print_dense_shares(archive, system)
@@ -252,6 +264,42 @@ def print_decode(rows: dict[str, np.ndarray], memory: float) -> None:
     fm = np.median((moved / seconds / memory)[(moved > 8e8) & (heads / np.maximum(kv, 1) <= 8)])
     kernel = np.median((seconds - moved / (fm * memory))[moved < 2e6])
     print(f"decode attention: fm {fm:.2f}, kernel {kernel * 1e6:.1f} us")
+
+
+def print_latent(archive: zipfile.ZipFile, system: str, engine: str, version: str) -> None:
+    """Of DeepSeek-V3's heads and ranks, by the type of its cache; then ordinary caches of fp8."""
+    device, folder = DEVICES[system], f"{system}/mla/{engine}/{version}"
+    prompts = table(archive, f"{folder}/context_mla_perf")
+    answers = table(archive, f"{folder}/generation_mla_perf")
+    ordinary = table(archive, f"{system}/attention/{engine}/{version}/generation_attention_perf")
+    for cache, width in (("bfloat16", 2), ("fp8", 1)):
+        of = (prompts["kv_cache_dtype"] == cache) & (prompts["step"] == 0)
+        of &= (prompts["isl"] >= 4096) & (prompts["num_heads"] >= 16)
+        length = prompts["isl"][of].astype(float)
+        pairs = prompts["batch_size"][of] * length * (length + 1) / 2
+        flops = 2 * prompts["num_heads"][of] * LATENT_PAIR * pairs
+        prompt_share = np.median(flops / (prompts["latency"][of] * 1e-3)) / device.bf16
+        shares = []
+        for heads in (16, 32, 128):
+            of = (answers["kv_cache_dtype"] == cache) & (answers["num_heads"] == heads)
+            keys = answers["batch_size"] * (answers["isl"] + answers["step"]).astype(float)
+            of &= keys * LATENT_KEY * width > 8e8
+            rate = np.median((keys / answers["latency"])[of]) * 1e3
+            compute = rate * 2 * heads * LATENT_KEY_PRODUCTS / device.bf16
+            shares.append(
+                f"{heads} heads fm {rate * LATENT_KEY * width / device.memory:.2f} fc {compute:.2f}"
+            )
+        of = (ordinary["kv_cache_dtype"] == cache) & (ordinary["head_dim"] == 128)
+        kv = ordinary["num_key_value_heads"]
+        kv = np.where(kv == 0, ordinary["num_heads"], kv)
+        length = (ordinary["isl"] + ordinary["step"]).astype(float)
+        moved = ordinary["batch_size"] * length * kv * 2 * 128 * width
+        of &= (moved > 8e8) & (ordinary["num_heads"] / kv <= 8)
+        usual = np.median((moved / ordinary["latency"])[of]) * 1e3 / device.memory
+        print(
+            f"{system} {engine} {version} {cache}: prompts fc {prompt_share:.2f}; answers "
+            f"{', '.join(shares)}; ordinary cache fm {usual:.2f}"
+        )
 
 
 class Products(NamedTuple):

@@ -95,7 +95,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             smaller kernels.
         index_s: What a layer takes that picks its keys by an index: scores in eight bits, the
             search for the best, the gathering of what was found.
-        latent_memory_share: Reading a latent cache, over an ordinary one.
+        latent_memory_share: Reading a latent cache, over an ordinary one [0.6 to 1.0].
         latent_compute_share: Multiplying in latent attention, over ordinary attention.
         agreement_latency_factor: Over the latency of `collectives` on a switched fabric;
             PCIe was never in a fit.
