@@ -15,6 +15,7 @@ NETWORKS = (
     ("Qwen/Qwen3-8B", 1, {}),
     ("Qwen/Qwen3-30B-A3B", 2, {}),
     ("deepseek-ai/DeepSeek-V3", 8, {"expert_parallel": True}),
+    ("zai-org/GLM-5", 8, {}),
     ("google/gemma-3-12b-it", 2, {"enforce_eager": True}),
     ("Qwen/Qwen3-Next-80B-A3B-Instruct", 4, {}),
 )
@@ -36,7 +37,7 @@ def test_parts_sum_to_the_step(model, ways, chosen, step):
     assert sum(part.flops for part in parts) == pytest.approx(law.ops.flops(step), rel=1e-9)
 
 
-@pytest.mark.parametrize(("model", "ways", "chosen"), NETWORKS[:3])
+@pytest.mark.parametrize(("model", "ways", "chosen"), NETWORKS[:4])
 def test_what_is_left_beside_the_device_is_the_engine(model, ways, chosen):
     law, parts = parts_of(model, ways, chosen, DECODE)
     engine = next(part for part in parts if part.kind == "engine")

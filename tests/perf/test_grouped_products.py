@@ -61,6 +61,8 @@ def test_experts_kept_whole_keep_their_columns() -> None:
         ("Qwen/Qwen3-30B-A3B", "B200", "awq", "_packed"),
         ("openai/gpt-oss-120b", "B200", None, "_mxfp4"),
         ("Qwen/Qwen3-30B-A3B", "A100", "nvfp4", "_packed"),  # no such unit: widened first
+        ("Qwen/Qwen3-30B-A3B", "H100", "nvfp4", "_packed"),
+        ("Qwen/Qwen3-30B-A3B", "Gaudi 3", "fp8", ""),  # a unit, no faster than that for 16 bits
     ],
 )
 def test_each_storage_has_kernels_of_its_own(
@@ -78,7 +80,7 @@ def test_each_storage_has_kernels_of_its_own(
 
 
 def test_rows_that_fill_tiles_cost_more_than_their_share() -> None:
-    """A product of 512 rows in eight bits takes more than a sixteenth of one of 8,192."""
+    """512 rows in eight bits take more than a sixteenth of the time of 8,192."""
     shape, machine = load_shape("Qwen/Qwen3-32B", catalogue_first=True), node(gpu="H100", count=1)
     plan = Plan(model=shape.name, quantization="fp8")
     law = StepLaw(operations(plan, shape), machine, plan, coefficients_for(machine.device))
@@ -89,13 +91,13 @@ def test_rows_that_fill_tiles_cost_more_than_their_share() -> None:
 
     each = [matrices_s(tokens) / tokens for tokens in (512, 1024, 2048, 8192)]
     assert each == sorted(each, reverse=True)
-    assert 1.1 < each[1] / each[3] < 1.4  # 0.49 and 0.57 of the peak, and the kernels' own time
+    assert 1.15 < each[0] / each[3] < 1.45  # 0.43 and 0.57 of the peak in tables
 
 
 def test_fp8_caches_are_read_more_slowly_on_hopper_alone() -> None:
     shape = load_shape("Qwen/Qwen3-32B", catalogue_first=True)
     gained = {}
-    for gpu in ("H200", "B200"):
+    for gpu in ("H200", "B200", "A100", "L40S"):
         machine = node(gpu=gpu, count=1)
         took = []
         for cache in (None, "fp8"):
@@ -105,7 +107,8 @@ def test_fp8_caches_are_read_more_slowly_on_hopper_alone() -> None:
             none = Step(decode_sequences=64)
             took.append(law(read) - law(none))
         gained[gpu] = took[0] / took[1]
-    assert gained["B200"] == pytest.approx(2, rel=1e-3)
+    for gpu in ("B200", "A100", "L40S"):
+        assert gained[gpu] == pytest.approx(2, rel=1e-3)
     assert 1.2 < gained["H200"] < 1.6
 
 
@@ -114,13 +117,11 @@ def test_four_bits_of_b300_reach_what_those_of_b200_do() -> None:
     for gpu in ("B200", "B300"):
         part = device(gpu)
         assert part.fp4_flops is not None
-        c = coefficients_for(part)
-        rates[gpu] = part.fp4_flops * c.gemm_compute_fraction_4bit
-        assert (
-            c.experts_compute_fraction_8bit
-            == coefficients_for(device("B200")).experts_compute_fraction_8bit
-        )
+        rates[gpu] = part.fp4_flops * coefficients_for(part).gemm_compute_fraction_4bit
     assert 1.0 < rates["B300"] / rates["B200"] < 1.15
+    ultra, usual, consumer = (coefficients_for(device(n)) for n in ("B300", "B200", "RTX 5090"))
+    assert ultra.experts_compute_fraction_8bit == usual.experts_compute_fraction_8bit
+    assert consumer.gemm_compute_fraction_4bit == usual.gemm_compute_fraction_4bit
 
 
 def test_an_earlier_release_has_what_is_known_of_it() -> None:
@@ -129,12 +130,14 @@ def test_an_earlier_release_has_what_is_known_of_it() -> None:
     present = coefficients_for(hopper, "trtllm")
     assert coefficients_for(hopper, "trtllm", "1.0.0rc3").host_layer_s > 2 * present.host_layer_s
     ours = coefficients_for(hopper)
-    assert coefficients_for(hopper, "vllm", "0.16.0").experts_blocks_s > ours.experts_blocks_s
+    for version in ("0.16.0", "v0.9.2"):
+        assert coefficients_for(hopper, "vllm", version).experts_blocks_s > ours.experts_blocks_s
     for engine, version in (
         ("trtllm", "1.1.0rc2.post2"),
         ("vllm", "0.18.0"),
         ("vllm", "0.32.0"),
         ("vllm", "nightly-5b8c30d62b754b57"),
+        ("vllm", "0.1.dev17893+g5b8c30d"),
         ("sglang", "0.5.9"),
     ):
         assert coefficients_for(hopper, engine, version) == coefficients_for(hopper, engine)

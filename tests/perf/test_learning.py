@@ -116,7 +116,8 @@ def test_a_share_stays_below_one_however_much_is_learned():
     base = coefficients_for(CPU.device)
     for by in (-8.0, 8.0):
         changed = relearned(base, {"prompt": by})
-        assert 0 < changed.gemm_compute_fraction < 1
+        for name in LEARNED["prompt"]:
+            assert 0 < getattr(changed, name) < 1, name
     same, before = (columns_of([each]) for each in (relearned(base, {"prompt": 0.0}), base))
     assert {name: value[0] for name, value in same.items()} == pytest.approx(
         {name: value[0] for name, value in before.items()}, rel=1e-12

@@ -11,6 +11,9 @@ from servetune.errors import PlanError
 __all__ = ["Device", "Link", "Node", "Price"]
 
 
+_NARROW = ("fp8", "int8", "fp4")
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One accelerator as a program sees it.
 
@@ -41,15 +44,20 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def peak_flops(self, dtype: str) -> float:
         """Dense FLOP/s at which this device multiplies matrices of `dtype`.
 
-        A narrow dtype without a path of its own is widened before it is multiplied,
-        so it runs at the rate of the next wider one.
+        A narrow dtype without a unit of its own is widened to sixteen bits before it is
+        multiplied, and so runs at their rate.
         """
-        ladder = {
-            "fp4": (self.fp4_flops, self.fp8_flops, self.bf16_flops),
-            "fp8": (self.fp8_flops, self.bf16_flops),
-            "int8": (self.int8_flops, self.bf16_flops),
-        }.get(dtype, (self.bf16_flops,))
-        return next(rate for rate in ladder if rate)
+        return self._unit_flops(dtype) or self.bf16_flops
+
+    def multiplies(self, dtype: str) -> bool:
+        """Whether there is a unit for fp8, int8 or fp4; sixteen bits always have one."""
+        return dtype not in _NARROW or self._unit_flops(dtype) is not None
+
+    def _unit_flops(self, dtype: str) -> float | None:
+        if dtype not in _NARROW:
+            return self.bf16_flops
+        rates = {"fp8": self.fp8_flops, "int8": self.int8_flops, "fp4": self.fp4_flops}
+        return rates[dtype] or None
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -22,11 +22,11 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         name: Engine generation, silicon and what they rest on.
         gemm_compute_fraction: Share of the dense bf16 peak [m >= 4096].
-        gemm_compute_fraction_8bit: Share of the fp8 or int8 peak [m >= 4096].
-        gemm_compute_fraction_4bit: Share of the fp4 peak.
+        gemm_compute_fraction_8bit: Share of the fp8 or int8 peak that long products approach.
+        gemm_compute_fraction_4bit: The same of the fp4 peak.
         gemm_extra_rows: Rows by which products of 8 or 4 bits behave as if they were longer, once
-            they are long [8 bits 170 at m of 512 and 1024, 130 at 2048; 4 bits 600]. Those of 16
-            bits reach their best from 512 rows on.
+            they have thousands; fewer have a share of them (`step.FILLING_ROWS`) [at 512, 1024
+            and 2048 rows 180, 170 and 130 with 8 bits, 600 with 4]. Those of 16 bits need none.
         gemm_memory_fraction: Share of memory bandwidth [m <= 16, weights beyond L2].
         gemm_memory_fraction_8bit: The same with one-byte weights.
         gemm_memory_fraction_4bit: The same with half-byte weights.
@@ -75,7 +75,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         experts_compute_fraction: What grouped products of experts reach of the bf16 peak where
             a device holds many of an expert's columns.
-        experts_compute_fraction_packed: Of the same, where weights of four bits are widened first.
+        experts_compute_fraction_packed: Of the same, where weights of fewer bits are widened first.
         experts_compute_fraction_mxfp4: Of the same with mxfp4, which some kernels multiply in
             eight bits.
         experts_compute_fraction_8bit: Of the 8-bit peak.
@@ -96,7 +96,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         index_s: What a layer takes that picks its keys by an index: scores in eight bits, the
             search for the best, the gathering of what was found.
         latent_memory_share: Reading a latent cache, over an ordinary one [0.6 to 1.0].
-        latent_compute_share: Multiplying in latent attention, over ordinary attention.
+        latent_compute_share: Multiplying in latent attention, prompts and answers, over ordinary
+            attention.
         agreement_latency_factor: Over the latency of `collectives` on a switched fabric;
             PCIe was never in a fit.
         agreement_rate_factor: Over its rate there.

@@ -30,7 +30,13 @@ from servetune.perf.roofline.collectives import (
 )
 from servetune.perf.roofline.drafting import drafts_on_device
 from servetune.perf.roofline.ops import AttentionOp, ExpertsOp, MatrixOp, Operations
-from servetune.perf.roofline.step import BLOCKS, FILLING_ROWS, MXFP4, exchange_group
+from servetune.perf.roofline.step import (
+    BLOCKS,
+    FILLING_ROWS,
+    MXFP4,
+    exchange_group,
+    kind_of,
+)
 from servetune.plan.plan import Plan
 
 __all__ = ["Array", "Laws", "Stack", "columns_of"]
@@ -95,9 +101,10 @@ class Laws:
             (memory * c["experts_memory_fraction"])[:, None],
         )
         self._extra_gemm_rows = c["gemm_extra_rows"][:, None] * stack.matrices["narrow"]
-        packed = (stack.experts["thin"] > 0) & (stack.experts["narrow"] == 0)
         self._extra_rows = np.where(
-            packed, c["experts_extra_rows_packed"][:, None], c["experts_extra_rows"][:, None]
+            stack.experts["widened"] > 0,
+            c["experts_extra_rows_packed"][:, None],
+            c["experts_extra_rows"][:, None],
         )
         attention = stack.attentions
         faster = np.where(attention["latent"] > 0, c["latent_compute_share"][:, None], 1.0)
@@ -234,7 +241,7 @@ def _rates(
 ) -> tuple[Array, Array]:
     """FLOP/s and bytes/s that products of each kind reach."""
     fraction = np.where(
-        table["fourth"] > 0,
+        table["four_bit"] > 0,
         c["gemm_compute_fraction_4bit"][:, None],
         np.where(
             table["narrow"] > 0,
@@ -247,24 +254,26 @@ def _rates(
         c["gemm_memory_fraction_8bit"][:, None],
         c["gemm_memory_fraction"][:, None],
     )
-    thin = np.where(table["fourth"] > 0, c["gemm_memory_fraction_4bit"][:, None], thin)
+    thin = np.where(table["four_bit"] > 0, c["gemm_memory_fraction_4bit"][:, None], thin)
     return table["peak_flops"] * fraction, bytes_per_s[:, None] * thin
 
 
 def _expert_kernel_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
-    plain, blocks, fourth = (c[f"experts{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit"))
-    return np.where(table["fourth"] > 0, fourth, np.where(table["blocks"] > 0, blocks, plain))
+    plain, blocks, four_bit = (c[f"experts{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit"))
+    narrow = np.where(table["blocks"] > 0, blocks, plain)
+    narrow = np.where(table["four_bit"] > 0, four_bit, narrow)
+    return np.where(table["narrow"] > 0, narrow, plain)
 
 
 def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
-    plain, packed, mxfp4, eighth, blocks, fourth = (
+    plain, packed, mxfp4, eight_bit, blocks, four_bit = (
         c[f"experts_compute_fraction{kind}"][:, None]
         for kind in ("", "_packed", "_mxfp4", "_8bit", "_blocks", "_4bit")
     )
     packed = np.where(table["mxfp4"] > 0, mxfp4, packed)
-    wide = np.where(table["thin"] > 0, packed, plain)
-    narrow = np.where(table["blocks"] > 0, blocks, eighth)
-    narrow = np.where(table["fourth"] > 0, fourth, narrow)
+    wide = np.where(table["widened"] > 0, packed, plain)
+    narrow = np.where(table["blocks"] > 0, blocks, eight_bit)
+    narrow = np.where(table["four_bit"] > 0, four_bit, narrow)
     fraction = np.where(table["narrow"] > 0, narrow, wide)
     narrowed = 1 + c["experts_half_columns"][:, None] / table["columns"]
     return np.asarray(table["peak_flops"] * fraction / narrowed)
@@ -272,7 +281,7 @@ def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> A
 
 #: A window that no context fills; infinity would turn an empty batch into no number.
 _ALL_KEYS = 1e15
-_KIND = {"peak_flops": 1.0, "narrow": 0.0, "fourth": 0.0, "thin": 0.0}
+_KIND = {"peak_flops": 1.0, "narrow": 0.0, "four_bit": 0.0, "thin": 0.0, "widened": 0.0}
 #: Columns of each table, with what an unused place holds.
 _MATRIX = {
     "count": 0.0,
@@ -386,11 +395,7 @@ def _affine(law: Collective) -> tuple[float, float]:
 
 
 def _kind(math_dtype: str, weight_width_bytes: float, node: Node) -> tuple[float, ...]:
-    device = node.device
-    peak = device.peak_flops(math_dtype)
-    narrow = math_dtype != "bf16" and peak > device.bf16_flops
-    fourth = narrow and math_dtype == "fp4" and peak == device.fp4_flops
-    return peak, float(narrow), float(fourth), float(weight_width_bytes < 2)
+    return tuple(float(value) for value in kind_of(math_dtype, weight_width_bytes, node.device))
 
 
 def _matrix_row(op: MatrixOp, ops: Operations, node: Node) -> tuple[float, ...]:

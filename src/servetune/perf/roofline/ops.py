@@ -85,7 +85,7 @@ class MatrixOp(msgspec.Struct, frozen=True, kw_only=True):
         weight_width_bytes: Bytes that one weight occupies, scales included.
         math_dtype: What it is multiplied in.
         logits_only: Rows are sequences that get a token, not all tokens.
-        scheme: How weights are stored (`Quantization.scheme`); empty where as published.
+        scheme: How weights are stored (`Quantization.scheme`); empty or `none` where as published.
     """
 
     name: str
@@ -124,7 +124,7 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
         flops_per_token: On one device, per token of that device's own batch.
         traffic_per_token: Numbers read and written per token.
         token_copies: Batches (data-parallel ranks) whose tokens meet these experts.
-        scheme: How weights are stored (`Quantization.scheme`); empty where as published.
+        scheme: How weights are stored (`Quantization.scheme`); empty or `none` where as published.
     """
 
     count: int
@@ -166,7 +166,8 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
         window: Latest keys that a query sees; `None` for all.
         latent: Whether the cache is one compressed vector for all heads.
         indexing: Whether this is the search for the keys that another one then reads.
-        small_cache: Whether the cache has fewer bits than the network computes with.
+        small_cache: Whether the cache has fewer than sixteen bits; not said of those that an index
+            reads or that are compressed along the context.
     """
 
     count: int
@@ -416,7 +417,7 @@ class _Split:
                 cache_bytes_per_key=cached * self.cache_bytes,
                 window=None,
                 latent=True,
-                small_cache=self.cache_bytes < self.plain_bytes,
+                small_cache=self.cache_bytes < DTYPE_BYTES["bf16"],
             )
         width = mixer.head_dim + mixer.value_width
         return AttentionOp(
@@ -425,7 +426,7 @@ class _Split:
             decode_flops_per_key=2 * heads * width,
             cache_bytes_per_key=self.local_kv_heads(mixer) * width * self.cache_bytes,
             window=mixer.window,
-            small_cache=self.cache_bytes < self.plain_bytes,
+            small_cache=self.cache_bytes < DTYPE_BYTES["bf16"],
         )
 
     def feed_forward_matrices(self, layer: Layer) -> list[MatrixOp]:

@@ -33,9 +33,11 @@ __all__ = [
     "FILLING_ROWS",
     "MXFP4",
     "FloatArray",
+    "Kind",
     "Part",
     "StepLaw",
     "exchange_group",
+    "kind_of",
     "step_law",
 ]
 
@@ -47,7 +49,8 @@ FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 #: Schemes with kernels of their own: eight bits with a scale per block, four with one per 32.
 BLOCKS, MXFP4 = "fp8_block", "mxfp4"
-#: Rows over which the padding of a matrix product grows: small ones run in small tiles.
+#: Rows over which the padding of a matrix product grows, as small ones run in small tiles: with
+#: `gemm_extra_rows` it lies between what tables say of eight and of four bits.
 FILLING_ROWS = 1024.0
 #: Distinct batches whose dense part is remembered; a long simulation meets a few thousand.
 _REMEMBERED = 1 << 16
@@ -216,11 +219,12 @@ class StepLaw:
         parts += [(line.op, self._experts_s(line, step.tokens)) for line in self._experts]
         extra = c.attention_extra_pairs_per_token * step.prefill_tokens
         for op, pair_s, key_s in self._attentions:
-            kernels_s = op.count * (c.attention_s + (c.latent_s if op.latent else 0.0))
+            kernels_s = c.attention_s + (c.latent_s if op.latent else 0.0)
+            kernels_s += c.index_s if op.indexing else 0.0
             pairs = op.pairs(step.prefill_tokens, step.prefill_pairs)
             pairs_s = pair_s * (pairs + extra) if step.prefill_tokens else 0.0
             keys_s = key_s * op.keys(step.decode_sequences, step.decode_context_tokens)
-            parts.append((op, kernels_s + pairs_s + keys_s))
+            parts.append((op, op.count * kernels_s + pairs_s + keys_s))
         elementwise_s = ops.layer_count * c.elementwise_per_layer * c.elementwise_s
         elementwise_s += ops.elementwise_bytes_per_token * step.tokens / self._bytes_per_s
         sampled_bytes = ops.vocab * c.sampling_bytes_per_logit * step.logit_rows
@@ -351,39 +355,46 @@ class _ExpertsLine(NamedTuple):
     extra_rows: float
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """How a matrix is stored and multiplied on a device.
 
     Attributes:
-        narrow: In a dtype of fewer bits than 16 that the silicon has; others are widened first.
-        fourth: In four bits.
+        narrow: By a unit for fewer than sixteen bits that is faster than that for sixteen.
+        four_bit: In fp4.
         thin: Its weights take less than two bytes each.
+        widened: They are, and become sixteen bits before they are multiplied.
     """
 
     peak_flops: float
     narrow: bool
-    fourth: bool
+    four_bit: bool
     thin: bool
+    widened: bool
 
 
-def _kind(math_dtype: str, weight_width_bytes: float, device: Device) -> _Kind:
-    peak = device.peak_flops(math_dtype)
+def kind_of(math_dtype: str, weight_width_bytes: float, device: Device) -> Kind:
+    peak, thin = device.peak_flops(math_dtype), weight_width_bytes < 2
     narrow = math_dtype != "bf16" and peak > device.bf16_flops
-    fourth = narrow and peak == device.fp4_flops and math_dtype == "fp4"
-    return _Kind(peak, narrow, fourth, weight_width_bytes < 2)
+    return Kind(
+        peak_flops=peak,
+        narrow=narrow,
+        four_bit=narrow and math_dtype == "fp4",
+        thin=thin,
+        widened=thin and (math_dtype == "bf16" or not device.multiplies(math_dtype)),
+    )
 
 
 def _matrix_line(
     op: MatrixOp, activation_bytes: float, device: Device, c: Coefficients
 ) -> _MatrixLine:
-    kind = _kind(op.math_dtype, op.weight_width_bytes, device)
+    kind = kind_of(op.math_dtype, op.weight_width_bytes, device)
     kernel_s, fraction = c.gemm_s, c.gemm_compute_fraction
     if kind.narrow:
         kernel_s = c.gemm_blocks_s if op.scheme == BLOCKS else c.gemm_8bit_s
-        fraction = c.gemm_compute_fraction_4bit if kind.fourth else c.gemm_compute_fraction_8bit
+        fraction = c.gemm_compute_fraction_4bit if kind.four_bit else c.gemm_compute_fraction_8bit
     reached = c.gemm_memory_fraction
     if kind.thin:
-        reached = c.gemm_memory_fraction_4bit if kind.fourth else c.gemm_memory_fraction_8bit
+        reached = c.gemm_memory_fraction_4bit if kind.four_bit else c.gemm_memory_fraction_8bit
     bytes_per_s = device.memory_bytes_per_s * reached
     return _MatrixLine(
         kernel_s=op.count * kernel_s,
@@ -395,15 +406,15 @@ def _matrix_line(
 
 
 def _experts_line(op: ExpertsOp, device: Device, c: Coefficients) -> _ExpertsLine:
-    kind = _kind(op.math_dtype, op.weight_width_bytes, device)
+    kind = kind_of(op.math_dtype, op.weight_width_bytes, device)
     kernel_s, extra_rows = c.experts_s, c.experts_extra_rows
-    if kind.fourth:
+    if kind.four_bit:
         kernel_s, fraction = c.experts_4bit_s, c.experts_compute_fraction_4bit
     elif kind.narrow and op.scheme == BLOCKS:
         kernel_s, fraction = c.experts_blocks_s, c.experts_compute_fraction_blocks
     elif kind.narrow:
         fraction = c.experts_compute_fraction_8bit
-    elif kind.thin:
+    elif kind.widened:
         extra_rows, fraction = c.experts_extra_rows_packed, c.experts_compute_fraction_packed
         if op.scheme == MXFP4:
             fraction = c.experts_compute_fraction_mxfp4

@@ -29,7 +29,7 @@ __all__ = ["COEFFICIENTS", "TGI_FIT", "architecture_of", "table_for"]
 _AMPERE = Coefficients(
     name="vllm-v1/ampere/operator-tables-2026-11",
     gemm_compute_fraction=0.86,
-    gemm_compute_fraction_8bit=0.60,  # int8 was not in the table; between Ada and bf16
+    gemm_compute_fraction_8bit=0.63,  # int8 was not in the table; between Ada and bf16
     gemm_memory_fraction=0.76,
     gemm_memory_fraction_8bit=0.76,
     experts_memory_fraction=0.85,
@@ -49,7 +49,7 @@ _AMPERE = Coefficients(
 _ADA = Coefficients(
     name="vllm-v1/ada/operator-tables-2026-11",
     gemm_compute_fraction=0.59,
-    gemm_compute_fraction_8bit=0.46,
+    gemm_compute_fraction_8bit=0.48,
     gemm_memory_fraction=0.83,
     gemm_memory_fraction_8bit=0.72,
     experts_memory_fraction=0.85,
@@ -136,6 +136,8 @@ _CPU = Coefficients(
     experts_blocks_s=18e-6,
     experts_4bit_s=18e-6,
     gemm_extra_rows=0.0,
+    experts_extra_rows=32.0,
+    experts_extra_rows_packed=32.0,
     gemm_blocks_s=30e-6,
     gemm_memory_fraction_4bit=0.6,
     latent_memory_share=1.0,
@@ -144,7 +146,7 @@ _CPU = Coefficients(
 _UNSEEN = Coefficients(
     name="vllm-v1/unseen/operator-tables-2026-11",
     gemm_compute_fraction=0.70,
-    gemm_compute_fraction_8bit=0.50,
+    gemm_compute_fraction_8bit=0.52,
     gemm_memory_fraction=0.80,
     gemm_memory_fraction_8bit=0.74,
     experts_memory_fraction=0.88,
@@ -189,8 +191,9 @@ def table_for(device: Device, engine: str = "vllm", version: str = "") -> Coeffi
     table = _with_experts(COEFFICIENTS[architecture], architecture, engine)
     if engine == "tgi":
         return _tgi(table)
-    if device.fp4_flops and device.fp4_flops > _ULTRA * device.peak_flops("fp8"):
-        table = _ultra(table)
+    low, high = _B300_PEAKS
+    if low < (device.fp4_flops or 0) / device.peak_flops("fp8") < high:
+        table = _with_b300_fp4(table)
     table = _of_its_time(table, engine, version)
     if engine in _PREFILL_FIRST:
         return _prefill_first(table)
@@ -209,15 +212,15 @@ class _Reached(msgspec.Struct, frozen=True):
     plain: float
     packed: float
     mxfp4: float
-    eighth: float
+    eight_bit: float
     blocks: float
-    fourth: float
+    four_bit: float
 
 
-#: By architecture and engine. Half of what sets an engine apart from the mean of the three is
-#: kept (in logarithms), because engines change kernels: from 0.19 to 0.24 vLLM's products of
-#: eight bits fell from 0.36 to 0.14 on Hopper and rose from 0.20 to 0.38 on Blackwell. mxfp4 is
-#: taken as it is: on Hopper all run OpenAI's Triton kernels by default; on Blackwell SGLang and
+#: By architecture and engine, in the order of `_Reached`. Half of what sets an engine apart from
+#: the mean of the three is kept (in logarithms), because engines change kernels: from 0.19 to
+#: 0.24 vLLM's products of eight bits fell from 0.36 to 0.14 on Hopper and rose from 0.20 to 0.38
+#: on Blackwell. mxfp4 is taken as it is: on Hopper all run OpenAI's Triton kernels by default; on Blackwell SGLang and
 #: TensorRT-LLM multiply it in eight bits, and vLLM where it is told to.
 _EXPERTS: Mapping[tuple[str, str], _Reached] = MappingProxyType(
     {
@@ -241,23 +244,24 @@ def _with_experts(table: Coefficients, architecture: str, engine: str) -> Coeffi
         experts_compute_fraction=found.plain,
         experts_compute_fraction_packed=found.packed,
         experts_compute_fraction_mxfp4=found.mxfp4,
-        experts_compute_fraction_8bit=found.eighth,
+        experts_compute_fraction_8bit=found.eight_bit,
         experts_compute_fraction_blocks=found.blocks,
-        experts_compute_fraction_4bit=found.fourth,
+        experts_compute_fraction_4bit=found.four_bit,
     )
 
 
-#: B300's fp4 peak is three times its fp8 peak, B200's twice. Its kernels reach what B200's do and
+#: B300's fp4 peak is three times its fp8 peak, B200's twice (consumer cards' four times, as their
+#: fp8 is halved). Its kernels reach what B200's do and
 #: a tenth more (dense products 0.27 to 0.29 of that peak, experts 0.11 to 0.17).
-_ULTRA, _ULTRA_SHARE = 2.5, 0.72
+_B300_PEAKS, _B300_SHARE = (2.5, 3.5), 0.72
 
 
 @functools.cache
-def _ultra(table: Coefficients) -> Coefficients:
+def _with_b300_fp4(table: Coefficients) -> Coefficients:
     return msgspec.structs.replace(
         table,
-        gemm_compute_fraction_4bit=_ULTRA_SHARE * table.gemm_compute_fraction_4bit,
-        experts_compute_fraction_4bit=_ULTRA_SHARE * table.experts_compute_fraction_4bit,
+        gemm_compute_fraction_4bit=_B300_SHARE * table.gemm_compute_fraction_4bit,
+        experts_compute_fraction_4bit=_B300_SHARE * table.experts_compute_fraction_4bit,
     )
 
 
@@ -285,6 +289,8 @@ def _tgi(table: Coefficients) -> Coefficients:
         experts_compute_fraction=table.gemm_compute_fraction,
         experts_half_columns=0.0,
         experts_memory_fraction=table.gemm_memory_fraction,
+        experts_s=18e-6,
+        experts_extra_rows=32.0,
         **TGI_FIT,
     )
 
@@ -310,7 +316,7 @@ def _whole_answers(table: Coefficients) -> Coefficients:
 
 #: TensorRT-LLM 1.0 launches every layer of a step with prompts from the host: it takes 40 ms on
 #: four and on eight devices alike, whatever is computed (Qwen3-32B on H100, 64 layers, prompts of
-#: 1,024 tokens).
+#: 1,024 tokens), some 8 of them outside the layers.
 _LAUNCHING_BEFORE, _LAUNCHED_LAYER_S = (1, 1), 0.5e-3
 #: vLLM's experts in eight-bit blocks took longer before 0.18, whatever they computed (MiniMax-M2.5,
 #: 62 layers: 4 ms a step on H200 by 0.16, 2.5 ms on B200 by 0.17).
@@ -329,6 +335,6 @@ def _of_its_time(table: Coefficients, engine: str, version: str) -> Coefficients
 
 
 def _before(version: str, release: tuple[int, int]) -> bool:
-    """Whether a version is known to be older; one without two numbers in front is not."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
+    """Whether a version is known to be older: a build without a release's numbers is not."""
+    numbers = re.match(r"v?(\d+)\.(\d+)(?!\.dev)(?!\d)", version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) < release
