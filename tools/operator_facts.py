@@ -22,7 +22,8 @@ Laws fitted, each by medians over the stated region, so that a constant can be r
                  touched = experts / ep * (1 - (1 - topk / experts) ^ tokens);
                  the four constants by a robust fit of |log error|, not by medians
     latent attention    fc of prompts from 4,096 tokens on, fm and fc of answers beyond 0.8 GB
-    dense share  2 * m * n * k / (t * peak), its median at m >= 4096, for every engine
+    dense share  2 * m * n * k / (t * peak), its median at m >= 4096 and of fewer rows, for every
+                 engine; fm and the kernel's own time from m <= 16
 
 Kernels change between releases, so experts are printed for every version that has a table,
 newest first, and a constant holds for the version beside it. `touched` supposes an even router
@@ -407,20 +408,31 @@ def fit_experts(products: Products, peak: float, memory: float) -> tuple[ExpertC
 
 
 def print_dense_shares(archive: zipfile.ZipFile, system: str) -> None:
+    """Large products' share, that of shorter ones, reading of thin ones, and the kernel's floor."""
+    device = DEVICES[system]
     for engine in ENGINES:
         for version, rows in newest_first(archive, system, "gemm", engine):
             m, n, k = (rows[name].astype(float) for name in "mnk")
-            large = (m >= 4096) & (n * k >= 2e7) & (n < 20000) & (k < 20000)
-            rate = 2 * m * n * k / (rows["latency"] * 1e-3)
+            seconds = rows["latency"] * 1e-3
+            rate = 2 * m * n * k / seconds
+            usual = (n * k >= 2e7) & (n < 20000) & (k < 20000)
             for dtype in DENSE_DTYPES:
-                kept = large & (rows["gemm_dtype"] == dtype)
-                peak = getattr(DEVICES[system], STORED[dtype][0])
-                if peak and kept.any():
-                    achieved = np.median(rate[kept])
-                    print(
-                        f"{system} {engine} {version} {dtype}: share {achieved / peak:.3f},"
-                        f" {achieved / 1e12:.0f} TFLOP/s"
-                    )
+                of = rows["gemm_dtype"] == dtype
+                peak, width = getattr(device, STORED[dtype][0]), STORED[dtype][1]
+                if not peak or not (of & usual & (m >= 4096)).any():
+                    continue
+                long = np.median(rate[of & usual & (m >= 4096)])
+                short = ", ".join(
+                    f"{np.median(rate[of & usual & (m == few)]) / peak:.2f} at {few}"
+                    for few in (512, 1024, 2048)
+                )
+                thin = of & (m <= 16) & (n * k * width > 1.2e8)
+                read = np.median(n[thin] * k[thin] * width / seconds[thin]) / device.memory
+                floor = np.median(seconds[of & (m <= 16) & (n * k * width < 4e6)])
+                print(
+                    f"{system} {engine} {version} {dtype}: share {long / peak:.3f} ({short}),"
+                    f" {long / 1e12:.0f} TFLOP/s, fm {read:.2f}, kernel {floor * 1e6:.1f} us"
+                )
 
 
 if __name__ == "__main__":

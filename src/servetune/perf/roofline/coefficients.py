@@ -25,8 +25,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         gemm_compute_fraction_8bit: Share of the fp8 or int8 peak that long products approach.
         gemm_compute_fraction_4bit: The same of the fp4 peak.
         gemm_extra_rows: Rows by which products of 8 or 4 bits behave as if they were longer, once
-            they have thousands; fewer have a share of them (`step.FILLING_ROWS`) [at 512, 1024
-            and 2048 rows 180, 170 and 130 with 8 bits, 600 with 4]. Those of 16 bits need none.
+            they have thousands; fewer have a share of them (`step.FILLING_ROWS`) [at 512 and 1024
+            rows some 150 with 8 bits, 350 with 4]. Those of 16 bits need next to none.
         gemm_memory_fraction: Share of memory bandwidth [m <= 16, weights beyond L2].
         gemm_memory_fraction_8bit: The same with one-byte weights.
         gemm_memory_fraction_4bit: The same with half-byte weights.
