@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from servetune.perf.roofline.closed_loop import RunPoint
-from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients
 from servetune.perf.roofline.likeness import Place, doubts, guessed_logs, likeness_of
 from servetune.perf.roofline.steady import Correction
 
@@ -50,12 +50,7 @@ LEARNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "gemm_compute_fraction_8bit",
             "gemm_compute_fraction_4bit",
             "attention_compute_fraction",
-            "experts_compute_fraction",
-            "experts_compute_fraction_packed",
-            "experts_compute_fraction_mxfp4",
-            "experts_compute_fraction_8bit",
-            "experts_compute_fraction_blocks",
-            "experts_compute_fraction_4bit",
+            *EXPERT_SHARES,
         ),
         "request": ("request_s",),
     }

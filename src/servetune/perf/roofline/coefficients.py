@@ -11,7 +11,17 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Coefficients"]
+__all__ = ["EXPERT_SHARES", "Coefficients"]
+
+#: Fields that say what grouped products reach, one for each kind of storage.
+EXPERT_SHARES = (
+    "experts_compute_fraction",
+    "experts_compute_fraction_packed",
+    "experts_compute_fraction_mxfp4",
+    "experts_compute_fraction_8bit",
+    "experts_compute_fraction_blocks",
+    "experts_compute_fraction_4bit",
+)
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -23,7 +23,7 @@ from types import MappingProxyType
 import msgspec
 
 from servetune.hardware.device import Device
-from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients
 from servetune.perf.roofline.tables import architecture_of, table_for
 
 __all__ = ["KNOBS", "Factor", "Fit", "Knob", "coefficients_for", "corrected", "fit"]
@@ -68,14 +68,7 @@ KNOBS: Mapping[str, Knob] = MappingProxyType(
             fields=("attention_memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
         ),
         "experts_compute": Knob(
-            fields=(
-                "experts_compute_fraction",
-                "experts_compute_fraction_packed",
-                "experts_compute_fraction_mxfp4",
-                "experts_compute_fraction_8bit",
-                "experts_compute_fraction_blocks",
-                "experts_compute_fraction_4bit",
-            ),
+            fields=EXPERT_SHARES,
             share=True,
             all_sd=0.3,
             architecture_sd=0.2,
