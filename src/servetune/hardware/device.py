@@ -11,9 +11,6 @@ from servetune.errors import PlanError
 __all__ = ["Device", "Link", "Node", "Price"]
 
 
-_NARROW = ("fp8", "int8", "fp4")
-
-
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One accelerator as a program sees it.
 
@@ -51,13 +48,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def multiplies(self, dtype: str) -> bool:
         """Whether there is a unit for fp8, int8 or fp4; sixteen bits always have one."""
-        return dtype not in _NARROW or self._unit_flops(dtype) is not None
+        return bool(self._unit_flops(dtype))
 
     def _unit_flops(self, dtype: str) -> float | None:
-        if dtype not in _NARROW:
-            return self.bf16_flops
         rates = {"fp8": self.fp8_flops, "int8": self.int8_flops, "fp4": self.fp4_flops}
-        return rates[dtype] or None
+        return rates.get(dtype, self.bf16_flops)
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

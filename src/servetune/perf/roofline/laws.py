@@ -31,9 +31,8 @@ from servetune.perf.roofline.collectives import (
 from servetune.perf.roofline.drafting import drafts_on_device
 from servetune.perf.roofline.ops import AttentionOp, ExpertsOp, MatrixOp, Operations
 from servetune.perf.roofline.step import (
-    BLOCKS,
     FILLING_ROWS,
-    MXFP4,
+    Kind,
     exchange_group,
     kind_of,
 )
@@ -260,9 +259,7 @@ def _rates(
 
 def _expert_kernel_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
     plain, blocks, four_bit = (c[f"experts{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit"))
-    narrow = np.where(table["blocks"] > 0, blocks, plain)
-    narrow = np.where(table["four_bit"] > 0, four_bit, narrow)
-    return np.where(table["narrow"] > 0, narrow, plain)
+    return np.where(table["four_bit"] > 0, four_bit, np.where(table["blocks"] > 0, blocks, plain))
 
 
 def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
@@ -281,7 +278,7 @@ def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> A
 
 #: A window that no context fills; infinity would turn an empty batch into no number.
 _ALL_KEYS = 1e15
-_KIND = {"peak_flops": 1.0, "narrow": 0.0, "four_bit": 0.0, "thin": 0.0, "widened": 0.0}
+_KIND = {"peak_flops": 1.0} | dict.fromkeys(Kind._fields[1:], 0.0)
 #: Columns of each table, with what an unused place holds.
 _MATRIX = {
     "count": 0.0,
@@ -289,7 +286,6 @@ _MATRIX = {
     "weight_bytes": 0.0,
     "traffic_bytes": 0.0,
     "logits_only": 0.0,
-    "blocks": 0.0,
     **_KIND,
 }
 _EXPERTS = {
@@ -300,8 +296,6 @@ _EXPERTS = {
     "traffic_bytes": 0.0,
     "log_untouched": 0.0,
     "columns": 1.0,
-    "blocks": 0.0,
-    "mxfp4": 0.0,
     **_KIND,
 }
 _ATTENTION = {
@@ -394,8 +388,8 @@ def _affine(law: Collective) -> tuple[float, float]:
     return law.latency_s, 1 / law.bytes_per_s
 
 
-def _kind(math_dtype: str, weight_width_bytes: float, node: Node) -> tuple[float, ...]:
-    return tuple(float(value) for value in kind_of(math_dtype, weight_width_bytes, node.device))
+def _kind(op: MatrixOp | ExpertsOp, node: Node) -> tuple[float, ...]:
+    return tuple(float(value) for value in kind_of(op, node.device))
 
 
 def _matrix_row(op: MatrixOp, ops: Operations, node: Node) -> tuple[float, ...]:
@@ -405,8 +399,7 @@ def _matrix_row(op: MatrixOp, ops: Operations, node: Node) -> tuple[float, ...]:
         op.weight_bytes,
         (op.inputs + op.outputs) * ops.activation_bytes,
         float(op.logits_only),
-        float(op.scheme == BLOCKS),
-        *_kind(op.math_dtype, op.weight_width_bytes, node),
+        *_kind(op, node),
     )
 
 
@@ -419,9 +412,7 @@ def _experts_row(op: ExpertsOp, ops: Operations, node: Node) -> tuple[float, ...
         op.traffic_per_token * ops.activation_bytes,
         op.token_copies * np.log1p(-op.active / op.experts),
         op.columns,
-        float(op.scheme == BLOCKS),
-        float(op.scheme == MXFP4),
-        *_kind(op.math_dtype, op.weight_width_bytes, node),
+        *_kind(op, node),
     )
 
 

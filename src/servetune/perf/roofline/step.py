@@ -29,9 +29,7 @@ from servetune.perf.roofline.ops import (
 from servetune.plan.plan import Plan
 
 __all__ = [
-    "BLOCKS",
     "FILLING_ROWS",
-    "MXFP4",
     "FloatArray",
     "Kind",
     "Part",
@@ -47,8 +45,6 @@ Part: TypeAlias = MatrixOp | ExpertsOp | AttentionOp | str
 
 FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
 
-#: Schemes with kernels of their own: eight bits with a scale per block, four with one per 32.
-BLOCKS, MXFP4 = "fp8_block", "mxfp4"
 #: Rows over which the padding of a matrix product grows, as small ones run in small tiles: with
 #: `gemm_extra_rows` it lies between what tables say of eight and of four bits.
 FILLING_ROWS = 1024.0
@@ -356,11 +352,13 @@ class _ExpertsLine(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """How a matrix is stored and multiplied on a device.
+    """How a matrix is stored and multiplied on a device: all that its kernel depends on.
 
     Attributes:
         narrow: By a unit for fewer than sixteen bits that is faster than that for sixteen.
         four_bit: In fp4.
+        blocks: In eight bits, with a scale per block.
+        mxfp4: Stored so; kernels for it differ from others that widen weights.
         thin: Its weights take less than two bytes each.
         widened: They are, and become sixteen bits before they are multiplied.
     """
@@ -368,29 +366,33 @@ class Kind(NamedTuple):
     peak_flops: float
     narrow: bool
     four_bit: bool
+    blocks: bool
+    mxfp4: bool
     thin: bool
     widened: bool
 
 
-def kind_of(math_dtype: str, weight_width_bytes: float, device: Device) -> Kind:
-    peak, thin = device.peak_flops(math_dtype), weight_width_bytes < 2
-    narrow = math_dtype != "bf16" and peak > device.bf16_flops
+def kind_of(op: MatrixOp | ExpertsOp, device: Device) -> Kind:
+    peak, thin = device.peak_flops(op.math_dtype), op.weight_width_bytes < 2
+    narrow = op.math_dtype != "bf16" and peak > device.bf16_flops
     return Kind(
         peak_flops=peak,
         narrow=narrow,
-        four_bit=narrow and math_dtype == "fp4",
+        four_bit=narrow and op.math_dtype == "fp4",
+        blocks=narrow and op.scheme == "fp8_block",
+        mxfp4=op.scheme == "mxfp4",
         thin=thin,
-        widened=thin and (math_dtype == "bf16" or not device.multiplies(math_dtype)),
+        widened=thin and (op.math_dtype == "bf16" or not device.multiplies(op.math_dtype)),
     )
 
 
 def _matrix_line(
     op: MatrixOp, activation_bytes: float, device: Device, c: Coefficients
 ) -> _MatrixLine:
-    kind = kind_of(op.math_dtype, op.weight_width_bytes, device)
+    kind = kind_of(op, device)
     kernel_s, fraction = c.gemm_s, c.gemm_compute_fraction
     if kind.narrow:
-        kernel_s = c.gemm_blocks_s if op.scheme == BLOCKS else c.gemm_8bit_s
+        kernel_s = c.gemm_blocks_s if kind.blocks else c.gemm_8bit_s
         fraction = c.gemm_compute_fraction_4bit if kind.four_bit else c.gemm_compute_fraction_8bit
     reached = c.gemm_memory_fraction
     if kind.thin:
@@ -406,17 +408,17 @@ def _matrix_line(
 
 
 def _experts_line(op: ExpertsOp, device: Device, c: Coefficients) -> _ExpertsLine:
-    kind = kind_of(op.math_dtype, op.weight_width_bytes, device)
+    kind = kind_of(op, device)
     kernel_s, extra_rows = c.experts_s, c.experts_extra_rows
     if kind.four_bit:
         kernel_s, fraction = c.experts_4bit_s, c.experts_compute_fraction_4bit
-    elif kind.narrow and op.scheme == BLOCKS:
+    elif kind.blocks:
         kernel_s, fraction = c.experts_blocks_s, c.experts_compute_fraction_blocks
     elif kind.narrow:
         fraction = c.experts_compute_fraction_8bit
     elif kind.widened:
         extra_rows, fraction = c.experts_extra_rows_packed, c.experts_compute_fraction_packed
-        if op.scheme == MXFP4:
+        if kind.mxfp4:
             fraction = c.experts_compute_fraction_mxfp4
     else:
         fraction = c.experts_compute_fraction
