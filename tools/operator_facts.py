@@ -23,18 +23,15 @@ Laws fitted, each by medians over the stated region, so that a constant can be r
                  the four constants by a robust fit of |log error|, not by medians
     latent attention    fc of prompts from 4,096 tokens on, fm and fc of answers beyond 0.8 GB
     dense share  2 * m * n * k / (t * peak), its median at m >= 4096 and of fewer rows, for every
-                 engine; fm and the kernel's own time from m <= 16
+                 engine
 
 Kernels change between releases, so experts are printed for every version that has a table,
 newest first, and a constant holds for the version beside it. `touched` supposes an even router
 while the tables' router is skewed, so some memory fractions end at their bound of 1. Where one is
 far below its neighbours, moving hardly decided the time: keep share and extra rows, drop it.
 
-The law counts three matrices per expert. Networks without a gate have two; their shapes (topk 22,
-and hidden size 2688 with topk 6) stay in. Without them the shares of bf16 and fp8 would be up to
-8 % lower under vLLM and 5-19 % lower under TensorRT-LLM; under SGLang 0.5.14 those of bf16 and
-nvfp4 a tenth to a quarter lower, and bf16 on Hopper a third higher. What TensorRT-LLM 1.3.0rc23
-holds of bf16 and fp8 on Hopper is such shapes alone.
+The law counts three matrices per expert, so experts without a gate (topk 22, and hidden size 2688
+with topk 6) are left out.
 
 B300's fp4 tables reach the same FLOP/s as B200's to within a tenth under vLLM and SGLang, although
 its peak is half as much again: a share fitted on one must not be carried to the other. Under
@@ -143,7 +140,9 @@ def print_system(archive: zipfile.ZipFile, system: str) -> None:
     print_all_reduce(custom, link)
     print_all_gather(table(archive, f"{system}/comm/nccl/{nccl}/nccl_perf"))
     gemm = table(archive, f"{system}/gemm/vllm/{version}/gemm_perf")
-    for dtype, peak, width in (("bfloat16", device.bf16, 2), ("fp8", device.eight_bit, 1)):
+    for dtype in DENSE_DTYPES:
+        operand, width = STORED[dtype]
+        peak = getattr(device, operand)
         if peak:
             print_gemm(gemm, dtype, peak, device.memory, width)
     attention = f"{system}/attention/vllm/{version}"
@@ -215,7 +214,7 @@ def print_all_gather(rows: dict[str, np.ndarray]) -> None:
 
 
 def print_gemm(
-    rows: dict[str, np.ndarray], dtype: str, peak: float, memory: float, width: int
+    rows: dict[str, np.ndarray], dtype: str, peak: float, memory: float, width: float
 ) -> None:
     kept = rows["gemm_dtype"] == dtype
     m, n, k = (rows[c][kept].astype(float) for c in "mnk")
@@ -268,39 +267,53 @@ def print_decode(rows: dict[str, np.ndarray], memory: float) -> None:
 
 
 def print_latent(archive: zipfile.ZipFile, system: str, engine: str, version: str) -> None:
-    """Of DeepSeek-V3's heads and ranks, by the type of its cache; then ordinary caches of fp8."""
+    """Of DeepSeek-V3's heads and ranks, by the type of its cache; beside it an ordinary cache."""
     device, folder = DEVICES[system], f"{system}/mla/{engine}/{version}"
     prompts = table(archive, f"{folder}/context_mla_perf")
     answers = table(archive, f"{folder}/generation_mla_perf")
     ordinary = table(archive, f"{system}/attention/{engine}/{version}/generation_attention_perf")
     for cache, width in (("bfloat16", 2), ("fp8", 1)):
-        of = (prompts["kv_cache_dtype"] == cache) & (prompts["step"] == 0)
-        of &= (prompts["isl"] >= 4096) & (prompts["num_heads"] >= 16)
-        length = prompts["isl"][of].astype(float)
-        pairs = prompts["batch_size"][of] * length * (length + 1) / 2
-        flops = 2 * prompts["num_heads"][of] * LATENT_PAIR * pairs
-        prompt_share = np.median(flops / (prompts["latency"][of] * 1e-3)) / device.bf16
-        shares = []
-        for heads in (16, 32, 128):
-            of = (answers["kv_cache_dtype"] == cache) & (answers["num_heads"] == heads)
-            keys = answers["batch_size"] * (answers["isl"] + answers["step"]).astype(float)
-            of &= keys * LATENT_KEY * width > 8e8
-            rate = np.median((keys / answers["latency"])[of]) * 1e3
-            compute = rate * 2 * heads * LATENT_KEY_PRODUCTS / device.bf16
-            shares.append(
-                f"{heads} heads fm {rate * LATENT_KEY * width / device.memory:.2f} fc {compute:.2f}"
-            )
-        of = (ordinary["kv_cache_dtype"] == cache) & (ordinary["head_dim"] == 128)
-        kv = ordinary["num_key_value_heads"]
-        kv = np.where(kv == 0, ordinary["num_heads"], kv)
-        length = (ordinary["isl"] + ordinary["step"]).astype(float)
-        moved = ordinary["batch_size"] * length * kv * 2 * 128 * width
-        of &= (moved > 8e8) & (ordinary["num_heads"] / kv <= 8)
-        usual = np.median((moved / ordinary["latency"])[of]) * 1e3 / device.memory
-        print(
-            f"{system} {engine} {version} {cache}: prompts fc {prompt_share:.2f}; answers "
-            f"{', '.join(shares)}; ordinary cache fm {usual:.2f}"
+        said = ", ".join(
+            f"{heads} heads fm {keys_per_s * LATENT_KEY * width / device.memory:.2f}"
+            f" fc {keys_per_s * 2 * heads * LATENT_KEY_PRODUCTS / device.bf16:.2f}"
+            for heads in (16, 32, 128)
+            for keys_per_s in [latent_keys_per_s(answers, cache, heads, LATENT_KEY * width)]
         )
+        print(
+            f"{system} {engine} {version} {cache}: prompts fc"
+            f" {latent_prompt_flops(prompts, cache) / device.bf16:.2f}; answers {said};"
+            f" ordinary cache fm {cache_rate(ordinary, cache, width) / device.memory:.2f}"
+        )
+
+
+def latent_prompt_flops(rows: dict[str, np.ndarray], cache: str) -> float:
+    """FLOP/s of whole prompts from 4,096 tokens on."""
+    of = (rows["kv_cache_dtype"] == cache) & (rows["step"] == 0)
+    of &= (rows["isl"] >= 4096) & (rows["num_heads"] >= 16)
+    length = rows["isl"][of].astype(float)
+    pairs = rows["batch_size"][of] * length * (length + 1) / 2
+    flops = 2 * rows["num_heads"][of] * LATENT_PAIR * pairs
+    return float(np.median(flops / (rows["latency"][of] * 1e-3)))
+
+
+def latent_keys_per_s(
+    rows: dict[str, np.ndarray], cache: str, heads: int, key_bytes: float
+) -> float:
+    """Keys that one token of an answer sees, per second, in caches beyond 0.8 GB."""
+    keys = rows["batch_size"] * (rows["isl"] + rows["step"]).astype(float)
+    of = (rows["kv_cache_dtype"] == cache) & (rows["num_heads"] == heads)
+    of &= keys * key_bytes > 8e8
+    return float(np.median((keys / rows["latency"])[of]) * 1e3)
+
+
+def cache_rate(rows: dict[str, np.ndarray], cache: str, width: int) -> float:
+    """Bytes per second at which ordinary caches beyond 0.8 GB are read."""
+    kv = np.where(rows["num_key_value_heads"] == 0, rows["num_heads"], rows["num_key_value_heads"])
+    length = (rows["isl"] + rows["step"]).astype(float)
+    moved = rows["batch_size"] * length * kv * 2 * 128 * width
+    of = (rows["kv_cache_dtype"] == cache) & (rows["head_dim"] == 128)
+    of &= (moved > 8e8) & (rows["num_heads"] / kv <= 8)
+    return float(np.median((moved / rows["latency"])[of]) * 1e3)
 
 
 class Products(NamedTuple):
@@ -351,12 +364,13 @@ def products_of(rows: dict[str, np.ndarray], dtype: str, width: float) -> Produc
     """Work and time of one storage kind, the fastest kernel of each shape.
 
     Left out is what the law predicts worse: one expert per token, experts under 96
-    columns, and those over more than 16 devices.
+    columns or without a gate, and those over more than 16 devices.
     """
     kept = (rows["moe_dtype"] == dtype) & (rows["distribution"] == "power_law_1.01")
     kept &= (rows["topk"] > 1) & (rows["num_tokens"] <= 16384)
     kept &= rows["inter_size"] / rows["moe_tp_size"] >= 96
     kept &= rows["moe_tp_size"] * rows["moe_ep_size"] <= 16
+    kept &= (rows["topk"] != 22) & (rows["hidden_size"] != 2688)
     seconds = rows["latency"][kept] * 1e-3
     order = np.argsort(seconds, kind="stable")
     shapes = np.array([rows[name][kept][order] for name in SHAPE], dtype=float)
@@ -408,30 +422,25 @@ def fit_experts(products: Products, peak: float, memory: float) -> tuple[ExpertC
 
 
 def print_dense_shares(archive: zipfile.ZipFile, system: str) -> None:
-    """Large products' share, that of shorter ones, reading of thin ones, and the kernel's floor."""
-    device = DEVICES[system]
+    """Of every engine and release, and how much less short products reach."""
     for engine in ENGINES:
         for version, rows in newest_first(archive, system, "gemm", engine):
             m, n, k = (rows[name].astype(float) for name in "mnk")
-            seconds = rows["latency"] * 1e-3
-            rate = 2 * m * n * k / seconds
             usual = (n * k >= 2e7) & (n < 20000) & (k < 20000)
+            rate = 2 * m * n * k / (rows["latency"] * 1e-3)
             for dtype in DENSE_DTYPES:
-                of = rows["gemm_dtype"] == dtype
-                peak, width = getattr(device, STORED[dtype][0]), STORED[dtype][1]
-                if not peak or not (of & usual & (m >= 4096)).any():
+                of = usual & (rows["gemm_dtype"] == dtype)
+                peak = getattr(DEVICES[system], STORED[dtype][0])
+                if not peak or not (of & (m >= 4096)).any():
                     continue
-                long = np.median(rate[of & usual & (m >= 4096)])
+                long = np.median(rate[of & (m >= 4096)])
                 short = ", ".join(
-                    f"{np.median(rate[of & usual & (m == few)]) / peak:.2f} at {few}"
+                    f"{np.median(rate[of & (m == few)]) / peak:.2f} at {few}"
                     for few in (512, 1024, 2048)
                 )
-                thin = of & (m <= 16) & (n * k * width > 1.2e8)
-                read = np.median(n[thin] * k[thin] * width / seconds[thin]) / device.memory
-                floor = np.median(seconds[of & (m <= 16) & (n * k * width < 4e6)])
                 print(
                     f"{system} {engine} {version} {dtype}: share {long / peak:.3f} ({short}),"
-                    f" {long / 1e12:.0f} TFLOP/s, fm {read:.2f}, kernel {floor * 1e6:.1f} us"
+                    f" {long / 1e12:.0f} TFLOP/s"
                 )
 
 

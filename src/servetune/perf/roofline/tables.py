@@ -220,8 +220,9 @@ class _Reached(msgspec.Struct, frozen=True):
 #: By architecture and engine, in the order of `_Reached`. Half of what sets an engine apart from
 #: the mean of the three is kept (in logarithms), because engines change kernels: from 0.19 to
 #: 0.24 vLLM's products of eight bits fell from 0.36 to 0.14 on Hopper and rose from 0.20 to 0.38
-#: on Blackwell. mxfp4 is taken as it is: on Hopper all run OpenAI's Triton kernels by default; on
-#: Blackwell SGLang and TensorRT-LLM multiply it in eight bits, and vLLM where it is told to.
+#: on Blackwell. Packed are int4 and, on Blackwell, mxfp4 that is widened. On Blackwell SGLang and
+#: TensorRT-LLM multiply mxfp4 in eight bits, and vLLM where it is told to (halfway between); on
+#: Hopper all run OpenAI's Triton kernels by default, so TensorRT-LLM has the mean of the others.
 _EXPERTS: Mapping[tuple[str, str], _Reached] = MappingProxyType(
     {
         ("blackwell", "vllm"): _Reached(0.37, 0.15, 0.37, 0.32, 0.19, 0.22),
