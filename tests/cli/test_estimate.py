@@ -52,9 +52,11 @@ def test_a_plot_is_written_and_shows_the_operations(servetune, tmp_path, name):
 
 
 def test_answers_of_one_token_have_no_gaps_to_draw(servetune, tmp_path):
-    done = servetune(*ON_H100, "--output-len", "1", "--plot", "plan.html")
+    asked = (*ON_H100, "--output-len", "1", "--constraints", "ttft<=500ms")
+    done = servetune(*asked, "--plot", "plan.html")
     assert done.returncode == 0, done.stderr
     assert "0.00 ms" not in done.stdout
+    assert "ITL 0.0" not in done.stdout
     drawn = (tmp_path / "plan.html").read_text()
     assert "<caption>TTFT" in drawn
     assert "<caption>ITL" not in drawn

@@ -199,10 +199,11 @@ def _constraints_text(checked: Mapping[str, Any], commands: Mapping[str, str]) -
         if point is None:
             yield f"  no concurrency holds {said} in the steady state"
         else:
+            gap = f"ITL {point.itl_ms:.1f} ms, " if point.itl_ms else ""
             yield (
                 f"  concurrency {point.concurrency} holds {said} on average: "
                 f"{format_rate(point.output_tokens_per_s)} output tokens/s, "
-                f"TTFT {point.ttft_ms:.0f} ms, ITL {point.itl_ms:.1f} ms, "
+                f"TTFT {point.ttft_ms:.0f} ms, {gap}"
                 f"end-to-end {format_seconds(point.e2e_ms / MS_PER_S)}"
             )
         yield f"  {confidence_text([checked['caution']])}"
