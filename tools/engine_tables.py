@@ -1,4 +1,4 @@
-"""Write the bundled tables of engines' settings, src/servetune/engines/data/ENGINE.toml.
+"""Write the bundled tables of engines' settings, src/servetune/engines/FOLDER/settings.toml.
 
     python tools/engine_tables.py vllm 0.33.0=UNPACKED 0.32.0=SITE_PACKAGES ...
     python tools/engine_tables.py llama.cpp 0.5.0=HELP.txt 0.1.0=arg.cpp ...
@@ -19,9 +19,9 @@ from pathlib import Path
 from servetune.engines.helptext import llama_settings
 from servetune.engines.settings import SettingSpec, with_underscores
 from servetune.engines.sources import read_declarations
-from servetune.engines.tables import written_spec
+from servetune.engines.tables import folder_name, written_spec
 
-DATA = Path(__file__).parents[1] / "src" / "servetune" / "engines" / "data"
+ROOM = Path(__file__).parents[1] / "src" / "servetune" / "engines"
 
 SOURCES = {
     "vllm": "the package vllm {v}: vllm/engine/arg_utils.py, vllm/config, cli_args.py",
@@ -96,7 +96,7 @@ def main() -> int:
     given = parser.parse_args()
     pairs = [text.partition("=") for text in given.versions]
     table = toml(given.engine, [(version, Path(place)) for version, _, place in pairs])
-    (DATA / f"{given.engine}.toml").write_text(table, encoding="utf-8")
+    (ROOM / folder_name(given.engine) / "settings.toml").write_text(table, encoding="utf-8")
     return 0
 
 

@@ -21,9 +21,9 @@ from datetime import datetime
 from pathlib import Path
 
 from servetune.cli.inputs import chosen_node
-from servetune.engines import ServerProcess
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
+from servetune.servers import ServerProcess
 from servetune.store import TrialRecord
 from servetune.trials import Launch, Run, run_trials, trials_of
 from servetune.workload import CLIENT_ARGS

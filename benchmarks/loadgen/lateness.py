@@ -12,10 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from servetune.engines import engine, free_port, server_of
+from servetune.engines import engine
 from servetune.loadgen import Target, run_load_blocking
 from servetune.models import load_shape
 from servetune.plan import Plan
+from servetune.servers import free_port, server_of
 from servetune.workload import workload_from_client_args
 from servetune.workload.prompts import token_prompts
 

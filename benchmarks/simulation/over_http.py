@@ -17,7 +17,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from servetune.engines import ServerProcess, free_port
 from servetune.hardware import node
 from servetune.loadgen import Target, fetch_blocking, parse_metrics, run_load_blocking
 from servetune.metrics import summarize
@@ -25,6 +24,7 @@ from servetune.models import load_shape
 from servetune.perf import simulate
 from servetune.plan import Plan
 from servetune.plan.dialects import settings_of
+from servetune.servers import ServerProcess, free_port
 from servetune.workload import workload_from_client_args
 from servetune.workload.prompts import token_prompts
 

@@ -10,11 +10,11 @@ from servetune.cli.course import (
     require_own_servers,
     require_this_machine,
 )
-from servetune.engines.gpus import Card
 from servetune.errors import EngineError, InputError
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.plan import Plan
+from servetune.servers.gpus import Card
 from servetune.trials import Trial
 from servetune.units import GIB
 from servetune.workload import workload_from_client_args

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from servetune.cli.checkup import of_cards, of_docker, of_machine, of_strays
-from servetune.engines.gpus import Card
-from servetune.engines.launchers import LeftContainer
-from servetune.engines.leftovers import OWNER_MARK, Leftover
-from servetune.engines.machine import Machine, machine_here, port_holders
+from servetune.servers.gpus import Card
+from servetune.servers.launchers import LeftContainer
+from servetune.servers.leftovers import OWNER_MARK, Leftover
+from servetune.servers.machine import Machine, machine_here, port_holders
 from servetune.units import GIB
 
 FINE = Machine(

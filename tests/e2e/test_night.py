@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from servetune.engines.leftovers import find_leftovers
+from servetune.servers.leftovers import find_leftovers
 from servetune.store import read_journal
 
 pytestmark = pytest.mark.night

@@ -8,8 +8,9 @@ import urllib.request
 
 import pytest
 
-from servetune.engines import engine, free_port, server_of
+from servetune.engines import engine
 from servetune.plan.dialects import plan_from_settings
+from servetune.servers import free_port, server_of
 
 pytest.importorskip("tokenizers", reason="pip install 'servetune[tokenizers]'")
 pytestmark = pytest.mark.engine

@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from servetune.engines import engine, free_port
+from servetune.engines import engine
+from servetune.servers import free_port
 from servetune.store import read_journal
 
 MODEL = "Qwen/Qwen3-4B"

@@ -19,7 +19,7 @@ from servetune.engines.sources import read_declarations
 from servetune.engines.tables import known_versions, read_spec, table_of, written_spec
 from servetune.errors import PlanError
 
-DATA = Path(__file__).parents[2] / "src" / "servetune" / "engines" / "data"
+DATA = Path(__file__).parents[2] / "src" / "servetune" / "engines"
 
 
 def specs(found):
@@ -172,19 +172,19 @@ Options:
 
 
 def test_a_table_is_read_as_it_was_written():
-    for path in sorted(DATA.glob("*.toml")):
+    for path in sorted(DATA.glob("*/settings.toml")):
         for part in tomllib.loads(path.read_text())["versions"]:
             for name, text in part["settings"].items():
                 assert written_spec(read_spec(name, text)) == text
 
 
 def test_versions_stand_newest_first_and_differ_as_they_say():
-    for path in sorted(DATA.glob("*.toml")):
+    for path in sorted(DATA.glob("*/settings.toml")):
         parts = tomllib.loads(path.read_text())["versions"]
         newest = parts[0]["settings"]
         for part in parts[1:]:
             assert set(part["without"]) <= set(newest), part["version"]
-            table = table_of(path.stem, part["version"])
+            table = table_of(path.parent.name, part["version"])
             assert not set(part["without"]) & set(table.settings)
             assert set(part["settings"]) <= set(table.settings)
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from servetune.engines import engine, free_port, server_of
+from servetune.engines import engine
 from servetune.errors import EngineDied
 from servetune.plan.dialects import plan_from_settings
+from servetune.servers import free_port, server_of
 
 READY_S = 400.0
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}

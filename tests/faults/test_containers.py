@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from guards import await_line, kill_all_guards, leftovers_told, watchdog_of
 
-from servetune.engines.leftovers import OWNER_MARK
+from servetune.servers.leftovers import OWNER_MARK
 
-DOUBLE = Path(__file__).parents[1] / "engines/servers/docker_double.py"
+DOUBLE = Path(__file__).parents[1] / "servers/doubles/docker_double.py"
 FAKE = f"{shlex.quote(sys.executable)} -m servetune.testing.fake_server --port {{port}}"
 DOCKER = ("--launcher", "docker", "--image", "me/engine:1")
 

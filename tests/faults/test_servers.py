@@ -7,8 +7,8 @@ import sys
 import pytest
 from guards import await_line
 
-from servetune.engines.drain import MOST_BYTES
-from servetune.engines.ports import free_port
+from servetune.servers.drain import MOST_BYTES
+from servetune.servers.ports import free_port
 
 
 def starts(done):

@@ -7,9 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from servetune.engines import ExternalServer, FirstCompletion
+from servetune.engines import FirstCompletion
 from servetune.errors import EngineNotReady
 from servetune.loadgen import Target
+from servetune.servers import ExternalServer
 from servetune.trials.first_answer import FirstAnswer
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from servetune.engines import engine
-from servetune.engines.launchers import Container
 from servetune.plan import Plan
+from servetune.servers.launchers import Container
 from servetune.trials.launch import Launch, server_command, version_of
 from servetune.trials.startup import startup_of, taken_otherwise_in
 

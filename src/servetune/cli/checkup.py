@@ -11,17 +11,17 @@ from typing import Literal
 import msgspec
 
 from servetune.engines import ENGINES, engine
-from servetune.engines.gpus import Card, cards, visible_cards
-from servetune.engines.launchers import (
+from servetune.errors import InputError, ServetuneError, UnknownName
+from servetune.hardware.detect import device_of_card
+from servetune.servers.gpus import Card, cards, visible_cards
+from servetune.servers.launchers import (
     LeftContainer,
     daemon_version,
     docker_answers,
     find_strays,
 )
-from servetune.engines.leftovers import Leftover
-from servetune.engines.machine import Machine, driver_version, machine_here, port_holders
-from servetune.errors import InputError, ServetuneError, UnknownName
-from servetune.hardware.detect import device_of_card
+from servetune.servers.leftovers import Leftover
+from servetune.servers.machine import Machine, driver_version, machine_here, port_holders
 from servetune.units import GIB, format_bytes
 
 __all__ = [

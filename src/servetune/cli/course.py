@@ -11,12 +11,12 @@ import msgspec
 
 from servetune.cli import options
 from servetune.cli.output import echo
-from servetune.engines.gpus import Card, DeviceMemory, none_can_be, visible_cards
-from servetune.engines.launchers import find_strays, visible_devices
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
 from servetune.models import NetworkShape
 from servetune.models.counting import weight_bytes
+from servetune.servers.gpus import Card, DeviceMemory, none_can_be, visible_cards
+from servetune.servers.launchers import find_strays, visible_devices
 from servetune.trials import Budget, Course, Trial, parse_duration_s
 from servetune.trials.order import ORDERS, Order
 from servetune.trials.retry import DEFAULT_RETRIES

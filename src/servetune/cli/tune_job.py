@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from servetune.engines.launchers import Job, kubernetes_job, slurm_script
 from servetune.errors import InputError
 from servetune.hardware import Node
+from servetune.servers.launchers import Job, kubernetes_job, slurm_script
 
 __all__ = ["KINDS", "print_job"]
 

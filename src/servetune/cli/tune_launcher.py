@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from servetune.engines import Engine
-from servetune.engines.launchers import Container, daemon_version
-from servetune.engines.leftovers import MARKS
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
 from servetune.secret import is_secret_name, looks_secret
+from servetune.servers.launchers import Container, daemon_version
+from servetune.servers.leftovers import MARKS
 
 __all__ = [
     "LAUNCHERS",

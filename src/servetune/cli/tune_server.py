@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from servetune.cli.output import echo
 from servetune.cli.tune_launcher import require_docker
-from servetune.engines import Engine, ExternalServer, require_free_port, words_of
+from servetune.engines import Engine, words_of
 from servetune.errors import EngineError, InputError
+from servetune.servers import ExternalServer, require_free_port
 from servetune.trials import Launch, Trial
 from servetune.trials.launch import version_of
 

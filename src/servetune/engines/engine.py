@@ -161,18 +161,18 @@ class Engine(Protocol):
 
 ENGINES: Mapping[str, str] = MappingProxyType(
     {
-        "vllm": "servetune.engines.vllm:Vllm",
-        "sglang": "servetune.engines.sglang:Sglang",
-        "tensorrt-llm": "servetune.engines.tensorrt_llm:TensorrtLlm",
-        "tgi": "servetune.engines.tgi:Tgi",
-        "llama.cpp": "servetune.engines.llama_cpp:LlamaCpp",
-        "lmdeploy": "servetune.engines.lmdeploy:Lmdeploy",
-        "transformers": "servetune.engines.transformers_serve:TransformersServe",
-        "max": "servetune.engines.modular_max:ModularMax",
-        "vllm-neuron": "servetune.engines.vllm_neuron:VllmNeuron",
-        "simulated": "servetune.engines.simulated:Simulated",
-        "external": "servetune.engines.external:External",
-        "command": "servetune.engines.command:Command",
+        "vllm": "servetune.engines.vllm.engine:Vllm",
+        "sglang": "servetune.engines.sglang.engine:Sglang",
+        "tensorrt-llm": "servetune.engines.tensorrt_llm.engine:TensorrtLlm",
+        "tgi": "servetune.engines.tgi.engine:Tgi",
+        "llama.cpp": "servetune.engines.llama_cpp.engine:LlamaCpp",
+        "lmdeploy": "servetune.engines.lmdeploy.engine:Lmdeploy",
+        "transformers": "servetune.engines.transformers.engine:TransformersServe",
+        "max": "servetune.engines.max.engine:ModularMax",
+        "vllm-neuron": "servetune.engines.vllm_neuron.engine:VllmNeuron",
+        "simulated": "servetune.engines.simulated.engine:Simulated",
+        "external": "servetune.engines.external.engine:External",
+        "command": "servetune.engines.command.engine:Command",
     }
 )
 

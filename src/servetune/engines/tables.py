@@ -1,4 +1,4 @@
-"""Bundled tables of settings, one file an engine, one part a version.
+"""Bundled tables of settings, `settings.toml` in each engine's folder, one part a version.
 
 `tools/engine_tables.py` writes them out of each package's own source. The newest version
 stands whole; an older one says what it has otherwise. A setting is one short text:
@@ -17,9 +17,14 @@ from typing import Any
 
 from servetune.engines.settings import SettingSpec, SettingTable
 
-__all__ = ["known_versions", "read_spec", "table_of", "version_key", "written_spec"]
+__all__ = ["folder_name", "known_versions", "read_spec", "table_of", "version_key", "written_spec"]
 
-_FOLDER = importlib.resources.files("servetune.engines") / "data"
+_FOLDER = importlib.resources.files("servetune.engines")
+
+
+def folder_name(engine: str) -> str:
+    """An engine's folder in this room, also a Python package: `llama.cpp` is in `llama_cpp`."""
+    return engine.replace("-", "_").replace(".", "_")
 
 
 def known_versions(engine: str) -> tuple[str, ...]:
@@ -104,7 +109,7 @@ def written_spec(spec: SettingSpec) -> str:
 
 @functools.cache
 def _parts(engine: str) -> tuple[dict[str, Any], ...]:
-    source = _FOLDER / f"{engine}.toml"
+    source = _FOLDER / folder_name(engine) / "settings.toml"
     if not source.is_file():
         return ()
     return tuple(tomllib.loads(source.read_text(encoding="utf-8"))["versions"])

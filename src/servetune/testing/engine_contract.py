@@ -24,10 +24,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from servetune.engines import Engine, free_port, server_of
+from servetune.engines import Engine
 from servetune.errors import EngineError, PlanError, ServetuneError
 from servetune.loadgen.vocabulary import read_engine
 from servetune.plan import Plan, Setting, plan_from_settings
+from servetune.servers import free_port, server_of
 
 __all__ = ["CHOSEN_FIELDS", "EngineContract", "RunningEngineContract"]
 

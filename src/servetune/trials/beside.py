@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from servetune.engines.gpus import Card, DeviceMemory
-from servetune.engines.launchers import Placement
+from servetune.servers.gpus import Card, DeviceMemory
+from servetune.servers.launchers import Placement
 from servetune.trials.neighbours import Neighbours
 
 __all__ = ["Beside"]

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from servetune.engines import ServerProcess, claimed_port
 from servetune.loadgen import LoadResult, Manner, Target, run_load_blocking
 from servetune.metrics import summarize
+from servetune.servers import ServerProcess, claimed_port
 from servetune.units import format_seconds
 from servetune.workload import workload_from_client_args
 from servetune.workload.prompts import token_prompts

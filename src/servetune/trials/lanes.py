@@ -13,8 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from servetune.engines.gpus import DeviceMemory
-from servetune.engines.launchers import Placement
+from servetune.servers.gpus import DeviceMemory
+from servetune.servers.launchers import Placement
 from servetune.trials.beside import Beside
 from servetune.trials.neighbours import Neighbours
 from servetune.trials.packing import Devices, packed

@@ -10,15 +10,16 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines import Engine, ExternalServer, ServerProcess, claimed_port, filled_command
-from servetune.engines.launchers import (
+from servetune.engines import Engine, filled_command
+from servetune.plan import Plan
+from servetune.servers import ExternalServer, ServerProcess, claimed_port
+from servetune.servers.launchers import (
     Container,
     Placement,
     docker_command,
     passed_names,
     version_in_tag,
 )
-from servetune.plan import Plan
 from servetune.trials.retry import DEFAULT_RETRIES
 
 __all__ = [

@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines import Engine, ServerProcess, launch_environment
-from servetune.engines.launchers import guarded, removal
+from servetune.engines import Engine
 from servetune.errors import (
     EngineError,
     InputError,
@@ -33,6 +32,8 @@ from servetune.loadgen import (
     run_load_blocking,
 )
 from servetune.metrics import summarize
+from servetune.servers import ServerProcess, launch_environment
+from servetune.servers.launchers import guarded, removal
 from servetune.store import Failure, TrialRecord, now_utc, provenance
 from servetune.trials.beside import Beside
 from servetune.trials.budget import Budget

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from servetune.engines import Engine, ExternalServer
+from servetune.engines import Engine
 from servetune.errors import InputError
 from servetune.plan import DIALECTS, Plan
+from servetune.servers import ExternalServer
 from servetune.trials.read_back import fields_of
 
 __all__ = ["external_server", "startup_of", "taken_otherwise_in", "times_in"]

@@ -12,9 +12,6 @@ from typing import TypeVar
 import msgspec
 
 from servetune.engines import Engine, engine
-from servetune.engines.gpus import DeviceMemory
-from servetune.engines.machine import machine_here
-from servetune.engines.weights import model_folder, warm_up
 from servetune.errors import EngineError, PlanError
 from servetune.plan import (
     DEFAULTS,
@@ -24,6 +21,9 @@ from servetune.plan import (
     check_starts,
     resolved,
 )
+from servetune.servers.gpus import DeviceMemory
+from servetune.servers.machine import machine_here
+from servetune.servers.weights import model_folder, warm_up
 from servetune.store import Failure, TrialRecord
 from servetune.trials.beside import Beside
 from servetune.trials.budget import Budget

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from servetune.engines import free_port
+from servetune.servers import free_port
 
 if TYPE_CHECKING:
     from doubles.server import FakeAws

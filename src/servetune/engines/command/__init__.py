@@ -1,0 +1,1 @@
+"""Any command line that starts a server."""

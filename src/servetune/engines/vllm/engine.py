@@ -1,0 +1,62 @@
+"""vLLM: `vllm serve MODEL`, its arguments, its environment and its last words."""
+
+from __future__ import annotations
+
+from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.log import LogReading
+from servetune.engines.program import Program
+from servetune.engines.vllm.log import ECHOES, FACTS, SYMPTOMS, taken_by
+from servetune.plan.plan import Plan
+
+__all__ = ["EXECUTABLE_VARIABLE", "Vllm"]
+
+EXECUTABLE_VARIABLE = "SERVETUNE_VLLM"
+
+
+class Vllm(CommandLineEngine):
+    """vLLM 0.10 and later."""
+
+    name = "vllm"
+    program = Program(
+        title="vLLM",
+        command="vllm",
+        variable=EXECUTABLE_VARIABLE,
+        install="pip install vllm",
+        packages=("vllm",),
+    )
+    start = ("serve",)
+    # A second value would win inside vLLM and be missed here.
+    decided_here = frozenset({"model", "model_tag", "host", "port", "uds", "headless", "grpc"})
+    symptoms = SYMPTOMS
+    echoes = ECHOES
+    facts = FACTS
+
+    @property
+    def table_name(self) -> str:
+        return "vllm"
+
+    @property
+    def json_arguments(self) -> frozenset[str]:
+        """Known arguments whose value is JSON text."""
+        settings = self.settings().settings
+        return frozenset(name for name, spec in settings.items() if spec.kind == "json")
+
+    def false_words(self, name: str, version: str | None = None) -> list[str]:
+        """`--no-NAME` also of an unknown switch.
+
+        vLLM gives nearly every switch that form, and a wrong guess stops the server
+        with a clear message, while silence would measure something else than asked.
+        """
+        spec = self.settings(version).named(name)
+        if spec is None or spec.negatable:
+            return [f"--no-{self.option_name(name)}"]
+        return []
+
+    def environment(self, plan: Plan) -> dict[str, str]:
+        """No usage report is sent from a machine under measurement."""
+        return {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+    def read_log(self, log_text: str) -> LogReading:
+        reading = super().read_log(log_text)
+        reading.taken.update(taken_by(log_text))
+        return reading

@@ -1,0 +1,79 @@
+"""From a Plan to a server that starts: the engine's words meet the process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from servetune.clock import Clock
+from servetune.engines.engine import Engine
+from servetune.plan.plan import Plan
+from servetune.servers.process import ServerProcess
+
+__all__ = ["launch_environment", "server_of"]
+
+
+def launch_environment(
+    engine: Engine, plan: Plan, chosen: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The server's whole environment: the engine's wishes, below the user's own, below `chosen`.
+
+    What the plan itself says by a variable is stronger than the user's own: it is what is tried.
+    """
+    wished = engine.environment(plan)
+    silent = engine.environment(Plan(model=plan.model, engine=plan.engine))
+    planned = {name: value for name, value in wished.items() if silent.get(name) != value}
+    return {**wished, **os.environ, **planned, **(chosen or {})}
+
+
+def server_of(
+    engine: Engine,
+    plan: Plan,
+    *,
+    log_path: Path,
+    port: int,
+    host: str = "127.0.0.1",
+    executable: tuple[str, ...] | None = None,
+    environment: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+    pause: Callable[[float], None] | None = None,
+) -> ServerProcess:
+    """The server that an engine would run for a plan, not yet started.
+
+    Args:
+        engine: Which engine.
+        plan: How it serves.
+        log_path: File for its output.
+        port: Where it will listen.
+        host: Which address it will listen on.
+        executable: The program's first words; `None` finds it on this machine.
+        environment: Added to servetune's own environment, and stronger.
+        clock: For deadlines.
+        pause: Waits a number of seconds.
+
+    Raises:
+        EngineError: The engine is not installed.
+        PlanError: The plan sets what servetune itself decides.
+    """
+    executable = executable or engine.find_executable()
+    optional: dict[str, Any] = {"pause": pause} if pause is not None else {}
+    return ServerProcess(
+        engine.command(
+            plan,
+            host=host,
+            port=port,
+            executable=executable,
+            version=engine.version(executable),
+        ),
+        log_path=log_path,
+        port=port,
+        host=host,
+        name=engine.name,
+        ready_path=engine.ready_path,
+        environment=launch_environment(engine, plan, environment),
+        explain=engine.explain,
+        clock=clock,
+        **optional,
+    )

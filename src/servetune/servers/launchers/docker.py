@@ -1,0 +1,154 @@
+"""A server in a container, as words of the Docker command line."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+
+from servetune.servers.launchers.placement import Placement
+from servetune.servers.leftovers import MARKS
+
+__all__ = [
+    "Container",
+    "container_name",
+    "docker_command",
+    "guarded",
+    "passed_names",
+    "version_in_tag",
+]
+
+HUB = "/root/.cache/huggingface"
+
+#: What a user sets for an engine outside counts inside too; folders of this machine do not.
+_PASSED = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"})
+_PASSED_PREFIXES = ("VLLM_", "SGLANG_", "NCCL_")
+
+#: How images with an engine are called by those who publish them. The tag of a Neuron image is
+#: not vLLM's version, and llama.cpp's are numbers of builds.
+_IMAGES: Mapping[str, str] = MappingProxyType(
+    {
+        "vllm": "vllm",
+        "sglang": "sglang",
+        "tensorrt-llm": "tensorrt-llm",
+        "tgi": "text-generation-inference",
+        "lmdeploy": "lmdeploy",
+        "transformers": "transformers",
+        "max": "max",
+    }
+)
+
+#: Ends the container with its client. The daemon starts containers, so that no process here is
+#: a server's parent: killing the client would leave the server. A second of grace, since a
+#: servetune that was killed leaves its watchdog no more than two.
+_GUARD = """
+name=$1; shift
+trap 'docker stop --time 1 "$name" >/dev/null 2>&1' TERM
+"$@" & client=$!
+wait $client; code=$?
+while kill -0 $client 2>/dev/null; do wait $client; code=$?; done
+exit $code
+"""
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server's container is given.
+
+    Attributes:
+        image: Name and tag.
+        mounts: Folders of this machine, each at the same place inside, to read.
+        hub: This machine's folder of downloaded models; `None` to download inside.
+        shm_bytes: Of /dev/shm, through which tensor-parallel workers talk.
+        gpus: Whether it sees any.
+    """
+
+    image: str
+    mounts: tuple[Path, ...] = ()
+    hub: Path | None = None
+    shm_bytes: int = 16 << 30
+    gpus: bool = True
+
+
+def docker_command(
+    container: Container,
+    command: Sequence[str],
+    *,
+    port: int,
+    environment: Mapping[str, str] | None = None,
+    passed: Sequence[str] = (),
+    placement: Placement | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[str, ...]:
+    """The words that run a server's command in a container, in the foreground.
+
+    The container goes when the server ends (`--rm`), hands on signals (`--init`), shares the
+    host's network, so that the port is the server's own, and bears a name by which a leftover
+    is found: `servetune-PORT`. The image's entry point is replaced by the command's first word.
+
+    Args:
+        container: What it is given.
+        command: As it would run without a container.
+        port: For the name.
+        environment: What servetune sets.
+        passed: Variables that keep the value they have here, by name alone: a token is not
+            written into words that everybody may list.
+        placement: Its devices and cores. Inside, the devices are counted from 0, so that no
+            `CUDA_VISIBLE_DEVICES` goes with them.
+        environ: Of this process, for the devices that it may see.
+    """
+    placement = placement or Placement()
+    words = ["docker", "run", "--rm", "--init", f"--name={container_name(port)}", "--network=host"]
+    words.append(f"--shm-size={container.shm_bytes}b")
+    if container.gpus:
+        chosen = ",".join(placement.device_names(environ))
+        # The quotes are Docker's: its value is a line of CSV.
+        words.append(f'--gpus="device={chosen}"' if chosen else "--gpus=all")
+    if placement.cpus:
+        words.append(f"--cpuset-cpus={','.join(map(str, placement.cpus))}")
+    if placement.numa_node is not None:
+        words.append(f"--cpuset-mems={placement.numa_node}")
+    words += [f"--volume={folder}:{folder}:ro" for folder in container.mounts]
+    if container.hub is not None:
+        words += [f"--volume={container.hub}:{HUB}", f"--env=HF_HOME={HUB}"]
+    said = {name: value for name, value in (environment or {}).items() if name not in passed}
+    words += [f"--env={name}={value}" for name, value in sorted(said.items())]
+    words += [f"--env={name}" for name in passed]
+    return (*words, f"--entrypoint={command[0]}", container.image, *command[1:])
+
+
+def guarded(command: Sequence[str], port: int) -> tuple[str, ...]:
+    """The same as a process whose end, by SIGTERM too, is the container's."""
+    return ("/bin/sh", "-c", _GUARD, "servetune-docker", container_name(port), *command)
+
+
+def passed_names(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Variables that engines in containers shall have as they are here, with servetune's marks."""
+    names = os.environ if environ is None else environ
+    chosen = (name for name in names if name in _PASSED or name.startswith(_PASSED_PREFIXES))
+    return (*sorted(chosen), *MARKS)
+
+
+def container_name(port: int) -> str:
+    """By which a container of ours is found again."""
+    return f"servetune-{port}"
+
+
+def version_in_tag(image: str, engine: str) -> str | None:
+    """The engine's version by its image's tag; `None` where name or tag do not tell.
+
+    Example:
+        >>> version_in_tag("vllm/vllm-openai:v0.31.0", "vllm")
+        '0.31.0'
+        >>> version_in_tag("lmsysorg/sglang:latest", "sglang")
+        >>> version_in_tag("me/translator:1.2.3", "vllm")
+    """
+    name, _, tag = image.partition("@")[0].rpartition(":")
+    called = _IMAGES.get(engine)
+    if called is None or not re.search(rf"(?:^|[/_-]){re.escape(called)}(?:$|[/_-])", name):
+        return None
+    found = re.search(r"(?:^|[v_-])(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)", tag)
+    return found[1] if found else None

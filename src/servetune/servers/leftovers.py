@@ -1,0 +1,143 @@
+"""Servers that an earlier servetune has left: found by a mark in their environment.
+
+The watchdog ends a server when its servetune is gone. What kills both at once, such as the
+kernel short of memory, may leave processes that hold a port and a device's memory; the next
+run would find neither free. Every process of a server inherits the mark, so that also a worker
+that has lost its parent is known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from servetune.servers import watchdog
+from servetune.servers.ports import listening_ports
+
+__all__ = [
+    "LOG_MARK",
+    "MARKS",
+    "OWNER_MARK",
+    "Leftover",
+    "find_leftovers",
+    "marked_processes",
+    "marks_of",
+    "owner_lives",
+]
+
+MARKS = watchdog.MARKS
+OWNER_MARK, LOG_MARK = MARKS
+
+
+class Leftover(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a server whose servetune has ended.
+
+    Attributes:
+        owner_pid: Of the servetune that started it.
+        command: Its words, as far as they can be read.
+        log_path: Where the server's output went.
+        ports: It listens on.
+        resident_bytes: Memory that it holds.
+    """
+
+    pid: int
+    owner_pid: int
+    command: str
+    log_path: str
+    ports: tuple[int, ...]
+    resident_bytes: int
+
+    @property
+    def label(self) -> str:
+        where = f" on port {', '.join(map(str, self.ports))}" if self.ports else ""
+        return f"process {self.pid}{where} ({self.command[:120]})"
+
+
+def marks_of(log_path: Path) -> dict[str, str]:
+    """What a server's environment says of who started it, and when that was."""
+    pid = os.getpid()
+    return {OWNER_MARK: f"{pid}:{_begun(pid)}", LOG_MARK: str(log_path.absolute())}
+
+
+def owner_lives(mark: str) -> bool | None:
+    """Whether the servetune of an owner's mark runs; `None` where the mark names none."""
+    pid, _, begun = mark.partition(":")
+    return _begun(int(pid)) == begun if pid.isdigit() else None
+
+
+def marked_processes(log_path: Path) -> set[int]:
+    """Live processes of the server that this process started with that log.
+
+    Also those that left its session and lost their parent.
+    """
+    return watchdog.marked(marks_of(log_path))
+
+
+def find_leftovers() -> list[Leftover]:
+    """Processes that bear the mark of a servetune that is gone; nothing where there is no /proc.
+
+    Other users' processes cannot be read and are not told of.
+    """
+    found = []
+    for entry in _process_folders():
+        environment = _environment(entry)
+        owner = environment.get(OWNER_MARK, "")
+        if owner_lives(owner) is not False:
+            continue  # not ours, or its servetune lives
+        pid = int(entry.name)
+        found.append(
+            Leftover(
+                pid=pid,
+                owner_pid=int(owner.partition(":")[0]),
+                command=_command(entry),
+                log_path=environment.get(LOG_MARK, ""),
+                ports=tuple(sorted(listening_ports(pid))),
+                resident_bytes=_resident_bytes(entry),
+            )
+        )
+    return sorted(found, key=lambda one: one.pid)
+
+
+def _process_folders() -> list[Path]:
+    try:
+        return [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    except OSError:
+        return []
+
+
+def _environment(entry: Path) -> Mapping[str, str]:
+    try:
+        raw = (entry / "environ").read_bytes()
+    except OSError:
+        return {}
+    words = (word.partition(b"=") for word in raw.split(b"\0"))
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in words}
+
+
+def _begun(pid: int) -> str:
+    """When a process began, in the kernel's ticks: a number of a process may come again.
+
+    Empty where it is not there or only waits to be reaped.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+def _command(entry: Path) -> str:
+    try:
+        return os.fsdecode((entry / "cmdline").read_bytes().replace(b"\0", b" ")).strip()
+    except OSError:
+        return ""
+
+
+def _resident_bytes(entry: Path) -> int:
+    try:
+        return int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0

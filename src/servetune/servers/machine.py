@@ -1,0 +1,148 @@
+"""What the operating system gives to servers and to those who measure them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from servetune.servers.gpus import installed_nvml
+from servetune.servers.ports import listening_pids
+
+__all__ = ["Machine", "driver_version", "machine_here", "port_holders"]
+
+_UNLIMITED_BYTES = 1 << 60  # what control groups say when they mean no limit
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """This machine as it is now. `None` where the system does not say.
+
+    Attributes:
+        kernel: Name and version.
+        cpus: That this process may use; `cpus_of_machine` there are.
+        load_1min: Processes that want a core, averaged over a minute.
+        memory_available_bytes: That could be had without swapping.
+        memory_limit_bytes: Of the control group; `None` without a limit.
+        shared_memory_bytes: Size of /dev/shm, through which workers talk.
+        open_files: Largest number that a process may ask for.
+        ports: Of outgoing connections.
+        governor: Of the first core's frequency.
+        disk_free_bytes: By folder.
+    """
+
+    kernel: str
+    python: str
+    cpus: int
+    cpus_of_machine: int
+    load_1min: float | None
+    memory_bytes: int | None
+    memory_available_bytes: int | None
+    memory_limit_bytes: int | None
+    shared_memory_bytes: int | None
+    open_files: int | None
+    ports: int | None
+    governor: str | None
+    disk_free_bytes: dict[str, int]
+
+
+def machine_here(folders: tuple[Path, ...] = (), *, root: Path = Path("/")) -> Machine:
+    """Look at everything once.
+
+    Args:
+        folders: Whose disks matter; those that are not there are left out.
+        root: Of the file system, for tests.
+    """
+    memory = _memory(root)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Machine(
+        kernel=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+        cpus_of_machine=os.cpu_count() or 1,
+        load_1min=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        memory_bytes=memory.get("MemTotal"),
+        memory_available_bytes=memory.get("MemAvailable"),
+        memory_limit_bytes=_memory_limit(root),
+        shared_memory_bytes=_size(root / "dev/shm"),
+        open_files=None if hard == resource.RLIM_INFINITY else hard,
+        ports=_ports(root),
+        governor=_word(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        disk_free_bytes={
+            str(folder): shutil.disk_usage(folder).free for folder in folders if folder.is_dir()
+        },
+    )
+
+
+def port_holders(port: int) -> list[str]:
+    """Who listens on a port: number and words of each process that may be looked at."""
+    return [f"{pid} ({_command(pid)})" for pid in listening_pids(port)]
+
+
+def driver_version(nvml: Any = None) -> str | None:
+    """Of NVIDIA's driver; `None` where there is none."""
+    nvml = nvml or installed_nvml()
+    if nvml is None:
+        return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    try:
+        said = nvml.nvmlSystemGetDriverVersion()
+    except nvml.NVMLError:
+        return None
+    finally:
+        nvml.nvmlShutdown()
+    return said.decode() if isinstance(said, bytes) else str(said)
+
+
+def _memory(root: Path) -> Mapping[str, int]:
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+    except OSError:
+        return {}
+    words = [line.split() for line in lines]
+    return {word[0].rstrip(":"): int(word[1]) * 1024 for word in words if len(word) > 2}
+
+
+def _memory_limit(root: Path) -> int | None:
+    """Of this control group: version 2 first, then 1."""
+    for place in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        word = _word(root / place)
+        if word is not None and word.isdigit() and int(word) < _UNLIMITED_BYTES:
+            return int(word)
+    return None
+
+
+def _size(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).total
+    except OSError:
+        return None
+
+
+def _ports(root: Path) -> int | None:
+    said = _word(root / "proc/sys/net/ipv4/ip_local_port_range")
+    low, _, high = (said or "").partition("\t")
+    return int(high) - int(low) + 1 if high.strip().isdigit() else None
+
+
+def _word(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _command(pid: int) -> str:
+    try:
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return "gone"
+    return raw.replace(b"\0", b" ").decode(errors="replace").strip()[:80]
