@@ -160,7 +160,7 @@ def _bundled_machines() -> str:
 
 
 def _machines() -> str:
-    from servetune.hardware import catalog, rental
+    from servetune.hardware import catalog, instance_catalog
 
     lines = [
         NOTE,
@@ -187,7 +187,10 @@ def _machines() -> str:
         "| instance | devices | link | network Gb/s | $/h | price of |",
         "|---|---|---|--:|--:|---|",
     ]
-    for node in [*rental.instances("sagemaker").values(), *rental.instances("ec2").values()]:
+    for node in [
+        *instance_catalog.instances("sagemaker").values(),
+        *instance_catalog.instances("ec2").values(),
+    ]:
         price = f"{node.price.usd_per_hour:.6g}" if node.price else "-"
         origin = f"{node.price.source}, {node.price.date}" if node.price else "no public source"
         network = node.network_bytes_per_s

@@ -15,10 +15,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from servetune.metrics import Record, Until, summarize
+from servetune.metrics import PrecisionTarget, Record, summarize
 from servetune.metrics.intervals import bootstrap_interval, mean_interval, percentile_interval
 from servetune.metrics.overload import saturation_of
-from servetune.metrics.until import FIRST_LOOK
+from servetune.metrics.precision import FIRST_LOOK
 
 SIGMA = 0.8
 RUNS = 400
@@ -88,7 +88,7 @@ def stopping():
     print("150 runs: requests at the stop (median), reported 95 % interval holds the truth")
     for memory in (0.0, 0.6):
         for text, percent in (("ttft:mean±10%", None), ("ttft:p95±15%", 95)):
-            until = Until.parse(text)
+            until = PrecisionTarget.parse(text)
             truth = math.exp(SIGMA**2 / 2) if percent is None else truth_of(percent)
             stops, held = [], 0
             for values in log_normal_runs(rng, 150, 8700, memory):

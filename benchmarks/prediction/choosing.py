@@ -315,7 +315,9 @@ def measured(pools: Pools, count: int, confidence: float = 0.8) -> Answers:
                 break
             row = question.rows[asked]
             beliefs.tell(
-                asked, merit=float(pools.rate[row]), burden=float(truth[row] / question.limit_ms)
+                asked,
+                objective=float(pools.rate[row]),
+                limit_ratio=float(truth[row] / question.limit_ms),
             )
             told += 1
         chosen = beliefs.choice(confidence)
@@ -327,8 +329,8 @@ def _forecast(pools: Pools, rate: np.ndarray, number: int, limit_ms: float) -> F
     row = pools.rows[number]
     plan = row.plan
     return Forecast(
-        merit=float(rate[number]),
-        burden=float(pools.tpot_ms[number] / limit_ms),
+        objective=float(rate[number]),
+        limit_ratio=float(pools.tpot_ms[number] / limit_ms),
         storage=(row.engine, row.precision),
         layout=(plan.tensor_parallel, plan.data_parallel, plan.expert_parallel),
         concurrency=row.concurrency,

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from servetune.errors import InputError, UnknownName
-from servetune.hardware import detect, detect_cpu, device, device_of_card, load_devices
+from servetune.hardware import detect, detect_cpu, device, device_for_card, load_devices
 from servetune.units import MIB
 
 
@@ -137,7 +137,7 @@ CARDS = [
 
 @pytest.mark.parametrize(("card", "mib", "name"), CARDS)
 def test_a_card_is_told_from_its_neighbours_by_its_whole_name(card, mib, name):
-    found = device_of_card(card, mib * MIB)
+    found = device_for_card(card, mib * MIB)
     assert found.name == name
     assert found.memory_bytes == mib * MIB
 
@@ -149,15 +149,15 @@ def test_every_nvidia_device_of_the_catalogue_is_detected():
 
 
 def test_memory_decides_where_the_name_does_not():
-    assert device_of_card("NVIDIA A100-SXM4", 40960 * MIB).name == "A100-40GB"
-    assert device_of_card("NVIDIA A100-SXM4", 81251 * MIB).name == "A100-80GB"
-    assert device_of_card("Tesla V100-PCIE", 32510 * MIB).name == "V100-PCIe-32GB"
+    assert device_for_card("NVIDIA A100-SXM4", 40960 * MIB).name == "A100-40GB"
+    assert device_for_card("NVIDIA A100-SXM4", 81251 * MIB).name == "A100-80GB"
+    assert device_for_card("Tesla V100-PCIE", 32510 * MIB).name == "V100-PCIe-32GB"
 
 
 @pytest.mark.parametrize("card", ["NVIDIA A100-SXM4-40GB MIG 1g.5gb", "MIG 2g.20gb"])
 def test_a_mig_instance_is_called_what_it_is(card):
     with pytest.raises(InputError, match="MIG instance") as caught:
-        device_of_card(card, 4864 * MIB)
+        device_for_card(card, 4864 * MIB)
     assert "your-own-hardware" in caught.value.hint
 
 
@@ -176,7 +176,7 @@ def test_split_cards_beside_a_whole_one_are_left_out_and_named():
 
 def test_a_card_with_far_other_memory_is_another_card():
     with pytest.raises(UnknownName, match="NVIDIA H200 with 40960 MiB"):
-        device_of_card("NVIDIA H200", 40960 * MIB)
+        device_for_card("NVIDIA H200", 40960 * MIB)
 
 
 def test_a_card_that_nobody_described_asks_for_a_description():

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from servetune.errors import UnknownName
-from servetune.metrics import Record, compat, parse_constraints, summarize
+from servetune.metrics import Record, compat_results, parse_constraints, summarize
 
 
 def run():
@@ -43,7 +43,9 @@ def test_ours_counts_from_due_by_token_and_takes_a_broken_stream_for_a_failure()
 
 
 def test_vllm_counts_from_before_connecting_by_chunk_and_takes_a_broken_stream_for_good():
-    results = compat(run(), "vllm", limits=parse_constraints("ttft<=500ms;e2e_latency<=1.5s"))
+    results = compat_results(
+        run(), "vllm", limits=parse_constraints("ttft<=500ms;e2e_latency<=1.5s")
+    )
     assert (results["completed"], results["failed"]) == (2, 0)
     assert results["duration"] == pytest.approx(2.0)
     assert results["mean_ttft_ms"] == pytest.approx((600 + 400) / 2)
@@ -51,7 +53,7 @@ def test_vllm_counts_from_before_connecting_by_chunk_and_takes_a_broken_stream_f
     assert results["mean_tpot_ms"] == pytest.approx((600 / 4 + 1600 / 1) / 2)
     # Chunks 450, 50 and 200 apart, and a role chunk before each answer.
     assert results["mean_itl_ms"] == pytest.approx(700 / 5)
-    without_roles = compat(run(), "vllm", role_chunk=False)
+    without_roles = compat_results(run(), "vllm", role_chunk=False)
     assert without_roles["mean_itl_ms"] == pytest.approx(700 / 3)
     assert results["output_throughput"] == pytest.approx(7 / 2.0)
     assert results["total_token_throughput"] == pytest.approx(37 / 2.0)
@@ -62,7 +64,7 @@ def test_vllm_counts_from_before_connecting_by_chunk_and_takes_a_broken_stream_f
 
 
 def test_aiperf_ends_with_the_last_content_and_calls_the_mean_gap_itl():
-    results = compat(run(), "aiperf", limits=parse_constraints("ttft<=700ms"))
+    results = compat_results(run(), "aiperf", limits=parse_constraints("ttft<=700ms"))
     assert results["request_latency"]["avg"] == pytest.approx(1100)
     assert results["time_to_first_token"]["avg"] == pytest.approx(600)
     assert results["inter_token_latency"]["avg"] == pytest.approx(500 / 4)
@@ -79,13 +81,13 @@ def test_aiperf_ends_with_the_last_content_and_calls_the_mean_gap_itl():
 
 def test_aiperf_counts_tokens_by_itself():
     counted = [replace(run()[0], counted_output_tokens=11)]
-    results = compat(counted, "aiperf")
+    results = compat_results(counted, "aiperf")
     assert results["output_sequence_length"]["avg"] == 11
     assert results["inter_token_latency"]["avg"] == pytest.approx(500 / 10)
 
 
 def test_guidellm_has_the_first_token_in_its_tpot_and_counts_from_sent():
-    results = compat(run(), "guidellm")
+    results = compat_results(run(), "guidellm")
 
     def mean(name):
         return results[name]["successful"]["mean"]
@@ -116,10 +118,10 @@ def test_guidellm_weighs_requests_by_their_tokens():
         )
         for index, (tokens, last_s) in enumerate([(2, 2.0), (10, 10.0)])
     )
-    latency = compat([short, long], "guidellm")["inter_token_latency_ms"]["successful"]
+    latency = compat_results([short, long], "guidellm")["inter_token_latency_ms"]["successful"]
     assert latency["count"] == 10
     assert latency["mean"] == pytest.approx(1000)
-    tpot = compat([short, long], "guidellm")["time_per_output_token_ms"]["successful"]
+    tpot = compat_results([short, long], "guidellm")["time_per_output_token_ms"]["successful"]
     assert tpot["mean"] == pytest.approx((2 * 1000 + 10 * 1000) / 12)
     assert tpot["percentiles"]["p50"] == pytest.approx(1000)
 
@@ -135,10 +137,10 @@ def test_a_run_without_an_answer_is_no_error(tool):
         end_s=0.1,
         outcome="refused",
     )
-    assert compat([refused], tool)
-    assert compat([], tool)
+    assert compat_results([refused], tool)
+    assert compat_results([], tool)
 
 
 def test_an_unknown_tool_is_refused_by_name():
     with pytest.raises(UnknownName, match="locust"):
-        compat([], "locust")
+        compat_results([], "locust")

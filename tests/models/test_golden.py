@@ -192,7 +192,7 @@ def test_eight_bit_caches_of_sparse_attention_keep_the_rotated_part_wide():
 
 def test_layers_that_borrow_a_cache_have_neither_keys_nor_entries():
     own = Attention(heads=4, kv_heads=2, head_dim=32)
-    borrowed = Attention(heads=4, kv_heads=2, head_dim=32, borrows_cache=True)
+    borrowed = Attention(heads=4, kv_heads=2, head_dim=32, reuses_kv_cache=True)
     shape = load_shape("Qwen/Qwen3-0.6B", catalogue_first=True)
     layer = shape.layers[0]
 

@@ -373,7 +373,7 @@ def test_gemma_4s_wide_layers_project_once_and_its_last_layers_borrow():
     )
     singles = [layer.mixer for layer in shape.layers for _ in range(layer.count)]
     assert [mixer.window for mixer in singles] == [32] * 5 + [None]
-    assert [mixer.borrows_cache for mixer in singles] == [False] * 4 + [True] * 2
+    assert [mixer.reuses_kv_cache for mixer in singles] == [False] * 4 + [True] * 2
     assert singles[-1].key_is_value
     assert (singles[-1].kv_heads, singles[-1].head_dim) == (1, 16)
     assert not singles[0].key_is_value

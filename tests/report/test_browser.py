@@ -11,7 +11,7 @@ import pytest
 import report_records as factory
 
 from servetune.metrics import Record, parse_constraints
-from servetune.report import dashboard_html, picks, ranked, standing_of, timeline_of
+from servetune.report import check_constraints, dashboard_html, picks, ranked, timeline_of
 from servetune.store.schema import Failure, record_from_json
 
 CHROMIUM = next(
@@ -87,7 +87,7 @@ def test_the_browser_draws_every_trial_and_picks_as_the_command_line(dom, constr
         str(i): "failed"
         if r.status == "failed"
         else "meets"
-        if standing_of(r, limits).meets_all
+        if check_constraints(r, limits).meets_all
         else "misses"
         for i, r in enumerate(records)
     }

@@ -4,7 +4,13 @@ import msgspec
 import pytest
 import report_records as factory
 
-from servetune.report import Pair, gaps_of, median_errors, pairs_between, pairs_within
+from servetune.report import (
+    PredictionPair,
+    median_errors,
+    pairs_between,
+    pairs_within,
+    quantity_errors,
+)
 from servetune.store.schema import TrialConfig, record_from_json
 
 
@@ -49,7 +55,7 @@ def test_another_model_is_never_compared():
 
 def test_the_error_is_how_much_too_high_the_prediction_is():
     pair = pairs_within(factory.measured())[0]
-    by_name = {(g.quantity, g.statistic): g for g in gaps_of(pair)}
+    by_name = {(g.quantity, g.statistic): g for g in quantity_errors(pair)}
     assert by_name["output_throughput", "mean"].error_fraction == pytest.approx(0.08)
     assert len(by_name) == 9
 
@@ -57,7 +63,7 @@ def test_the_error_is_how_much_too_high_the_prediction_is():
 def test_a_value_that_is_missing_on_one_side_has_no_error():
     record = factory.measured()[0]
     bare = msgspec.structs.replace(record, predicted={"output_throughput": 1000.0})
-    gaps = {(g.quantity, g.statistic): g for g in gaps_of(pairs_within([bare])[0])}
+    gaps = {(g.quantity, g.statistic): g for g in quantity_errors(pairs_within([bare])[0])}
     assert gaps["output_throughput", "mean"].error_fraction is not None
     assert gaps["ttft", "mean"].error_fraction is None
     assert gaps["ttft", "mean"].measured is not None
@@ -69,7 +75,7 @@ def test_simulated_records_are_not_taken_for_measurements():
 
 def test_median_errors_are_of_absolute_errors():
     def pair(rate):
-        return Pair(
+        return PredictionPair(
             label="l",
             key="k",
             predicted={"output_throughput": rate},

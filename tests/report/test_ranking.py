@@ -5,7 +5,7 @@ import report_records as factory
 
 from servetune.metrics import parse_constraints
 from servetune.plan.plan import Plan
-from servetune.report import candidates_of, label_of, picks, ranked, standing_of, varying
+from servetune.report import candidates_of, check_constraints, label_of, picks, ranked, varying
 from servetune.report.ranking import devices_of
 from servetune.store.schema import TrialConfig, record_from_json
 
@@ -49,7 +49,7 @@ def test_each_pick_is_the_best_of_those_that_meet_every_constraint():
     records = factory.sweep()
     chosen = {name: pick.chosen for name, pick in picks(records, LIMITS).items()}
     by_key = {r.key: r for r in records}
-    meeting = [r for r in records if r.status == "ok" and standing_of(r, LIMITS).meets_all]
+    meeting = [r for r in records if r.status == "ok" and check_constraints(r, LIMITS).meets_all]
     assert list(chosen) == ["throughput", "latency", "cost"]
     assert by_key[chosen["throughput"].key].results["output_throughput"] == max(
         r.results["output_throughput"] for r in meeting
@@ -67,7 +67,7 @@ def test_without_prices_there_is_no_cost_pick():
 def test_standing_tells_missed_from_not_measured():
     record = factory.record(1, 8192, 128)
     limits = parse_constraints("e2e_latency:p99<=60s;goodput>=1;error_rate<=0.01")
-    standing = standing_of(record, limits)
+    standing = check_constraints(record, limits)
     assert [c.metric for c in standing.missed] == ["e2e_latency"]
     assert [c.metric for c in standing.unknown] == ["goodput"]
     assert [c.metric for c in standing.met] == ["error_rate"]
@@ -76,16 +76,18 @@ def test_standing_tells_missed_from_not_measured():
 
 def test_trials_that_meet_all_come_first_and_then_the_fastest():
     order = ranked(factory.sweep(), LIMITS)
-    meets = [standing_of(r, LIMITS).meets_all for r in order]
+    meets = [check_constraints(r, LIMITS).meets_all for r in order]
     assert meets == sorted(meets, reverse=True)
-    rates = [r.results["output_throughput"] for r in order if standing_of(r, LIMITS).meets_all]
+    rates = [
+        r.results["output_throughput"] for r in order if check_constraints(r, LIMITS).meets_all
+    ]
     assert rates == sorted(rates, reverse=True)
 
 
 def test_trials_with_too_many_failed_requests_stand_below_the_others_of_their_standing():
     records = factory.dirty_sweep()
     order = [
-        (not standing_of(r, LIMITS).meets_all, r.results["error_rate"] > 0.01)
+        (not check_constraints(r, LIMITS).meets_all, r.results["error_rate"] > 0.01)
         for r in ranked(records, LIMITS)
     ]
     assert order == sorted(order)

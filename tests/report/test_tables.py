@@ -15,7 +15,7 @@ from servetune.report import (
     picks,
     ranking_table,
     recommendation_text,
-    simulated_line,
+    simulated_notice,
 )
 from servetune.store.schema import TrialConfig, record_from_json
 
@@ -76,13 +76,13 @@ def test_a_limit_on_what_was_not_measured_is_not_met():
 
 
 def test_all_simulated_is_one_clear_line_and_mixed_is_a_column():
-    assert simulated_line(factory.sweep()) == (
+    assert simulated_notice(factory.sweep()) == (
         "SIMULATED: all 27 trials were simulated, no model ran"
     )
     both = [*factory.sweep(), *factory.measured()]
-    assert simulated_line(both).startswith("SIMULATED: 27 of 30")
+    assert simulated_notice(both).startswith("SIMULATED: 27 of 30")
     assert " measured" in printed(ranking_table(both, LIMITS))
-    assert simulated_line(factory.measured()) == ""
+    assert simulated_notice(factory.measured()) == ""
     assert "SIMULATED" not in printed(ranking_table(factory.measured(), LIMITS))
 
 
@@ -91,12 +91,12 @@ def test_a_hurried_server_is_told_with_what_that_does_to_the_figures():
         msgspec.structs.replace(each, results=each.results | {"simulated_speed": 50.0})
         for each in (factory.record(), factory.record(users=64))
     ]
-    assert simulated_line(hurried) == (
+    assert simulated_notice(hurried) == (
         "SIMULATED: all 2 trials were simulated, no model ran; at 50 times real time: latencies "
         "and costs are 1/50 of the engine's, rates 50 times"
     )
     in_time = msgspec.structs.replace(hurried[0], results=factory.record().results)
-    assert "real time" not in simulated_line([in_time])
+    assert "real time" not in simulated_notice([in_time])
 
 
 def test_picks_that_miss_are_said_to():

@@ -8,9 +8,9 @@ from servetune.search import Forecast, Forecasts, forecasts
 
 
 def ladder(**fields):
-    """Twice the users: more throughput, more burden, up to a little below the limit."""
+    """Twice the users: more throughput, more limit_ratio, up to a little below the limit."""
     return [
-        Forecast(merit=100 * 1.7**i, burden=0.3 * 1.45**i, concurrency=2**i, **fields)
+        Forecast(objective=100 * 1.7**i, limit_ratio=0.3 * 1.45**i, concurrency=2**i, **fields)
         for i in range(4)
     ]
 
@@ -23,29 +23,31 @@ def test_face_value_picks_the_largest_that_holds_and_confidence_a_smaller_one():
 
 
 def test_chances_fall_with_burden_and_are_one_half_at_the_limit():
-    chances = Forecasts([Forecast(merit=1, burden=b) for b in (0.5, 0.9, 1.0, 1.3)]).chances()
+    chances = Forecasts(
+        [Forecast(objective=1, limit_ratio=b) for b in (0.5, 0.9, 1.0, 1.3)]
+    ).chances()
     assert list(chances) == sorted(chances, reverse=True)
     assert chances[2] == pytest.approx(0.5)
 
 
 def test_a_measurement_decides_its_own_candidate():
     beliefs = Forecasts(ladder())
-    beliefs.tell(3, merit=400, burden=1.01)
+    beliefs.tell(3, objective=400, limit_ratio=1.01)
     assert beliefs.chances()[3] == 0
     assert beliefs.choice(0.5) != 3
-    beliefs.tell(2, merit=250, burden=0.99)
+    beliefs.tell(2, objective=250, limit_ratio=0.99)
     assert beliefs.choice(0.95) == 2
 
 
 def test_what_is_alike_learns_most_from_a_measurement():
-    slow = {"merit": 50.0, "burden": 1.2}
+    slow = {"objective": 50.0, "limit_ratio": 1.2}
     others = {
-        "layout": Forecast(merit=1, burden=0.9, storage="fp8", layout=4, concurrency=8),
-        "far": Forecast(merit=1, burden=0.9, storage="fp8", layout=4, concurrency=512),
-        "storage": Forecast(merit=1, burden=0.9, storage="fp8", layout=8, concurrency=8),
-        "nothing": Forecast(merit=1, burden=0.9, storage="bf16", layout=8, concurrency=8),
+        "layout": Forecast(objective=1, limit_ratio=0.9, storage="fp8", layout=4, concurrency=8),
+        "far": Forecast(objective=1, limit_ratio=0.9, storage="fp8", layout=4, concurrency=512),
+        "storage": Forecast(objective=1, limit_ratio=0.9, storage="fp8", layout=8, concurrency=8),
+        "nothing": Forecast(objective=1, limit_ratio=0.9, storage="bf16", layout=8, concurrency=8),
     }
-    measured = Forecast(merit=60, burden=0.9, storage="fp8", layout=4, concurrency=16)
+    measured = Forecast(objective=60, limit_ratio=0.9, storage="fp8", layout=4, concurrency=16)
     beliefs = Forecasts([measured, *others.values()])
     before = beliefs.chances()[1:]
     assert before == pytest.approx([before[0]] * 4)
@@ -56,9 +58,11 @@ def test_what_is_alike_learns_most_from_a_measurement():
 
 
 def test_nothing_is_asked_that_cannot_beat_what_was_measured():
-    beliefs = Forecasts([Forecast(merit=10, burden=0.5), Forecast(merit=5, burden=0.4)])
+    beliefs = Forecasts(
+        [Forecast(objective=10, limit_ratio=0.5), Forecast(objective=5, limit_ratio=0.4)]
+    )
     assert beliefs.ask() == 0
-    beliefs.tell(0, merit=10, burden=0.5)
+    beliefs.tell(0, objective=10, limit_ratio=0.5)
     assert beliefs.ask() is None
 
 
@@ -67,7 +71,7 @@ def test_nothing_measured_is_asked_again_and_all_are_asked_in_the_end_where_noth
     asked = []
     while (at := beliefs.ask()) is not None:
         asked.append(at)
-        beliefs.tell(at, merit=1, burden=2.0)
+        beliefs.tell(at, objective=1, limit_ratio=2.0)
     assert sorted(asked) == [0, 1, 2, 3]
     assert beliefs.choice(0.5) is None
 
@@ -79,8 +83,8 @@ def test_two_measurements_of_a_synthetic_machine_find_nearly_the_best():
     for _ in range(60):
         candidates = [
             Forecast(
-                merit=80 * 2**i / 2 ** (0.35 * i) * (1 + 0.1 * layout),
-                burden=0.25 * 1.35**i * (1 - 0.08 * layout),
+                objective=80 * 2**i / 2 ** (0.35 * i) * (1 + 0.1 * layout),
+                limit_ratio=0.25 * 1.35**i * (1 - 0.08 * layout),
                 layout=layout,
                 concurrency=2**i,
             )
@@ -91,7 +95,7 @@ def test_two_measurements_of_a_synthetic_machine_find_nearly_the_best():
         own = rng.normal(0, 0.07, 3)
         errors = [common + own[c.layout] + rng.normal(0, 0.03) for c in candidates]
         truth = [
-            {"merit": c.merit * np.exp(-e), "burden": c.burden * np.exp(e)}
+            {"objective": c.objective * np.exp(-e), "limit_ratio": c.limit_ratio * np.exp(e)}
             for c, e in zip(candidates, errors, strict=True)
         ]
         beliefs = Forecasts(candidates)
@@ -100,16 +104,16 @@ def test_two_measurements_of_a_synthetic_machine_find_nearly_the_best():
             if at is not None:
                 beliefs.tell(at, **truth[at])
         chosen = beliefs.choice(0.8)
-        best = max(t["merit"] for t in truth if t["burden"] <= 1)
-        held = chosen is not None and truth[chosen]["burden"] <= 1
-        shares.append(truth[chosen]["merit"] / best if held else 0.0)
+        best = max(t["objective"] for t in truth if t["limit_ratio"] <= 1)
+        held = chosen is not None and truth[chosen]["limit_ratio"] <= 1
+        shares.append(truth[chosen]["objective"] / best if held else 0.0)
     assert np.mean(shares) > 0.9
 
 
-@pytest.mark.parametrize("bad", [{"merit": 0}, {"burden": -1.0}, {"concurrency": 0}])
+@pytest.mark.parametrize("bad", [{"objective": 0}, {"limit_ratio": -1.0}, {"concurrency": 0}])
 def test_forecasts_that_make_no_sense_are_refused(bad):
     with pytest.raises(InputError, match="forecast"):
-        Forecasts([Forecast(**{"merit": 1.0, "burden": 1.0, **bad})])
+        Forecasts([Forecast(**{"objective": 1.0, "limit_ratio": 1.0, **bad})])
 
 
 def test_no_candidates_is_no_choice():

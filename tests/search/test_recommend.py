@@ -6,9 +6,9 @@ from servetune.metrics import parse_constraints
 from servetune.search import (
     TOLERATED_ERROR_RATE,
     Candidate,
+    exceeds_error_tolerance,
     failed_requests,
     recommend,
-    set_aside,
 )
 
 LEFT_OUT = "1 trial with more than 1% failed requests is left out"
@@ -72,7 +72,7 @@ def test_a_constraint_on_failures_takes_the_place_of_the_tolerance(limit):
     choice = recommend([FAST_DIRTY, CLEAN], parse_constraints(limit), "throughput")
     assert choice.chosen == (FAST_DIRTY if limit.endswith("0.5") else CLEAN)
     assert LEFT_OUT not in choice.reasons
-    assert not set_aside(FAST_DIRTY.results, parse_constraints(limit))
+    assert not exceeds_error_tolerance(FAST_DIRTY.results, parse_constraints(limit))
 
 
 def test_the_nearest_miss_is_sought_among_the_clean_ones_first():

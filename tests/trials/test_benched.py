@@ -9,7 +9,7 @@ import pytest
 
 from servetune.errors import LoadError
 from servetune.loadgen import Manner, Target
-from servetune.metrics import Until, parse_constraints
+from servetune.metrics import PrecisionTarget, parse_constraints
 from servetune.store import record_from_json
 from servetune.testing import Behaviour, FakeServer
 from servetune.trials import Bench, bench
@@ -120,7 +120,9 @@ def test_somebody_can_stop_it():
 
 def test_it_ends_when_a_metric_is_known():
     with serving(ttft_s=0.005) as server:
-        done = bench(asked(server.url, count=4000, until=Until.parse("request_throughput±50%")))
+        done = bench(
+            asked(server.url, count=4000, until=PrecisionTarget.parse("request_throughput±50%"))
+        )
     assert done.record.results["ended_reason"] == "request_throughput±50% was reached"
     assert done.record.results["until"]["reached"]
     assert 100 <= done.record.results["completed"] < 4000

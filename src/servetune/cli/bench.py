@@ -321,7 +321,7 @@ def bench(**said: Any) -> int:
     asked, benched = _run(asked, said)
     from servetune.metrics import unmet
     from servetune.report import bench_table, console
-    from servetune.report.against import against_table
+    from servetune.report.baseline import baseline_table
 
     compared = None
     if trial is not None and benched.record.status == "ok":
@@ -332,7 +332,7 @@ def bench(**said: Any) -> int:
     else:
         console().print(bench_table(record, asked.constraints))
         if compared is not None:
-            console().print(against_table(compared))
+            console().print(baseline_table(compared))
     if said["out_dir"] is not None:
         write_outputs(said["out_dir"], asked, benched)
     if said["otel_endpoint"]:

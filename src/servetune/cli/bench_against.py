@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from servetune.deploy.aws import Aws
     from servetune.deploy.aws.given import Hosted
     from servetune.plan import Plan
-    from servetune.report.against import Against
+    from servetune.report.baseline import BaselineComparison
     from servetune.store import TrialRecord
     from servetune.trials import Benched
     from servetune.trials.read_back import ReadBack
@@ -186,11 +186,11 @@ def as_before(said: Mapping[str, Any], trial: TrialRecord) -> dict[str, Any]:
 
 def compare(
     said: Mapping[str, Any], trial: TrialRecord, benched: Benched, *, ask: bool = True
-) -> tuple[Against, Benched]:
+) -> tuple[BaselineComparison, Benched]:
     """The comparison, and the run with it in its record; settings are read where it fails."""
-    from servetune.report.against import against
+    from servetune.report.baseline import compare_with_baseline
 
-    compared = against(
+    compared = compare_with_baseline(
         trial.results, benched.record.results, key=trial.key, tolerance=said["tolerance"]
     )
     if not compared.reproduced and ask:

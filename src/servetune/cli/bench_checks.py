@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from servetune.errors import InputError, UnknownName
-from servetune.metrics import LATENCIES, Until, parse_constraints
+from servetune.metrics import LATENCIES, PrecisionTarget, parse_constraints
 from servetune.workload.arrival_grammar import parse_arrivals
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson
 
@@ -133,7 +133,7 @@ def _require_measured(said: Said) -> None:
             )
         asked.append(("--slo", limit.metric))
     if said["until"]:
-        asked.append(("--until", Until.parse(said["until"]).metric))
+        asked.append(("--until", PrecisionTarget.parse(said["until"]).metric))
     for option, metric in asked:
         if why and metric in LATENCIES and metric != "e2e_latency":
             raise InputError(

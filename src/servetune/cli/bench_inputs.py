@@ -27,7 +27,7 @@ from servetune.loadgen import (
 )
 from servetune.loadgen.bodies import ask_of
 from servetune.loadgen.sagemaker import Session
-from servetune.metrics import LATENCIES, Constraint, Until, parse_constraints
+from servetune.metrics import LATENCIES, Constraint, PrecisionTarget, parse_constraints
 from servetune.trials import Bench, model_tokenizer, trace_of, traced_prompts
 from servetune.workload import AllAtOnce, Observed, Scheduled, Workload
 from servetune.workload.about import About
@@ -120,7 +120,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         about=about,
         constraints=limits,
         request_limits=_request_limits(said["slo"], limits),
-        until=Until.parse(said["until"]) if said["until"] else None,
+        until=PrecisionTarget.parse(said["until"]) if said["until"] else None,
         stop_when_saturated=not said["keep_saturated"],
         # Behind SageMaker there is one route, and no metrics on it.
         scrape_every_s=None if said["sagemaker"] else said["scrape_s"] or None,

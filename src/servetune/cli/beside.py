@@ -13,7 +13,15 @@ from servetune.cli.output import echo, print_json
 from servetune.errors import InputError, PlanError, ServetuneError
 from servetune.hardware import Node, detect_cpu, instance, instances, node
 from servetune.models import load_shape
-from servetune.report import Pair, console, gaps_of, label_of, median_errors, pairs_table, varying
+from servetune.report import (
+    PredictionPair,
+    console,
+    label_of,
+    median_errors,
+    pairs_table,
+    quantity_errors,
+    varying,
+)
 from servetune.store import TrialRecord
 from servetune.trials import Run, played_again
 from servetune.trials.calibrations import calibration_named
@@ -50,7 +58,7 @@ def compare(
         else None
     )
     names = varying(records)
-    pairs: list[Pair] = []
+    pairs: list[PredictionPair] = []
     left_out: list[tuple[str, ServetuneError]] = []
     for measured in records:
         label = label_of(measured, names)
@@ -61,7 +69,9 @@ def compare(
             left_out.append((label, error))
             continue
         pairs.append(
-            Pair(label=label, key=measured.key, predicted=again.results, measured=measured.results)
+            PredictionPair(
+                label=label, key=measured.key, predicted=again.results, measured=measured.results
+            )
         )
     if not pairs:
         label, why = left_out[0]
@@ -128,13 +138,15 @@ def _machine_of(measured: TrialRecord) -> Node:
     return node(gpu=name, count=int(metadata.get("gpu_count") or 1))
 
 
-def _as_data(pairs: list[Pair], left_out: list[tuple[str, ServetuneError]]) -> dict[str, Any]:
+def _as_data(
+    pairs: list[PredictionPair], left_out: list[tuple[str, ServetuneError]]
+) -> dict[str, Any]:
     return {
         "simulated": True,
         "trials": [
             {"label": pair.label, "key": pair.key, "gaps": [msgspec.to_builtins(g) for g in gaps]}
             for pair in pairs
-            for gaps in [gaps_of(pair)]
+            for gaps in [quantity_errors(pair)]
         ],
         "median_absolute_errors": [
             {"quantity": quantity, "statistic": statistic, "error_fraction": error}

@@ -12,7 +12,7 @@ import msgspec
 
 from servetune.engines import ENGINES, engine
 from servetune.errors import InputError, ServetuneError, UnknownName
-from servetune.hardware.detect import device_of_card
+from servetune.hardware.detect import device_for_card
 from servetune.servers.gpus import Card, cards, visible_cards
 from servetune.servers.launchers import (
     LeftContainer,
@@ -186,7 +186,7 @@ def _of_card(card: Card) -> Finding:
             mend="end what uses it, or choose others with CUDA_VISIBLE_DEVICES",
         )
     try:
-        device_of_card(card.name, float(card.total_bytes))
+        device_for_card(card.name, float(card.total_bytes))
     except (UnknownName, InputError) as error:
         return Finding(
             level="note", subject=subject, says=f"{card.name}: {error.message}", mend=error.hint

@@ -20,7 +20,7 @@ from servetune.errors import InputError
 from servetune.hardware import Node, instance
 from servetune.metrics import Constraint
 from servetune.plan import Plan
-from servetune.report import standing_of
+from servetune.report import check_constraints
 from servetune.store import TrialRecord
 from servetune.units import MIB
 
@@ -138,7 +138,7 @@ def measured_knee(
         concurrency, latency_ms = results.get("max_concurrency"), results.get(_LATENCY)
         same = record.config.server_args == chosen.config.server_args
         if same and record.status == "ok" and concurrency and latency_ms is not None:
-            good = standing_of(record, constraints).meets_all if constraints else None
+            good = check_constraints(record, constraints).meets_all if constraints else None
             levels.append(Level(int(concurrency), float(latency_ms), good))
     return knee_of(levels, copies)
 

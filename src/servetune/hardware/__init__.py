@@ -1,10 +1,10 @@
 """Machines: accelerators, links, instances and what is plugged in here."""
 
 from servetune.hardware.catalog import device, device_names, link, load_devices, node
-from servetune.hardware.detect import detect, detect_cpu, device_of_card
+from servetune.hardware.detect import detect, detect_cpu, device_for_card
 from servetune.hardware.device import Device, Link, Node, Price
-from servetune.hardware.own import own_devices_path
-from servetune.hardware.rental import Service, cheapest_instance_with, instance, instances
+from servetune.hardware.instance_catalog import Service, cheapest_instance_with, instance, instances
+from servetune.hardware.user_devices import user_devices_path
 
 __all__ = [
     "Device",
@@ -16,12 +16,12 @@ __all__ = [
     "detect",
     "detect_cpu",
     "device",
+    "device_for_card",
     "device_names",
-    "device_of_card",
     "instance",
     "instances",
     "link",
     "load_devices",
     "node",
-    "own_devices_path",
+    "user_devices_path",
 ]

@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 from servetune.errors import UnknownName, nearest
 from servetune.hardware.device import Device, Link, Node
-from servetune.hardware.own import Stamp, own_devices_path, read_devices, stamp_of
 from servetune.hardware.rows import DeviceRow, InstanceRow, LinkRow, bundled
+from servetune.hardware.user_devices import FileStamp, file_stamp, read_devices, user_devices_path
 from servetune.units import GB, GIB, MIB, TFLOPS
 
 __all__ = ["device", "device_names", "link", "load_devices", "node"]
@@ -144,11 +144,11 @@ class _Devices:
 
 
 def _devices(extra_toml: Path | None) -> _Devices:
-    return _read(stamp_of(own_devices_path()), stamp_of(extra_toml))
+    return _read(file_stamp(user_devices_path()), file_stamp(extra_toml))
 
 
 @lru_cache(maxsize=8)
-def _read(own: Stamp | None, extra: Stamp | None) -> _Devices:
+def _read(own: FileStamp | None, extra: FileStamp | None) -> _Devices:
     rows = list(bundled("devices.toml", "device", DeviceRow))
     for stamp in (own, extra):
         rows += read_devices(stamp, tuple(_links())) if stamp else ()

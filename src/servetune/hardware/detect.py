@@ -16,7 +16,7 @@ from servetune.hardware.catalog import device, device_names, link
 from servetune.hardware.device import Device, Node
 from servetune.units import GB, GIB, MIB
 
-__all__ = ["detect", "detect_cpu", "device_of_card"]
+__all__ = ["detect", "detect_cpu", "device_for_card"]
 
 
 def detect(nvml: Any = None) -> Node | None:
@@ -56,7 +56,7 @@ def detect(nvml: Any = None) -> Node | None:
         kind = max(whole, key=whole.count)
         alike = [handle for handle, card in zip(handles, cards, strict=True) if card == kind]
         others = [card for card in cards if card != kind]
-        found = device_of_card(kind.name, kind.memory_bytes)
+        found = device_for_card(kind.name, kind.memory_bytes)
         return Node(
             name=f"this machine, without {_count_of(others)}"
             if others
@@ -100,7 +100,7 @@ def detect_cpu() -> Node:
     )
 
 
-def device_of_card(card_name: str, memory_bytes: float) -> Device:
+def device_for_card(card_name: str, memory_bytes: float) -> Device:
     """The catalogue's device for a card as the driver names it, with the driver's memory.
 
     Names that cover several cards are told apart by memory (`NVIDIA A100-SXM4-80GB` says

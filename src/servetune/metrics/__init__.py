@@ -1,8 +1,9 @@
 """What requests did, and what that makes of a trial: pure functions of records."""
 
 from servetune.metrics.intervals import Interval
-from servetune.metrics.other_tools import TOOLS, compat
+from servetune.metrics.other_tools import TOOLS, compat_results
 from servetune.metrics.overload import Saturation, saturation
+from servetune.metrics.precision import PrecisionProgress, PrecisionTarget
 from servetune.metrics.record import Outcome, Record
 from servetune.metrics.slo import (
     LATENCIES,
@@ -15,7 +16,6 @@ from servetune.metrics.slo import (
 )
 from servetune.metrics.steady import Window, steady_window
 from servetune.metrics.summary import summarize
-from servetune.metrics.until import Progress, Until
 
 __all__ = [
     "LATENCIES",
@@ -24,12 +24,12 @@ __all__ = [
     "Constraint",
     "Interval",
     "Outcome",
-    "Progress",
+    "PrecisionProgress",
+    "PrecisionTarget",
     "Record",
     "Saturation",
-    "Until",
     "Window",
-    "compat",
+    "compat_results",
     "constraint_from_json",
     "parse_constraints",
     "saturation",

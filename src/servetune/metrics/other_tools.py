@@ -19,10 +19,10 @@ from servetune.metrics.record import Record
 from servetune.metrics.slo import Constraint
 from servetune.units import MS_PER_S
 
-__all__ = ["TOOLS", "compat"]
+__all__ = ["TOOLS", "compat_results"]
 
 
-def compat(
+def compat_results(
     records: Sequence[Record],
     tool: str,
     *,
@@ -43,10 +43,10 @@ def compat(
     """
     if tool not in TOOLS:
         raise UnknownName("tool to be compatible with", tool, TOOLS)
-    return TOOLS[tool](_Asked(records, tuple(limits), role_chunk))
+    return TOOLS[tool](_CompatInput(records, tuple(limits), role_chunk))
 
 
-class _Asked(NamedTuple):
+class _CompatInput(NamedTuple):
     """What `compat` was asked."""
 
     records: Sequence[Record]
@@ -54,7 +54,7 @@ class _Asked(NamedTuple):
     role_chunk: bool
 
 
-def _vllm(asked: _Asked) -> dict[str, Any]:
+def _vllm(asked: _CompatInput) -> dict[str, Any]:
     """As `vllm bench serve --save-result` names it.
 
     A request counts from before it connects. One that broke off after its first chunk is a
@@ -90,7 +90,7 @@ def _vllm(asked: _Asked) -> dict[str, Any]:
     }
 
 
-def _aiperf(asked: _Asked) -> dict[str, Any]:
+def _aiperf(asked: _CompatInput) -> dict[str, Any]:
     """As `profile_export_aiperf.json` names it: a block for each metric.
 
     A request counts from before it connects to its last content. Tokens are counted by the
@@ -140,7 +140,7 @@ def _aiperf(asked: _Asked) -> dict[str, Any]:
     return {name: block for name, block in blocks.items() if block.get("avg") is not None}
 
 
-def _guidellm(asked: _Asked) -> dict[str, Any]:
+def _guidellm(asked: _CompatInput) -> dict[str, Any]:
     """As `benchmarks[].metrics` of guidellm's JSON names it, of successful requests.
 
     A request counts from when its headers left. TPOT contains the time to first token. Both
@@ -196,7 +196,7 @@ def _guidellm(asked: _Asked) -> dict[str, Any]:
     }
 
 
-TOOLS: Mapping[str, Callable[[_Asked], dict[str, Any]]] = {
+TOOLS: Mapping[str, Callable[[_CompatInput], dict[str, Any]]] = {
     "vllm": _vllm,
     "aiperf": _aiperf,
     "guidellm": _guidellm,

@@ -24,9 +24,9 @@ import msgspec
 import numpy as np
 
 from servetune.metrics.columns import BoolArray, Columns, FloatArray, columns_of
-from servetune.metrics.insystem import in_system_means
 from servetune.metrics.intervals import student_t
 from servetune.metrics.latency import Arrivals, arrivals_of
+from servetune.metrics.littles_law import in_system_means
 from servetune.metrics.record import Record
 from servetune.units import format_seconds
 

@@ -16,17 +16,19 @@ from servetune.metrics.distribution import (
     quantiles,
     statistics,
 )
-from servetune.metrics.insystem import littles_law
 from servetune.metrics.intervals import rate_interval
 from servetune.metrics.latency import Arrivals, Gaps, gaps_between
-from servetune.metrics.run import Run
+from servetune.metrics.littles_law import littles_law
+from servetune.metrics.run_records import RunRecords
 from servetune.metrics.steady import Window, steady_window
 from servetune.units import MS_PER_S
 
 __all__ = ["steady_results"]
 
 
-def steady_results(run: Run, arrivals: Arrivals, percentiles: Sequence[float]) -> dict[str, Any]:
+def steady_results(
+    run: RunRecords, arrivals: Arrivals, percentiles: Sequence[float]
+) -> dict[str, Any]:
     """The window, and where there is one the metrics within it.
 
     Latencies are of the requests that were due within, wherever they ended: to leave out
@@ -56,7 +58,7 @@ def steady_results(run: Run, arrivals: Arrivals, percentiles: Sequence[float]) -
     }
 
 
-def _counts(run: Run, window: Window) -> dict[str, Any]:
+def _counts(run: RunRecords, window: Window) -> dict[str, Any]:
     due = window.holds(run.columns.due_s)
     return {
         "requests": int(due.sum()),
@@ -66,7 +68,7 @@ def _counts(run: Run, window: Window) -> dict[str, Any]:
 
 
 def _rates(
-    run: Run, arrivals: Arrivals, window: Window
+    run: RunRecords, arrivals: Arrivals, window: Window
 ) -> tuple[dict[str, float | None], dict[str, list[float | None]]]:
     """What arrived within the window per second, and how sure that is."""
     answered, good = run.answered, run.good()

@@ -21,16 +21,16 @@ from servetune.metrics.distribution import (
     quantiles,
     statistics,
 )
-from servetune.metrics.faults import failures_of, token_check, without, wrong_lengths
-from servetune.metrics.insystem import littles_law
+from servetune.metrics.failures import failures_of, token_check, without, wrong_lengths
 from servetune.metrics.intervals import rate_interval
 from servetune.metrics.latency import (
     arrivals_of,
     gaps_between,
     gaps_of,
 )
+from servetune.metrics.littles_law import littles_law
 from servetune.metrics.record import Record
-from servetune.metrics.run import Run
+from servetune.metrics.run_records import RunRecords
 from servetune.metrics.slo import Constraint
 from servetune.metrics.steady_results import steady_results
 from servetune.units import MS_PER_S
@@ -75,7 +75,7 @@ def summarize(
         columns = columns.only(order)
     wrong = wrong_lengths(records, asked_output_tokens or {})
     whole = without(columns.whole, wrong) if wrong_length_fails else columns.whole
-    run = Run(records, columns, whole, duration_s, tuple(per_request_limits))
+    run = RunRecords(records, columns, whole, duration_s, tuple(per_request_limits))
     percentiles = sorted({*GRID, *further_percentiles})
     shown = sorted({*SHOWN, *further_percentiles})
     arrivals = arrivals_of(records) if extras else None
@@ -104,7 +104,9 @@ def summarize(
     return results
 
 
-def _outcomes(run: Run, wrong: Mapping[int, str], wrong_length_fails: bool) -> dict[str, Any]:
+def _outcomes(
+    run: RunRecords, wrong: Mapping[int, str], wrong_length_fails: bool
+) -> dict[str, Any]:
     count, completed = len(run.records), len(run.answered)
     return {
         "completed": completed,
@@ -122,7 +124,7 @@ def _wrong_length(
     return {"count": len(wrong), "samples": list(wrong.values())[:3]}
 
 
-def _rates(run: Run) -> dict[str, Any]:
+def _rates(run: RunRecords) -> dict[str, Any]:
     answered, duration_s = run.answered, run.duration_s
     input_tokens = int(answered.input_tokens.sum())
     output_tokens = int(answered.output_tokens.sum())
@@ -174,7 +176,7 @@ def _from_sent(answered: Columns) -> dict[str, float | None]:
     }
 
 
-def _distributions(run: Run) -> dict[str, Any]:
+def _distributions(run: RunRecords) -> dict[str, Any]:
     """Of what has no fields of its own."""
     answered = run.answered
     return {
@@ -192,7 +194,7 @@ def _distributions(run: Run) -> dict[str, Any]:
     }
 
 
-def _rate_intervals(run: Run) -> dict[str, list[float | None]]:
+def _rate_intervals(run: RunRecords) -> dict[str, list[float | None]]:
     """Of rates over the whole run: batch means of equal slices of its time.
 
     An answer counts where it ended, with all its tokens; so the beginning and the end of

@@ -82,7 +82,7 @@ class Keys:
             )
         return values[layer]
 
-    def refuse(self, what: str, hint: str = "") -> InputError:
+    def not_modelled(self, what: str, hint: str = "") -> InputError:
         """The error that says what about this configuration is not modelled."""
         return InputError(f"'{self.name}' {what}, which is not modelled yet", hint=hint)
 

@@ -225,7 +225,7 @@ def _attention_parameters(mixer: Attention, hidden: int) -> _MixerParameters:
     query_width = mixer.heads * mixer.head_dim
     key_width = mixer.kv_heads * mixer.head_dim
     value_width = 0 if mixer.key_is_value else mixer.kv_heads * mixer.value_width
-    if mixer.borrows_cache:
+    if mixer.reuses_kv_cache:
         key_width = value_width = 0
     vectors = mixer.heads if mixer.sinks else 0
     if mixer.qkv_bias:
@@ -233,7 +233,7 @@ def _attention_parameters(mixer: Attention, hidden: int) -> _MixerParameters:
     if mixer.output_bias:
         vectors += hidden
     if mixer.qk_norm:
-        per_key = 0 if mixer.borrows_cache else mixer.head_dim
+        per_key = 0 if mixer.reuses_kv_cache else mixer.head_dim
         vectors += query_width + key_width if mixer.qk_norm_all_heads else mixer.head_dim + per_key
     index, scores, index_vectors = _index_parameters(mixer.index, hidden)
     return _MixerParameters(
@@ -432,7 +432,7 @@ def cached_numbers_per_token(mixer: Mixer | None, *, tensor_parallel: int = 1) -
         return mixer.kv_rank + mixer.rope_dim
     if isinstance(mixer, CompressedAttention):
         return mixer.head_dim * (1 + (1 / mixer.ratio if mixer.ratio else 0))
-    if not isinstance(mixer, Attention) or mixer.borrows_cache:
+    if not isinstance(mixer, Attention) or mixer.reuses_kv_cache:
         return 0.0
     local_heads = max(1.0, mixer.kv_heads / tensor_parallel)
     return local_heads * (mixer.head_dim + mixer.value_width)

@@ -95,8 +95,8 @@ class Family(NamedTuple):
     sinks: bool = False
     mixer: MixerRule | None = None
     norms_of: CountRule | None = None
-    beside: CountRule | None = None
-    outside: Callable[[Keys, int], int] | None = None
+    extra_layer_parameters: CountRule | None = None
+    extra_parameters: Callable[[Keys, int], int] | None = None
     parallel: Callable[[Keys], bool] | None = None
     layer_list: tuple[str, ...] = ()
     modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -138,7 +138,9 @@ def shape_from_config(config: Mapping[str, Any], *, name: str, source: str) -> N
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         source=source,
-        extra_parameters=family.outside(keys, layer_count) if family.outside else 0,
+        extra_parameters=family.extra_parameters(keys, layer_count)
+        if family.extra_parameters
+        else 0,
         vision_parameters=vision_parameters(outer),
     )
 
@@ -209,7 +211,9 @@ def _layers(keys: Keys, family: Family, layer_count: int) -> list[Layer]:
             mixer=family.mixer(keys, index) if family.mixer else _mixer(keys, family, index),
             feed_forward=family.feed_forward(keys, index),
             norms=family.norms_of(keys, index) if family.norms_of else family.norms,
-            extra_parameters=family.beside(keys, index) if family.beside else 0,
+            extra_parameters=family.extra_layer_parameters(keys, index)
+            if family.extra_layer_parameters
+            else 0,
             parallel=family.parallel is not None and family.parallel(keys),
         )
         for index in range(layer_count)
@@ -561,9 +565,9 @@ _DEEPSEEK_V4 = Family(
     hybrids.deepseek_v4_experts,
     _no_window,
     {"sliding_window": 128, "num_hash_layers": 3, "hc_mult": 4},
-    mixer=hybrids.compressed,
-    beside=hybrids.hyper_connections,
-    outside=hybrids.last_hyper_connection,
+    mixer=hybrids.deepseek_v4,
+    extra_layer_parameters=hybrids.deepseek_v4_hyper_connections,
+    extra_parameters=hybrids.deepseek_v4_last_hyper_connection,
 )
 _QWEN3_5 = Family(
     _dense,
@@ -579,13 +583,13 @@ _QWEN3_5 = Family(
         "decoder_sparse_step": 1,
         "max_position_embeddings": 262144,
     },
-    mixer=hybrids.qwen_delta,
+    mixer=hybrids.qwen3_next,
 )
 _MINIMAX_TEXT = Family(
     _mixtral,
     _no_window,
     {"max_position_embeddings": 10240000},
-    mixer=hybrids.lightning,
+    mixer=hybrids.minimax_text,
 )
 _MINIMAX_M3 = Family(
     hybrids.minimax_m3_feed_forward,
@@ -627,7 +631,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             tied=True,
             mixer=_falcon,
             norms_of=_falcon_norms,
-            outside=_last_norms_bias,
+            extra_parameters=_last_norms_bias,
             parallel=_falcon_parallel,
         ),
         "smollm3": _LLAMA._replace(tied=True),
@@ -674,16 +678,16 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             sinks=True,
         ),
         "glm4_moe_lite": _DEEPSEEK_V3,
-        "deepseek_v32": _DEEPSEEK_V3._replace(mixer=hybrids.sparse_latent),
-        "glm_moe_dsa": _DEEPSEEK_V3._replace(mixer=hybrids.sparse_latent),
+        "deepseek_v32": _DEEPSEEK_V3._replace(mixer=hybrids.deepseek_v32),
+        "glm_moe_dsa": _DEEPSEEK_V3._replace(mixer=hybrids.deepseek_v32),
         "deepseek_v4": _DEEPSEEK_V4,
         "deepseek_ref": _DEEPSEEK_V4,
         "kimi_linear": Family(
             hybrids.kimi_experts,
             _no_window,
             mixer=hybrids.kimi,
-            beside=hybrids.kimi_residuals,
-            outside=hybrids.kimi_last_residual,
+            extra_layer_parameters=hybrids.kimi_residuals,
+            extra_parameters=hybrids.kimi_last_residual,
         ),
         "qwen3_next": _QWEN3_5._replace(feed_forward=_qwen_moe),
         "qwen3_5_text": _QWEN3_5,
@@ -703,11 +707,11 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             layer_list=("layers_block_type", "hybrid_override_pattern"),
         ),
         "nemotron-nas": Family(
-            hybrids.searched_feed_forward,
+            hybrids.nemotron_nas_feed_forward,
             _no_window,
             {"max_position_embeddings": 131072},
-            mixer=hybrids.searched,
-            norms_of=hybrids.searched_norms,
+            mixer=hybrids.nemotron_nas,
+            norms_of=hybrids.nemotron_nas_norms,
             layer_list=("block_configs",),
         ),
         "mimo_v2_flash": Family(
@@ -734,8 +738,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             tied=True,
             mixer=hybrids.gemma4,
             norms_of=hybrids.gemma4_norms,
-            beside=hybrids.gemma4_layer_inputs,
-            outside=hybrids.gemma4_input_table,
+            extra_layer_parameters=hybrids.gemma4_layer_inputs,
+            extra_parameters=hybrids.gemma4_input_table,
             # A dense part beside the experts, under the name of a dense layer's.
             modules={"shared": ("mlp.down_proj",), "experts": ("experts", "moe.experts")},
         ),

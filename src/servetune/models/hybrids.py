@@ -36,7 +36,7 @@ def _state_dtype(keys: Keys, key: str, default: str = "auto") -> str:
     return canonical_dtype(str(named))
 
 
-def _routed(keys: Keys, experts: int, active: int, **parts: Any) -> ExpertFeedForward:
+def _routed_experts(keys: Keys, experts: int, active: int, **parts: Any) -> ExpertFeedForward:
     if active > experts:
         raise InputError(
             f"the configuration of '{keys.name}': {active} experts per token are more than "
@@ -52,7 +52,7 @@ def _index_bytes(dim: int) -> float:
 # DeepSeek-V3.2 and GLM-5: latent attention over the keys that an index picks.
 
 
-def sparse_latent(keys: Keys, layer: int) -> Mixer:
+def deepseek_v32(keys: Keys, layer: int) -> Mixer:
     index = _index(keys, keys.optional("q_lora_rank"))
     return LatentAttention(
         heads=keys.positive("num_attention_heads"),
@@ -91,7 +91,7 @@ def _picks_itself(keys: Keys, layer: int) -> bool:
 # DeepSeek-V4: a window and compressed blocks before it; hyper-connections between layers.
 
 
-def compressed(keys: Keys, layer: int) -> Mixer:
+def deepseek_v4(keys: Keys, layer: int) -> Mixer:
     ratio = keys.listed("compress_ratios", layer)
     if ratio is None or isinstance(ratio, bool) or not isinstance(ratio, int) or ratio < 0:
         raise InputError(
@@ -120,7 +120,7 @@ def compressed(keys: Keys, layer: int) -> Mixer:
 def deepseek_v4_experts(keys: Keys, layer: int) -> FeedForward:
     """The first layers route by a table of tokens, the rest by scores with a correction."""
     inner = keys.positive("moe_intermediate_size")
-    return _routed(
+    return _routed_experts(
         keys,
         keys.positive("n_routed_experts"),
         keys.positive("num_experts_per_tok"),
@@ -130,14 +130,14 @@ def deepseek_v4_experts(keys: Keys, layer: int) -> FeedForward:
     )
 
 
-def hyper_connections(keys: Keys, _layer: int) -> int:
+def deepseek_v4_hyper_connections(keys: Keys, _layer: int) -> int:
     """Two mixings of m residual streams per layer: (2 + m)m outputs of m*h inputs each."""
     streams = keys.positive("hc_mult")
     mixed = (2 + streams) * streams
     return 2 * (mixed * streams * keys.positive("hidden_size") + mixed + 3)
 
 
-def last_hyper_connection(keys: Keys, _layers: int) -> int:
+def deepseek_v4_last_hyper_connection(keys: Keys, _layers: int) -> int:
     streams = keys.positive("hc_mult")
     return streams * streams * keys.positive("hidden_size") + streams + 1
 
@@ -145,7 +145,7 @@ def last_hyper_connection(keys: Keys, _layers: int) -> int:
 # Qwen3-Next, Qwen3.5 and Qwen3.6: gated delta nets, and attention with a gate.
 
 
-def qwen_delta(keys: Keys, layer: int) -> Mixer:
+def qwen3_next(keys: Keys, layer: int) -> Mixer:
     kind = keys.listed("layer_types", layer)
     if kind is None:
         every = keys.positive("full_attention_interval")
@@ -167,7 +167,7 @@ def qwen_delta(keys: Keys, layer: int) -> Mixer:
             state_dtype=_state_dtype(keys, "mamba_ssm_dtype"),
         )
     if kind != "full_attention":
-        raise keys.refuse(f"has layers of type '{kind}'")
+        raise keys.not_modelled(f"has layers of type '{kind}'")
     heads, head_dim = keys.positive("num_attention_heads"), keys.positive("head_dim")
     return Attention(
         heads=heads,
@@ -231,7 +231,7 @@ def kimi_experts(keys: Keys, layer: int) -> FeedForward:
     if layer < keys.count("first_k_dense_replace") or layer % every:
         return DenseFeedForward(inner=keys.positive("intermediate_size"))
     inner = keys.positive("moe_intermediate_size")
-    return _routed(
+    return _routed_experts(
         keys,
         keys.positive("num_experts"),
         keys.positive_of("num_experts_per_token", "num_experts_per_tok"),
@@ -255,7 +255,7 @@ def kimi_last_residual(keys: Keys, _layers: int) -> int:
 # MiniMax: lightning attention (Text-01, M1), and a block-sparse index (M3).
 
 
-def lightning(keys: Keys, layer: int) -> Mixer:
+def minimax_text(keys: Keys, layer: int) -> Mixer:
     heads = keys.positive("num_attention_heads")
     head_dim = keys.optional("head_dim") or keys.positive("hidden_size") // heads
     kind = keys.listed("layer_types", layer)
@@ -264,7 +264,7 @@ def lightning(keys: Keys, layer: int) -> Mixer:
     if kind in ("full_attention", 1):
         return Attention(heads=heads, kv_heads=_kv_heads(keys, heads), head_dim=head_dim)
     if kind not in ("linear_attention", 0):
-        raise keys.refuse(f"has layers of type '{kind}'")
+        raise keys.not_modelled(f"has layers of type '{kind}'")
     return LinearAttention(
         key_heads=heads,
         value_heads=heads,
@@ -302,7 +302,7 @@ def minimax_m3_feed_forward(keys: Keys, layer: int) -> FeedForward:
     if not keys.listed("moe_layer_freq", layer):
         return DenseFeedForward(inner=keys.positive("dense_intermediate_size"))
     shared = keys.count("n_shared_experts") * keys.count("shared_intermediate_size")
-    return _routed(
+    return _routed_experts(
         keys,
         keys.positive("num_local_experts"),
         keys.positive("num_experts_per_tok"),
@@ -329,7 +329,7 @@ def _nemotron_kind(keys: Keys, layer: int) -> str:
             )
         kind = _NEMOTRON_KINDS.get(pattern[layer], pattern[layer])
     if kind not in _NEMOTRON_KINDS.values():
-        raise keys.refuse(f"has layers of type '{kind}'")
+        raise keys.not_modelled(f"has layers of type '{kind}'")
     return str(kind)
 
 
@@ -366,7 +366,7 @@ def nemotron_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
         return DenseFeedForward(inner=inner, gated=False, bias=keys.flag("mlp_bias"))
     if kind != "moe":
         return None
-    return _routed(
+    return _routed_experts(
         keys,
         keys.positive("n_routed_experts"),
         keys.positive("num_experts_per_tok"),
@@ -395,11 +395,11 @@ def _searched_part(keys: Keys, layer: int, part: str) -> Keys | None:
     if found.flag("no_op"):
         return None
     if found.flag("replace_with_linear"):
-        raise keys.refuse("has layers whose attention or feed-forward part is one matrix")
+        raise keys.not_modelled("has layers whose attention or feed-forward part is one matrix")
     return found
 
 
-def searched(keys: Keys, layer: int) -> Mixer | None:
+def nemotron_nas(keys: Keys, layer: int) -> Mixer | None:
     part = _searched_part(keys, layer, "attention")
     if part is None:
         return None
@@ -415,7 +415,7 @@ def searched(keys: Keys, layer: int) -> Mixer | None:
     )
 
 
-def searched_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
+def nemotron_nas_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
     part = _searched_part(keys, layer, "ffn")
     if part is None:
         return None
@@ -431,7 +431,7 @@ def searched_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
     return DenseFeedForward(inner=inner, bias=keys.flag("mlp_bias"))
 
 
-def searched_norms(keys: Keys, layer: int) -> int:
+def nemotron_nas_norms(keys: Keys, layer: int) -> int:
     """One before each part that is there."""
     return sum(_searched_part(keys, layer, part) is not None for part in ("attention", "ffn"))
 
@@ -459,7 +459,7 @@ def mimo_experts(keys: Keys, layer: int) -> FeedForward:
     if not keys.listed("moe_layer_freq", layer):
         return DenseFeedForward(inner=keys.positive("intermediate_size"))
     inner = keys.positive("moe_intermediate_size")
-    return _routed(
+    return _routed_experts(
         keys,
         keys.positive("n_routed_experts"),
         keys.positive("num_experts_per_tok"),
@@ -475,7 +475,7 @@ def mimo_experts(keys: Keys, layer: int) -> FeedForward:
 def step(keys: Keys, layer: int) -> Mixer:
     kind = keys.listed("layer_types", layer) or "full_attention"
     if kind not in ("full_attention", "sliding_attention"):
-        raise keys.refuse(f"has layers of type '{kind}'")
+        raise keys.not_modelled(f"has layers of type '{kind}'")
     other = keys.nested("attention_other_setting")
     source = other if other.config.get("attention_type") == kind else keys
     heads = source.positive("num_attention_heads")
@@ -493,7 +493,7 @@ def step(keys: Keys, layer: int) -> Mixer:
 def step_feed_forward(keys: Keys, layer: int) -> FeedForward:
     if layer not in _step_expert_layers(keys):
         return DenseFeedForward(inner=keys.positive("intermediate_size"))
-    return _routed(
+    return _routed_experts(
         keys,
         keys.positive_of("num_experts", "moe_num_experts", "n_routed_experts"),
         keys.positive_of("num_experts_per_tok", "moe_top_k"),
@@ -523,7 +523,7 @@ def _gemma4_windowed(keys: Keys, layer: int) -> bool:
     if kind is None:
         return (layer + 1) % keys.positive("sliding_window_pattern") != 0
     if kind not in ("full_attention", "sliding_attention"):
-        raise keys.refuse(f"has layers of type '{kind}'")
+        raise keys.not_modelled(f"has layers of type '{kind}'")
     return bool(kind == "sliding_attention")
 
 
@@ -548,7 +548,7 @@ def gemma4(keys: Keys, layer: int) -> Mixer:
         output_bias=keys.flag("attention_bias"),
         qk_norm=True,
         key_is_value=equal,
-        borrows_cache=_gemma4_borrows(keys, layer),
+        reuses_kv_cache=_gemma4_borrows(keys, layer),
     )
 
 
@@ -559,7 +559,7 @@ def gemma4_feed_forward(keys: Keys, layer: int) -> FeedForward:
         inner *= 2
     if not keys.flag("enable_moe_block"):
         return DenseFeedForward(inner=inner)
-    return _routed(
+    return _routed_experts(
         keys,
         keys.positive("num_experts"),
         keys.positive("top_k_experts"),

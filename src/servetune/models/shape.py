@@ -74,7 +74,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
         gate_columns: Columns of a matrix whose product gates the output; one per head or
             one per number.
         key_is_value: One projection yields both; the cache keeps both all the same.
-        borrows_cache: Reads the keys and values of an earlier layer and has none itself.
+        reuses_kv_cache: Reads the keys and values of an earlier layer and has none itself.
         top_k: Keys that a query reads, chosen by an index; `None` means all.
         index: What chooses them, where this layer does so itself.
     """
@@ -91,7 +91,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     value_dim: int | None = None
     gate_columns: int = 0
     key_is_value: bool = False
-    borrows_cache: bool = False
+    reuses_kv_cache: bool = False
     top_k: int | None = None
     index: SparseIndex | None = None
 

@@ -2,24 +2,23 @@
 
 from servetune.report.bench import bench_table
 from servetune.report.comparison import (
-    Gap,
-    Pair,
-    gaps_of,
+    PredictionPair,
+    QuantityError,
     median_errors,
     pairs_between,
     pairs_within,
+    quantity_errors,
 )
 from servetune.report.dashboard import dashboard_html
 from servetune.report.figures import page_data
-from servetune.report.hints import suggestions
 from servetune.report.ranking import (
-    Standing,
-    Varying,
+    ConstraintCheck,
+    SweptSettings,
     candidates_of,
+    check_constraints,
     label_of,
     picks,
     ranked,
-    standing_of,
     varying,
 )
 from servetune.report.replicas import ReplicaRow, replica_rows, replica_table
@@ -34,6 +33,7 @@ from servetune.report.roofline import (
     roofline_html,
     roofline_svg,
 )
+from servetune.report.suggestions import suggestions
 from servetune.report.summary import (
     records_from_summary,
     simulated_share,
@@ -46,30 +46,30 @@ from servetune.report.tables import (
     pairs_table,
     ranking_table,
     recommendation_text,
-    simulated_line,
+    simulated_notice,
 )
 from servetune.report.timeline import timeline_of
 from servetune.report.trial import trial_table
 
 __all__ = [
     "BandPoint",
+    "ConstraintCheck",
     "Curve",
     "Dot",
-    "Gap",
-    "Pair",
+    "PredictionPair",
+    "QuantityError",
     "ReplicaRow",
     "Roof",
     "RooflineFigure",
-    "Standing",
     "StepBar",
     "StepSlice",
-    "Varying",
+    "SweptSettings",
     "bench_table",
     "candidates_of",
+    "check_constraints",
     "comparison_table",
     "console",
     "dashboard_html",
-    "gaps_of",
     "label_of",
     "median_errors",
     "page_data",
@@ -77,6 +77,7 @@ __all__ = [
     "pairs_table",
     "pairs_within",
     "picks",
+    "quantity_errors",
     "ranked",
     "ranking_table",
     "recommendation_text",
@@ -85,9 +86,8 @@ __all__ = [
     "replica_table",
     "roofline_html",
     "roofline_svg",
-    "simulated_line",
+    "simulated_notice",
     "simulated_share",
-    "standing_of",
     "suggestions",
     "summary",
     "summary_json",

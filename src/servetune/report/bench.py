@@ -14,7 +14,7 @@ from rich.text import Text
 
 from servetune.metrics import Constraint
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
-from servetune.report.ranking import standing_lines
+from servetune.report.ranking import constraint_lines
 from servetune.store.schema import TrialRecord
 from servetune.units import format_rate, format_seconds
 
@@ -44,7 +44,7 @@ def bench_table(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Ren
         lines += [Text(said) for said in _steady(results)]
     lines += [Text(said) for said in (*_failures(results), *_notes(results))]
     lines += [Text(said, style="bold") for said in _verdicts(results)]
-    lines += [Text(said) for said in standing_lines(record, constraints)]
+    lines += [Text(said) for said in constraint_lines(record, constraints)]
     return Group(*lines)
 
 

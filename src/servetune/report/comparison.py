@@ -14,12 +14,12 @@ from servetune.store.schema import TrialRecord
 
 __all__ = [
     "COMPARED",
-    "Gap",
-    "Pair",
-    "gaps_of",
+    "PredictionPair",
+    "QuantityError",
     "median_errors",
     "pairs_between",
     "pairs_within",
+    "quantity_errors",
 ]
 
 #: Quantity and statistic of each row of a comparison.
@@ -53,7 +53,7 @@ _NOT_TRIED = frozenset(
 )
 
 
-class Pair(msgspec.Struct, frozen=True, kw_only=True):
+class PredictionPair(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration with two sets of results under the journal's names."""
 
     label: str
@@ -62,7 +62,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     measured: Mapping[str, Any]
 
 
-class Gap(msgspec.Struct, frozen=True, kw_only=True):
+class QuantityError(msgspec.Struct, frozen=True, kw_only=True):
     """One quantity of a pair.
 
     Attributes:
@@ -76,11 +76,11 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
     error_fraction: float | None
 
 
-def pairs_within(records: Sequence[TrialRecord]) -> list[Pair]:
+def pairs_within(records: Sequence[TrialRecord]) -> list[PredictionPair]:
     """Pairs of the records that were measured and carry their own prediction."""
     names = varying(records)
     return [
-        Pair(
+        PredictionPair(
             label=label_of(record, names),
             key=record.key,
             predicted=record.predicted,
@@ -91,7 +91,9 @@ def pairs_within(records: Sequence[TrialRecord]) -> list[Pair]:
     ]
 
 
-def pairs_between(predicted: Sequence[TrialRecord], measured: Sequence[TrialRecord]) -> list[Pair]:
+def pairs_between(
+    predicted: Sequence[TrialRecord], measured: Sequence[TrialRecord]
+) -> list[PredictionPair]:
     """Each measured record with the one prediction of the same configuration.
 
     Two records are of the same configuration when every setting that both name is equal
@@ -109,7 +111,7 @@ def pairs_between(predicted: Sequence[TrialRecord], measured: Sequence[TrialReco
         best = [candidate for count, candidate in shared if count == most]
         if most and len(best) == 1:
             pairs.append(
-                Pair(
+                PredictionPair(
                     label=label_of(best[0], names),
                     key=best[0].key,
                     predicted=best[0].results,
@@ -119,14 +121,14 @@ def pairs_between(predicted: Sequence[TrialRecord], measured: Sequence[TrialReco
     return pairs
 
 
-def gaps_of(pair: Pair) -> list[Gap]:
+def quantity_errors(pair: PredictionPair) -> list[QuantityError]:
     """The rows of `COMPARED` for one pair."""
     gaps = []
     for name, statistic in COMPARED:
         predicted = quantity_value(pair.predicted, name, statistic)
         measured = quantity_value(pair.measured, name, statistic)
         gaps.append(
-            Gap(
+            QuantityError(
                 quantity=QUANTITIES[name].name,
                 statistic=statistic,
                 predicted=predicted,
@@ -139,11 +141,11 @@ def gaps_of(pair: Pair) -> list[Gap]:
     return gaps
 
 
-def median_errors(pairs: Sequence[Pair]) -> dict[tuple[str, str], float | None]:
+def median_errors(pairs: Sequence[PredictionPair]) -> dict[tuple[str, str], float | None]:
     """Median absolute error of each row of `COMPARED` over all pairs, as a fraction."""
     errors: dict[tuple[str, str], list[float]] = {compared: [] for compared in COMPARED}
     for pair in pairs:
-        for gap in gaps_of(pair):
+        for gap in quantity_errors(pair):
             if gap.error_fraction is not None:
                 errors[gap.quantity, gap.statistic].append(abs(gap.error_fraction))
     return {compared: median(found) if found else None for compared, found in errors.items()}

@@ -10,11 +10,10 @@ import msgspec
 
 import servetune
 from servetune.metrics import Constraint
-from servetune.report.comparison import Pair, gaps_of, pairs_between, pairs_within
-from servetune.report.hints import LOAD_SETTINGS, load_of, suggestions
+from servetune.report.comparison import PredictionPair, pairs_between, pairs_within, quantity_errors
 from servetune.report.quantities import QUANTITIES, STATISTICS
 from servetune.report.ranking import (
-    Varying,
+    SweptSettings,
     candidates_of,
     devices_of,
     label_of,
@@ -23,13 +22,14 @@ from servetune.report.ranking import (
     short_name,
     varying,
 )
+from servetune.report.suggestions import LOAD_SETTINGS, load_of, suggestions
 from servetune.report.summary import simulated_share, simulated_speed
 from servetune.search import (
     OBJECTIVES,
     TOLERATED_ERROR_RATE,
     Recommendation,
     failed_requests,
-    on_front,
+    pareto_keys,
 )
 from servetune.store.schema import TrialRecord
 
@@ -87,7 +87,7 @@ def page_data(
             for index, record in enumerate(records)
         ],
         "picks": {name: _pick(pick) for name, pick in picks(records, constraints).items()},
-        "pareto": on_front(candidates_of(records)),
+        "pareto": pareto_keys(candidates_of(records)),
         "pairs": [_pair(pair) for pair in pairs],
         "timeline": timeline,
         "references": [_reference(record) for record in comparison or () if record.status == "ok"],
@@ -182,7 +182,7 @@ def _date(records: Sequence[TrialRecord]) -> str | None:
     return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
 
 
-def _trial(record: TrialRecord, names: Varying, load: str | None) -> Json:
+def _trial(record: TrialRecord, names: SweptSettings, load: str | None) -> Json:
     server = " · ".join(
         setting_text(name, record.config.server_args.get(name)) for name in names.server
     )
@@ -233,7 +233,7 @@ def _pick(pick: Recommendation) -> Json:
     }
 
 
-def _pair(pair: Pair) -> Json:
+def _pair(pair: PredictionPair) -> Json:
     return {
         "label": pair.label,
         "key": pair.key,
@@ -245,7 +245,7 @@ def _pair(pair: Pair) -> Json:
                 "measured": _slim(gap.measured),
                 "error_fraction": _slim(gap.error_fraction),
             }
-            for gap in gaps_of(pair)
+            for gap in quantity_errors(pair)
         ],
     }
 
@@ -253,7 +253,7 @@ def _pair(pair: Pair) -> Json:
 def _reference(record: TrialRecord) -> Json:
     return {
         "label": label_of(
-            record, Varying(server=("tensor_parallel_size",), client=("max_concurrency",))
+            record, SweptSettings(server=("tensor_parallel_size",), client=("max_concurrency",))
         ),
         "results": _slim(record.results),
         "failed_requests": _failed_requests(record),

@@ -15,17 +15,19 @@ from servetune.search import (
     OBJECTIVES,
     Candidate,
     Recommendation,
+    exceeds_error_tolerance,
     failed_requests,
     recommend,
-    set_aside,
 )
 from servetune.store.schema import TrialRecord
 
 __all__ = [
-    "Standing",
-    "Varying",
+    "ConstraintCheck",
+    "SweptSettings",
     "any_failed",
     "candidates_of",
+    "check_constraints",
+    "constraint_lines",
     "devices_of",
     "failed_text",
     "label_of",
@@ -33,8 +35,6 @@ __all__ = [
     "ranked",
     "setting_text",
     "short_name",
-    "standing_lines",
-    "standing_of",
     "varying",
 ]
 
@@ -56,7 +56,7 @@ _SHORT: Mapping[str, str] = {
 }
 
 
-class Varying(msgspec.Struct, frozen=True, kw_only=True):
+class SweptSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the settings that are not the same in all records: degrees of parallelism,
     sizes, load, then the others by name.
     """
@@ -65,7 +65,7 @@ class Varying(msgspec.Struct, frozen=True, kw_only=True):
     client: tuple[str, ...]
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class ConstraintCheck(msgspec.Struct, frozen=True, kw_only=True):
     """How one trial stands to the constraints; `unknown` ones were not measured."""
 
     met: tuple[Constraint, ...] = ()
@@ -77,15 +77,15 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return not self.missed and not self.unknown
 
 
-def varying(records: Sequence[TrialRecord]) -> Varying:
+def varying(records: Sequence[TrialRecord]) -> SweptSettings:
     """Which settings were swept; a setting that some records do not name varies too."""
-    return Varying(
+    return SweptSettings(
         server=_varying_names([record.config.server_args for record in records]),
         client=_varying_names([record.config.client_args for record in records]),
     )
 
 
-def label_of(record: TrialRecord, names: Varying) -> str:
+def label_of(record: TrialRecord, names: SweptSettings) -> str:
     """What sets this trial apart, short: `TP4 · batched tokens 8192 · concurrency 32`."""
     config = record.config
     parts = [setting_text(name, config.server_args.get(name)) for name in names.server]
@@ -143,22 +143,22 @@ def picks(
     return {name: recommend(candidates, constraints, name) for name in OBJECTIVES}
 
 
-def standing_of(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Standing:
+def check_constraints(record: TrialRecord, constraints: tuple[Constraint, ...]) -> ConstraintCheck:
     """Which constraints the trial meets, misses, and does not speak of.
 
     A failed trial speaks of none.
     """
     verdicts = [(c, c.holds(record.results)) for c in constraints]
-    return Standing(
+    return ConstraintCheck(
         met=tuple(c for c, holds in verdicts if holds is True),
         missed=tuple(c for c, holds in verdicts if holds is False),
         unknown=tuple(c for c, holds in verdicts if holds is None),
     )
 
 
-def standing_lines(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Iterator[str]:
+def constraint_lines(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Iterator[str]:
     """One line for each constraint: whether it holds, and the value that says so."""
-    standing = standing_of(record, constraints)
+    standing = check_constraints(record, constraints)
     for word, limits in (
         ("holds", standing.met),
         ("MISSES", standing.missed),
@@ -182,8 +182,8 @@ def ranked(
     def rank(record: TrialRecord) -> tuple[bool, bool, float]:
         throughput = value_of(record.results, "output_throughput")
         return (
-            not standing_of(record, constraints).meets_all,
-            set_aside(record.results, constraints),
+            not check_constraints(record, constraints).meets_all,
+            exceeds_error_tolerance(record.results, constraints),
             float("inf") if throughput is None else -throughput,
         )
 

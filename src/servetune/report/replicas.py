@@ -25,7 +25,7 @@ from servetune.metrics import Constraint, value_of
 from servetune.plan.dialects import plan_from_settings
 from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH
-from servetune.search import set_aside
+from servetune.search import exceeds_error_tolerance
 from servetune.store.schema import TrialRecord
 from servetune.units import format_rate, format_usd
 
@@ -225,7 +225,7 @@ def _row(
         p99_e2e_ms=value_of(results, "e2e_latency", "p99"),
         success_fraction=None if failed is None else 1 - failed,
         usd_per_million_tokens=cost,
-        meets=not set_aside(results, constraints)
+        meets=not exceeds_error_tolerance(results, constraints)
         and all(constraint.holds(results) is True for constraint in constraints),
         measured=factor == 1,
         simulated=trial.record.simulated,

@@ -15,7 +15,7 @@ import servetune
 from servetune.errors import StoreError
 from servetune.metrics import Constraint, unmet, value_of
 from servetune.report.ranking import candidates_of, picks
-from servetune.search import Recommendation, on_front
+from servetune.search import Recommendation, pareto_keys
 from servetune.store.schema import SCHEMA, TrialRecord, record_from_json
 
 __all__ = [
@@ -42,7 +42,7 @@ def summary(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...])
         "recommended": {
             name: _recommended(pick, by_key) for name, pick in picks(records, constraints).items()
         },
-        "pareto": on_front(candidates_of(records)),
+        "pareto": pareto_keys(candidates_of(records)),
         "test_results": [msgspec.json.decode(record.to_json()) for record in records],
     }
 

@@ -14,20 +14,25 @@ from rich.table import Table
 from rich.text import Text
 
 from servetune.metrics import Constraint
-from servetune.report.comparison import Pair, gaps_of, median_errors, pairs_between
-from servetune.report.hints import suggestions
+from servetune.report.comparison import (
+    PredictionPair,
+    median_errors,
+    pairs_between,
+    quantity_errors,
+)
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 from servetune.report.ranking import (
-    Varying,
+    SweptSettings,
     any_failed,
+    check_constraints,
     failed_text,
     label_of,
     picks,
     ranked,
     short_name,
-    standing_of,
     varying,
 )
+from servetune.report.suggestions import suggestions
 from servetune.report.summary import simulated_share, simulated_speed
 from servetune.search import TOLERATED_ERROR_RATE, Recommendation, failed_requests
 from servetune.store.schema import TrialRecord
@@ -39,7 +44,7 @@ __all__ = [
     "pairs_table",
     "ranking_table",
     "recommendation_text",
-    "simulated_line",
+    "simulated_notice",
 ]
 
 #: Where no terminal says how wide it is, lines are as long as the widest table needs.
@@ -77,7 +82,7 @@ def ranking_table(
     if not records:
         return Text("no trials in this journal")
     parts: list[RenderableType] = []
-    simulated = simulated_line(records)
+    simulated = simulated_notice(records)
     if simulated:
         parts.append(Text(simulated, style="bold yellow"))
     if constraints:
@@ -92,7 +97,7 @@ def ranking_table(
     return Group(*parts)
 
 
-def simulated_line(records: Sequence[TrialRecord]) -> str:
+def simulated_notice(records: Sequence[TrialRecord]) -> str:
     """What was simulated, as a sentence; empty when every trial was measured."""
     count = sum(record.simulated for record in records)
     if not count:
@@ -126,7 +131,7 @@ def comparison_table(
 
 
 def pairs_table(
-    pairs: Sequence[Pair], *, title: str, predicted: str, medians: bool = False
+    pairs: Sequence[PredictionPair], *, title: str, predicted: str, medians: bool = False
 ) -> Table:
     """Every row of every pair with its error, and where asked for the errors' medians.
 
@@ -286,7 +291,7 @@ def _number_column(
 
 
 def _standing_text(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
-    standing = standing_of(record, constraints)
+    standing = check_constraints(record, constraints)
     if standing.meets_all:
         return f"✓ meets all {len(constraints)}" if len(constraints) > 1 else "✓ met"
     said = [f"misses {', '.join(_limited(c) for c in standing.missed)}"] if standing.missed else []
@@ -295,7 +300,7 @@ def _standing_text(record: TrialRecord, constraints: tuple[Constraint, ...]) -> 
 
 
 def _standing_count(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
-    met = len(standing_of(record, constraints).met)
+    met = len(check_constraints(record, constraints).met)
     return f"{'✓' if met == len(constraints) else '✗'} {met} of {len(constraints)}"
 
 
@@ -384,7 +389,7 @@ def _pick_numbers(record: TrialRecord) -> list[str]:
     ]
 
 
-def _failures_table(failed: Sequence[TrialRecord], names: Varying) -> Table:
+def _failures_table(failed: Sequence[TrialRecord], names: SweptSettings) -> Table:
     table = Table(
         title=f"Failed trials: {len(failed)}",
         title_justify="left",
@@ -404,8 +409,8 @@ def _failures_table(failed: Sequence[TrialRecord], names: Varying) -> Table:
     return table
 
 
-def _add_pair(table: Table, pair: Pair) -> None:
-    for place, gap in enumerate(gaps_of(pair)):
+def _add_pair(table: Table, pair: PredictionPair) -> None:
+    for place, gap in enumerate(quantity_errors(pair)):
         unit = QUANTITIES[gap.quantity].unit
         table.add_row(
             Text(pair.label if place == 0 else ""),

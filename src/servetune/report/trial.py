@@ -12,8 +12,8 @@ from rich.text import Text
 
 from servetune.metrics import Constraint
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
-from servetune.report.ranking import standing_lines
-from servetune.report.tables import simulated_line
+from servetune.report.ranking import constraint_lines
+from servetune.report.tables import simulated_notice
 from servetune.store.schema import TrialRecord
 from servetune.units import format_seconds
 
@@ -49,7 +49,7 @@ def trial_table(
     for name, said in _facts(record.results):
         facts.add_row(name, Text(said))
     lines: list[RenderableType] = [
-        Text(simulated_line([record]), style="bold yellow"),
+        Text(simulated_notice([record]), style="bold yellow"),
         Text(heading),
         Text(),
         facts,
@@ -59,7 +59,7 @@ def trial_table(
         lines.append(Text(_MEAN_GAPS))
     if record.results["server"]["saturated"]:
         lines.append(Text(_SATURATED, style="bold"))
-    lines += [Text(said) for said in standing_lines(record, constraints)]
+    lines += [Text(said) for said in constraint_lines(record, constraints)]
     return Group(*lines)
 
 

@@ -9,10 +9,10 @@ from servetune.search.recommend import (
     Candidate,
     FailedRequests,
     Recommendation,
+    exceeds_error_tolerance,
     failed_requests,
-    on_front,
+    pareto_keys,
     recommend,
-    set_aside,
 )
 from servetune.search.space import Axis, Space, Value
 
@@ -27,10 +27,10 @@ __all__ = [
     "Recommendation",
     "Space",
     "Value",
+    "exceeds_error_tolerance",
     "failed_requests",
-    "on_front",
     "pareto_front",
+    "pareto_keys",
     "parse_settings",
     "recommend",
-    "set_aside",
 ]

@@ -45,16 +45,16 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """What is predicted of one configuration.
 
     Attributes:
-        merit: What should be large, such as tokens per second and GPU.
-        burden: Predicted time over its limit; the largest where several are limited. It
+        objective: What should be large, such as tokens per second and GPU.
+        limit_ratio: Predicted time over its limit; the largest where several are limited. It
             holds where this is at most 1.
         storage: Equal for configurations that run the same kernels: engine and precisions.
         layout: Equal for those that also split the model alike.
         concurrency: Users.
     """
 
-    merit: float
-    burden: float
+    objective: float
+    limit_ratio: float
     storage: Hashable = None
     layout: Hashable = None
     concurrency: int = 1
@@ -67,40 +67,42 @@ class Forecasts:
         candidates: Referred to by their place in this sequence.
 
     Example:
-        >>> small = Forecast(merit=100, burden=0.5, concurrency=8)
-        >>> large = Forecast(merit=200, burden=0.98, concurrency=16)
+        >>> small = Forecast(objective=100, limit_ratio=0.5, concurrency=8)
+        >>> large = Forecast(objective=200, limit_ratio=0.98, concurrency=16)
         >>> beliefs = Forecasts([small, large])
         >>> beliefs.choice(0.5), beliefs.choice(0.9)
         (1, 0)
         >>> beliefs.ask()
         1
-        >>> beliefs.tell(1, merit=190, burden=1.04)
+        >>> beliefs.tell(1, objective=190, limit_ratio=1.04)
         >>> beliefs.choice(0.9)
         0
     """
 
     def __init__(self, candidates: Sequence[Forecast]) -> None:
         for each in candidates:
-            if not (each.merit > 0 and each.burden > 0 and each.concurrency >= 1):
-                raise InputError(f"a forecast has positive merit, burden and users, got {each}")
-        self._merit = np.array([each.merit for each in candidates], dtype=float)
-        self._log_burden = np.log([each.burden for each in candidates])
+            if not (each.objective > 0 and each.limit_ratio > 0 and each.concurrency >= 1):
+                raise InputError(
+                    f"a forecast has positive objective, limit_ratio and users, got {each}"
+                )
+        self._objective = np.array([each.objective for each in candidates], dtype=float)
+        self._log_limit_ratio = np.log([each.limit_ratio for each in candidates])
         self._doublings = np.log2([each.concurrency for each in candidates])
         self._storage = _codes([each.storage for each in candidates])
         self._layout = _codes([(each.storage, each.layout) for each in candidates])
         self._measured: dict[int, tuple[float, float]] = {}
 
-    def tell(self, candidate: int, *, merit: float, burden: float) -> None:
+    def tell(self, candidate: int, *, objective: float, limit_ratio: float) -> None:
         """What a measured run of a candidate gave, in the forecast's units."""
-        self._measured[candidate] = (merit, burden)
+        self._measured[candidate] = (objective, limit_ratio)
 
     def ask(self) -> int | None:
         """The candidate whose measurement promises most; `None` when none promises anything."""
-        if not len(self._merit):
+        if not len(self._objective):
             return None
-        merits, chances = self._believed()
-        held = [merit for merit, burden in self._measured.values() if burden <= 1]
-        gains = chances * np.maximum(0.0, merits - max(held, default=0.0))
+        objectives, chances = self._believed()
+        held = [objective for objective, limit_ratio in self._measured.values() if limit_ratio <= 1]
+        gains = chances * np.maximum(0.0, objectives - max(held, default=0.0))
         gains[list(self._measured)] = 0.0
         best = int(np.argmax(gains))
         return best if gains[best] > 0 else None
@@ -115,13 +117,19 @@ class Forecasts:
         Returns:
             Its place; `None` where nothing holds with that confidence.
         """
-        held = {at: merit for at, (merit, burden) in self._measured.items() if burden <= 1}
+        held = {
+            at: objective
+            for at, (objective, limit_ratio) in self._measured.items()
+            if limit_ratio <= 1
+        }
         if held:
             return max(held, key=lambda at: held[at])
-        merits, chances = self._believed() if len(self._merit) else (self._merit, self._merit)
-        merits = np.where(chances >= confidence, merits, -np.inf)
-        merits[list(self._measured)] = -np.inf
-        return int(np.argmax(merits)) if np.isfinite(merits).any() else None
+        objectives, chances = (
+            self._believed() if len(self._objective) else (self._objective, self._objective)
+        )
+        objectives = np.where(chances >= confidence, objectives, -np.inf)
+        objectives[list(self._measured)] = -np.inf
+        return int(np.argmax(objectives)) if np.isfinite(objectives).any() else None
 
     def chances(self) -> _Array:
         """Chance of each candidate to hold its limit; 0 or 1 where it was measured."""
@@ -131,21 +139,21 @@ class Forecasts:
         """Merit and chance of each candidate after all measurements."""
         mean, sd = self._errors()
         normal = NormalDist()
-        chances = np.array([normal.cdf(z) for z in -(self._log_burden + mean) / sd])
-        merits = self._merit * np.exp(-mean)
-        for at, (merit, burden) in self._measured.items():
-            merits[at], chances[at] = merit, float(burden <= 1)
-        return merits, chances
+        chances = np.array([normal.cdf(z) for z in -(self._log_limit_ratio + mean) / sd])
+        objectives = self._objective * np.exp(-mean)
+        for at, (objective, limit_ratio) in self._measured.items():
+            objectives[at], chances[at] = objective, float(limit_ratio <= 1)
+        return objectives, chances
 
     def _errors(self) -> tuple[_Array, _Array]:
         """Mean and standard deviation of each candidate's log(measured / predicted)."""
         total = ALL_SD**2 + STORAGE_SD**2 + LAYOUT_SD**2 + SCATTER_SD**2
-        everyone = np.arange(len(self._merit))
+        everyone = np.arange(len(self._objective))
         done = np.array(list(self._measured), dtype=int)
         if not len(done):
             return np.zeros(len(everyone)), np.full(len(everyone), math.sqrt(total))
-        burdens = np.array([self._measured[at][1] for at in done])
-        seen = np.clip(np.log(burdens) - self._log_burden[done], -_MOST_LOG, _MOST_LOG)
+        limit_ratios = np.array([self._measured[at][1] for at in done])
+        seen = np.clip(np.log(limit_ratios) - self._log_limit_ratio[done], -_MOST_LOG, _MOST_LOG)
         among = self._covariance(done, done) + SCATTER_SD**2 * np.eye(len(done))
         towards = self._covariance(done, everyone)
         weights = np.linalg.solve(among, towards)

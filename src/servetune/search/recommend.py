@@ -18,10 +18,10 @@ __all__ = [
     "FailedRequests",
     "Objective",
     "Recommendation",
+    "exceeds_error_tolerance",
     "failed_requests",
-    "on_front",
+    "pareto_keys",
     "recommend",
-    "set_aside",
 ]
 
 #: Share of requests that may fail before a trial's other figures stop being comparable:
@@ -187,7 +187,9 @@ def recommend(
             reasons=(f"no trial has a value for the {objective.title}",),
         )
     possible = feasible or valued
-    eligible = [c for c in possible if not set_aside(c.results, constraints)] or possible
+    eligible = [
+        c for c in possible if not exceeds_error_tolerance(c.results, constraints)
+    ] or possible
     left_out_count = len(possible) - len(eligible)
     if feasible:
         ranked = sorted(eligible, key=lambda c: _rank(objective, c))
@@ -222,7 +224,9 @@ def failed_requests(results: Mapping[str, Any]) -> FailedRequests | None:
     return FailedRequests(rate=rate)
 
 
-def set_aside(results: Mapping[str, Any], constraints: tuple[Constraint, ...]) -> bool:
+def exceeds_error_tolerance(
+    results: Mapping[str, Any], constraints: tuple[Constraint, ...]
+) -> bool:
     """Whether more requests failed than a choice tolerates.
 
     A constraint on `error_rate` is the user's own tolerance and takes this one's place.
@@ -234,7 +238,7 @@ def set_aside(results: Mapping[str, Any], constraints: tuple[Constraint, ...]) -
     return failed is not None and failed.beyond_tolerance
 
 
-def on_front(candidates: Sequence[Candidate]) -> list[str]:
+def pareto_keys(candidates: Sequence[Candidate]) -> list[str]:
     """Keys of the candidates on the front of throughput, p99 latency and, where known, cost."""
     priced = all(_value(c, "cost") is not None for c in candidates)
     names = ["throughput", "latency", *(["cost"] if priced else [])]

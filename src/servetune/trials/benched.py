@@ -25,7 +25,14 @@ from servetune.loadgen import (
     run_load_blocking,
     verdict_of,
 )
-from servetune.metrics import Constraint, Record, Until, compat, saturation, summarize
+from servetune.metrics import (
+    Constraint,
+    PrecisionTarget,
+    Record,
+    compat_results,
+    saturation,
+    summarize,
+)
 from servetune.metrics.overload import saturation_of
 from servetune.store import (
     SCHEMA,
@@ -77,7 +84,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     about: dict[str, Any] = {}
     constraints: tuple[Constraint, ...] = ()
     request_limits: tuple[Constraint, ...] = ()
-    until: Until | None = None
+    until: PrecisionTarget | None = None
     stop_when_saturated: bool = True
     scrape_every_s: float | None = 1.0
     dcgm_url: str | None = None
@@ -239,7 +246,7 @@ def _results(asked: Bench, result: LoadResult) -> dict[str, Any]:
         results["sagemaker"] = invocation_account(asked.targets[0], result.records)
     if asked.compat is not None:
         results["compat"] = {
-            asked.compat: compat(
+            asked.compat: compat_results(
                 result.records,
                 asked.compat,
                 limits=asked.request_limits,
@@ -260,7 +267,7 @@ def _ran_out(asked: Bench, result: LoadResult) -> str | None:
     return f"all {len(result.records):,} requests were answered before {limit_s:g} s were over"
 
 
-def _until(until: Until, result: LoadResult) -> dict[str, Any]:
+def _until(until: PrecisionTarget, result: LoadResult) -> dict[str, Any]:
     """How well the metric was known in the end, as of the last look."""
     progress = until.met(result.records)
     width = progress.relative_half_width

@@ -42,13 +42,13 @@ class Promising:
         self._trials = {trial.key: trial for trial in trials}
         for trial in trials:
             predicted = _predicted(trial, run)
-            merit = _merit(predicted)
-            if merit is None:
+            objective = _objective(predicted)
+            if objective is None:
                 continue
             plan = trial.plan
             self._forecasts[trial.key] = Forecast(
-                merit=merit,
-                burden=_burden(self._constraints, predicted),
+                objective=objective,
+                limit_ratio=_burden(self._constraints, predicted),
                 storage=(plan.engine, plan.quantization, plan.kv_cache_dtype),
                 layout=(plan.tensor_parallel, plan.data_parallel, plan.expert_parallel),
                 concurrency=trial.workload.max_concurrency or 1,
@@ -64,9 +64,11 @@ class Promising:
         keys = [key for key in self._forecasts if key not in failed]
         beliefs = Forecasts([self._forecasts[key] for key in keys])
         for place, key in enumerate(keys):
-            merit = _merit(results.get(key, {}))
-            if merit is not None:
-                beliefs.tell(place, merit=merit, burden=_burden(self._constraints, results[key]))
+            objective = _objective(results.get(key, {}))
+            if objective is not None:
+                beliefs.tell(
+                    place, objective=objective, limit_ratio=_burden(self._constraints, results[key])
+                )
         asked = beliefs.ask()
         return None if asked is None else self._trials[keys[asked]]
 
@@ -92,7 +94,7 @@ def _predicted(trial: Trial, run: Run) -> dict[str, Any]:
         return {}
 
 
-def _merit(results: Mapping[str, Any]) -> float | None:
+def _objective(results: Mapping[str, Any]) -> float | None:
     """What is to be large; `None` where the results do not say."""
     value = OBJECTIVES["throughput"].value(results)
     return value if value is not None and value > 0 else None

@@ -363,7 +363,7 @@ class _Split:
         if not isinstance(mixer, Attention):
             return found
         query = mixer.heads / self.ways * mixer.head_dim
-        kept = 0 if mixer.borrows_cache else self.local_kv_heads(mixer)
+        kept = 0 if mixer.reuses_kv_cache else self.local_kv_heads(mixer)
         kv = kept * (mixer.head_dim + (0 if mixer.key_is_value else mixer.value_width))
         values = mixer.heads / self.ways * mixer.value_width
         return [

@@ -9,14 +9,14 @@ from servetune.metrics import Constraint
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import (
     any_failed,
+    check_constraints,
     failed_text,
     label_of,
     picks,
     ranked,
-    standing_of,
     varying,
 )
-from servetune.report.tables import recommendation_text, simulated_line
+from servetune.report.tables import recommendation_text, simulated_notice
 from servetune.store.schema import TrialRecord
 
 __all__ = ["static_html"]
@@ -45,7 +45,7 @@ def static_html(
         "Configuration",
         *(_head(name, statistic) for name, statistic in _COLUMNS),
         *(["Failed requests"] if failing else []),
-        "Standing",
+        "ConstraintCheck",
     ]
     rows = [
         [
@@ -72,7 +72,7 @@ def static_html(
         [
             '<div class="static">',
             f"<h1>{html.escape(title)}</h1>",
-            f"<p><strong>{html.escape(simulated_line(records))}</strong></p>",
+            f"<p><strong>{html.escape(simulated_notice(records))}</strong></p>",
             *(f"<pre>{html.escape(text)}</pre>" for text in reasons),
             "<table><thead>",
             _row("th", heads),
@@ -89,7 +89,7 @@ def _head(name: str, statistic: str) -> str:
 
 
 def _standing(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
-    standing = standing_of(record, constraints)
+    standing = check_constraints(record, constraints)
     said = ["meets every constraint"] if standing.meets_all and constraints else []
     said += [f"misses {c.label}" for c in standing.missed]
     said += [f"{c.label} not measured" for c in standing.unknown]

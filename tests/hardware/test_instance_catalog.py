@@ -9,9 +9,9 @@ from servetune.hardware import (
     cheapest_instance_with,
     device,
     instance,
+    instance_catalog,
     instances,
     load_devices,
-    rental,
 )
 from servetune.units import GB, GIB
 
@@ -109,8 +109,8 @@ def test_every_price_says_where_and_when_it_was_read(service):
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_row_is_an_instance_of_the_catalogues_devices(service):
-    assert len(rental._rows(service)) == len(instances(service))
-    for name, row in rental._rows(service).items():
+    assert len(instance_catalog._rows(service)) == len(instances(service))
+    for name, row in instance_catalog._rows(service).items():
         assert row.device in load_devices(), "instances name devices as the catalogue does"
         assert name.startswith("ml.") == (service == "sagemaker")
 
@@ -171,4 +171,4 @@ def test_instances_agree_with_the_published_table(shared):
 
 
 def test_examples_in_the_docstrings_hold():
-    assert doctest.testmod(rental).failed == 0
+    assert doctest.testmod(instance_catalog).failed == 0

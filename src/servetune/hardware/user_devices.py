@@ -10,14 +10,14 @@ from typing import TypeAlias
 from servetune.errors import InputError
 from servetune.hardware.rows import DeviceRow, device_rows
 
-__all__ = ["Stamp", "own_devices_path", "read_devices", "stamp_of"]
+__all__ = ["FileStamp", "file_stamp", "read_devices", "user_devices_path"]
 
 #: A file as it was at one moment: path, time of change, size. What was read from it is kept
 #: until one of them changes.
-Stamp: TypeAlias = tuple[str, int, int]
+FileStamp: TypeAlias = tuple[str, int, int]
 
 
-def own_devices_path() -> Path | None:
+def user_devices_path() -> Path | None:
     """The user's file of devices, or None where there is none.
 
     `SERVETUNE_DEVICES` names it; set to nothing, it switches own devices off. Without it the
@@ -45,7 +45,7 @@ def _home() -> Path | None:
         return None  # a user without a home
 
 
-def stamp_of(path: Path | None) -> Stamp | None:
+def file_stamp(path: Path | None) -> FileStamp | None:
     """The file as it is now; one that is not there is refused when it is read."""
     if path is None:
         return None
@@ -57,7 +57,7 @@ def stamp_of(path: Path | None) -> Stamp | None:
 
 
 @lru_cache(maxsize=8)
-def read_devices(stamp: Stamp, links: tuple[str, ...]) -> tuple[DeviceRow, ...]:
+def read_devices(stamp: FileStamp, links: tuple[str, ...]) -> tuple[DeviceRow, ...]:
     """The devices of a user's file.
 
     Raises:

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 
-__all__ = ["TOLERANCE", "Against", "Row", "against", "against_table"]
+__all__ = ["TOLERANCE", "BaselineComparison", "Row", "baseline_table", "compare_with_baseline"]
 
 #: Run-to-run differences below this are expected of an unchanged server.
 TOLERANCE = 0.05
@@ -71,7 +71,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
 
 
-class Against(msgspec.Struct, frozen=True, kw_only=True):
+class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A run beside the one that it should reproduce.
 
     Attributes:
@@ -140,14 +140,14 @@ class Against(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def against(
+def compare_with_baseline(
     before: Mapping[str, Any],
     now: Mapping[str, Any],
     *,
     key: str = "",
     tolerance: float = TOLERANCE,
     differences: Sequence[str] = (),
-) -> Against:
+) -> BaselineComparison:
     """Compare the results of two runs of the same load.
 
     Args:
@@ -161,7 +161,7 @@ def against(
         _row(name, statistic, field, before, now, tolerance) for name, statistic, field in _COMPARED
     ]
     rows.append(_failures(before, now))
-    return Against(
+    return BaselineComparison(
         rows=tuple(row for row in rows if row.before is not None or row.now is not None),
         unlike=tuple(_unlike(before, now)),
         differences=tuple(differences),
@@ -302,7 +302,7 @@ def _name(row: Row) -> str:
 # for the terminal
 
 
-def against_table(compared: Against) -> RenderableType:
+def baseline_table(compared: BaselineComparison) -> RenderableType:
     """Both runs beside each other, and the verdict below."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(f"against {compared.key}".strip(), no_wrap=True)

@@ -5,24 +5,24 @@ import pytest
 from msgspec.structs import replace
 
 from servetune.errors import GrammarError, UnknownName
-from servetune.metrics import Record, Until
+from servetune.metrics import PrecisionTarget, Record
 from servetune.metrics.intervals import mean_interval
-from servetune.metrics.until import FIRST_LOOK
+from servetune.metrics.precision import FIRST_LOOK
 
 
 @pytest.mark.parametrize(
     ("text", "until"),
     [
-        ("ttft:p99±5%", Until("ttft", "p99", 0.05)),
-        ("ttft:p99+-5%", Until("ttft", "p99", 0.05)),
-        (" e2e_latency : mean +/- 2.5 % ", Until("e2e_latency", "mean", 0.025)),
-        ("itl±.5%", Until("itl", "mean", 0.005)),
-        ("output_throughput±3%", Until("output_throughput", "mean", 0.03)),
+        ("ttft:p99±5%", PrecisionTarget("ttft", "p99", 0.05)),
+        ("ttft:p99+-5%", PrecisionTarget("ttft", "p99", 0.05)),
+        (" e2e_latency : mean +/- 2.5 % ", PrecisionTarget("e2e_latency", "mean", 0.025)),
+        ("itl±.5%", PrecisionTarget("itl", "mean", 0.005)),
+        ("output_throughput±3%", PrecisionTarget("output_throughput", "mean", 0.03)),
     ],
 )
 def test_it_is_read_as_it_is_written(text, until):
-    assert Until.parse(text) == until
-    assert Until.parse(until.label) == until
+    assert PrecisionTarget.parse(text) == until
+    assert PrecisionTarget.parse(until.label) == until
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_it_is_read_as_it_is_written(text, until):
 )
 def test_what_cannot_be_waited_for_is_refused(text, error, says):
     with pytest.raises(error, match=says) as caught:
-        Until.parse(text)
+        PrecisionTarget.parse(text)
     assert caught.value.hint
 
 
@@ -62,7 +62,7 @@ def run_of(ttfts_s):
 
 def test_looks_are_rare_and_the_verdict_does_not_change_between_them():
     records = run_of(np.random.default_rng(0).uniform(1, 1.05, 400))
-    until = Until.parse("ttft±10%")
+    until = PrecisionTarget.parse("ttft±10%")
     before = until.met(records[: FIRST_LOOK - 1])
     assert (before.met, before.requests, before.next_look) == (False, 0, FIRST_LOOK)
     assert before.relative_half_width == math.inf
@@ -75,19 +75,21 @@ def test_looks_are_rare_and_the_verdict_does_not_change_between_them():
 def test_failures_do_not_count_and_their_latencies_neither():
     good = run_of(np.full(100, 1.0))
     bad = [replace(record, outcome="timeout", end_s=99.0) for record in run_of(np.full(99, 9.0))]
-    assert Until.parse("ttft±1%").met([*good, *bad]).requests == 100
+    assert PrecisionTarget.parse("ttft±1%").met([*good, *bad]).requests == 100
 
 
 @pytest.mark.parametrize("metric", ["ttft:p90", "tpot", "itl:median", "request_throughput"])
 def test_every_metric_that_can_be_waited_for_gets_narrower(metric):
     records = run_of(np.random.default_rng(1).lognormal(0, 0.4, 4000))
-    until = Until.parse(f"{metric}±50%")
+    until = PrecisionTarget.parse(f"{metric}±50%")
     assert until.met(records).relative_half_width < 0.5
     assert until.met(records).relative_half_width < until.met(records[:100]).relative_half_width
 
 
 def test_a_percentile_that_so_few_cannot_tell_is_not_met():
-    progress = Until.parse("ttft:p99±99%").met(run_of(np.ones(120) + np.arange(120) * 1e-3))
+    progress = PrecisionTarget.parse("ttft:p99±99%").met(
+        run_of(np.ones(120) + np.arange(120) * 1e-3)
+    )
     assert progress.relative_half_width == math.inf
     assert not progress.met
 
@@ -95,7 +97,7 @@ def test_a_percentile_that_so_few_cannot_tell_is_not_met():
 def test_the_interval_at_the_stop_holds_the_truth_although_it_was_looked_at_often():
     """150 runs, neighbours correlated: nominal 95 %, at least 88 % (two standard errors off 92)."""
     rng = np.random.default_rng(2)
-    until = Until.parse("ttft:mean±5%")
+    until = PrecisionTarget.parse("ttft:mean±5%")
     truth, held = math.exp(0.4**2 / 2), 0
     for _ in range(150):
         steps = rng.normal(size=3900)

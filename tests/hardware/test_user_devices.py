@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from servetune.errors import InputError, UnknownName
-from servetune.hardware import device, device_names, load_devices, node, own_devices_path
+from servetune.hardware import device, device_names, load_devices, node, user_devices_path
 from servetune.hardware.rows import DeviceRow
 from servetune.units import GB
 
@@ -36,14 +36,14 @@ def write(path, text=OWN):
 
 
 def test_without_a_file_there_are_the_bundled_devices(home):
-    assert own_devices_path() is None
+    assert user_devices_path() is None
     with pytest.raises(UnknownName):
         device("Prototype 7")
 
 
 def test_the_file_of_the_home_is_read_without_being_named(home):
     path = write(home / ".config" / "servetune" / "devices.toml")
-    assert own_devices_path() == path
+    assert user_devices_path() == path
     assert device("p7").memory_bytes_per_s == 10 * GB
     assert node(gpu="prototype7", count=2).label == "2x Prototype 7"
     assert device_names()[-1] == "Prototype 7"
@@ -60,14 +60,14 @@ def test_a_near_name_is_offered_from_the_own_devices_too(home):
 def test_xdg_moves_the_place(home, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "settings"))
     path = write(home / "settings" / "servetune" / "devices.toml")
-    assert own_devices_path() == path
+    assert user_devices_path() == path
 
 
 def test_the_variable_comes_before_the_places(home, monkeypatch):
     write(home / ".config" / "servetune" / "devices.toml")
     other = write(home / "other.toml", OWN.replace("Prototype 7", "Prototype 8"))
     monkeypatch.setenv("SERVETUNE_DEVICES", "~/other.toml")
-    assert own_devices_path() == other
+    assert user_devices_path() == other
     assert device("Prototype 8")
     with pytest.raises(UnknownName):
         device("Prototype 7")
@@ -76,7 +76,7 @@ def test_the_variable_comes_before_the_places(home, monkeypatch):
 def test_an_empty_variable_switches_own_devices_off(home, monkeypatch):
     write(home / ".config" / "servetune" / "devices.toml")
     monkeypatch.setenv("SERVETUNE_DEVICES", "")
-    assert own_devices_path() is None
+    assert user_devices_path() is None
 
 
 def test_a_file_that_is_named_has_to_be_there(home, monkeypatch):
@@ -122,4 +122,4 @@ def test_the_guides_example_loads_and_says_what_the_guide_says(home):
     # Every key that a device may have is in the guide's table.
     for key in DeviceRow.__struct_fields__:
         assert f"| `{key}` |" in guide.read_text(encoding="utf-8"), key
-    assert path == own_devices_path()
+    assert path == user_devices_path()

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servetune.report import console
-from servetune.report.against import against, against_table
+from servetune.report.baseline import baseline_table, compare_with_baseline
 
 BASE = {
     "max_concurrency": 32,
@@ -41,7 +41,7 @@ def verdicts(compared):
 
 
 def test_the_same_run_reproduces_itself():
-    compared = against(BASE, BASE)
+    compared = compare_with_baseline(BASE, BASE)
     assert set(verdicts(compared).values()) == {"same"}
     assert compared.reproduced
     assert not compared.missed
@@ -49,12 +49,12 @@ def test_the_same_run_reproduces_itself():
 
 
 def test_intervals_that_overlap_are_the_same_and_others_have_a_direction():
-    compared = against(BASE, run(output_throughput=800.0, mean_ttft_ms=108.0))
+    compared = compare_with_baseline(BASE, run(output_throughput=800.0, mean_ttft_ms=108.0))
     assert verdicts(compared)["output_throughput"] == "worse"
     assert verdicts(compared)["mean_ttft_ms"] == "same"
     assert compared.words == "not reproduced: Output is worse"
     assert compared.regressed
-    better = against(BASE, run(mean_ttft_ms=50.0))
+    better = compare_with_baseline(BASE, run(mean_ttft_ms=50.0))
     assert better.words == "not reproduced: mean TTFT is better"
     assert not better.reproduced
     assert not better.missed
@@ -63,38 +63,53 @@ def test_intervals_that_overlap_are_the_same_and_others_have_a_direction():
 def test_a_small_difference_is_close_however_sure_both_runs_are():
     exact = {**BASE, "intervals": {"output_throughput": [999.9, 1000.1]}}
     slower = {**exact, "output_throughput": 970.0, "intervals": {"output_throughput": [969, 971]}}
-    assert verdicts(against(exact, slower))["output_throughput"] == "close"
-    assert against(exact, slower).reproduced
-    assert verdicts(against(exact, slower, tolerance=0.02))["output_throughput"] == "worse"
+    assert verdicts(compare_with_baseline(exact, slower))["output_throughput"] == "close"
+    assert compare_with_baseline(exact, slower).reproduced
+    assert (
+        verdicts(compare_with_baseline(exact, slower, tolerance=0.02))["output_throughput"]
+        == "worse"
+    )
 
 
 def test_an_older_record_has_a_band_instead_of_an_interval():
     old = {name: value for name, value in BASE.items() if name != "intervals"}
-    assert verdicts(against(old, run(output_throughput=960.0)))["output_throughput"] == "same"
-    assert verdicts(against(old, run(output_throughput=900.0)))["output_throughput"] == "worse"
+    assert (
+        verdicts(compare_with_baseline(old, run(output_throughput=960.0)))["output_throughput"]
+        == "same"
+    )
+    assert (
+        verdicts(compare_with_baseline(old, run(output_throughput=900.0)))["output_throughput"]
+        == "worse"
+    )
 
 
 def test_too_few_requests_cannot_tell_a_tail():
     far = run(p99_ttft_ms=600.0)
-    assert verdicts(against(BASE, far))["p99_ttft_ms"] == "unknown"
+    assert verdicts(compare_with_baseline(BASE, far))["p99_ttft_ms"] == "unknown"
 
 
 def test_an_interval_that_overlaps_with_anything_does_not_say_that_it_is_the_same():
     vague = {**BASE, "intervals": {**BASE["intervals"], "output_throughput": [-402.0, 1627.0]}}
     assert (
-        verdicts(against(BASE, {**vague, "output_throughput": 610.0}))["output_throughput"]
+        verdicts(compare_with_baseline(BASE, {**vague, "output_throughput": 610.0}))[
+            "output_throughput"
+        ]
         == "unknown"
     )
-    assert verdicts(against(BASE, vague))["output_throughput"] == "same"  # it hardly differs
+    assert (
+        verdicts(compare_with_baseline(BASE, vague))["output_throughput"] == "same"
+    )  # it hardly differs
     far = run(output_throughput=100.0)
     far["intervals"]["output_throughput"] = [20.0, 180.0]  # vague, and far away all the same
-    assert verdicts(against(BASE, far))["output_throughput"] == "worse"
+    assert verdicts(compare_with_baseline(BASE, far))["output_throughput"] == "worse"
 
 
 def test_failures_are_shares_with_intervals_of_their_own():
     failing = run(completed=70, failed=30)
-    assert verdicts(against(BASE, failing))["error_rate"] == "worse"
-    assert verdicts(against(BASE, run(completed=99, failed=1)))["error_rate"] == "same"
+    assert verdicts(compare_with_baseline(BASE, failing))["error_rate"] == "worse"
+    assert (
+        verdicts(compare_with_baseline(BASE, run(completed=99, failed=1)))["error_rate"] == "same"
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,14 +121,14 @@ def test_failures_are_shares_with_intervals_of_their_own():
     ],
 )
 def test_another_load_is_no_comparison(changed, words):
-    compared = against(BASE, run(**changed))
+    compared = compare_with_baseline(BASE, run(**changed))
     assert words in compared.words
     assert compared.missed
     assert not compared.reproduced
 
 
 def test_nothing_in_common_is_a_miss():
-    compared = against({}, BASE)
+    compared = compare_with_baseline({}, BASE)
     assert compared.words == "nothing can be compared"
     assert compared.missed
 
@@ -126,18 +141,20 @@ def test_nothing_in_common_is_a_miss():
 def test_who_is_worse_one_way_is_better_the_other_way(factor, field):
     other = run(**{field: BASE[field] * factor})
     turned = {"worse": "better", "better": "worse", "same": "same", "close": "close"}
-    there = verdicts(against(BASE, other))[field]
-    back = verdicts(against(other, BASE))[field]
+    there = verdicts(compare_with_baseline(BASE, other))[field]
+    back = verdicts(compare_with_baseline(other, BASE))[field]
     assert back == turned[there] or {there, back} == {"close", "worse"} or "better" in {there, back}
     if there == "worse":
         assert factor < 1 if field == "output_throughput" else factor > 1
 
 
 def test_the_table_names_the_verdict_and_the_differences():
-    compared = against(BASE, run(output_throughput=500.0), key="abc", differences=["x is 1"])
+    compared = compare_with_baseline(
+        BASE, run(output_throughput=500.0), key="abc", differences=["x is 1"]
+    )
     screen = console()
     with screen.capture() as shown:
-        screen.print(against_table(compared))
+        screen.print(baseline_table(compared))
     assert "abc" in shown.get()
     assert "-50.0%" in shown.get()
     assert "x is 1" in shown.get()

@@ -11,10 +11,10 @@ from servetune.metrics.record import Record
 from servetune.metrics.slo import Constraint
 from servetune.units import MS_PER_S
 
-__all__ = ["Run", "meets_all"]
+__all__ = ["RunRecords", "meets_all"]
 
 
-class Run:
+class RunRecords:
     """Records with their columns, and which of them count as answered whole."""
 
     def __init__(

@@ -6,7 +6,7 @@
 the percentile. Who looks after every request stops on the first interval that is narrow by
 luck. So looks are rare, each at half as many requests again as the last one, and each asks
 for a higher level (97.5 %) than the 95 % that the report states; a simulation in
-`tests/metrics/test_until.py` holds the coverage of the reported interval at the stop.
+`tests/metrics/test_precision.py` holds the coverage of the reported interval at the stop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from servetune.metrics.latency import Gaps, gaps_of
 from servetune.metrics.record import Record
 from servetune.metrics.slo import LATENCIES
 
-__all__ = ["Progress", "Until"]
+__all__ = ["PrecisionProgress", "PrecisionTarget"]
 
 #: Rates that can be waited for.
 RATES = ("request_throughput", "input_throughput", "output_throughput")
@@ -46,7 +46,7 @@ _STATISTIC = re.compile(r"mean|median|p\d{1,2}(\.\d+)?")
 _EXAMPLE = "write it like ttft:p99±5% (or ttft:p99+-5%)"
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class PrecisionProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a run is from narrow enough.
 
     Attributes:
@@ -63,7 +63,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     next_look: int
 
 
-class Until(msgspec.Struct, frozen=True):
+class PrecisionTarget(msgspec.Struct, frozen=True):
     """A metric, and how well it shall be known.
 
     Attributes:
@@ -77,7 +77,7 @@ class Until(msgspec.Struct, frozen=True):
     relative: float
 
     @classmethod
-    def parse(cls, text: str) -> Until:
+    def parse(cls, text: str) -> PrecisionTarget:
         """Read `--until`.
 
         Raises:
@@ -113,7 +113,7 @@ class Until(msgspec.Struct, frozen=True):
         statistic = "" if self.metric in RATES else f":{self.statistic}"
         return f"{self.metric}{statistic}±{self.relative * 100:.12g}%"
 
-    def met(self, records: Sequence[Record]) -> Progress:
+    def met(self, records: Sequence[Record]) -> PrecisionProgress:
         """Whether the answered among some records are enough, as of the last look.
 
         A look is made of the first answers that ended, as many as it asks for; so the same
@@ -125,14 +125,14 @@ class Until(msgspec.Struct, frozen=True):
         )
         looked, following = _looks(len(ended))
         if not looked:
-            return Progress(
+            return PrecisionProgress(
                 relative_half_width=math.inf, met=False, requests=0, next_look=following
             )
         interval, value = self._interval(ended[:looked])
         width = math.inf
         if interval is not None and value:
             width = interval.half_width / abs(value)
-        return Progress(
+        return PrecisionProgress(
             relative_half_width=width,
             met=width <= self.relative,
             requests=looked,
