@@ -31,7 +31,7 @@ def pages() -> dict[str, str]:
 
 def _engines() -> str:
     from servetune.engines import ENGINES, engine
-    from servetune.plan.dialects import DIALECTS, FIELD_TYPES
+    from servetune.engines.words import DIALECTS, FIELD_TYPES
 
     lines = [
         NOTE,
@@ -87,8 +87,9 @@ def _engines() -> str:
 
 def _otherwise(name: str, field: str) -> str:
     """How an engine says a field that it has no name of its own for."""
+    from servetune.engines import settings_of
     from servetune.errors import PlanError
-    from servetune.plan import Plan, settings_of
+    from servetune.plan import Plan
     from servetune.testing.engine_contract import CHOSEN_FIELDS
 
     silent = settings_of(Plan(model="m", engine=name))

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from servetune.engines import resolved
 from servetune.errors import ServetuneError
 from servetune.hardware import Node
 from servetune.models import NetworkShape, shape_from_config
@@ -20,7 +21,7 @@ from servetune.perf.roofline.likeness import Place
 from servetune.perf.roofline.ops import operations
 from servetune.perf.roofline.runs import closed_loops
 from servetune.perf.roofline.steady import LengthMoments, length_moments
-from servetune.plan import Plan, resolved
+from servetune.plan import Plan
 from servetune.trials.rows import REQUESTS_PER_USER, run_of
 from servetune.workload import UniformRange
 

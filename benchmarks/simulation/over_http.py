@@ -17,13 +17,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+from servetune.engines.words import settings_of
 from servetune.hardware import node
 from servetune.loadgen import Target, fetch_blocking, parse_metrics, run_load_blocking
 from servetune.metrics import summarize
 from servetune.models import load_shape
 from servetune.perf import simulate
 from servetune.plan import Plan
-from servetune.plan.dialects import settings_of
 from servetune.servers import ServerProcess, free_port
 from servetune.workload import workload_from_client_args
 from servetune.workload.prompts import token_prompts

@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 
+from servetune.engines import resolved
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.roofline.step import step_law
 from servetune.perf.sim import Simulation, simulate
 from servetune.perf.sim.run import run_requests
 from servetune.perf.sim.sequence import Rules
-from servetune.plan import Plan, resolved
+from servetune.plan import Plan
 from servetune.units import MIB
 from servetune.workload import SHAREGPT, Arrivals, Lengths, Poisson, UniformRange, Workload
 from servetune.workload.arrivals import AllAtOnce

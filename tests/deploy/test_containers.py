@@ -17,10 +17,10 @@ from servetune.deploy.containers import (
     usual_container,
 )
 from servetune.deploy.images import Image, choose_image, images
+from servetune.engines import resolved
 from servetune.errors import DeployError, InputError, UnknownName
 from servetune.hardware.device import Device
 from servetune.models import load_shape
-from servetune.plan import resolved
 from servetune.plan.plan import Plan, Setting
 
 MODEL = "Qwen/Qwen3-4B"

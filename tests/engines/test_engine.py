@@ -1,8 +1,8 @@
 import pytest
 
 from servetune.engines import ENGINES, engine
+from servetune.engines.words import DIALECTS
 from servetune.errors import UnknownName
-from servetune.plan.dialects import DIALECTS
 
 
 @pytest.mark.parametrize("name", ENGINES)

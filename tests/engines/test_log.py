@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from servetune.engines import engine
+from servetune.engines import engine, plan_from_settings
 from servetune.engines.log import differences, python_values, setting_value
-from servetune.plan import Plan, plan_from_settings
+from servetune.plan import Plan
 
 LOGS = Path(__file__).with_name("logs")
 

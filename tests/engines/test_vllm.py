@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from servetune.engines import engine
+from servetune.engines.words import DIALECTS, plan_from_settings
 from servetune.errors import EngineError, PlanError
-from servetune.plan.dialects import DIALECTS, plan_from_settings
 from servetune.plan.plan import Plan
 
 LOGS = Path(__file__).with_name("logs")

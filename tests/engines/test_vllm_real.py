@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from servetune.engines import engine
+from servetune.engines.words import plan_from_settings
 from servetune.errors import EngineDied
-from servetune.plan.dialects import plan_from_settings
 from servetune.servers import free_port, server_of
 
 READY_S = 400.0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from servetune.engines import resolved
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.roofline import Step, breakdown, step_law
-from servetune.plan import Plan, resolved
+from servetune.plan import Plan
 
 PREFILL = Step(prefill_tokens=2048, prefill_pairs=2048 * 2049 / 2, prefill_sequences=1)
 DECODE = Step(decode_sequences=32, decode_context_tokens=32 * 1500.0)

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from servetune.engines import memory, resolved
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import performance_at, simulate
@@ -17,7 +18,7 @@ from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.laws import Stack, columns_of
 from servetune.perf.roofline.ops import operations
 from servetune.perf.roofline.steady import length_moments
-from servetune.plan import Plan, memory, resolved
+from servetune.plan import Plan
 from servetune.workload import Fixed, UniformRange, Workload
 from servetune.workload.lengths import Lengths
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from servetune.engines import check_fits, resolved, settings_of
 from servetune.errors import DoesNotFit, PlanError, UnknownName
 from servetune.hardware import instance, node
 from servetune.metrics.latency import itl_gaps_s
@@ -19,7 +20,7 @@ from servetune.perf.sim.prefill import PrefillBatcher
 from servetune.perf.sim.run import run_requests
 from servetune.perf.sim.sequence import Rules, Sequence
 from servetune.perf.sim.transfer import Handover, Transfer, transfer_of
-from servetune.plan import Plan, check_fits, resolved, settings_of
+from servetune.plan import Plan
 from servetune.workload import Fixed, Poisson, UniformRange, Workload
 from servetune.workload.request import Request
 

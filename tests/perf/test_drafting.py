@@ -6,13 +6,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from servetune.engines import plan_from_settings, resolved, settings_of
 from servetune.errors import PlanError
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import estimate, performance_at
 from servetune.perf.roofline import Run, Step, breakdown, price_runs, step_law
 from servetune.perf.roofline.drafting import tokens_per_step
-from servetune.plan import Plan, plan_from_settings, resolved, settings_of
+from servetune.plan import Plan
 from servetune.workload import Fixed, Workload
 
 SHAPE, MACHINE = load_shape("Qwen/Qwen3-8B", catalogue_first=True), node(gpu="H100")

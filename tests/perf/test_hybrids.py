@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from servetune.engines import concurrent_sequences
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.models.shape import LinearAttention, NetworkShape
 from servetune.perf import estimate, simulate
 from servetune.perf.roofline import Run, price_runs
 from servetune.perf.sim import Simulation
-from servetune.plan import Plan, concurrent_sequences
+from servetune.plan import Plan
 from servetune.workload import Fixed, UniformRange, Workload
 
 NAME = "Qwen/Qwen3.5-27B"

@@ -3,9 +3,9 @@
 import pytest
 
 from servetune.engines import engine
+from servetune.engines.words import settings_of
 from servetune.errors import InputError, PlanError, UnknownName
 from servetune.plan import Plan
-from servetune.plan.dialects import settings_of
 from servetune.simserver.arguments import serve_words
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from servetune.engines import concurrent_sequences, memory
 from servetune.hardware import device, instance
 from servetune.hardware.device import Device, Node
 from servetune.models import load_shape
@@ -17,7 +18,7 @@ from servetune.models.counting import kv_bytes_per_token
 from servetune.models.shape import NetworkShape
 from servetune.perf import estimate, performance_at
 from servetune.perf.roofline import OperatingPoint, Step, operations, step_law
-from servetune.plan import Plan, concurrent_sequences, memory
+from servetune.plan import Plan
 from servetune.units import GB
 from servetune.workload import Fixed, Workload
 

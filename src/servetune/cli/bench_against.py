@@ -303,7 +303,7 @@ def _plan_of(trial: TrialRecord) -> Plan | None:
         return trial.plan
     if not trial.config.server_args:
         return None
-    from servetune.plan import plan_from_settings
+    from servetune.engines import plan_from_settings
 
     engine = str(trial.metadata.get("framework") or trial.results.get("backend") or "vllm")
     try:

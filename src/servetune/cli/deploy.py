@@ -20,10 +20,11 @@ from servetune.deploy import CONTAINERS, Evidence, render_sagemaker, usual_conta
 from servetune.deploy.aws.state import STATE_FILE
 from servetune.deploy.images import named_image
 from servetune.deploy.sagemaker import image_for, require_names
+from servetune.engines import STARTED_VERSIONS, plan_from_settings
 from servetune.errors import CannotRender, InputError
 from servetune.hardware import Node, cheapest_instance_with, device, instance, instances
 from servetune.models import load_shape, weight_bytes
-from servetune.plan import STARTED_VERSIONS, Plan, plan_from_settings
+from servetune.plan import Plan
 from servetune.report import candidates_of
 from servetune.search import OBJECTIVES, failed_requests, recommend
 from servetune.store import TrialRecord

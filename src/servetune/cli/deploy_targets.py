@@ -17,11 +17,12 @@ from servetune.deploy.bundle import Bundle, write
 from servetune.deploy.knee import Knee, Level, knee_of
 from servetune.deploy.launchers import launcher_of
 from servetune.deploy.served import Served, prepare, version_of
+from servetune.engines import resolved
 from servetune.errors import InputError
 from servetune.hardware import Device, device
 from servetune.metrics import Constraint
 from servetune.models import NetworkShape, load_shape
-from servetune.plan import Plan, resolved
+from servetune.plan import Plan
 from servetune.search import OBJECTIVES
 from servetune.store import TrialRecord
 

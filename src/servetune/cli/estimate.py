@@ -20,6 +20,7 @@ from servetune.cli.inputs import chosen_node
 from servetune.cli.opinions import opinion_text, side_by_side
 from servetune.cli.output import echo, print_json
 from servetune.cli.ranking import ranked_plans, sweep_text
+from servetune.engines import DEFAULTS, check_parallel, with_whole_experts
 from servetune.errors import DoesNotFit, InputError, PlanError
 from servetune.hardware import Node, device
 from servetune.metrics import parse_constraints
@@ -28,7 +29,7 @@ from servetune.perf import Calibration
 from servetune.perf.roofline import estimate as priced
 from servetune.perf.roofline import length_moments, performance_at
 from servetune.perf.roofline.by_place import ByPlace
-from servetune.plan import DEFAULTS, Plan, check_parallel, with_whole_experts
+from servetune.plan import Plan
 from servetune.trials.calibrations import KeptCalibration, calibration_named
 from servetune.trials.second_opinion import require_installed
 from servetune.workload import SHAREGPT, Fixed, Workload

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from servetune.cli.estimate_text import Split
+from servetune.engines import settings_of
 from servetune.hardware import Node, instances
 from servetune.perf import AnchorRun
-from servetune.plan import Plan, settings_of
+from servetune.plan import Plan
 from servetune.workload import Fixed, Workload
 
 __all__ = ["anchor_commands", "tune_commands"]

@@ -14,11 +14,11 @@ from servetune.cli.inputs import chosen_node, note_idle
 from servetune.cli.outcome import write_artifacts
 from servetune.cli.output import echo, print_json
 from servetune.cli.serve_simulated import Servable
+from servetune.engines import DIALECTS
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
 from servetune.perf.sim import scheduler_of, without_effect
-from servetune.plan import DIALECTS
 from servetune.report import console, timeline_of, trial_table
 from servetune.search import Axis, Space, parse_settings
 from servetune.simserver.arguments import argument_types

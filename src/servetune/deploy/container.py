@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from servetune.deploy.images import Image
+from servetune.engines.words import DIALECTS, settings_of
 from servetune.errors import CannotRender
 from servetune.hardware.device import Device
-from servetune.plan.dialects import DIALECTS, settings_of
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["Container", "Settings", "filled_as_vllm", "plain_settings"]
@@ -90,7 +90,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         name: As a user says it.
         title: For a reader.
         repository: Of the images in the region's registry.
-        dialect: Whose setting names it takes; a key of `plan.dialects.DIALECTS`.
+        dialect: Whose setting names it takes; a key of `engines.words.DIALECTS`.
         prefix: Of an environment variable that holds a setting; empty where none has one.
         foreign: Beginnings of variables that are no settings, where `prefix` does not tell.
         model_key: Variable that says where the model is.

@@ -1,6 +1,6 @@
 """How each container spells a Plan: one table and one set of conventions per container.
 
-A Plan becomes its engine's settings by `plan.dialects`, and a container respells those
+A Plan becomes its engine's settings by `engines.words`, and a container respells those
 as environment variables; reading an environment walks the same two tables back. A new
 container is one entry of `CONTAINERS`.
 
@@ -40,8 +40,8 @@ from servetune.deploy.dlc import HF_VLLM, SGLANG, VLLM
 from servetune.deploy.images import Image
 from servetune.deploy.secret import is_secret_name, looks_secret
 from servetune.deploy.tgi_container import TGI
+from servetune.engines.words import DIALECTS, plan_from_settings
 from servetune.errors import CannotRender, PlanError, UnknownName
-from servetune.plan.dialects import DIALECTS, plan_from_settings
 from servetune.plan.plan import Plan, Setting
 
 __all__ = [

@@ -103,7 +103,7 @@ def _sglang_filled(
     """As its launcher is told; switches that it has only one way round stand for both states.
 
     Its batch, chunk and share of memory depend on the device and the model, which
-    `plan.defaults.resolved` knows; nothing is made up for them here.
+    `engines.defaults.resolved` knows; nothing is made up for them here.
     """
     opened = [
         name

@@ -30,8 +30,8 @@ from types import MappingProxyType
 import msgspec
 
 from servetune.deploy.secret import is_secret_name, looks_secret
+from servetune.engines.words import DIALECTS, FIELD_TYPES, plan_from_settings, settings_of
 from servetune.errors import CannotRender, PlanError, UnknownName
-from servetune.plan.dialects import DIALECTS, FIELD_TYPES, plan_from_settings, settings_of
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["LAUNCHERS", "Launcher", "filled", "launcher_of", "plan_of_words", "words_of"]
@@ -45,7 +45,7 @@ class Launcher(msgspec.Struct, frozen=True, kw_only=True):
     """One engine's command, and the image that it comes in.
 
     Attributes:
-        name: As a user says it; a key of `plan.dialects.DIALECTS`.
+        name: As a user says it; a key of `engines.words.DIALECTS`.
         title: For a reader.
         image: Of the engine's own project, without a tag.
         tag: Of the image that a version is in.

@@ -83,7 +83,7 @@ def render_sagemaker(
     """Everything that is needed to run a Plan as a SageMaker endpoint.
 
     Args:
-        plan: Resolved (`plan.defaults.resolved`). A field that is still open and whose
+        plan: Resolved (`engines.defaults.resolved`). A field that is still open and whose
             default differs between engine, container and version is filled here, and said.
         instance: An `ml.` type of the hardware catalogue.
         region: Decides the image's account.

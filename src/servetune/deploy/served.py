@@ -98,7 +98,7 @@ def prepare(
     """A resolved Plan as what its engine takes.
 
     Args:
-        plan: Resolved (`plan.defaults.resolved`).
+        plan: Resolved (`engines.defaults.resolved`).
         container: `engine` for the engine's own image and command; `lmi` for AWS's Large Model
             Inference container, which takes variables.
         name: Of the service; from the model's name where `None`.

@@ -20,8 +20,8 @@ from servetune.engines.program import Program, site_packages_of
 from servetune.engines.settings import SettingTable, with_underscores
 from servetune.engines.sources import read_declarations
 from servetune.engines.tables import known_versions, table_of
+from servetune.engines.words import settings_of
 from servetune.errors import PlanError
-from servetune.plan.dialects import settings_of
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["CommandLineEngine"]

@@ -39,7 +39,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """Key in `ENGINES`, and the dialect of its settings in `plan.dialects`."""
+        """Key in `ENGINES`, and the dialect of its settings in `engines.words`."""
 
     @property
     def title(self) -> str:

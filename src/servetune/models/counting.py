@@ -13,7 +13,7 @@ which `parameter_count` leaves out and `weight_bytes` takes in, as engines load 
 
 A cache is counted entry by entry, as vLLM 0.32 lays it out (`v1/kv_cache_interface.py`, and
 the caches of its sparse-attention models, 2026-11). Pages are whole blocks on top of that,
-which `servetune.plan.limits` adds; padding of a page to a multiple of 512 or 576 bytes,
+which `servetune.engines.memory` adds; padding of a page to a multiple of 512 or 576 bytes,
 under 0.2%, is left out.
 """
 

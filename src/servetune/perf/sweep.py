@@ -13,6 +13,9 @@ from types import MappingProxyType
 
 import msgspec
 
+from servetune.engines.defaults import resolved
+from servetune.engines.memory import check_fits
+from servetune.engines.parallel import check_parallel, with_whole_experts
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import ExpertFeedForward, NetworkShape
@@ -22,9 +25,6 @@ from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
-from servetune.plan.defaults import resolved
-from servetune.plan.limits import check_fits
-from servetune.plan.parallel import check_parallel, with_whole_experts
 from servetune.plan.plan import Plan
 from servetune.workload.workload import Workload
 

@@ -2,7 +2,7 @@
 
 One frozen value is priced by the estimator, run by the simulator, launched by an
 engine and rendered for a deployment, so what was measured is what ships. A field
-that is `None` was not chosen: the engine's own default applies (`plan.defaults`
+that is `None` was not chosen: the engine's own default applies (`engines.defaults`
 knows it, the estimator uses it, and a deployment writes it out).
 """
 

@@ -19,10 +19,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from servetune.engines.words import plan_from_settings
 from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node
 from servetune.metrics import Constraint, value_of
-from servetune.plan.dialects import plan_from_settings
 from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH
 from servetune.search import exceeds_error_tolerance

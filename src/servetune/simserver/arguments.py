@@ -15,9 +15,9 @@ from types import MappingProxyType
 import msgspec
 
 from servetune.engines import engine
+from servetune.engines.words import DIALECTS, FIELD_TYPES, plan_from_settings
 from servetune.errors import InputError, UnknownName, nearest
 from servetune.perf.sim import without_effect
-from servetune.plan.dialects import DIALECTS, FIELD_TYPES, plan_from_settings
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["SPOKEN", "ServeWords", "argument_types", "serve_words"]

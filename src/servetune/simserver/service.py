@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from servetune.engines import check_fits, check_parallel, check_starts, resolved
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
@@ -12,7 +13,7 @@ from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.sim.rules import check_context_fits, composes_ahead, routing_of, rules_of
 from servetune.perf.sim.sequence import Rules
 from servetune.perf.sim.transfer import Handover, handover_of
-from servetune.plan import Plan, check_fits, check_parallel, check_starts, resolved
+from servetune.plan import Plan
 from servetune.simserver.asks import Serving
 from servetune.simserver.live import LiveEngine, WayIn
 from servetune.simserver.words import vocabulary_of

@@ -24,10 +24,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from servetune.engines import Engine
+from servetune.engines import Engine, plan_from_settings
 from servetune.errors import EngineError, PlanError, ServetuneError
 from servetune.loadgen.vocabulary import read_engine
-from servetune.plan import Plan, Setting, plan_from_settings
+from servetune.plan import Plan, Setting
 from servetune.servers import free_port, server_of
 
 __all__ = ["CHOSEN_FIELDS", "EngineContract", "RunningEngineContract"]

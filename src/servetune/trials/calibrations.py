@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.engines import plan_from_settings
 from servetune.errors import InputError, StoreError, UnknownName
 from servetune.hardware import Node
 from servetune.metrics import summarize
@@ -21,7 +22,7 @@ from servetune.models import NetworkShape
 from servetune.perf import Anchor, Calibration, calibrated, learned_factors, place_of
 from servetune.perf.roofline import Run
 from servetune.perf.sim import simulate
-from servetune.plan import Plan, plan_from_settings
+from servetune.plan import Plan
 from servetune.store import TrialRecord, now_utc, read_json, write_text
 from servetune.workload import AllAtOnce, Workload, parse_arrivals, workload_from_client_args
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines import engine
+from servetune.engines import engine, plan_from_settings, settings_of
 from servetune.errors import InputError
 from servetune.perf.sim import Simulation
-from servetune.plan import Plan, Setting, plan_from_settings, settings_of
+from servetune.plan import Plan, Setting
 from servetune.store import TrialRecord, trial_key
 from servetune.trials.launch import DEFAULT_PORT
 from servetune.trials.prompting import observed_of

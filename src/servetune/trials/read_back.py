@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from servetune.engines import engine
+from servetune.engines.words import DIALECTS, FIELD_TYPES, plan_from_settings
 from servetune.errors import LoadError, PlanError
 from servetune.loadgen import Target, fetch_blocking
-from servetune.plan.dialects import DIALECTS, FIELD_TYPES, plan_from_settings
 from servetune.plan.plan import Plan, Setting
 
 __all__ = [

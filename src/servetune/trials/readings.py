@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from servetune.engines import WIDEST_FRACTION
 from servetune.perf.roofline import Run
-from servetune.plan import WIDEST_FRACTION
 
 __all__ = ["assumed"]
 

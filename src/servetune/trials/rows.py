@@ -15,12 +15,13 @@ from typing import Any
 
 import msgspec
 
+from servetune.engines import with_useful_places, with_whole_experts, with_wider_share
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Device, Node, device, node
 from servetune.models import ExpertFeedForward, NetworkShape
 from servetune.perf import Calibration
 from servetune.perf.roofline import PricedRun, Run, interval_of, length_moments
-from servetune.plan import Plan, with_useful_places, with_whole_experts, with_wider_share
+from servetune.plan import Plan
 from servetune.trials.recipes import Asked, recipe_of
 from servetune.workload import UniformRange
 

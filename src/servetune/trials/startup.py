@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from servetune.engines import Engine
+from servetune.engines import DIALECTS, Engine
 from servetune.errors import InputError
-from servetune.plan import DIALECTS, Plan
+from servetune.plan import Plan
 from servetune.servers import ExternalServer
 from servetune.trials.read_back import fields_of
 

@@ -11,16 +11,17 @@ from typing import TypeVar
 
 import msgspec
 
-from servetune.engines import Engine, engine
-from servetune.errors import EngineError, PlanError
-from servetune.plan import (
+from servetune.engines import (
     DEFAULTS,
     STARTED_VERSIONS,
+    Engine,
     check_fits,
     check_parallel,
     check_starts,
+    engine,
     resolved,
 )
+from servetune.errors import EngineError, PlanError
 from servetune.servers.gpus import DeviceMemory
 from servetune.servers.machine import machine_here
 from servetune.servers.weights import model_folder, warm_up

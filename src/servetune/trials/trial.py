@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from servetune.engines.words import plan_from_settings
 from servetune.errors import InputError
 from servetune.hardware import Node, instances
 from servetune.metrics import Constraint
 from servetune.models.shape import NetworkShape
-from servetune.plan.dialects import plan_from_settings
 from servetune.plan.plan import Plan
 from servetune.search import Space
 from servetune.store import SCHEMA, Failure, TrialConfig, TrialRecord, trial_key

@@ -20,10 +20,10 @@ from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import in_use, quotas
 from servetune.deploy.aws.shapes import problems
 from servetune.deploy.images import ami_version, images, named_image
+from servetune.engines.memory import check_fits, concurrent_sequences
 from servetune.errors import InputError, PlanError
 from servetune.hardware.device import Node, Price
 from servetune.models.shape import NetworkShape
-from servetune.plan.limits import check_fits, concurrent_sequences
 from servetune.plan.plan import Plan
 from servetune.units import GB, GIB, MIB, format_bytes, format_seconds, format_usd
 

@@ -15,7 +15,7 @@ from servetune.engines.helptext import llama_settings
 from servetune.engines.log import Fact, LogReading
 from servetune.engines.program import Program
 from servetune.engines.settings import SettingSpec, SettingTable
-from servetune.plan.dialects import settings_of
+from servetune.engines.words import settings_of
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["LlamaCpp"]

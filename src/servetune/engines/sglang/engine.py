@@ -10,7 +10,7 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import Fact, LogReading, python_values
 from servetune.engines.program import Program
-from servetune.plan.dialects import settings_of
+from servetune.engines.words import settings_of
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["Sglang"]

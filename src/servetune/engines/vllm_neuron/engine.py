@@ -5,8 +5,8 @@ from __future__ import annotations
 from servetune.engines.program import Program
 from servetune.engines.settings import SettingTable
 from servetune.engines.vllm.engine import Vllm
+from servetune.engines.words import settings_of
 from servetune.errors import PlanError
-from servetune.plan.dialects import settings_of
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["VllmNeuron"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from servetune.engines import Memory, check_fits, check_parallel, memory, resolved
 from servetune.errors import DoesNotFit
 from servetune.hardware.device import Device, Node
 from servetune.models import counting
@@ -29,7 +30,7 @@ from servetune.perf.roofline.steady import (
     length_moments,
 )
 from servetune.perf.roofline.step import StepLaw, step_law
-from servetune.plan import Memory, Plan, check_fits, check_parallel, memory, resolved
+from servetune.plan import Plan
 from servetune.units import MS_PER_S
 from servetune.workload.workload import Workload
 
@@ -128,7 +129,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         weight_bytes: Of all weights before any split.
-        memory: Of one device; see `plan.limits`.
+        memory: Of one device; see `engines.memory`.
         fits: Whether weights and the longest request fit; where not, `misfit` says why and
             all that depends on running is `None`.
         best_latency: One request in flight.

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import msgspec
 
+from servetune.engines.parallel import expert_ways
 from servetune.models.quantization import (
     DTYPE_BYTES,
     Quantization,
@@ -38,7 +39,6 @@ from servetune.models.shape import (
     NetworkShape,
 )
 from servetune.perf.roofline import mixers
-from servetune.plan.parallel import expert_ways
 from servetune.plan.plan import Plan
 
 __all__ = ["AttentionOp", "ExpertsOp", "MatrixOp", "Operations", "Step", "operations"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from servetune.engines import check_fits, check_parallel, memory, resolved
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
@@ -16,7 +17,7 @@ from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.laws import Stack, columns_of
 from servetune.perf.roofline.ops import Operations, operations
 from servetune.perf.roofline.steady import LengthMoments, length_moments
-from servetune.plan import Plan, check_fits, check_parallel, memory, resolved
+from servetune.plan import Plan
 from servetune.workload.lengths import Lengths
 
 __all__ = ["PricedRun", "Run", "closed_loops", "price_runs"]

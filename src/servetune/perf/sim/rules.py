@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+from servetune.engines import Memory
 from servetune.errors import NotSimulated, PlanError, UnknownName
 from servetune.hardware.device import Device
 from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device
 from servetune.perf.sim.router import Routing
 from servetune.perf.sim.schedulers import variant_of
 from servetune.perf.sim.sequence import Policy, Rules
-from servetune.plan import Memory, Plan, Setting
+from servetune.plan import Plan, Setting
 
 __all__ = ["check_context_fits", "composes_ahead", "routing_of", "rules_of", "without_effect"]
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from servetune.engines import check_fits, check_parallel, check_starts, resolved
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.metrics.record import Record
@@ -28,7 +29,7 @@ from servetune.perf.sim.sequence import Answer, Rules, Sequence
 from servetune.perf.sim.transfer import Handover, Transfer, handover_of
 from servetune.perf.sim.variants import Sglang, Tgi
 from servetune.perf.sim.waits import ClosedLoopWaits, closed_loop_waits
-from servetune.plan import Plan, check_fits, check_parallel, check_starts, resolved
+from servetune.plan import Plan
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
 

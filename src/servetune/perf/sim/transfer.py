@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from servetune.engines import Memory
 from servetune.errors import PlanError, UnknownName
 from servetune.hardware.device import Node
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S, all_reduce_law
-from servetune.plan import Memory, Plan
+from servetune.plan import Plan
 
 __all__ = ["Handover", "Transfer", "handover_of", "transfer_of"]
 

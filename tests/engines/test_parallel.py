@@ -1,18 +1,18 @@
 import msgspec
 import pytest
 
-from servetune.errors import PlanError
-from servetune.hardware import instance, node
-from servetune.models import Attention, ExpertFeedForward, layer_parameters, load_shape
-from servetune.plan import (
-    Plan,
+from servetune.engines import (
     check_parallel,
     layer_share,
     possible_tensor_parallel,
     stage_layers,
     with_whole_experts,
 )
-from servetune.plan.parallel import distinct_layers
+from servetune.engines.parallel import distinct_layers
+from servetune.errors import PlanError
+from servetune.hardware import instance, node
+from servetune.models import Attention, ExpertFeedForward, layer_parameters, load_shape
+from servetune.plan import Plan
 
 
 def shape_of(name):

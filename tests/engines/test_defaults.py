@@ -3,10 +3,11 @@ import doctest
 import msgspec
 import pytest
 
+from servetune.engines import defaults, plan_from_settings, resolved, settings_of
 from servetune.errors import UnknownName
 from servetune.hardware import detect_cpu, device
 from servetune.models import load_shape
-from servetune.plan import Plan, defaults, plan_from_settings, resolved, settings_of
+from servetune.plan import Plan
 
 SHAPE = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
 

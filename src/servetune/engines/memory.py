@@ -20,6 +20,13 @@ from functools import lru_cache
 
 import msgspec
 
+from servetune.engines.defaults import resolved
+from servetune.engines.parallel import (
+    distinct_layers,
+    layer_share,
+    possible_tensor_parallel,
+    stage_layers,
+)
 from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware.device import Device
 from servetune.models.counting import (
@@ -44,13 +51,6 @@ from servetune.models.shape import (
     Mixer,
     NetworkShape,
     StateSpace,
-)
-from servetune.plan.defaults import resolved
-from servetune.plan.parallel import (
-    distinct_layers,
-    layer_share,
-    possible_tensor_parallel,
-    stage_layers,
 )
 from servetune.plan.plan import Plan
 from servetune.units import GIB, MIB, format_bytes

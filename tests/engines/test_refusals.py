@@ -1,9 +1,10 @@
 import pytest
 
+from servetune.engines import check_starts
 from servetune.errors import PlanError
 from servetune.hardware import device
 from servetune.models import load_shape
-from servetune.plan import Plan, check_starts
+from servetune.plan import Plan
 
 QWEN = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
 

@@ -1,25 +1,25 @@
 import doctest
+import sys
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servetune.errors import DoesNotFit, PlanError
-from servetune.hardware import detect_cpu, device
-from servetune.models import kv_bytes_per_token, load_shape, parameter_count, weight_bytes
-from servetune.plan import (
+from servetune.engines import (
     WIDEST_FRACTION,
-    Plan,
     check_fits,
     concurrent_sequences,
-    limits,
     memory,
     rank_weights_bytes,
     resolved,
     with_useful_places,
     with_wider_share,
 )
+from servetune.errors import DoesNotFit, PlanError
+from servetune.hardware import detect_cpu, device
+from servetune.models import kv_bytes_per_token, load_shape, parameter_count, weight_bytes
+from servetune.plan import Plan
 from servetune.units import GIB
 
 
@@ -261,7 +261,7 @@ def test_a_32_bit_plan_doubles_weights_and_cache():
 
 
 def test_examples_in_the_docstrings_hold():
-    assert doctest.testmod(limits).failed == 0
+    assert doctest.testmod(sys.modules["servetune.engines.memory"]).failed == 0
 
 
 def test_a_share_is_widened_only_where_that_lets_the_plan_run():

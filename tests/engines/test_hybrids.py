@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from servetune.engines import check_parallel, concurrent_sequences, memory, rank_weights_bytes
 from servetune.errors import PlanError
 from servetune.hardware import device
 from servetune.models import (
@@ -12,7 +13,7 @@ from servetune.models import (
     state_bytes_per_sequence,
     weight_bytes,
 )
-from servetune.plan import Plan, check_parallel, concurrent_sequences, memory, rank_weights_bytes
+from servetune.plan import Plan
 
 
 def shape_of(name):

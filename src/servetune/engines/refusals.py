@@ -8,10 +8,10 @@ one on a CPU said the same of a block on 2026-11-22).
 
 from __future__ import annotations
 
+from servetune.engines.defaults import resolved
 from servetune.errors import PlanError
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
-from servetune.plan.defaults import resolved
 from servetune.plan.plan import Plan
 
 __all__ = ["check_starts"]
