@@ -36,7 +36,7 @@ from silicon import Measured, loops_of, read  # noqa: E402
 
 from servetune.perf.roofline.closed_loop import ClosedLoops  # noqa: E402
 from servetune.perf.roofline.factors import KNOBS, Factor  # noqa: E402
-from servetune.perf.roofline.laws import columns_of  # noqa: E402
+from servetune.perf.roofline.step_laws import columns_of  # noqa: E402
 from servetune.perf.roofline.tables import table_for  # noqa: E402
 
 TPOT_SPREAD, TTFT_SPREAD = 0.10, 0.20

@@ -8,7 +8,7 @@ The wheel (Apache-2.0) holds measured kernel times per GPU as Parquet files. Thi
 reads all-reduce, all-gather, GEMM, attention and expert tables alone; the end-to-end set in the
 same wheel is an exam of predictors and stays closed.
 
-Laws fitted, each by medians over the stated region, so that a constant can be read off:
+StepLaws fitted, each by medians over the stated region, so that a constant can be read off:
 
     all-reduce   t = latency + bytes / rate             mean |log error| least, 4 kB to 256 MB
     GEMM         t = kernel + max(flops / (fc * peak), bytes / (fm * bandwidth))

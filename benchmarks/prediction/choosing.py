@@ -1,12 +1,12 @@
 """Does the plan that a prediction picks hold its limit, and what does it give away?
 
-    python benchmarks/prediction/choosing.py [--data DIR] [--likeness]
+    python benchmarks/prediction/choosing.py [--data DIR] [--similarity]
 
 A pool is what was measured of one model on one GPU under one engine with one pair of lengths:
 plans and concurrencies to choose from. Each is asked for the highest output rate with a TPOT of
 at most 15, 30 and 50 ms; predictions come from a fit that has not seen the (model, GPU). Needs
 scipy. After the policies comes a frontier: the best that any one factor on all predictions could
-do, had it been known, and with smaller errors. `--likeness` prints the scatter that
+do, had it been known, and with smaller errors. `--similarity` prints the scatter that
 `search.forecasts` rests on instead.
 """
 
@@ -108,12 +108,12 @@ class Pools:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    parser.add_argument("--likeness", action="store_true")
+    parser.add_argument("--similarity", action="store_true")
     given = parser.parse_args()
     rows, _ = read(given.data)
     problem = Problem(rows)
     held_out = predictions(problem, FOLDS["(model, GPU)"])
-    if given.likeness:
+    if given.similarity:
         tell_likeness(Pools(problem, held_out, per_gpu=True))
         return 0
     for per_gpu in (True, False):
@@ -203,7 +203,7 @@ def doubted(
     confidence: float,
     count: int,
 ) -> Answers:
-    """After chosen anchors, each run held back by the doubt that `likeness` leaves of it.
+    """After chosen anchors, each run held back by the doubt that `similarity` leaves of it.
 
     Args:
         scales: Deviations of all rows, in doubts; those of all other (model, GPU) say how

@@ -28,7 +28,7 @@ from fit_step_law import Problem, fitted  # noqa: E402
 from silicon import Measured, read  # noqa: E402
 
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
-from servetune.perf.roofline.likeness import doubts, likeness_of, telling  # noqa: E402
+from servetune.perf.roofline.similarity import doubts, similarity_of, telling  # noqa: E402
 
 OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data" / "intervals.toml"
 FOLDS: dict[str, Callable[[Measured], object]] = {
@@ -49,7 +49,7 @@ SEEDS = 20
 #: Share of residuals between the stored factors: a little more than the 90% of unseen
 #: groups that they are meant to hold, as a new group is further off than those at hand.
 HELD = 0.93
-#: One-sided confidences whose factors are stored for `perf.roofline.interval.caution_of`.
+#: One-sided confidences whose factors are stored for `perf.roofline.interval.safety_factors_of`.
 LEVELS = (0.6, 0.7, 0.8, 0.9, 0.95)
 #: (TPOT, TTFT, E2E) median / mean of others, on other rows of the same collection
 #: (predictors.md of the shared reference).
@@ -267,8 +267,8 @@ def doubts_left(problem: Problem, count: int) -> dict[str, np.ndarray]:
         places = [problem.rows[number].place for number in mine]
         known = [places[number] for number in telling(places, count)]
         for quantity, left in found.items():
-            likeness = likeness_of(quantity)
-            left[mine] = np.hypot(doubts(places, known, likeness), likeness.accident)
+            similarity = similarity_of(quantity)
+            left[mine] = np.hypot(doubts(places, known, similarity), similarity.accident)
     return found
 
 

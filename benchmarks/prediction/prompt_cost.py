@@ -19,7 +19,7 @@ import numpy as np
 from silicon import Measured, loops_of, read
 
 from servetune.perf.roofline.factors import coefficients_for
-from servetune.perf.roofline.laws import columns_of
+from servetune.perf.roofline.step_laws import columns_of
 
 ROOT = Path(__file__).parents[2]
 SUMMARISE, REASON = (8192, 1024), (1024, 8192)

@@ -16,13 +16,13 @@ from servetune.errors import ServetuneError
 from servetune.hardware import Node
 from servetune.models import NetworkShape, shape_from_config
 from servetune.perf.roofline.closed_loop import ClosedLoops
-from servetune.perf.roofline.laws import Stack
-from servetune.perf.roofline.likeness import Place
-from servetune.perf.roofline.ops import operations
-from servetune.perf.roofline.runs import closed_loops
-from servetune.perf.roofline.steady import LengthMoments, length_moments
+from servetune.perf.roofline.closed_loop_runs import closed_loops
+from servetune.perf.roofline.operations import operations
+from servetune.perf.roofline.similarity import RunFeatures
+from servetune.perf.roofline.steady_state import LengthMoments, length_moments
+from servetune.perf.roofline.step_laws import Stack
 from servetune.plan import Plan
-from servetune.trials.rows import REQUESTS_PER_USER, run_of
+from servetune.prediction.rows import REQUESTS_PER_USER, run_of
 from servetune.workload import UniformRange
 
 __all__ = ["Measured", "loops_of", "read"]
@@ -34,8 +34,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         group: What anchors and folds are made of: (model, GPU).
         misfit: Why the plan is said not to fit although it ran, if so.
-        speculative: Whether answers were drafted ahead, as `trials.recipes` says.
-        held_steps: See `Run`.
+        speculative: Whether answers were drafted ahead, as `prediction.recipes` says.
+        held_steps: See `ClosedLoopRun`.
     """
 
     id: str
@@ -61,9 +61,9 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return self.model, self.gpu
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RunFeatures:
         """Lengths are the nominal ones."""
-        return Place(
+        return RunFeatures(
             engine=self.engine,
             storage=self.precision,
             devices=self.plan.tensor_parallel * self.plan.data_parallel,

@@ -10,8 +10,8 @@ import time
 
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf import Anchor, calibrated, place_of
-from servetune.perf.roofline import Run, price_runs
+from servetune.perf import Anchor, calibrated, run_features
+from servetune.perf.roofline import ClosedLoopRun, predict_runs
 from servetune.perf.sweep import plans_of, sweep
 from servetune.plan import Plan
 from servetune.workload import Fixed, UniformRange, Workload
@@ -37,7 +37,7 @@ def main() -> int:
                 predicted_tpot_ms=10,
                 measured_ttft_ms=120,
                 measured_tpot_ms=11,
-                place=place_of(plan, shape, workload.lengths, users),
+                place=run_features(plan, shape, workload.lengths, users),
             )
             for users in (8, 64)
         ]
@@ -46,7 +46,7 @@ def main() -> int:
         swept = sum(1 for _ in sweep(plans, shape, machine, workload, calibration=told))
         say("the same, corrected by two runs", swept, time.process_time() - started_s)
         runs = [
-            Run(
+            ClosedLoopRun(
                 shape=shape,
                 node=machine,
                 plan=Plan(model=model, tensor_parallel=count, max_num_seqs=users),
@@ -57,7 +57,7 @@ def main() -> int:
             for users in range(1, 1001)
         ]
         started_s = time.process_time()
-        price_runs(runs)
+        predict_runs(runs)
         say(f"whole runs of {model}", len(runs), time.process_time() - started_s)
     return 0
 

@@ -26,8 +26,8 @@ from servetune.hardware import Node, detect_cpu
 from servetune.metrics import summarize
 from servetune.models import NetworkShape, load_shape
 from servetune.perf import Calibration, simulate
+from servetune.prediction.calibrations import from_trials
 from servetune.store import TrialRecord
-from servetune.trials.calibrations import from_trials
 from servetune.workload import workload_from_client_args
 
 #: float32, as virtual CPUs may advertise AMX and die of its bfloat16.

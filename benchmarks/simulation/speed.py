@@ -27,8 +27,8 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.roofline.step import step_law
 from servetune.perf.sim import Simulation, simulate
-from servetune.perf.sim.run import run_requests
-from servetune.perf.sim.sequence import Rules
+from servetune.perf.sim.sequence import SchedulerConfig
+from servetune.perf.sim.simulation import run_requests
 from servetune.plan import Plan
 from servetune.units import MIB
 from servetune.workload import SHAREGPT, Arrivals, Lengths, Poisson, UniformRange, Workload
@@ -113,7 +113,7 @@ def served_prefixes(kind: str, count: int = 5000) -> tuple[Simulation, float]:
         Request(index=index, due_s=float(due_s[index]), output_tokens=128, **PREFIXES[kind](index))
         for index in range(count)
     )
-    rules = Rules(
+    config = SchedulerConfig(
         max_num_seqs=1024,
         max_num_batched_tokens=8192,
         block_tokens=16,
@@ -122,7 +122,7 @@ def served_prefixes(kind: str, count: int = 5000) -> tuple[Simulation, float]:
         prefix_caching=True,
     )
     started_s = time.process_time()
-    result = run_requests(requests, rules, step_law(plan, shape, machine), closed_loop=False)
+    result = run_requests(requests, config, step_law(plan, shape, machine), closed_loop=False)
     return result, time.process_time() - started_s
 
 

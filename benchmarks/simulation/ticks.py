@@ -24,10 +24,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from servetune.perf.sim.batcher import Batcher
-from servetune.perf.sim.run import known_pieces
-from servetune.perf.sim.schedulers import batcher_of
-from servetune.perf.sim.sequence import Rules, Sequence
+from servetune.perf.sim.scheduler import Scheduler
+from servetune.perf.sim.scheduler_choice import scheduler_for
+from servetune.perf.sim.sequence import SchedulerConfig, Sequence
+from servetune.perf.sim.simulation import known_pieces
 from servetune.workload.request import Request
 
 VLLM_SIDE = Path(__file__).with_name("vllm_ticks.py")
@@ -47,10 +47,10 @@ class OneSecond:
         return np.ones(steps)
 
 
-def our_ticks(workload: Workload) -> tuple[list[Tick], Batcher]:
+def our_ticks(workload: Workload) -> tuple[list[Tick], Scheduler]:
     """What the simulator puts into each step, and the scheduler after the last of them."""
     limits = {name: value for name, value in workload["rules"].items() if name != "max_model_len"}
-    batcher = batcher_of(msgspec.convert(limits, Rules), OneSecond())  # type: ignore[arg-type]
+    scheduler = scheduler_for(msgspec.convert(limits, SchedulerConfig), OneSecond())  # type: ignore[arg-type]
     arrivals = sorted(workload["requests"], key=lambda asked: asked["step"])
     step, given, ticks = 0, 0, []
 
@@ -64,7 +64,7 @@ def our_ticks(workload: Workload) -> tuple[list[Tick], Batcher]:
             answer_id=asked["answer_id"],
             priority=asked["priority"],
         )
-        batcher.enqueue(
+        scheduler.enqueue(
             Sequence(
                 request.index,
                 request.input_tokens,
@@ -78,22 +78,22 @@ def our_ticks(workload: Workload) -> tuple[list[Tick], Batcher]:
         while given < len(arrivals) and arrivals[given]["step"] <= step:
             enqueue(arrivals[given])
             given += 1
-        end_s = batcher.plan(float(step))
+        end_s = scheduler.plan(float(step))
         if end_s is None:
             if given == len(arrivals):
-                return ticks, batcher
+                return ticks, scheduler
             step = arrivals[given]["step"]
             continue
         # In the midst of a stretch: it must be cut as if every step were planned alone.
-        while given < len(arrivals) and arrivals[given]["step"] < (batcher.planned_end_s or 0):
+        while given < len(arrivals) and arrivals[given]["step"] < (scheduler.planned_end_s or 0):
             enqueue(arrivals[given])
-            batcher.interrupt(arrivals[given]["step"] - 0.5)
+            scheduler.interrupt(arrivals[given]["step"] - 0.5)
             given += 1
-        composed = [list(pair) for pair in batcher.planned_tokens().items()]
-        for _ in range(batcher.planned_steps):
+        composed = [list(pair) for pair in scheduler.planned_tokens().items()]
+        for _ in range(scheduler.planned_steps):
             ticks.append([step, composed])
             step += 1
-        batcher.commit()
+        scheduler.commit()
 
 
 def vllm_ticks(workloads: list[Workload], interpreter: Path) -> list[list[Tick]]:
@@ -127,7 +127,7 @@ def random_workload(category: str, seed: int) -> Workload:
     return workload
 
 
-def _rules(rng: np.random.Generator, **fields: object) -> dict[str, Any]:
+def _config(rng: np.random.Generator, **fields: object) -> dict[str, Any]:
     places = int(rng.integers(1, 12))
     usual = {
         "max_num_seqs": places,
@@ -160,13 +160,13 @@ def _requests(rng: np.random.Generator, count: int = 40, longest: int = 100) -> 
     ]
 
 
-def _tight(rng: np.random.Generator, rules: dict[str, Any], requests: list[Workload]) -> None:
+def _tight(rng: np.random.Generator, config: dict[str, Any], requests: list[Workload]) -> None:
     """A cache of the longest request and a little more: preemptions without end."""
     longest = max(asked["input_tokens"] + asked["output_tokens"] for asked in requests)
-    blocks = -(-longest // rules["block_tokens"])
-    rules["capacity_blocks"] = int(blocks * rng.uniform(1.0, 2.5))
-    rules["max_num_seqs"] = int(rng.integers(3, 12))
-    rules["max_num_batched_tokens"] = max(rules["max_num_batched_tokens"], rules["max_num_seqs"])
+    blocks = -(-longest // config["block_tokens"])
+    config["capacity_blocks"] = int(blocks * rng.uniform(1.0, 2.5))
+    config["max_num_seqs"] = int(rng.integers(3, 12))
+    config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], config["max_num_seqs"])
 
 
 def _share(rng: np.random.Generator, requests: list[Workload]) -> None:
@@ -181,35 +181,35 @@ def _share(rng: np.random.Generator, requests: list[Workload]) -> None:
 
 
 def _plain(rng: np.random.Generator) -> Workload:
-    return {"rules": _rules(rng), "requests": _requests(rng)}
+    return {"rules": _config(rng), "requests": _requests(rng)}
 
 
 def _whole_prompts(rng: np.random.Generator) -> Workload:
-    rules = _rules(rng, chunked_prefill=False, max_model_len=140)
-    rules["max_num_batched_tokens"] = int(rng.integers(140, 300))
+    config = _config(rng, chunked_prefill=False, max_model_len=140)
+    config["max_num_batched_tokens"] = int(rng.integers(140, 300))
     requests = _requests(rng)
     if rng.random() < 0.5:
-        _tight(rng, rules, requests)
-    return {"rules": rules, "requests": requests}
+        _tight(rng, config, requests)
+    return {"rules": config, "requests": requests}
 
 
 def _preempted(rng: np.random.Generator, *, prefix_caching: bool = False) -> Workload:
-    rules, requests = _rules(rng, prefix_caching=prefix_caching), _requests(rng)
-    _tight(rng, rules, requests)
-    return {"rules": rules, "requests": requests}
+    config, requests = _config(rng, prefix_caching=prefix_caching), _requests(rng)
+    _tight(rng, config, requests)
+    return {"rules": config, "requests": requests}
 
 
 def _shared(rng: np.random.Generator, *, tight: bool = False) -> Workload:
-    rules, requests = _rules(rng, prefix_caching=True), _requests(rng)
+    config, requests = _config(rng, prefix_caching=True), _requests(rng)
     _share(rng, requests)
     if tight:
-        _tight(rng, rules, requests)
-    return {"rules": rules, "requests": requests}
+        _tight(rng, config, requests)
+    return {"rules": config, "requests": requests}
 
 
 def _conversations(rng: np.random.Generator) -> Workload:
     """Turns that begin with all turns before them, in a cache that loses some of it."""
-    rules, requests = _rules(rng, prefix_caching=True), []
+    config, requests = _config(rng, prefix_caching=True), []
     content = iter(range(100, 10_000))
     for _ in range(8):
         step, prefix = int(rng.integers(0, 300)), [[0, 20]]
@@ -228,13 +228,13 @@ def _conversations(rng: np.random.Generator) -> Workload:
             prefix = [*prefix, [asked["answer_id"], asked["output_tokens"]]]
             step += int(rng.integers(20, 200))
     if rng.random() < 0.7:
-        _tight(rng, rules, requests)
-    return {"rules": rules, "requests": requests}
+        _tight(rng, config, requests)
+    return {"rules": config, "requests": requests}
 
 
 def _traced(rng: np.random.Generator) -> Workload:
     """One content id for each 32 tokens, as traces with hashes have them."""
-    rules, requests = _rules(rng, prefix_caching=True), _requests(rng, longest=200)
+    config, requests = _config(rng, prefix_caching=True), _requests(rng, longest=200)
     for asked in requests:
         tree = [int(rng.integers(3))]
         while len(tree) * 32 < asked["input_tokens"]:
@@ -242,20 +242,20 @@ def _traced(rng: np.random.Generator) -> Workload:
         last = asked["input_tokens"] - 32 * (len(tree) - 1)
         asked["prefix"] = [[node, 32] for node in tree[:-1]] + [[tree[-1], last]]
     if rng.random() < 0.7:
-        _tight(rng, rules, requests)
-    return {"rules": rules, "requests": requests}
+        _tight(rng, config, requests)
+    return {"rules": config, "requests": requests}
 
 
 def _by_priority(rng: np.random.Generator, *, tight: bool, shared: bool = False) -> Workload:
-    rules = _rules(rng, policy="priority", prefix_caching=shared)
+    config = _config(rng, policy="priority", prefix_caching=shared)
     requests = _requests(rng)
     for asked in requests:
         asked["priority"] = int(rng.integers(-2, 3))
     if shared:
         _share(rng, requests)
     if tight:
-        _tight(rng, rules, requests)
-    return {"rules": rules, "requests": requests}
+        _tight(rng, config, requests)
+    return {"rules": config, "requests": requests}
 
 
 CATEGORIES: Mapping[str, Callable[[np.random.Generator], Workload]] = {
@@ -324,7 +324,7 @@ def merged(ticks: list[Tick]) -> list[list[Any]]:
 def report(
     schedules: list[tuple[Workload, list[Tick]]],
     categories: Iterable[str] = CATEGORIES,
-    played: Callable[[Workload], tuple[list[Tick], Batcher]] = our_ticks,
+    played: Callable[[Workload], tuple[list[Tick], Scheduler]] = our_ticks,
 ) -> None:
     print("| category | workloads | identical | steps | identical | preemptions | cached tokens |")
     print("|---|---|---|---|---|---|---|")

@@ -32,10 +32,10 @@ def random_workload(category: str, seed: int) -> Workload:
     """A workload of one category; odd seeds have answers whose lengths the server knows."""
     rng = np.random.default_rng([sorted(CATEGORIES).index(category), seed])
     workload = {"category": category, "seed": seed, **CATEGORIES[category](rng)}
-    rules = workload["rules"]
+    config = workload["rules"]
     for name in ("policy", "async_scheduling", "max_model_len"):
-        rules.pop(name)
-    rules["block_tokens"] = 1
+        config.pop(name)
+    config["block_tokens"] = 1
     variant = {
         "max_prefill_tokens": int(rng.integers(50, 400)),
         "conservativeness": float(rng.choice([0.02, 0.3, 1.0, 1.4])),
@@ -43,7 +43,7 @@ def random_workload(category: str, seed: int) -> Workload:
         "mixed_chunk": False,
         "ignore_eos": seed % 2 == 1,
     }
-    rules["variant"] = {"type": "Sglang"} | variant | workload.pop("variant", {})
+    config["variant"] = {"type": "SglangVariant"} | variant | workload.pop("variant", {})
     return workload
 
 
@@ -65,7 +65,7 @@ def _tight(workload: Workload, rng: np.random.Generator) -> Workload:
 
 def _plain(rng: np.random.Generator, *, cached: bool = True, tight: bool = False) -> Workload:
     workload = {
-        "rules": ticks._rules(rng, prefix_caching=cached),
+        "rules": ticks._config(rng, prefix_caching=cached),
         "requests": ticks._requests(rng),
     }
     return _tight(workload, rng) if tight else _roomy(workload)
@@ -126,8 +126,8 @@ def sglang_ticks(workloads: list[Workload], interpreter: Path, folder: Path) -> 
 
 
 def our_ticks(workload: Workload) -> tuple[list[Tick], Any]:
-    ours, batcher = ticks.our_ticks(workload)
-    return [[step, sorted(content)] for step, content in ours], batcher
+    ours, scheduler = ticks.our_ticks(workload)
+    return [[step, sorted(content)] for step, content in ours], scheduler
 
 
 def main() -> None:

@@ -195,14 +195,14 @@ def test_the_shared_measurements_are_predicted_and_mostly_close(shared, servetun
 
 
 def test_a_row_that_cannot_be_priced_leaves_the_others_theirs(tmp_path, monkeypatch):
-    priced = batch.price_runs
+    priced = batch.predict_runs
 
     def picky(runs, calibrations=None):
         if any(run.concurrency == 13 for run in runs):
             raise PlanError("thirteen")
         return priced(runs, calibrations)
 
-    monkeypatch.setattr(batch, "price_runs", picky)
+    monkeypatch.setattr(batch, "predict_runs", picky)
     source, out = tmp_path / "rows.csv", tmp_path / "out.csv"
     source.write_text("\n".join([HEAD, GOOD, GOOD.replace(",16,", ",13,")]) + "\n")
     batch.predict_rows(source, out, None)

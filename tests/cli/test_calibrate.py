@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from servetune.models import load_shape
-from servetune.perf import Calibration, place_of
+from servetune.perf import Calibration, run_features
 from servetune.plan import Plan
 from servetune.workload import Fixed
 
@@ -108,7 +108,7 @@ def test_first_tokens_are_corrected_in_every_form_of_estimate(run, tmp_path):
     )
     assert kept.ttft_factor > 1.2
     (alone_there,) = kept.at(
-        place_of(
+        run_features(
             Plan(model="Qwen/Qwen3-4B", tensor_parallel=4),
             load_shape("Qwen/Qwen3-4B", catalogue_first=True),
             Fixed(1024, 512),

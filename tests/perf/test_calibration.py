@@ -13,10 +13,10 @@ from servetune.perf import (
     calibrated,
     estimate,
     performance_at,
-    place_of,
+    run_features,
     simulate,
 )
-from servetune.perf.roofline import Run, RunPoint, coefficients_for, price_runs
+from servetune.perf.roofline import ClosedLoopRun, RunPoint, coefficients_for, predict_runs
 from servetune.perf.sweep import cheapest_offers, sweep
 from servetune.plan.plan import Plan
 from servetune.workload import Fixed, Workload
@@ -147,7 +147,7 @@ def test_a_sweep_asks_what_the_runs_say_of_each_place() -> None:
             predicted_tpot_ms=10,
             measured_ttft_ms=100 * ratio,
             measured_tpot_ms=10 * ratio,
-            place=place_of(PLAN, SHAPE, LOAD.lengths, users),
+            place=run_features(PLAN, SHAPE, LOAD.lengths, users),
         )
         for users, ratio in ((2, 0.8), (256, 1.4))
     )
@@ -161,7 +161,7 @@ def test_a_sweep_asks_what_the_runs_say_of_each_place() -> None:
     assert ratios[0] < 1 < ratios[1]
     for one in corrected:
         at = one.point.concurrency
-        (there,) = found.at(place_of(PLAN, SHAPE, LOAD.lengths, at))
+        (there,) = found.at(run_features(PLAN, SHAPE, LOAD.lengths, at))
         assert one.correction is not None
         for name in ("tpot_factor", "ttft_factor", "tpot_doubt", "ttft_doubt"):
             assert getattr(one.correction, name) == pytest.approx(getattr(there, name))
@@ -193,7 +193,7 @@ def test_a_slower_first_token_lets_fewer_prompts_come_together() -> None:
 
 
 def test_runs_are_corrected_each_by_its_own_calibration() -> None:
-    run = Run(
+    run = ClosedLoopRun(
         shape=SHAPE,
         node=MACHINE,
         plan=PLAN,
@@ -201,8 +201,8 @@ def test_runs_are_corrected_each_by_its_own_calibration() -> None:
         concurrency=8,
         request_count=80,
     )
-    plain, corrected = price_runs([run, run], [None, BOTH])
-    assert plain == price_runs([run])[0]
+    plain, corrected = predict_runs([run, run], [None, BOTH])
+    assert plain == predict_runs([run])[0]
     assert corrected.point == BOTH.on(plain.point)
 
 

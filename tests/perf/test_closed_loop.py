@@ -15,9 +15,9 @@ from servetune.perf import performance_at, simulate
 from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
-from servetune.perf.roofline.laws import Stack, columns_of
-from servetune.perf.roofline.ops import operations
-from servetune.perf.roofline.steady import length_moments
+from servetune.perf.roofline.operations import operations
+from servetune.perf.roofline.steady_state import length_moments
+from servetune.perf.roofline.step_laws import PlanBatch, columns_of
 from servetune.plan import Plan
 from servetune.workload import Fixed, UniformRange, Workload
 from servetune.workload.lengths import Lengths
@@ -55,7 +55,7 @@ def run(
     )
     filled = resolved(plan, SHAPE, machine.device)
     loops = ClosedLoops(
-        Stack([(operations(filled, SHAPE), machine, filled)]),
+        PlanBatch([(operations(filled, SHAPE), machine, filled)]),
         [filled],
         [memory(filled, SHAPE, machine.device).kv_tokens_per_engine],
         [length_moments(lengths)],

@@ -14,21 +14,23 @@ from servetune.hardware import instance, node
 from servetune.metrics.latency import itl_gaps_s
 from servetune.models import load_shape
 from servetune.perf import estimate, performance_at, simulate
-from servetune.perf.roofline import Run, price_runs
+from servetune.perf.roofline import ClosedLoopRun, predict_runs
 from servetune.perf.sim import Simulation
-from servetune.perf.sim.prefill import PrefillBatcher
-from servetune.perf.sim.run import run_requests
-from servetune.perf.sim.sequence import Rules, Sequence
-from servetune.perf.sim.transfer import Handover, Transfer, transfer_of
+from servetune.perf.sim.disaggregation import CacheTransfer, PrefillPool, cache_transfer_of
+from servetune.perf.sim.prefill_only import PrefillOnlyScheduler
+from servetune.perf.sim.sequence import SchedulerConfig, Sequence
+from servetune.perf.sim.simulation import run_requests
 from servetune.plan import Plan
 from servetune.workload import Fixed, Poisson, UniformRange, Workload
 from servetune.workload.request import Request
 
 SHAPE, MACHINE = load_shape("Qwen/Qwen3-8B", catalogue_first=True), node(gpu="H100", count=8)
-FREE = Transfer(latency_s=0.0, bytes_per_s=float("inf"), bytes_per_token=1.0)
+FREE = CacheTransfer(latency_s=0.0, bytes_per_s=float("inf"), bytes_per_token=1.0)
 
 
-def run(*, rate: float = 8.0, transfer: Transfer | None = None, **fields: object) -> Simulation:
+def run(
+    *, rate: float = 8.0, transfer: CacheTransfer | None = None, **fields: object
+) -> Simulation:
     load = Workload(
         lengths=UniformRange(2000, 200, 0.5), request_count=200, arrivals=Poisson(rate), seed=3
     )
@@ -46,7 +48,7 @@ class OneSecond:
         return np.ones(steps)
 
 
-def rules(**fields: object) -> Rules:
+def config(**fields: object) -> SchedulerConfig:
     usual = {
         "max_num_seqs": 8,
         "max_num_batched_tokens": 64,
@@ -54,26 +56,31 @@ def rules(**fields: object) -> Rules:
         "capacity_blocks": 100,
         "chunked_prefill": True,
     }
-    return Rules(**(usual | fields))  # type: ignore[arg-type]
+    return SchedulerConfig(**(usual | fields))  # type: ignore[arg-type]
 
 
 def served(
-    requests: list[tuple[float, int, int]], transfer: Transfer, takers: int = 1, **fields: object
+    requests: list[tuple[float, int, int]],
+    transfer: CacheTransfer,
+    takers: int = 1,
+    **fields: object,
 ) -> Simulation:
     return run_requests(
         tuple(
             Request(index=i, due_s=due_s, input_tokens=tokens_in, output_tokens=tokens_out)
             for i, (due_s, tokens_in, tokens_out) in enumerate(requests)
         ),
-        rules(**fields),
+        config(**fields),
         OneSecond(),  # type: ignore[arg-type]
         closed_loop=False,
-        handover=Handover(takers, transfer),
+        prefill_pool=PrefillPool(takers, transfer),
     )
 
 
 def test_a_first_token_waits_for_prompt_transfer_and_one_step_of_decoding() -> None:
-    slow = Transfer(latency_s=0.25, bytes_per_s=8.0, bytes_per_token=1.0, bytes_per_sequence=2.0)
+    slow = CacheTransfer(
+        latency_s=0.25, bytes_per_s=8.0, bytes_per_token=1.0, bytes_per_sequence=2.0
+    )
     (record,) = served([(0.0, 10, 3)], slow).records
     assert record.chunk_times_s == (1 + 0.25 + 12 / 8 + 1, 4.75, 5.75)
     assert record.output_tokens == 3
@@ -81,7 +88,7 @@ def test_a_first_token_waits_for_prompt_transfer_and_one_step_of_decoding() -> N
 
 def test_a_sender_sends_one_cache_after_the_other_and_two_send_at_once() -> None:
     """Two prompts end in the same step; each takes two seconds to travel."""
-    slow = Transfer(latency_s=0.0, bytes_per_s=5.0, bytes_per_token=1.0)
+    slow = CacheTransfer(latency_s=0.0, bytes_per_s=5.0, bytes_per_token=1.0)
     one, two = (served([(0.0, 10, 1), (0.0, 10, 1)], slow, takers) for takers in (1, 2))
     assert [record.end_s for record in one.records] == [4.0, 6.0]
     assert [record.end_s for record in two.records] == [4.0, 4.0]
@@ -89,17 +96,17 @@ def test_a_sender_sends_one_cache_after_the_other_and_two_send_at_once() -> None
 
 def test_blocks_stay_where_the_prompt_was_computed_until_they_have_arrived() -> None:
     """Room for one prompt: the second is taken up when the first has left, 1 + 10 s in."""
-    slow = Transfer(latency_s=0.0, bytes_per_s=1.0, bytes_per_token=1.0)
+    slow = CacheTransfer(latency_s=0.0, bytes_per_s=1.0, bytes_per_token=1.0)
     both = served([(0.0, 10, 1), (0.0, 10, 1)], slow, capacity_blocks=4)
     assert both.admitted_s == (0.0, 11.0)
-    batcher = PrefillBatcher(rules(), OneSecond())  # type: ignore[arg-type]
+    scheduler = PrefillOnlyScheduler(config(), OneSecond())  # type: ignore[arg-type]
     sequence = Sequence(0, 10, 1)
-    batcher.enqueue(sequence)
-    batcher.plan(0.0)
-    batcher.commit()
-    assert batcher.cache.capacity_blocks - batcher.cache.free_blocks == 3
-    batcher.release(sequence)
-    assert batcher.cache.capacity_blocks == batcher.cache.free_blocks
+    scheduler.enqueue(sequence)
+    scheduler.plan(0.0)
+    scheduler.commit()
+    assert scheduler.cache.capacity_blocks - scheduler.cache.free_blocks == 3
+    scheduler.release(sequence)
+    assert scheduler.cache.capacity_blocks == scheduler.cache.free_blocks
 
 
 def test_who_decodes_needs_blocks_for_the_whole_prompt_when_it_is_admitted() -> None:
@@ -143,7 +150,7 @@ def test_a_slower_link_makes_first_tokens_later_and_a_free_one_costs_nothing() -
     rates = (float("inf"), 20e9, 2e9)
     ttfts = []
     for rate in rates:
-        law = Transfer(latency_s=0.0, bytes_per_s=rate, bytes_per_token=147_456)
+        law = CacheTransfer(latency_s=0.0, bytes_per_s=rate, bytes_per_token=147_456)
         result = run(prefill_replicas=1, transfer=law)
         ttfts.append(np.mean([record.ttft_s for record in result.records]))
     assert ttfts == sorted(ttfts)
@@ -163,15 +170,15 @@ def test_the_same_run_is_the_same_to_the_last_digit() -> None:
 
 
 def test_a_stopped_run_counts_only_what_was_decoded() -> None:
-    slow = Transfer(latency_s=100.0, bytes_per_s=1.0, bytes_per_token=0.0)
+    slow = CacheTransfer(latency_s=100.0, bytes_per_s=1.0, bytes_per_token=0.0)
     requests = (Request(index=0, due_s=0.0, input_tokens=10, output_tokens=3),)
     result = run_requests(
         requests,
-        rules(),
+        config(),
         OneSecond(),  # type: ignore[arg-type]
         closed_loop=False,
         stop_s=50.0,
-        handover=Handover(1, slow),
+        prefill_pool=PrefillPool(1, slow),
     )
     (record,) = result.records
     assert (record.outcome, record.output_tokens, record.chunk_times_s) == ("cancelled", 0, ())
@@ -183,11 +190,11 @@ def test_the_whole_cache_of_a_prompt_travels_over_what_links_the_devices(
     tensor_parallel: int,
 ) -> None:
     plan = resolved(Plan(model="m", tensor_parallel=tensor_parallel), SHAPE, MACHINE.device)
-    law = transfer_of(plan, MACHINE, check_fits(plan, SHAPE, MACHINE.device))
+    law = cache_transfer_of(plan, MACHINE, check_fits(plan, SHAPE, MACHINE.device))
     assert law.bytes_per_token == pytest.approx(2 * 36 * 8 * 128 * 2)  # K and V, layers, heads
     assert law.bytes_per_s < tensor_parallel * MACHINE.link.bytes_per_s
     cards = node(gpu="L40S", count=8)
-    alone = transfer_of(plan, cards, check_fits(plan, SHAPE, cards.device))
+    alone = cache_transfer_of(plan, cards, check_fits(plan, SHAPE, cards.device))
     assert alone.bytes_per_s < cards.link.bytes_per_s  # one way through the host for all
 
 
@@ -195,7 +202,7 @@ def test_the_network_carries_it_where_that_is_asked_and_known() -> None:
     known = instance("p5.48xlarge")
     plan = resolved(Plan(model="m"), SHAPE, known.device)
     divided = check_fits(plan, SHAPE, known.device)
-    law = transfer_of(plan, known, divided, network=True)
+    law = cache_transfer_of(plan, known, divided, network=True)
     assert law.bytes_per_s == known.network_bytes_per_s
     with pytest.raises(PlanError, match="network of 8x H100"):
         run(prefill_replicas=1, extra=(("kv_link", "network"),))
@@ -219,7 +226,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(PlanError, match="in one process"):
         Plan(model="m", engine="tgi", prefill_replicas=1)
     with pytest.raises(PlanError, match="cannot travel"):
-        Transfer(latency_s=0.0, bytes_per_s=0.0, bytes_per_token=1.0)
+        CacheTransfer(latency_s=0.0, bytes_per_s=0.0, bytes_per_token=1.0)
 
 
 def test_who_has_no_words_or_formula_for_it_says_so() -> None:
@@ -231,8 +238,8 @@ def test_who_has_no_words_or_formula_for_it_says_so() -> None:
         performance_at(SHAPE, MACHINE, plan, load, 4)
     with pytest.raises(PlanError, match="no formula"):
         estimate(SHAPE, MACHINE, plan, load)
-    one = Run(
+    one = ClosedLoopRun(
         shape=SHAPE, node=MACHINE, plan=plan, lengths=load.lengths, concurrency=4, request_count=8
     )
     with pytest.raises(PlanError, match="no formula"):
-        price_runs([one])
+        predict_runs([one])

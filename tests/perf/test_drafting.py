@@ -11,7 +11,7 @@ from servetune.errors import PlanError
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import estimate, performance_at
-from servetune.perf.roofline import Run, Step, breakdown, price_runs, step_law
+from servetune.perf.roofline import ClosedLoopRun, Step, breakdown, predict_runs, step_law
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.plan import Plan
 from servetune.workload import Fixed, Workload
@@ -111,7 +111,7 @@ def test_the_estimate_says_what_it_assumed():
 
 def test_drafts_shorten_whole_runs_as_they_shorten_the_steady_state():
     def run(plan):
-        return Run(
+        return ClosedLoopRun(
             shape=SHAPE,
             node=MACHINE,
             plan=plan,
@@ -120,7 +120,7 @@ def test_drafts_shorten_whole_runs_as_they_shorten_the_steady_state():
             request_count=100,
         )
 
-    plain, drafted = price_runs([run(Plan(model=SHAPE.name)), run(drafting(3, 0.7))])
+    plain, drafted = predict_runs([run(Plan(model=SHAPE.name)), run(drafting(3, 0.7))])
     steady_plain = performance_at(SHAPE, MACHINE, Plan(model=SHAPE.name), LOAD, 1)
     steady_drafted = performance_at(SHAPE, MACHINE, drafting(3, 0.7), LOAD, 1)
     assert drafted.point.tpot_ms / plain.point.tpot_ms == pytest.approx(

@@ -10,7 +10,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.models.shape import LinearAttention, NetworkShape
 from servetune.perf import estimate, simulate
-from servetune.perf.roofline import Run, price_runs
+from servetune.perf.roofline import ClosedLoopRun, predict_runs
 from servetune.perf.sim import Simulation
 from servetune.plan import Plan
 from servetune.workload import Fixed, UniformRange, Workload
@@ -88,7 +88,7 @@ def test_kinds_of_layer_that_no_run_measured_have_the_wider_interval(
 
 def test_bulk_prices_queue_where_states_fill_the_cache() -> None:
     def queued(shape: NetworkShape) -> bool:
-        run = Run(
+        run = ClosedLoopRun(
             shape=shape,
             node=node(gpu="H100"),
             plan=PLAN,
@@ -96,7 +96,7 @@ def test_bulk_prices_queue_where_states_fill_the_cache() -> None:
             concurrency=400,
             request_count=4000,
         )
-        return price_runs([run])[0].point.queued
+        return predict_runs([run])[0].point.queued
 
     assert queued(HYBRID)
     assert not queued(stateless(HYBRID))

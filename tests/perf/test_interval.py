@@ -7,8 +7,8 @@ import pytest
 from servetune.errors import InputError
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf import Anchor, Calibration, Place, calibrated
-from servetune.perf.roofline import caution_of, interval_of
+from servetune.perf import Anchor, Calibration, RunFeatures, calibrated
+from servetune.perf.roofline import interval_of, safety_factors_of
 from servetune.plan import Plan
 
 SHAPE = load_shape("Qwen/Qwen3-8B", catalogue_first=True)
@@ -20,7 +20,7 @@ LEVELS = (0.5, 0.55, 0.6, 0.75, 0.8, 0.9, 0.93, 0.95)
 @pytest.mark.parametrize("degree", [1, 4])
 def test_caution_begins_at_face_value_and_rises_with_confidence(on, degree) -> None:  # type: ignore[no-untyped-def]
     plan = Plan(model="m", tensor_parallel=degree)
-    cautions = [caution_of(on, plan, SHAPE, level) for level in LEVELS]
+    cautions = [safety_factors_of(on, plan, SHAPE, level) for level in LEVELS]
     assert (cautions[0].tpot_factor, cautions[0].ttft_factor) == (1.0, 1.0)
     for name in ("tpot_factor", "ttft_factor"):
         factors = [getattr(each, name) for each in cautions]
@@ -31,7 +31,7 @@ def test_caution_begins_at_face_value_and_rises_with_confidence(on, degree) -> N
 def test_caution_stays_within_the_interval_whose_upper_end_it_approaches() -> None:
     for on in (H100, L4):
         plan = Plan(model="m", tensor_parallel=4)
-        most, band = caution_of(on, plan, SHAPE, 0.95), interval_of(on, plan, SHAPE)
+        most, band = safety_factors_of(on, plan, SHAPE, 0.95), interval_of(on, plan, SHAPE)
         assert 0.9 * band.high_factor < most.tpot_factor <= band.high_factor
         assert most.ttft_factor <= band.ttft_high_factor
 
@@ -39,17 +39,17 @@ def test_caution_stays_within_the_interval_whose_upper_end_it_approaches() -> No
 def test_a_host_path_asks_for_more_caution_and_anchors_for_less() -> None:
     alone, split = (Plan(model="m", tensor_parallel=degree) for degree in (1, 4))
     assert (
-        caution_of(L4, split, SHAPE, 0.8).tpot_factor
-        > caution_of(L4, alone, SHAPE, 0.8).tpot_factor
+        safety_factors_of(L4, split, SHAPE, 0.8).tpot_factor
+        > safety_factors_of(L4, alone, SHAPE, 0.8).tpot_factor
     )
-    anchored = caution_of(L4, split, SHAPE, 0.8, Calibration(tpot_anchors=2, ttft_anchors=2))
-    assert anchored.tpot_factor < caution_of(L4, split, SHAPE, 0.8).tpot_factor
+    anchored = safety_factors_of(L4, split, SHAPE, 0.8, Calibration(tpot_anchors=2, ttft_anchors=2))
+    assert anchored.tpot_factor < safety_factors_of(L4, split, SHAPE, 0.8).tpot_factor
 
 
 def measured_at(users: float) -> Calibration:
     """What two runs at 16 users say of another number of them."""
     places = [
-        Place(
+        RunFeatures(
             engine="vllm",
             storage="none",
             devices=4,
@@ -80,7 +80,7 @@ def test_the_doubt_of_a_place_widens_its_interval_and_its_caution() -> None:
     assert bands[0].low_factor > bands[1].low_factor
     assert bands[0].ttft_high_factor < bands[1].ttft_high_factor
     for level in LEVELS[1:]:
-        one, other = (caution_of(H100, plan, SHAPE, level, each) for each in (near, far))
+        one, other = (safety_factors_of(H100, plan, SHAPE, level, each) for each in (near, far))
         assert 1 <= one.tpot_factor < other.tpot_factor
         assert 1 <= one.ttft_factor < other.ttft_factor
     assert all(band.calibrated and band.extrapolation == "anchored" for band in bands)
@@ -89,7 +89,7 @@ def test_the_doubt_of_a_place_widens_its_interval_and_its_caution() -> None:
 def test_caution_meets_its_interval_at_a_place_too() -> None:
     plan = Plan(model="m")
     for users in (16, 256):
-        most = caution_of(H100, plan, SHAPE, 0.95, measured_at(users))
+        most = safety_factors_of(H100, plan, SHAPE, 0.95, measured_at(users))
         band = interval_of(H100, plan, SHAPE, measured_at(users))
         assert 0.9 * band.high_factor < most.tpot_factor <= band.high_factor
 
@@ -108,4 +108,4 @@ def test_what_judgement_adds_shrinks_with_the_doubt() -> None:
 @pytest.mark.parametrize("confidence", [0.0, 0.49, 0.951, 1.0])
 def test_a_confidence_that_no_rows_stand_behind_is_refused(confidence: float) -> None:
     with pytest.raises(InputError, match=r"0\.5 to 0\.95"):
-        caution_of(H100, Plan(model="m"), SHAPE, confidence)
+        safety_factors_of(H100, Plan(model="m"), SHAPE, confidence)

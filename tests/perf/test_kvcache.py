@@ -9,9 +9,9 @@ import pytest
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.sim import simulate
-from servetune.perf.sim.batcher import Batcher
 from servetune.perf.sim.kvcache import Run, block_keys
-from servetune.perf.sim.sequence import Rules, Sequence
+from servetune.perf.sim.scheduler import Scheduler
+from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.plan import Plan
 from servetune.workload import Fixed, Workload
 
@@ -28,7 +28,7 @@ class OneSecond:
         return np.ones(steps)  # type: ignore[return-value]
 
 
-def batcher(**fields: Any) -> Batcher:
+def scheduler(**fields: Any) -> Scheduler:
     usual = {
         "max_num_seqs": 4,
         "max_num_batched_tokens": 512,
@@ -37,10 +37,10 @@ def batcher(**fields: Any) -> Batcher:
         "chunked_prefill": True,
         "prefix_caching": True,
     }
-    return Batcher(Rules(**(usual | fields)), OneSecond())  # type: ignore[arg-type]
+    return Scheduler(SchedulerConfig(**(usual | fields)), OneSecond())  # type: ignore[arg-type]
 
 
-def serve(engine: Batcher, *sequences: Sequence) -> list[dict[int, int]]:
+def serve(engine: Scheduler, *sequences: Sequence) -> list[dict[int, int]]:
     """Serve to the end; tokens by sequence of each step or stretch."""
     for sequence in sequences:
         engine.enqueue(sequence)
@@ -56,7 +56,7 @@ def prompt(index: int, tokens: int, *pieces: tuple[int, int], answer: int = 1) -
 
 
 def test_of_an_equal_beginning_only_full_blocks_are_found() -> None:
-    engine = batcher()
+    engine = scheduler()
     serve(engine, prompt(0, 70, (7, 40)))
     again = prompt(1, 70, (7, 40))
     assert serve(engine, again) == [{1: 70 - 32}]
@@ -64,18 +64,18 @@ def test_of_an_equal_beginning_only_full_blocks_are_found() -> None:
 
 
 def test_the_last_token_of_a_known_prompt_is_computed_again_with_its_block() -> None:
-    engine = batcher()
+    engine = scheduler()
     serve(engine, prompt(0, 48, (7, 48)))
     assert serve(engine, prompt(1, 48, (7, 48))) == [{1: 16}]
     assert serve(engine, prompt(2, 49, (7, 48))) == [{2: 1}]
 
 
 def test_two_prompts_of_one_step_share_what_the_first_of_them_computes() -> None:
-    assert serve(batcher(), prompt(0, 50, (7, 48)), prompt(1, 60, (7, 48))) == [{0: 50, 1: 12}]
+    assert serve(scheduler(), prompt(0, 50, (7, 48)), prompt(1, 60, (7, 48))) == [{0: 50, 1: 12}]
 
 
 def test_pieces_are_equal_only_after_equal_pieces() -> None:
-    engine = batcher()
+    engine = scheduler()
     serve(engine, prompt(0, 64, (1, 32), (2, 32)))
     assert serve(engine, prompt(1, 64, (3, 32), (2, 32))) == [{1: 64}]
     assert serve(engine, prompt(2, 65, (1, 32), (2, 32))) == [{2: 1}]
@@ -84,7 +84,7 @@ def test_pieces_are_equal_only_after_equal_pieces() -> None:
 
 
 def test_a_second_turn_finds_prompt_and_answer_of_the_first() -> None:
-    engine = batcher()
+    engine = scheduler()
     serve(engine, Sequence(0, 40, 30, pieces=((1, 40), (2, 30))))
     # 40 + 29 tokens were computed: the answer's last one never is. Four full blocks.
     turn = prompt(1, 100, (1, 40), (2, 30), (3, 30))
@@ -92,7 +92,7 @@ def test_a_second_turn_finds_prompt_and_answer_of_the_first() -> None:
 
 
 def test_the_least_recently_used_blocks_are_lost_first_and_tails_before_heads() -> None:
-    engine = batcher(capacity_blocks=12)
+    engine = scheduler(capacity_blocks=12)
     serve(engine, prompt(0, 64, (1, 64)))
     serve(engine, prompt(1, 64, (2, 64)))
     serve(engine, prompt(2, 96))  # 4 blank blocks, then two of the first prompt's four
@@ -101,14 +101,14 @@ def test_the_least_recently_used_blocks_are_lost_first_and_tails_before_heads() 
 
 
 def test_without_prefix_caching_nothing_is_found() -> None:
-    engine = batcher(prefix_caching=False)
+    engine = scheduler(prefix_caching=False)
     serve(engine, prompt(0, 70, (7, 64)))
     assert serve(engine, prompt(1, 70, (7, 64))) == [{1: 70}]
     assert engine.cached_prompt_tokens == 0
 
 
 def test_prompts_that_share_nothing_leave_one_entry_however_many_blocks_they_had() -> None:
-    engine = batcher(capacity_blocks=100_000)
+    engine = scheduler(capacity_blocks=100_000)
     serve(engine, *(Sequence(index, 300, 200) for index in range(500)))
     assert len(engine.cache._queue) == 1
     assert engine.cache._by_key == {}
@@ -118,7 +118,7 @@ def test_prompts_that_share_nothing_leave_one_entry_however_many_blocks_they_had
 
 
 def test_by_priority_the_smaller_number_goes_first() -> None:
-    engine = batcher(policy="priority", max_num_seqs=1)
+    engine = scheduler(policy="priority", max_num_seqs=1)
     serve(engine, *(Sequence(index, 10, 1, priority=-index) for index in range(3)))
     late = [Sequence(3, 10, 5, priority=1), Sequence(4, 10, 1), Sequence(5, 10, 1)]
     assert [next(iter(step)) for step in serve(engine, *late)] == [4, 5, 3, 3]

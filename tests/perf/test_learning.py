@@ -9,10 +9,10 @@ import pytest
 from servetune.hardware import node
 from servetune.models import shape_from_config
 from servetune.perf import Calibration, learned_factors, simulate
-from servetune.perf.roofline import Run, price_runs
+from servetune.perf.roofline import ClosedLoopRun, predict_runs
 from servetune.perf.roofline.calibration import LEARNED, relearned
 from servetune.perf.roofline.factors import coefficients_for
-from servetune.perf.roofline.laws import columns_of
+from servetune.perf.roofline.step_laws import columns_of
 from servetune.plan import Plan
 from servetune.workload import Fixed, Workload
 
@@ -36,8 +36,8 @@ CPU = node(gpu="CPU")
 TRUTH = {"step": 0.9, "sequence": -0.8, "device": 0.4, "prompt": 0.3, "request": -1.2}
 
 
-def run(users: int, prompt: int, machine=CPU) -> Run:
-    return Run(
+def run(users: int, prompt: int, machine=CPU) -> ClosedLoopRun:
+    return ClosedLoopRun(
         shape=SHAPE,
         node=machine,
         plan=Plan(model=SHAPE.name, max_num_seqs=64, max_model_len=2048),
@@ -51,7 +51,7 @@ def measured_under(factors, runs):
     """The formula's own answers under another law, as if they had been measured warm."""
     cold = {"warm_up_s": 0.0}
     law = Calibration(learned=factors)
-    points = [one.point for one in price_runs(runs, [law] * len(runs))]
+    points = [one.point for one in predict_runs(runs, [law] * len(runs))]
     base = coefficients_for(CPU.device)
     warm_up_ms = 1e3 * (base.warm_up_s - cold["warm_up_s"]) / 8
     return [point.ttft_ms - warm_up_ms for point in points], [point.tpot_ms for point in points]
@@ -62,7 +62,7 @@ def test_a_law_is_recovered_from_runs_that_tell_its_parts_apart():
     ttft_ms, tpot_ms = measured_under(TRUTH, runs)
     found = learned_factors(runs, ttft_ms, tpot_ms)
     for point, ttft, tpot in zip(
-        price_runs(runs, [Calibration(learned=found)] * len(runs)), ttft_ms, tpot_ms, strict=True
+        predict_runs(runs, [Calibration(learned=found)] * len(runs)), ttft_ms, tpot_ms, strict=True
     ):
         assert point.point.tpot_ms == pytest.approx(tpot, rel=0.03)
         assert point.point.ttft_ms - 300 / 8 == pytest.approx(ttft, rel=0.15)
@@ -74,8 +74,8 @@ def test_three_runs_predict_a_fourth_better_than_the_law_alone():
     seen, unseen = [run(1, 256), run(4, 512), run(16, 64)], [run(8, 128), run(32, 256)]
     found = learned_factors(seen, *measured_under(TRUTH, seen))
     truth = measured_under(TRUTH, unseen)[1]
-    before = [one.point.tpot_ms for one in price_runs(unseen)]
-    after = [one.point.tpot_ms for one in price_runs(unseen, [Calibration(learned=found)] * 2)]
+    before = [one.point.tpot_ms for one in predict_runs(unseen)]
+    after = [one.point.tpot_ms for one in predict_runs(unseen, [Calibration(learned=found)] * 2)]
     for plain, learned, true in zip(before, after, truth, strict=True):
         assert abs(math.log(learned / true)) < 0.3 * abs(math.log(plain / true))
         assert learned == pytest.approx(true, rel=0.1)

@@ -34,9 +34,9 @@ def _name(row) -> str:  # type: ignore[no-untyped-def]
     "recorded", [row for row in RECORDED if row["category"] not in INEXACT], ids=_name
 )
 def test_every_step_has_the_requests_and_tokens_that_sglang_recorded(recorded) -> None:
-    ours, batcher = sglang.our_ticks(recorded)
+    ours, scheduler = sglang.our_ticks(recorded)
     assert sglang.ticks.merged(ours) == recorded["runs"]
-    assert batcher.cache.free_blocks == batcher.cache.capacity_blocks
+    assert scheduler.cache.free_blocks == scheduler.cache.capacity_blocks
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_with_another_rule_the_recorded_steps_are_missed(category, limits) -> No
     missed = 0
     for recorded in RECORDED:
         if recorded["category"] == category:
-            rules = recorded["rules"]
-            other = recorded | {"rules": rules | {"variant": rules["variant"] | limits}}
+            config = recorded["rules"]
+            other = recorded | {"rules": config | {"variant": config["variant"] | limits}}
             missed += sglang.ticks.merged(sglang.our_ticks(other)[0]) != recorded["runs"]
     assert missed

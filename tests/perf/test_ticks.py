@@ -29,17 +29,17 @@ RECORDED = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
     "recorded", RECORDED, ids=lambda row: f"{row['category'].replace(' ', '-')}-{row['seed']}"
 )
 def test_every_step_has_the_requests_and_tokens_that_vllm_recorded(recorded) -> None:
-    ours, batcher = ticks.our_ticks(recorded)
+    ours, scheduler = ticks.our_ticks(recorded)
     assert ticks.merged(ours) == recorded["runs"]
-    assert batcher.cache.free_blocks == batcher.cache.capacity_blocks
+    assert scheduler.cache.free_blocks == scheduler.cache.capacity_blocks
 
 
 def test_the_recorded_workloads_reach_what_their_categories_are_named_for() -> None:
     reached = {category: [0, 0] for category in ticks.CATEGORIES}
     for recorded in RECORDED:
-        _, batcher = ticks.our_ticks(recorded)
-        reached[recorded["category"]][0] += batcher.preemptions
-        reached[recorded["category"]][1] += batcher.cached_prompt_tokens
+        _, scheduler = ticks.our_ticks(recorded)
+        reached[recorded["category"]][0] += scheduler.preemptions
+        reached[recorded["category"]][1] += scheduler.cached_prompt_tokens
     for category, (preemptions, cached_tokens) in reached.items():
         assert preemptions > 0 or "preemption" not in category
         assert cached_tokens > 0 or not {"shared", "conversations", "traces"} & set(

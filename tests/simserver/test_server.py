@@ -11,7 +11,7 @@ import pytest
 from servetune.errors import InputError, PortBusy
 from servetune.loadgen.scrape import parse_metrics, parse_models
 from servetune.simserver import Faults
-from servetune.simserver.words import MESSAGE_TOKENS, OPENING_TOKENS
+from servetune.simserver.vocabulary import MESSAGE_TOKENS, OPENING_TOKENS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 IDS = list(range(1000, 1050))

@@ -11,9 +11,9 @@ import pytest
 
 from servetune.metrics import summarize
 from servetune.perf.sim import Simulation
-from servetune.perf.sim.batcher import Batcher
-from servetune.perf.sim.run import known_pieces, run_requests
-from servetune.perf.sim.sequence import Rules, Sequence
+from servetune.perf.sim.scheduler import Scheduler
+from servetune.perf.sim.sequence import SchedulerConfig, Sequence
+from servetune.perf.sim.simulation import known_pieces, run_requests
 from servetune.workload.request import Request
 
 
@@ -42,7 +42,7 @@ class LoadLaw(ConstantLaw):
         )
 
 
-def rules(**fields: Any) -> Rules:
+def rules(**fields: Any) -> SchedulerConfig:
     usual = {
         "max_num_seqs": 1,
         "max_num_batched_tokens": 64,
@@ -50,11 +50,14 @@ def rules(**fields: Any) -> Rules:
         "capacity_blocks": 100_000,
         "chunked_prefill": True,
     }
-    return Rules(**(usual | fields))
+    return SchedulerConfig(**(usual | fields))
 
 
 def serve(
-    requests: tuple[Request, ...], of: Rules, law: ConstantLaw | None = None, **options: Any
+    requests: tuple[Request, ...],
+    of: SchedulerConfig,
+    law: ConstantLaw | None = None,
+    **options: Any,
 ) -> Simulation:
     options = {"closed_loop": False} | options
     return run_requests(requests, of, law or ConstantLaw(), **options)  # type: ignore[arg-type]
@@ -193,8 +196,8 @@ def test_blocks_are_never_negative_nor_above_capacity_and_all_come_back(
 ) -> None:
     """Free blocks are counted three times: as a number, in the queue, and by who holds what."""
     of = rules(**SYSTEMS[name])
-    batcher = Batcher(of, ConstantLaw())  # type: ignore[arg-type]
-    cache, inside = batcher.cache, {}
+    scheduler = Scheduler(of, ConstantLaw())  # type: ignore[arg-type]
+    cache, inside = scheduler.cache, {}
     waiting = list(random_requests(seed, shared="p" in name))
     while True:
         for request in waiting[:3]:
@@ -205,22 +208,22 @@ def test_blocks_are_never_negative_nor_above_capacity_and_all_come_back(
                 pieces=known_pieces(request),
                 priority=request.priority,
             )
-            batcher.enqueue(inside[request.index])
+            scheduler.enqueue(inside[request.index])
         del waiting[:3]
-        if batcher.plan(float(len(batcher.ends_s))) is None:
+        if scheduler.plan(float(len(scheduler.ends_s))) is None:
             break
-        batcher.interrupt(len(batcher.ends_s) + 0.5)
-        for sequence in batcher.commit():
+        scheduler.interrupt(len(scheduler.ends_s) + 0.5)
+        for sequence in scheduler.commit():
             del inside[sequence.index]
         assert 0 <= cache.free_blocks <= of.capacity_blocks
-        leaving = batcher._leaving  # ended, but not yet for who composes ahead
+        leaving = scheduler._leaving  # ended, but not yet for who composes ahead
         held = sum(
             -(-sequence.computed // of.block_tokens) - len(sequence.known)
             for sequence in [*inside.values(), *leaving]
-            if sequence is batcher._cut or sequence in leaving
+            if sequence is scheduler._cut or sequence in leaving
         )
-        step = len(batcher.ends_s)
-        for sequence in batcher._decoding.values():
+        step = len(scheduler.ends_s)
+        for sequence in scheduler._decoding.values():
             length = sequence.length_at_step_0 + step
             held += -(-length // of.block_tokens) - len(sequence.known)
         holders = [*inside.values(), *leaving]

@@ -12,8 +12,8 @@ from servetune.hardware.device import Device, Link, Node
 from servetune.models import load_shape
 from servetune.models.shape import Attention, DenseFeedForward, Layer, NetworkShape
 from servetune.perf.roofline.factors import coefficients_for
-from servetune.perf.roofline.ops import Step, operations
-from servetune.perf.roofline.steady import SteadyState, length_moments
+from servetune.perf.roofline.operations import Step, operations
+from servetune.perf.roofline.steady_state import SteadyState, length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.roofline.tables import COEFFICIENTS
 from servetune.plan.plan import Plan

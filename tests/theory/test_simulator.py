@@ -13,8 +13,8 @@ from servetune.hardware import node
 from servetune.metrics import summarize
 from servetune.models import load_shape
 from servetune.perf.sim import Simulation, simulate
-from servetune.perf.sim.run import run_requests
-from servetune.perf.sim.sequence import Rules
+from servetune.perf.sim.sequence import SchedulerConfig
+from servetune.perf.sim.simulation import run_requests
 from servetune.plan.plan import Plan
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson
 from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, UniformRange
@@ -192,7 +192,7 @@ def test_one_place_and_constant_service_wait_as_m_d_1(load: float) -> None:
         Request(index=i, due_s=float(due), input_tokens=1, output_tokens=1)
         for i, due in enumerate(due_s)
     )
-    rules = Rules(
+    rules = SchedulerConfig(
         max_num_seqs=1,
         max_num_batched_tokens=8,
         block_tokens=16,
@@ -212,7 +212,7 @@ def test_a_request_longer_than_the_context_is_refused_before_the_run() -> None:
 
 def test_a_prompt_that_no_step_can_hold_is_refused_before_the_run() -> None:
     requests = (Request(index=0, due_s=0.0, input_tokens=100, output_tokens=2),)
-    small = Rules(
+    small = SchedulerConfig(
         max_num_seqs=1,
         max_num_batched_tokens=64,
         block_tokens=16,

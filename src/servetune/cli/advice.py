@@ -14,10 +14,10 @@ from servetune.hardware import Node, Service, device_names, instances, node
 from servetune.metrics import LATENCIES, Constraint, value_of
 from servetune.models import NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.roofline import Caution, OperatingPoint, caution_of
+from servetune.perf.roofline import OperatingPoint, SafetyFactors, safety_factors_of
 from servetune.perf.sweep import Offer, Swept, cheapest_offers
 from servetune.plan import Plan
-from servetune.trials.calibrations import KeptCalibration
+from servetune.prediction.calibrations import KeptCalibration
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 from servetune.workload import Fixed, Workload
 
@@ -112,9 +112,9 @@ class Judge:
         self.means, self.others = judged_by_formula(limits)
         self.confidence = confidence
         self._limits, self._shape = tuple(limits), shape
-        self._cautions: dict[tuple[object, ...], Caution] = {}
+        self._cautions: dict[tuple[object, ...], SafetyFactors] = {}
 
-    def caution(self, on: Node, plan: Plan, correction: Calibration | None) -> Caution:
+    def caution(self, on: Node, plan: Plan, correction: Calibration | None) -> SafetyFactors:
         """The factors for a plan; plans that predictions reach equally far for share them."""
         key: tuple[object, ...] = (
             on.name,
@@ -124,7 +124,9 @@ class Judge:
             correction and (correction.tpot_doubt, correction.ttft_doubt),
         )
         if key not in self._cautions:
-            self._cautions[key] = caution_of(on, plan, self._shape, self.confidence, correction)
+            self._cautions[key] = safety_factors_of(
+                on, plan, self._shape, self.confidence, correction
+            )
         return self._cautions[key]
 
     def holds(
@@ -155,7 +157,7 @@ class Judge:
         )
 
 
-def _holds(limit: Constraint, value: float, caution: Caution) -> bool:
+def _holds(limit: Constraint, value: float, caution: SafetyFactors) -> bool:
     factor = caution.ttft_factor if limit.metric == "ttft" else caution.tpot_factor
     rises = limit.metric in (*LATENCIES, "cost_per_million_tokens")
     if limit.metric == "error_rate":
@@ -280,7 +282,7 @@ def offers(
     )
 
 
-def confidence_text(cautions: Sequence[Caution]) -> str:
+def confidence_text(cautions: Sequence[SafetyFactors]) -> str:
     """What a confidence did to the times that constraints judged."""
     confidence = cautions[0].confidence
     if confidence == 0.5:

@@ -17,23 +17,23 @@ from typing import Any
 from servetune.cli.output import echo
 from servetune.errors import InputError, ServetuneError, StoreError, UnknownName
 from servetune.perf import Calibration
-from servetune.perf.roofline import Run, price_runs
-from servetune.store import write_text
-from servetune.trials.calibrations import KeptCalibration
-from servetune.trials.readings import assumed
-from servetune.trials.row_anchors import (
+from servetune.perf.roofline import ClosedLoopRun, predict_runs
+from servetune.prediction.aiconfigurator import (
+    opinion_columns,
+    require_installed,
+    second_opinion,
+)
+from servetune.prediction.assumptions import assumed
+from servetune.prediction.calibrations import KeptCalibration
+from servetune.prediction.row_anchors import (
     AnchorsOf,
     anchors_of,
     corrected_by_kept,
     corrected_by_rows,
 )
-from servetune.trials.row_models import RowModels
-from servetune.trials.rows import COLUMNS, answer, run_of
-from servetune.trials.second_opinion import (
-    opinion_columns,
-    require_installed,
-    second_opinion,
-)
+from servetune.prediction.row_models import RowModels
+from servetune.prediction.rows import COLUMNS, answer, run_of
+from servetune.store import write_text
 
 __all__ = ["OUTPUT_COLUMNS", "predict_rows"]
 
@@ -162,7 +162,7 @@ def _predicted(
 ) -> list[dict[str, Any]]:
     """Rows with their answers, or with the reason why there is none."""
     filled: list[dict[str, Any]] = [{**row, **dict.fromkeys(OUTPUT_COLUMNS, "")} for row in rows]
-    runs: list[tuple[int, Run]] = []
+    runs: list[tuple[int, ClosedLoopRun]] = []
     for place, row in enumerate(rows):
         with _noted(filled[place]):
             if row.get(_BEYOND):
@@ -172,11 +172,11 @@ def _predicted(
             runs.append((place, run))
     corrections = _corrections([run for _, run in runs], kept, measured)
     try:
-        priced_runs = price_runs([run for _, run in runs], corrections)
+        priced_runs = predict_runs([run for _, run in runs], corrections)
     except Exception:  # one row cannot be priced: each alone, so that it does not stop the others
         for (place, run), correction in zip(runs, corrections, strict=True):
             with _noted(filled[place]):
-                filled[place].update(answer(run, price_runs([run], [correction])[0], correction))
+                filled[place].update(answer(run, predict_runs([run], [correction])[0], correction))
         return filled
     for (place, run), priced, correction in zip(runs, priced_runs, corrections, strict=True):
         with _noted(filled[place]):
@@ -185,7 +185,7 @@ def _predicted(
 
 
 def _corrections(
-    runs: list[Run], kept: KeptCalibration | None, measured: AnchorsOf
+    runs: list[ClosedLoopRun], kept: KeptCalibration | None, measured: AnchorsOf
 ) -> list[Calibration | None]:
     """What was measured says of each run, said where it says nothing of any."""
     if kept is not None:
@@ -203,7 +203,7 @@ def _corrections(
     return found
 
 
-def _assumed(row: dict[str, str], run: Run, models: RowModels) -> str:
+def _assumed(row: dict[str, str], run: ClosedLoopRun, models: RowModels) -> str:
     return "; ".join(filter(None, (models.stand_in(row["model"].strip()), assumed(row, run))))
 
 

@@ -13,6 +13,7 @@ from servetune.cli.output import echo, print_json
 from servetune.errors import InputError, PlanError, ServetuneError
 from servetune.hardware import Node, detect_cpu, instance, instances, node
 from servetune.models import load_shape
+from servetune.prediction.calibrations import calibration_named
 from servetune.report import (
     PredictionPair,
     console,
@@ -24,7 +25,6 @@ from servetune.report import (
 )
 from servetune.store import TrialRecord
 from servetune.trials import Run, played_again
-from servetune.trials.calibrations import calibration_named
 
 __all__ = ["compare"]
 

@@ -16,8 +16,7 @@ from servetune.cli.suggest import tell_suggestion
 from servetune.errors import InputError
 from servetune.hardware import Node, instances
 from servetune.models import load_shape
-from servetune.store import TrialRecord
-from servetune.trials.calibrations import (
+from servetune.prediction.calibrations import (
     KeptCalibration,
     calibration_named,
     calibration_names,
@@ -25,6 +24,7 @@ from servetune.trials.calibrations import (
     keep,
     remove,
 )
+from servetune.store import TrialRecord
 from servetune.workload import Fixed, Workload
 
 __all__ = ["calibrate"]

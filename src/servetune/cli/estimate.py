@@ -28,10 +28,10 @@ from servetune.models import NetworkShape, load_shape
 from servetune.perf import Calibration
 from servetune.perf.roofline import estimate as priced
 from servetune.perf.roofline import length_moments, performance_at
-from servetune.perf.roofline.by_place import ByPlace
+from servetune.perf.roofline.local_corrections import LocalCorrections
 from servetune.plan import Plan
-from servetune.trials.calibrations import KeptCalibration, calibration_named
-from servetune.trials.second_opinion import require_installed
+from servetune.prediction.aiconfigurator import require_installed
+from servetune.prediction.calibrations import KeptCalibration, calibration_named
 from servetune.workload import SHAREGPT, Fixed, Workload
 
 __all__ = ["estimate"]
@@ -515,7 +515,7 @@ def _checked(
     throughput = best.answer.best_throughput
     if not judge.means or throughput is None:
         return {"judged": [], "by_simulation_only": silent, "concurrency": None}
-    corrections = ByPlace(correction, best.plan, shape, length_moments(workload.lengths))
+    corrections = LocalCorrections(correction, best.plan, shape, length_moments(workload.lengths))
     holding = None
     for concurrency in _concurrencies(throughput.concurrency):
         point = performance_at(

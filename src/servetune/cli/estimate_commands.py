@@ -72,7 +72,7 @@ def tune_commands(
     return commands
 
 
-#: Requests per user of a measured anchor, as in the tables that likeness was read off.
+#: Requests per user of a measured anchor, as in the tables that similarity was read off.
 _ANCHOR_GENERATIONS = 10
 
 

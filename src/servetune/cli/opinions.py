@@ -11,8 +11,8 @@ from servetune.cli.estimate_text import Split
 from servetune.hardware import Node
 from servetune.models import NetworkShape, load_config
 from servetune.perf import Calibration
-from servetune.perf.roofline import OperatingPoint, Run, performance_at
-from servetune.trials.second_opinion import Opinion, second_opinion
+from servetune.perf.roofline import ClosedLoopRun, OperatingPoint, performance_at
+from servetune.prediction.aiconfigurator import Opinion, second_opinion
 from servetune.units import MS_PER_S, format_rate, format_seconds
 from servetune.workload import Workload
 
@@ -45,7 +45,7 @@ def side_by_side(
     config = load_config(model)
     compared: list[Compared] = []
     for concurrency in sorted({1, math.isqrt(most), most}):
-        run = Run(
+        run = ClosedLoopRun(
             shape=shape,
             node=node,
             plan=best.plan,

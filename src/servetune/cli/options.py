@@ -19,8 +19,8 @@ __all__ = [
     "devices",
     "drafts",
     "estimator",
-    "handover",
     "machine",
+    "prefill_pool",
     "require_handover",
 ]
 
@@ -146,7 +146,7 @@ def drafts(command: Command) -> Command:
     return command
 
 
-def handover(command: Command) -> Command:
+def prefill_pool(command: Command) -> Command:
     """Copies that compute prompts for those that decode."""
     for option in reversed(
         (

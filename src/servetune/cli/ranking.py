@@ -13,7 +13,7 @@ from servetune.errors import PlanError
 from servetune.hardware import Node
 from servetune.metrics import LATENCIES
 from servetune.perf import Calibration
-from servetune.perf.roofline import Caution, Interval, interval_of
+from servetune.perf.roofline import Interval, SafetyFactors, interval_of
 from servetune.perf.sweep import LADDER, Swept, plans_of, sweep
 from servetune.plan import Plan
 from servetune.trials.simulated import percentiles_of, simulated_results
@@ -44,7 +44,7 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
 
     node: Node
     swept: Swept
-    caution: Caution
+    caution: SafetyFactors
     results: dict[str, Any] | None = None
     interval: Interval
 

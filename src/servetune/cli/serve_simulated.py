@@ -19,7 +19,7 @@ from servetune.cli.output import echo
 from servetune.errors import InputError, NotSimulated, PlanError
 from servetune.hardware import Node
 from servetune.models import load_shape
-from servetune.perf.sim import scheduler_of
+from servetune.perf.sim import describe_scheduler
 from servetune.plan import Plan
 
 __all__ = ["Servable", "serve", "serve_command"]
@@ -49,7 +49,7 @@ FRACTION = options.Finite(min=0, max=1)
     show_default=True,
     help="Copies behind this one address, which take turns.",
 )
-@options.handover
+@options.prefill_pool
 @options.devices
 @options.calibration
 @click.option(
@@ -207,9 +207,9 @@ def serve(
         The exit code: 1 where the engine itself would refuse the plan, as a real one ends then.
     """
     from servetune.simserver import Faults, service_of
-    from servetune.simserver.arguments import serve_words
+    from servetune.simserver.server_arguments import parse_server_arguments
 
-    told = serve_words(words, engine_name=engine_name)
+    told = parse_server_arguments(words, engine_name=engine_name)
     if told.model is None:
         raise InputError("no model is named", hint="write it first, as behind `vllm serve`")
     shape = load_shape(told.model)
@@ -228,7 +228,7 @@ def serve(
     )
     calibration = None
     if calibration_name is not None:
-        from servetune.trials.calibrations import calibration_named
+        from servetune.prediction.calibrations import calibration_named
 
         calibration = calibration_named(calibration_name).require_for(shape=shape, node=node)
     try:
@@ -317,7 +317,7 @@ def _say_what(plan: Plan, node: Node, speed: float, faults: str) -> None:
         f"SIMULATED engine: {plan.model} as {plan.label} on {node.label}, {speed:g}x real time; "
         "no model runs here, words are filler"
     )
-    echo(f"as {scheduler_of(plan)}")
+    echo(f"as {describe_scheduler(plan)}")
     if faults:
         echo(f"with faults on demand: {faults}")
 

@@ -18,13 +18,13 @@ from servetune.engines import DIALECTS
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
-from servetune.perf.sim import scheduler_of, without_effect
+from servetune.perf.sim import describe_scheduler, without_effect
+from servetune.prediction.calibrations import calibration_named
 from servetune.report import console, timeline_of, trial_table
 from servetune.search import Axis, Space, parse_settings
-from servetune.simserver.arguments import argument_types
+from servetune.simserver.server_arguments import argument_types
 from servetune.store import Artifacts, Journal, write_requests
 from servetune.trials import Run, Trial, observed_of, played, trials_of, with_fields
-from servetune.trials.calibrations import calibration_named
 from servetune.workload import CLIENT_ARGS, Trace, format_arrivals
 
 __all__ = ["simulate"]
@@ -54,7 +54,7 @@ _MOST_SHOWN = 80
     help="Devices that share each matrix. [default: 1]",
 )
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True)
-@options.handover
+@options.prefill_pool
 @click.option(
     "--quantization",
     "--precision",
@@ -368,7 +368,7 @@ def simulate(
         print_json(record)
     else:
         heading = f"{model} on {node.label}, {trial.plan.label}, {_load_text(trial)}"
-        heading += f"\nas {scheduler_of(trial.plan)}"
+        heading += f"\nas {describe_scheduler(trial.plan)}"
         console().print(trial_table(record, limits, heading=heading))
     if artifacts:
         with Journal(artifacts.journal) as journal:

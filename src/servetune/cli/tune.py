@@ -40,6 +40,7 @@ from servetune.hardware import Node
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import NetworkShape, load_shape
 from servetune.perf.sim import without_effect
+from servetune.prediction.calibrations import KeptCalibration, calibration_named
 from servetune.search import Space, parse_settings
 from servetune.store import Artifacts, Journal, TrialRecord, latest
 from servetune.trials import (
@@ -52,7 +53,6 @@ from servetune.trials import (
     run_trials,
     trials_of,
 )
-from servetune.trials.calibrations import KeptCalibration, calibration_named
 from servetune.trials.promising import Promising
 from servetune.workload import CLIENT_ARGS
 

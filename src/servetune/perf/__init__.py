@@ -4,7 +4,7 @@ from servetune.perf.anchors import AnchorRun, Suggestion, suggested_runs
 from servetune.perf.roofline import Coefficients, Estimate, estimate, performance_at
 from servetune.perf.roofline.calibration import Anchor, Calibration, calibrated
 from servetune.perf.roofline.learning import learned_factors
-from servetune.perf.roofline.likeness import Place, place_of, telling
+from servetune.perf.roofline.similarity import RunFeatures, run_features, telling
 from servetune.perf.sim import Simulation, simulate
 
 __all__ = [
@@ -13,14 +13,14 @@ __all__ = [
     "Calibration",
     "Coefficients",
     "Estimate",
-    "Place",
+    "RunFeatures",
     "Simulation",
     "Suggestion",
     "calibrated",
     "estimate",
     "learned_factors",
     "performance_at",
-    "place_of",
+    "run_features",
     "simulate",
     "suggested_runs",
     "telling",

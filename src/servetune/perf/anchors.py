@@ -15,8 +15,8 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.likeness import Place, doubts, place_of, telling
-from servetune.perf.roofline.steady import OperatingPoint
+from servetune.perf.roofline.similarity import RunFeatures, doubts, run_features, telling
+from servetune.perf.roofline.steady_state import OperatingPoint
 from servetune.perf.sweep import LADDER, sweep
 from servetune.plan.plan import Plan
 from servetune.workload.workload import Workload
@@ -91,7 +91,10 @@ def suggested_runs(
     )
 
 
-def _places(runs: Sequence[AnchorRun], shape: NetworkShape, workload: Workload) -> list[Place]:
+def _places(
+    runs: Sequence[AnchorRun], shape: NetworkShape, workload: Workload
+) -> list[RunFeatures]:
     return [
-        place_of(run.plan, shape, workload.lengths, float(run.point.concurrency)) for run in runs
+        run_features(run.plan, shape, workload.lengths, float(run.point.concurrency))
+        for run in runs
     ]

@@ -19,11 +19,11 @@ from servetune.engines.parallel import check_parallel, with_whole_experts
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.shape import ExpertFeedForward, NetworkShape
-from servetune.perf.roofline.by_place import ByPlace
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.factors import coefficients_for
-from servetune.perf.roofline.steady import OperatingPoint, SteadyState, length_moments
+from servetune.perf.roofline.local_corrections import LocalCorrections
+from servetune.perf.roofline.steady_state import OperatingPoint, SteadyState, length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.plan.plan import Plan
 from servetune.workload.workload import Workload
@@ -146,7 +146,7 @@ def sweep(
     A calibration corrects each plan at each concurrency by what its runs say of that place.
     """
     moments = length_moments(workload.lengths, workload.seed)
-    laws: dict[Plan, tuple[StepLaw, ByPlace]] = {}
+    laws: dict[Plan, tuple[StepLaw, LocalCorrections]] = {}
     for plan in plans:
         try:
             filled = resolved(plan, shape, node.device)
@@ -156,7 +156,7 @@ def sweep(
             continue
         alike = msgspec.structs.replace(filled, max_num_seqs=None, max_num_batched_tokens=None)
         if alike not in laws:  # batch limits say which steps come, not how long one takes
-            corrections = ByPlace(calibration, filled, shape, moments)
+            corrections = LocalCorrections(calibration, filled, shape, moments)
             corrections.ask(concurrencies)
             chosen = coefficients or coefficients_for(node.device, filled.engine)
             laws[alike] = step_law(filled, shape, node, corrections.law(chosen)), corrections

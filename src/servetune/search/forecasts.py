@@ -9,7 +9,7 @@ normal, with mean zero and, between two configurations,
 
 where d is the distance of their concurrencies in doublings, and `scatter`^2 on top for a run
 of its own. The four were read off held-out rows: `benchmarks/prediction/choosing.py` prints
-the scatter by likeness and distance that they stand for.
+the scatter by similarity and distance that they stand for.
 
 Asked is what promises most: the chance to hold the limit times the gain over the best that was
 measured and holds it. The choice is the best measured one that holds; only where there is none,

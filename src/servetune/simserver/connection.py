@@ -10,14 +10,14 @@ from typing import Protocol
 import httptools
 import msgspec
 
-__all__ = ["Connection", "Question", "Site"]
+__all__ = ["Connection", "HttpRequest", "RequestHandler"]
 
 MOST_BODY_BYTES = 64 * 1024 * 1024
 
 _MARK = b"x-servetune-simulated: 1\r\nserver: servetune-simulated\r\n"
 
 
-class Question(msgspec.Struct, frozen=True):
+class HttpRequest(msgspec.Struct, frozen=True):
     """A request as HTTP has it; `path` is without its query."""
 
     method: str
@@ -26,7 +26,7 @@ class Question(msgspec.Struct, frozen=True):
     authorization: str
 
 
-class Site(Protocol):
+class RequestHandler(Protocol):
     """What answers on a port."""
 
     def opened(self, connection: Connection) -> None:
@@ -35,24 +35,24 @@ class Site(Protocol):
     def closed(self, connection: Connection) -> None:
         """And is gone; whatever it asked for is not wanted any more."""
 
-    def ask(self, connection: Connection, question: Question) -> None:
-        """Answer, at once or later, by exactly one `reply` or stream."""
+    def ask(self, connection: Connection, question: HttpRequest) -> None:
+        """ResponseStream, at once or later, by exactly one `reply` or stream."""
 
 
 class Connection(asyncio.Protocol):
-    """Implements `answers.Wire`; httptools calls its `on_*` methods while it is fed.
+    """Implements `answers.ResponseWriter`; httptools calls its `on_*` methods while it is fed.
 
     A client that sends its next request before the last is answered waits its turn.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: RequestHandler) -> None:
         self._site = site
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body = bytearray()
-        self._waiting: deque[tuple[Question, bool]] = deque()
+        self._waiting: deque[tuple[HttpRequest, bool]] = deque()
         self._answering = False
         self._keep_alive = True
 
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
             self.reply(413, b'{"detail":"the body is larger than 64 MiB"}')
 
     def on_message_complete(self) -> None:
-        question = Question(
+        question = HttpRequest(
             self._parser.get_method().decode(),
             self._url.decode("latin-1").partition("?")[0],
             bytes(self._body),

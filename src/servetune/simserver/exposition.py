@@ -13,13 +13,13 @@ from itertools import accumulate
 
 import msgspec
 
-from servetune.simserver.account import Account, Histogram
+from servetune.simserver.engine_metrics import EngineMetrics, Histogram
 from servetune.simserver.service import Service
 
-__all__ = ["Clockwork", "exposition"]
+__all__ = ["ClockStatus", "exposition"]
 
 
-class Clockwork(msgspec.Struct, frozen=True, kw_only=True):
+class ClockStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the simulation keeps up with its own clock.
 
     Attributes:
@@ -34,7 +34,7 @@ class Clockwork(msgspec.Struct, frozen=True, kw_only=True):
     started_unix_s: float
 
 
-def exposition(service: Service, accounts: Sequence[Account], clockwork: Clockwork) -> str:
+def exposition(service: Service, accounts: Sequence[EngineMetrics], clockwork: ClockStatus) -> str:
     """All samples, one rank of the engine after another."""
     lines = list(_own_lines(clockwork, accounts))
     model = {"model_name": service.serving.names[0]}
@@ -44,7 +44,7 @@ def exposition(service: Service, accounts: Sequence[Account], clockwork: Clockwo
         labels = {"engine": str(number), **_cache_config(service)}
         lines.append(_sample("cache_config_info", labels, 1.0))
     ranks = [({"engine": str(n), **model}, account) for n, account in enumerate(accounts)]
-    caching = service.rules.prefix_caching
+    caching = service.config.prefix_caching
     told = [(labels, _told(account, caching=caching)) for labels, account in ranks]
     for name, (kind, label, _) in told[0][1].items():
         full = f"{name}_total" if kind == "counter" else name  # as prometheus_client has it
@@ -115,7 +115,7 @@ _HELP: Mapping[str, str] = {
 _Family = tuple[str, str | None, Mapping[str, float]]
 
 
-def _told(account: Account, *, caching: bool) -> dict[str, _Family]:
+def _told(account: EngineMetrics, *, caching: bool) -> dict[str, _Family]:
     """Gauges and counters: type, name of a further label, and a value for each of its values."""
     looked_up, hits = (account.prefix_queries_tokens if caching else 0), account.prefix_hits_tokens
     brought, cached = account.brought_tokens, account.cached_tokens
@@ -150,7 +150,7 @@ def _told(account: Account, *, caching: bool) -> dict[str, _Family]:
     }
 
 
-def _drafted(account: Account) -> dict[str, _Family]:
+def _drafted(account: EngineMetrics) -> dict[str, _Family]:
     """What vLLM tells where drafts are verified."""
     by_place = {str(place): count for place, count in enumerate(account.accepted)}
     return {
@@ -190,21 +190,21 @@ def _histogram_lines(name: str, labels: Mapping[str, str], histogram: Histogram)
 
 
 def _cache_config(service: Service) -> dict[str, str]:
-    rules, plan = service.rules, service.plan
-    tokens = rules.capacity_blocks * rules.block_tokens
+    config, plan = service.config, service.plan
+    tokens = config.capacity_blocks * config.block_tokens
     told = {
-        "block_size": rules.block_tokens,
+        "block_size": config.block_tokens,
         "cache_dtype": plan.kv_cache_dtype,
         "enable_prefix_caching": bool(plan.prefix_caching),
         "gpu_memory_utilization": plan.gpu_memory_fraction,
         "kv_cache_max_concurrency": tokens / service.serving.max_model_len,
         "kv_cache_size_tokens": tokens,
-        "num_gpu_blocks": rules.capacity_blocks,
+        "num_gpu_blocks": config.capacity_blocks,
     }
     return {name: str(value) for name, value in told.items()}
 
 
-def _own_lines(clockwork: Clockwork, accounts: Sequence[Account]) -> Iterator[str]:
+def _own_lines(clockwork: ClockStatus, accounts: Sequence[EngineMetrics]) -> Iterator[str]:
     own = {
         ("speed", "gauge", "How many of the engine's seconds pass in one."): clockwork.speed,
         ("behind_seconds", "gauge", "How late the last tokens left."): clockwork.behind_s,

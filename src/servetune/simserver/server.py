@@ -13,12 +13,17 @@ import msgspec
 
 from servetune import __version__
 from servetune.errors import EngineError, PortBusy
-from servetune.simserver.answers import Answer
-from servetune.simserver.asks import Refused, Serving, completion_ask, tokenized
-from servetune.simserver.connection import Connection, Question
-from servetune.simserver.exposition import Clockwork, exposition
+from servetune.simserver.connection import Connection, HttpRequest
+from servetune.simserver.exposition import ClockStatus, exposition
 from servetune.simserver.faults import FaultDraws, Faults
-from servetune.simserver.live import Job
+from servetune.simserver.live_engine import LiveRequest
+from servetune.simserver.requests import (
+    RequestRefused,
+    ServedModel,
+    parse_completion_request,
+    tokenized,
+)
+from servetune.simserver.responses import ResponseStream
 from servetune.simserver.service import Service
 
 __all__ = ["SimulatedServer"]
@@ -48,7 +53,7 @@ _ROUTES: dict[str, str] = {
 
 
 class SimulatedServer:
-    """One plan served over HTTP. Implements `connection.Site`.
+    """One plan served over HTTP. Implements `connection.RequestHandler`.
 
     Args:
         service: What is served.
@@ -76,9 +81,9 @@ class SimulatedServer:
         self._api_key = api_key
         self._say, self._die = say, die
         self._engine = service.engine()
-        self._jobs: dict[Connection, tuple[Job, Answer]] = {}
+        self._jobs: dict[Connection, tuple[LiveRequest, ResponseStream]] = {}
         self._connections: set[Connection] = set()
-        self._touched: list[Answer] = []
+        self._touched: list[ResponseStream] = []
         self._numbers = itertools.count()
         self._behind_s = self._most_behind_s = 0.0
         self._said_s = -SAY_EVERY_S
@@ -146,7 +151,7 @@ class SimulatedServer:
         self._die_for_memory()
         self._wind()
 
-    def _touch(self, answer: Answer) -> None:
+    def _touch(self, answer: ResponseStream) -> None:
         self._touched.append(answer)
 
     def _wind(self) -> None:
@@ -183,7 +188,7 @@ class SimulatedServer:
             self._say(MEMORY_WORDS)
             self._die(1)
 
-    # connection.Site
+    # connection.RequestHandler
 
     def opened(self, connection: Connection) -> None:
         self._connections.add(connection)
@@ -197,7 +202,7 @@ class SimulatedServer:
                 self._engine.abort(job, self._now_s())
                 self._wind()
 
-    def ask(self, connection: Connection, question: Question) -> None:
+    def ask(self, connection: Connection, question: HttpRequest) -> None:
         """Answer a request, or let the engine answer it as its tokens come."""
         method = _ROUTES.get(question.path)
         if method is None:
@@ -211,24 +216,26 @@ class SimulatedServer:
         else:
             self._tell(connection, question)
 
-    def _may(self, question: Question) -> bool:
+    def _may(self, question: HttpRequest) -> bool:
         if self._api_key is None or not question.path.startswith("/v1"):
             return True
         return question.authorization == f"Bearer {self._api_key}"
 
-    def _generate(self, connection: Connection, question: Question) -> None:
+    def _generate(self, connection: Connection, question: HttpRequest) -> None:
         fault = self._draws.next()
         try:
-            ask = completion_ask(question.body, self._service.serving, chat="chat" in question.path)
+            ask = parse_completion_request(
+                question.body, self._service.serving, chat="chat" in question.path
+            )
             if fault == "error":
-                raise Refused(
+                raise RequestRefused(
                     500, "the simulated engine failed, as asked for", kind="InternalServerError"
                 )
-        except Refused as refused:
+        except RequestRefused as refused:
             connection.reply(refused.status, refused.body())
             return
         after = self._faults.after_tokens
-        answer = Answer(
+        answer = ResponseStream(
             ask,
             next(self._numbers),
             connection,
@@ -252,7 +259,7 @@ class SimulatedServer:
         self._engine.submit(job, self._now_s())
         self._wind()
 
-    def _tell(self, connection: Connection, question: Question) -> None:
+    def _tell(self, connection: Connection, question: HttpRequest) -> None:
         path = question.path
         if path in {"/health", "/ping"}:
             connection.reply(200, b"", "text/plain")
@@ -265,7 +272,7 @@ class SimulatedServer:
                 connection.reply(
                     200, msgspec.json.encode(tokenized(question.body, self._service.serving))
                 )
-            except Refused as refused:
+            except RequestRefused as refused:
                 connection.reply(refused.status, refused.body())
         else:
             connection.reply(200, msgspec.json.encode(self._facts(path)))
@@ -283,8 +290,8 @@ class SimulatedServer:
             }
         return _models(self._service.serving, self._started_unix_s)
 
-    def _clockwork(self) -> Clockwork:
-        return Clockwork(
+    def _clockwork(self) -> ClockStatus:
+        return ClockStatus(
             speed=self._speed,
             behind_s=self._behind_s,
             most_behind_s=self._most_behind_s,
@@ -292,7 +299,7 @@ class SimulatedServer:
         )
 
 
-def _models(serving: Serving, created: int) -> dict[str, Any]:
+def _models(serving: ServedModel, created: int) -> dict[str, Any]:
     return {
         "object": "list",
         "data": [

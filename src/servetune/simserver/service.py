@@ -1,4 +1,4 @@
-"""From a Plan to what a simulated engine needs to serve it: rules, step times, words."""
+"""From a Plan to what a simulated engine needs to serve it: config, step times, words."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step import StepLaw, step_law
-from servetune.perf.sim.rules import check_context_fits, composes_ahead, routing_of, rules_of
-from servetune.perf.sim.sequence import Rules
-from servetune.perf.sim.transfer import Handover, handover_of
+from servetune.perf.sim.disaggregation import PrefillPool, prefill_pool_of
+from servetune.perf.sim.scheduler_config import (
+    check_context_fits,
+    composes_ahead,
+    routing_of,
+    scheduler_config_of,
+)
+from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.plan import Plan
-from servetune.simserver.asks import Serving
-from servetune.simserver.live import LiveEngine, WayIn
-from servetune.simserver.words import vocabulary_of
+from servetune.simserver.live_engine import LiveEngine, RequestOverhead
+from servetune.simserver.requests import ServedModel
+from servetune.simserver.vocabulary import vocabulary_of
 
 __all__ = ["Service", "service_of"]
 
@@ -28,29 +33,29 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         plan: With the engine's defaults filled in.
         machine: Its name, for the log.
         ranks: Data-parallel ranks, in each of the plan's replicas.
-        handover: Of the prompts' caches, where some replicas compute prompts alone.
+        prefill_pool: Of the prompts' caches, where some replicas compute prompts alone.
     """
 
     plan: Plan
     machine: str
-    serving: Serving
-    rules: Rules
+    serving: ServedModel
+    config: SchedulerConfig
     law: StepLaw
-    way_in: WayIn
+    overhead: RequestOverhead
     ranks: int
-    handover: Handover | None = None
+    prefill_pool: PrefillPool | None = None
 
     def engine(self) -> LiveEngine:
         """A new engine with nothing to do."""
         return LiveEngine(
-            self.rules,
+            self.config,
             self.law,
             replicas=self.plan.replicas,
             ranks=self.ranks,
-            way_in=self.way_in,
+            overhead=self.overhead,
             routing=routing_of(self.plan),
             longest_tokens=self.serving.max_model_len,
-            handover=self.handover,
+            prefill_pool=self.prefill_pool,
         )
 
 
@@ -85,28 +90,30 @@ def service_of(
     filled = resolved(plan, shape, node.device)
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
-    rules = rules_of(filled, divided, composes_ahead=composes_ahead(filled, node.device))
+    config = scheduler_config_of(
+        filled, divided, composes_ahead=composes_ahead(filled, node.device)
+    )
     if capacity_blocks is not None:
-        rules = msgspec.structs.replace(rules, capacity_blocks=capacity_blocks)
+        config = msgspec.structs.replace(config, capacity_blocks=capacity_blocks)
     assert filled.max_model_len is not None
-    check_context_fits(filled, rules)
+    check_context_fits(filled, config)
     chosen = coefficients_for(node.device, filled.engine)
     if calibration is not None:
         chosen = calibration.coefficients(chosen)
     return Service(
         plan=filled,
         machine=node.label,
-        serving=Serving(
+        serving=ServedModel(
             names=names or (plan.model,),
             root=plan.model,
             max_model_len=filled.max_model_len,
             vocabulary=vocabulary_of(plan.model, tokenizer),
             answer_tokens=answer_tokens,
-            cached_block_tokens=rules.block_tokens if rules.prefix_caching else None,
+            cached_block_tokens=config.block_tokens if config.prefix_caching else None,
         ),
-        rules=rules,
+        config=config,
         law=step_law(filled, shape, node, chosen),
-        way_in=WayIn(request_s=chosen.request_s, prompt_token_s=chosen.prompt_token_s),
+        overhead=RequestOverhead(request_s=chosen.request_s, prompt_token_s=chosen.prompt_token_s),
         ranks=filled.data_parallel,
-        handover=handover_of(filled, node, divided),
+        prefill_pool=prefill_pool_of(filled, node, divided),
     )

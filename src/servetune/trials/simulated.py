@@ -12,7 +12,7 @@ from servetune.hardware.device import Node
 from servetune.metrics import Constraint, summarize
 from servetune.models.shape import NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.sim import Simulation, scheduler_of, simulate
+from servetune.perf.sim import Simulation, describe_scheduler, simulate
 from servetune.plan.plan import Plan
 from servetune.store import Failure, TrialRecord
 from servetune.trials.trial import Run, Trial, record_of
@@ -117,7 +117,7 @@ def simulation_of(trial: Trial, run: Run) -> tuple[dict[str, Any], Simulation]:
         request_limits=run.request_limits,
         percentiles=percentiles_of(run.constraints),
     )
-    results["server"]["scheduler"] = scheduler_of(trial.plan)
+    results["server"]["scheduler"] = describe_scheduler(trial.plan)
     return results, simulation
 
 

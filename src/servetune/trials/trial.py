@@ -13,9 +13,9 @@ from servetune.hardware import Node, instances
 from servetune.metrics import Constraint
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
+from servetune.prediction.calibrations import KeptCalibration
 from servetune.search import Space
 from servetune.store import SCHEMA, Failure, TrialConfig, TrialRecord, trial_key
-from servetune.trials.calibrations import KeptCalibration
 from servetune.workload import Observed, Trace, Workload, workload_from_client_args
 
 __all__ = [

@@ -3,6 +3,7 @@
 from servetune.perf.roofline.breakdown import StepPart, breakdown
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
+from servetune.perf.roofline.closed_loop_runs import ClosedLoopRun, PredictedRun, predict_runs
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.collectives import all_gather_s, all_reduce_s
 from servetune.perf.roofline.estimate import (
@@ -14,10 +15,9 @@ from servetune.perf.roofline.estimate import (
     performance_at,
 )
 from servetune.perf.roofline.factors import coefficients_for
-from servetune.perf.roofline.interval import Caution, Interval, caution_of, interval_of
-from servetune.perf.roofline.ops import Operations, Step, operations
-from servetune.perf.roofline.runs import PricedRun, Run, price_runs
-from servetune.perf.roofline.steady import (
+from servetune.perf.roofline.interval import Interval, SafetyFactors, interval_of, safety_factors_of
+from servetune.perf.roofline.operations import Operations, Step, operations
+from servetune.perf.roofline.steady_state import (
     LengthMoments,
     OperatingPoint,
     SteadyState,
@@ -29,7 +29,7 @@ from servetune.perf.roofline.tables import COEFFICIENTS, table_for
 __all__ = [
     "COEFFICIENTS",
     "Calibration",
-    "Caution",
+    "ClosedLoopRun",
     "ClosedLoops",
     "Coefficients",
     "ConcurrencyLimits",
@@ -39,10 +39,10 @@ __all__ = [
     "OperatingPoint",
     "Operations",
     "Phase",
-    "PricedRun",
+    "PredictedRun",
     "Roofline",
-    "Run",
     "RunPoint",
+    "SafetyFactors",
     "SteadyState",
     "Step",
     "StepLaw",
@@ -50,14 +50,14 @@ __all__ = [
     "all_gather_s",
     "all_reduce_s",
     "breakdown",
-    "caution_of",
     "coefficients_for",
     "estimate",
     "interval_of",
     "length_moments",
     "operations",
     "performance_at",
-    "price_runs",
+    "predict_runs",
+    "safety_factors_of",
     "step_law",
     "table_for",
 ]

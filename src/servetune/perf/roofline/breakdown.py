@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from servetune.hardware.device import Device
-from servetune.perf.roofline.ops import AttentionOp, ExpertsOp, MatrixOp, Step
+from servetune.perf.roofline.operations import AttentionOp, ExpertsOp, MatrixOp, Step
 from servetune.perf.roofline.step import Part, StepLaw
 from servetune.units import MS_PER_S
 

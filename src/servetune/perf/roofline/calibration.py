@@ -3,7 +3,7 @@
 The law's errors within one (model, machine) are alike: a kernel that is slower than its table
 is slower in every run. So a measured run corrects the others by the ratio of measured to
 predicted, those near to it by more, and none by all of it, because one run has an accident of
-its own too; `likeness` says by how much.
+its own too; `similarity` says by how much.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 
 from servetune.perf.roofline.closed_loop import RunPoint
 from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients
-from servetune.perf.roofline.likeness import Place, doubts, guessed_logs, likeness_of
-from servetune.perf.roofline.steady import Correction
+from servetune.perf.roofline.similarity import RunFeatures, doubts, guessed_logs, similarity_of
+from servetune.perf.roofline.steady_state import Correction
 
 __all__ = ["LEARNED", "Anchor", "Calibration", "calibrated", "relearned"]
 
@@ -69,7 +69,7 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     predicted_tpot_ms: float
     measured_ttft_ms: float | None = None
     measured_tpot_ms: float | None = None
-    place: Place | None = None
+    place: RunFeatures | None = None
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,7 +96,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     anchors: tuple[Anchor, ...] = ()
     learned: Mapping[str, float] = {}
 
-    def at(self, *places: Place | None) -> tuple[Calibration, ...]:
+    def at(self, *places: RunFeatures | None) -> tuple[Calibration, ...]:
         """What the same anchors say of each place; itself where it was made for one already."""
         if not self.anchors:
             return (self,) * len(places)
@@ -171,7 +171,7 @@ def calibrated(anchors: Sequence[Anchor]) -> Calibration:
 
 
 def _calibrations(
-    anchors: Sequence[Anchor], places: Sequence[Place | None]
+    anchors: Sequence[Anchor], places: Sequence[RunFeatures | None]
 ) -> tuple[Calibration, ...]:
     tpot = [
         (math.log(a.measured_tpot_ms / a.predicted_tpot_ms), a.place)
@@ -205,24 +205,24 @@ def _calibrations(
 
 def _factors(
     quantity: str,
-    measured: Sequence[tuple[float, Place | None]],
+    measured: Sequence[tuple[float, RunFeatures | None]],
     reach: float,
-    places: Sequence[Place | None],
+    places: Sequence[RunFeatures | None],
 ) -> list[float]:
     logs = [log / math.hypot(1, log / reach) for log, _ in measured]
-    found = guessed_logs(logs, [place for _, place in measured], places, likeness_of(quantity))
+    found = guessed_logs(logs, [place for _, place in measured], places, similarity_of(quantity))
     return [float(factor) for factor in np.exp(found)]
 
 
 def _doubts(
     quantity: str,
-    measured: Sequence[tuple[float, Place | None]],
-    places: Sequence[Place | None],
+    measured: Sequence[tuple[float, RunFeatures | None]],
+    places: Sequence[RunFeatures | None],
 ) -> list[float]:
     """What a run at each place may still be off by, its own accident included."""
-    likeness = likeness_of(quantity)
-    left = doubts(places, [place for _, place in measured], likeness)
-    return [float(doubt) for doubt in np.hypot(left, likeness.accident)]
+    similarity = similarity_of(quantity)
+    left = doubts(places, [place for _, place in measured], similarity)
+    return [float(doubt) for doubt in np.hypot(left, similarity.accident)]
 
 
 def relearned(base: Coefficients, factors: Mapping[str, float]) -> Coefficients:

@@ -44,8 +44,8 @@ import msgspec
 import numpy as np
 
 from servetune.perf.roofline.drafting import tokens_per_step
-from servetune.perf.roofline.laws import Array, Laws, Stack
-from servetune.perf.roofline.steady import LengthMoments
+from servetune.perf.roofline.steady_state import LengthMoments
+from servetune.perf.roofline.step_laws import Array, PlanBatch, StepLaws
 from servetune.plan.plan import Plan
 from servetune.units import MS_PER_S
 
@@ -102,12 +102,12 @@ class ClosedLoops:
         moments: Of the lengths, per run.
         concurrency: Requests in flight, all copies together, per run.
         request_count: Requests of the run, all copies together, per run.
-        held_steps: `Run.held_steps`, per run; none where not given.
+        held_steps: `ClosedLoopRun.held_steps`, per run; none where not given.
     """
 
     def __init__(
         self,
-        stack: Stack,
+        stack: PlanBatch,
         plans: Sequence[Plan],
         kv_tokens: Sequence[float],
         moments: Sequence[LengthMoments],
@@ -157,7 +157,7 @@ class ClosedLoops:
 
     def times_s(self, c: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         """Mean time to first token, mean gap, sequences running per copy; each (R,)."""
-        laws = Laws(self._stack, c)
+        laws = StepLaws(self._stack, c)
         running, tau_s = self._balanced(laws)
         ttft_s = self._ttft_s(laws, running, tau_s)
         # Where places are short the others wait; Little's law says how long.
@@ -184,7 +184,7 @@ class ClosedLoops:
             for i in range(len(tau_s))
         ]
 
-    def _balanced(self, laws: Laws) -> tuple[Array, Array]:
+    def _balanced(self, laws: StepLaws) -> tuple[Array, Array]:
         """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`, and tau.
 
         C are those users that have a place: they keep it while their prompts are computed.
@@ -202,12 +202,12 @@ class ClosedLoops:
         _, tau_s = self._waiting(laws, running / self.steps * others, running)
         return running, tau_s
 
-    def _others(self, laws: Laws) -> Array:
+    def _others(self, laws: StepLaws) -> Array:
         """Share of the prompts that are not one's own; who has no place brings none."""
         placed = self._placed(laws.c)
         return np.asarray((placed - 1) / placed)
 
-    def _waiting(self, laws: Laws, per_step: Array, running: Array) -> tuple[Array, Array]:
+    def _waiting(self, laws: StepLaws, per_step: Array, running: Array) -> tuple[Array, Array]:
         """To the first token and between tokens while `per_step` prompts come per step."""
         others = self._others(laws)
         beside = np.maximum(1.0, running)
@@ -226,23 +226,23 @@ class ClosedLoops:
         held_s = others * self.held_steps * tau_s
         return self._request_s(laws) + residual_s + held_s + own_s, tau_s
 
-    def _in_step(self, laws: Laws) -> Array:
+    def _in_step(self, laws: StepLaws) -> Array:
         """Share of later generations that come all at once, as the burst does."""
         window = np.sqrt(12) * self.spread
         shares: Array = np.exp(-window / laws.c["together_steps"])
         shares[laws.c["prefill_first"] == 0] = 0.0
         return shares
 
-    def _clump_s(self, laws: Laws, prompt_s: Array) -> Array:
+    def _clump_s(self, laws: StepLaws, prompt_s: Array) -> Array:
         """What a prompt waits for others that came just before it, beyond evenly spread ones."""
         users = self._placed(laws.c)
         others: Array = self._clump_share * (np.sqrt(users) - 1)
         return np.asarray(laws.c["clump_prompts"] * others * prompt_s)
 
-    def _request_s(self, laws: Laws) -> Array:
+    def _request_s(self, laws: StepLaws) -> Array:
         return np.asarray(laws.c["request_s"] + laws.c["prompt_token_s"] * self.inputs)
 
-    def _mixed_s(self, laws: Laws, prompts: Array, sequences: Array) -> Array:
+    def _mixed_s(self, laws: StepLaws, prompts: Array, sequences: Array) -> Array:
         """Steps that compute `prompts` prompts beside `sequences` decoding ones."""
         tokens = prompts * self.inputs
         left = self.budget - sequences * self.each
@@ -256,7 +256,7 @@ class ClosedLoops:
         )
         return np.asarray(steps * each_s)
 
-    def _ttft_s(self, laws: Laws, running: Array, tau_s: Array) -> Array:
+    def _ttft_s(self, laws: StepLaws, running: Array, tau_s: Array) -> Array:
         users = self._placed(laws.c)
         burst_s, burst_steps = self._burst(laws, users, tau_s)
         later = np.maximum(0.0, self.generations - 1)
@@ -278,7 +278,7 @@ class ClosedLoops:
             total = total + later * (high - low) * mean_s
         return np.asarray(total / self.generations)
 
-    def _burst(self, laws: Laws, users: Array, tau_s: Array) -> tuple[Array, Array]:
+    def _burst(self, laws: StepLaws, users: Array, tau_s: Array) -> tuple[Array, Array]:
         """Mean time to first token when all users come at once, and its length in steps."""
         taken = np.clip(self.budget / self.inputs, 1.0, users)
         steps = users / taken

@@ -12,7 +12,6 @@ from servetune.hardware.device import Device, Node
 from servetune.models import counting
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.breakdown import StepPart, breakdown
-from servetune.perf.roofline.by_place import ByPlace
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
 from servetune.perf.roofline.drafting import (
@@ -22,8 +21,9 @@ from servetune.perf.roofline.drafting import (
 )
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.interval import Interval, interval_of
-from servetune.perf.roofline.ops import ExpertsOp, MatrixOp, Step
-from servetune.perf.roofline.steady import (
+from servetune.perf.roofline.local_corrections import LocalCorrections
+from servetune.perf.roofline.operations import ExpertsOp, MatrixOp, Step
+from servetune.perf.roofline.steady_state import (
     LengthMoments,
     OperatingPoint,
     SteadyState,
@@ -199,7 +199,7 @@ def estimate(
     misfit = _misfit(filled, shape, node)
     moments = length_moments(workload.lengths, workload.seed)
     best_latency = best_throughput = roofline = concurrency = cost_usd = here = None
-    corrections = ByPlace(calibration, filled, shape, moments)
+    corrections = LocalCorrections(calibration, filled, shape, moments)
     if misfit is None:
         law = step_law(filled, shape, node, corrections.law(chosen))
         kv_tokens = divided.kv_tokens_at(moments.context_tokens)
@@ -257,7 +257,7 @@ def performance_at(
     check_parallel(filled, shape, node)
     divided = check_fits(filled, shape, node.device, device_limit=node.device_count)
     moments = length_moments(workload.lengths, workload.seed)
-    corrections = ByPlace(calibration, filled, shape, moments)
+    corrections = LocalCorrections(calibration, filled, shape, moments)
     chosen = coefficients or coefficients_for(node.device, filled.engine)
     law = step_law(filled, shape, node, corrections.law(chosen))
     kv_tokens = divided.kv_tokens_at(moments.context_tokens)
@@ -273,7 +273,9 @@ def _misfit(plan: Plan, shape: NetworkShape, node: Node) -> str | None:
     return None
 
 
-def _best_throughput(state: SteadyState, plan: Plan, corrections: ByPlace) -> OperatingPoint:
+def _best_throughput(
+    state: SteadyState, plan: Plan, corrections: LocalCorrections
+) -> OperatingPoint:
     """Powers of two up to twice what the scheduler admits, then the foot of the plateau."""
     assert plan.max_num_seqs is not None
 

@@ -44,11 +44,11 @@ from servetune.models.shape import (
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S
 from servetune.perf.roofline.factors import fit
-from servetune.perf.roofline.likeness import likeness_of
+from servetune.perf.roofline.similarity import similarity_of
 from servetune.perf.roofline.tables import architecture_of
 from servetune.plan.plan import Plan
 
-__all__ = ["Caution", "Interval", "caution_of", "interval_of"]
+__all__ = ["Interval", "SafetyFactors", "interval_of", "safety_factors_of"]
 
 _ANCHORS = 2
 #: Kinds of layer that the fit has seen. Linear attention was measured with one decay per head
@@ -92,7 +92,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
 
 
-class Caution(msgspec.Struct, frozen=True, kw_only=True):
+class SafetyFactors(msgspec.Struct, frozen=True, kw_only=True):
     """By how much to lengthen predicted times, so that a limit holds with a confidence.
 
     Attributes:
@@ -124,13 +124,13 @@ def interval_of(
     )
 
 
-def caution_of(
+def safety_factors_of(
     node: Node,
     plan: Plan,
     shape: NetworkShape,
     confidence: float,
     calibration: Calibration | None = None,
-) -> Caution:
+) -> SafetyFactors:
     """What a plan's predicted times are multiplied by before limits judge them.
 
     Quantiles of measured over predicted on rows that the fit had not seen, joined by straight
@@ -150,7 +150,7 @@ def caution_of(
     normal = NormalDist()
     share = normal.inv_cdf(confidence) / normal.inv_cdf(_MOST_CONFIDENCE)
     judged = share * math.log(reach.wider)
-    return Caution(
+    return SafetyFactors(
         confidence=confidence,
         tpot_factor=math.exp(_log_quantile(reach, "tpot", confidence) + judged),
         ttft_factor=math.exp(_log_quantile(reach, "ttft", confidence) + judged),
@@ -214,7 +214,7 @@ def _doubted(node: Node, plan: Plan, shape: NetworkShape, calibration: Calibrati
     assert calibration.ttft_doubt is not None
     wider = 1.0
     if not calibration.learned:  # a law that was learned here owes nothing to other silicon
-        field = likeness_of("tpot")
+        field = similarity_of("tpot")
         left = calibration.tpot_doubt**2 - field.accident**2
         share = math.sqrt(max(0.0, left) / (field.unknown**2 - field.accident**2))
         wider = _judged(node, plan, _extrapolation(node, plan, shape))[0] ** share

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servetune.perf.roofline.calibration import LEARNED, relearned
-from servetune.perf.roofline.laws import columns_of
-from servetune.perf.roofline.runs import Run, closed_loops
+from servetune.perf.roofline.closed_loop_runs import ClosedLoopRun, closed_loops
+from servetune.perf.roofline.step_laws import columns_of
 from servetune.perf.roofline.tables import architecture_of
 from servetune.units import MS_PER_S
 
@@ -31,7 +31,7 @@ __all__ = ["learned_factors"]
 #: Doubt about each, as the standard deviation of a logarithm, by architecture: of the CPU's
 #: law, which was read off one small machine, and of silicon without a table. Others have one.
 _DOUBT = {"cpu": 1.0, "": 0.4}
-#: What one run has of its own; see `likeness`.
+#: What one run has of its own; see `similarity`.
 _TPOT_ACCIDENT, _TTFT_ACCIDENT = 0.06, 0.2
 _ROUNDS, _LONGEST_STEP, _TURN = 25, 0.7, 1e-4
 
@@ -39,7 +39,7 @@ Array = NDArray[np.float64]
 
 
 def learned_factors(
-    runs: Sequence[Run],
+    runs: Sequence[ClosedLoopRun],
     ttft_ms: Sequence[float | None],
     tpot_ms: Sequence[float | None],
     *,

@@ -18,7 +18,7 @@ from servetune.perf.roofline.collectives import (
 )
 from servetune.perf.roofline.drafting import drafts_on_device
 from servetune.perf.roofline.factors import coefficients_for
-from servetune.perf.roofline.ops import (
+from servetune.perf.roofline.operations import (
     AttentionOp,
     ExpertsOp,
     MatrixOp,

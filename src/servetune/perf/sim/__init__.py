@@ -1,7 +1,7 @@
 """The engine in virtual time."""
 
-from servetune.perf.sim.rules import without_effect
-from servetune.perf.sim.run import Simulation, simulate
-from servetune.perf.sim.schedulers import scheduler_of
+from servetune.perf.sim.scheduler_choice import describe_scheduler
+from servetune.perf.sim.scheduler_config import without_effect
+from servetune.perf.sim.simulation import Simulation, simulate
 
-__all__ = ["Simulation", "scheduler_of", "simulate", "without_effect"]
+__all__ = ["Simulation", "describe_scheduler", "simulate", "without_effect"]

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from servetune.errors import UnknownName
-from servetune.perf.sim.batcher import Batcher
+from servetune.perf.sim.scheduler import Scheduler
 
 __all__ = ["ROUTINGS", "Router", "Routing"]
 
@@ -20,17 +20,17 @@ _WAITING_WEIGHT = 4
 _PRESSURE_WEIGHT, _PRESSURE_FROM = 6.0, 0.5
 
 
-def _waiting_first(rank: Batcher) -> float:
+def _waiting_first(rank: Scheduler) -> float:
     return _WAITING_WEIGHT * rank.waiting + rank.running
 
 
-def _cache_pressure(rank: Batcher) -> float:
+def _cache_pressure(rank: Scheduler) -> float:
     used_fraction = 1 - rank.cache.free_blocks / rank.cache.capacity_blocks
     weight = _PRESSURE_WEIGHT * max(0.0, used_fraction - _PRESSURE_FROM)
     return rank.waiting + rank.running + weight * rank.waiting
 
 
-def _shortest_queue(rank: Batcher) -> float:
+def _shortest_queue(rank: Scheduler) -> float:
     return rank.waiting + rank.running
 
 
@@ -42,7 +42,7 @@ def _shortest_queue(rank: Batcher) -> float:
 #:   Counts are those of the moment, where vLLM's may be 100 ms old.
 #: - `round_robin`, `shortest_queue`: SGLang's `--load-balance-method`
 #:   (`data_parallel_controller.py`; its newer `total_requests` is the latter).
-ROUTINGS: Mapping[str, Callable[[Batcher], float] | None] = MappingProxyType(
+ROUTINGS: Mapping[str, Callable[[Scheduler], float] | None] = MappingProxyType(
     {
         "waiting_first": _waiting_first,
         "cache_pressure": _cache_pressure,
@@ -63,7 +63,7 @@ class Router:
     """
 
     def __init__(
-        self, replicas: Several[Several[Batcher]], routing: Routing = "cache_pressure"
+        self, replicas: Several[Several[Scheduler]], routing: Routing = "cache_pressure"
     ) -> None:
         if routing not in ROUTINGS:
             raise UnknownName("routing", routing, ROUTINGS)
@@ -72,7 +72,7 @@ class Router:
         self._rotates = routing == "cache_pressure"
         self._turn = 0
 
-    def choose(self) -> Batcher:
+    def choose(self) -> Scheduler:
         turn, count = divmod(self._turn, len(self._replicas))
         ranks = self._replicas[count]
         self._turn += 1

@@ -7,15 +7,15 @@ from typing import Literal
 import msgspec
 
 from servetune.perf.sim.kvcache import Block, Run
-from servetune.perf.sim.variants import Variant
+from servetune.perf.sim.variants import SchedulerVariant
 from servetune.workload.request import Piece
 
-__all__ = ["Answer", "Policy", "Rules", "Sequence"]
+__all__ = ["GeneratedTokens", "QueueOrder", "SchedulerConfig", "Sequence"]
 
-Policy = Literal["fcfs", "priority"]
+QueueOrder = Literal["fcfs", "priority"]
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What bounds a step: the fields of a resolved Plan that the scheduler reads.
 
     Attributes:
@@ -39,17 +39,17 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     chunked_prefill: bool
     state_blocks: int = 0
     prefix_caching: bool = False
-    policy: Policy = "fcfs"
+    policy: QueueOrder = "fcfs"
     whole_prompt_fits: bool = True
     async_scheduling: bool = False
     draft_tokens: int = 0
     draft_acceptance_fraction: float = 0.0
     lookahead_tokens: int = 0
     seed: int = 1
-    variant: Variant | None = None
+    variant: SchedulerVariant | None = None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class GeneratedTokens(msgspec.Struct, frozen=True):
     """What one sequence got, and when.
 
     Attributes:

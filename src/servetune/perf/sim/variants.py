@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Sglang", "Tgi", "Variant"]
+__all__ = ["SchedulerVariant", "SglangVariant", "TgiVariant"]
 
 
-class Sglang(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class SglangVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Sglang"):
     """SGLang 0.5.23: `PrefillAdder` and `SchedulePolicy` of `srt/managers/schedule_policy.py`.
 
     Attributes:
@@ -26,7 +26,7 @@ class Sglang(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ignore_eos: bool = False
 
 
-class Tgi(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class TgiVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Tgi"):
     """Text-generation-inference 1.x: `batching_task` of its router and `State::next_batch`.
 
     Attributes:
@@ -40,4 +40,4 @@ class Tgi(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     max_batch_total_tokens: int | None = None
 
 
-Variant = Sglang | Tgi
+SchedulerVariant = SglangVariant | TgiVariant

@@ -1,0 +1,167 @@
+"""Many measured or imagined runs at once: from nouns to points, the bulk form of an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from servetune.engines import check_fits, check_parallel, memory, resolved
+from servetune.errors import PlanError
+from servetune.hardware.device import Node
+from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.calibration import Calibration
+from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
+from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.factors import coefficients_for
+from servetune.perf.roofline.operations import Operations, operations
+from servetune.perf.roofline.steady_state import LengthMoments, length_moments
+from servetune.perf.roofline.step_laws import PlanBatch, columns_of
+from servetune.plan import Plan
+from servetune.workload.lengths import Lengths
+
+__all__ = ["ClosedLoopRun", "PredictedRun", "closed_loops", "predict_runs"]
+
+
+#: Fields of a plan that decide what one device computes; all others decide how many steps.
+_READ_BY_OPERATIONS = (
+    "engine",
+    "tensor_parallel",
+    "data_parallel",
+    "pipeline_parallel",
+    "expert_parallel",
+    "dtype",
+    "quantization",
+    "kv_cache_dtype",
+)
+
+
+class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A closed-loop run of `request_count` requests with `concurrency` in flight.
+
+    Attributes:
+        engine: Whose kernels and overheads; the plan's engine where `None`. It may be one
+            that no plan can name yet, such as `trtllm`.
+        engine_version: Where it is known; a generation may have coefficients of its own.
+        held_steps: Decode steps that the engine holds a waiting prompt back for, in the mean:
+            it asks for new requests every so many steps, or waits for company.
+    """
+
+    shape: NetworkShape
+    node: Node
+    plan: Plan
+    lengths: Lengths
+    concurrency: int
+    request_count: int
+    engine: str | None = None
+    engine_version: str = ""
+    held_steps: float = 0.0
+
+    @property
+    def coefficients(self) -> Coefficients:
+        """Of its engine on its device."""
+        engine = self.engine or self.plan.engine
+        return coefficients_for(self.node.device, engine, self.engine_version)
+
+
+class PredictedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's point, and why the plan is said not to fit, if so.
+
+    A plan that does not fit is priced all the same, because whoever has run it knows better than
+    our account of memory: with the cache that the whole device would leave, or with room for
+    all where the weights alone are larger than it.
+    """
+
+    point: RunPoint
+    misfit: str | None
+
+
+def predict_runs(
+    runs: Sequence[ClosedLoopRun], calibrations: Sequence[Calibration | None] | None = None
+) -> list[PredictedRun]:
+    """Every run's point; equal plans, machines and lengths are worked out once.
+
+    Args:
+        runs: In any order.
+        calibrations: Per run, from measured runs of that model on that machine; no run is
+            corrected where they are not given.
+
+    Raises:
+        UnknownName: A plan's engine has no known defaults.
+        PlanError: A plan has servers of several kinds.
+    """
+    if not runs:
+        return []
+    given = calibrations or [None] * len(runs)
+    drafting = [run.plan.draft_tokens is not None for run in runs]
+    if any(drafting) and not all(drafting):  # what drafts cost is worked out for whole stacks
+        found: dict[int, PredictedRun] = {}
+        for kind in (False, True):
+            mine = [number for number, drafts in enumerate(drafting) if drafts is kind]
+            apart = predict_runs([runs[i] for i in mine], [given[i] for i in mine])
+            found.update(zip(mine, apart, strict=True))
+        return [found[number] for number in range(len(runs))]
+    coefficients = [run.coefficients for run in runs]
+    coefficients = [
+        calibration.relearned(c) if calibration else c
+        for c, calibration in zip(coefficients, given, strict=True)
+    ]
+    loops, misfits = closed_loops(runs)
+    points = loops.points(columns_of(coefficients))
+    return [
+        PredictedRun(point=calibration.on(point) if calibration else point, misfit=misfit)
+        for point, misfit, calibration in zip(points, misfits, given, strict=True)
+    ]
+
+
+def closed_loops(runs: Sequence[ClosedLoopRun]) -> tuple[ClosedLoops, list[str | None]]:
+    """The runs side by side, and why each plan is said not to fit, if so."""
+    work: dict[tuple[object, ...], Operations] = {}
+    moments: dict[Lengths, LengthMoments] = {}
+    priced, plans, kv_tokens, misfits = [], [], [], []
+    for run in runs:
+        plan = resolved(run.plan, run.shape, run.node.device)
+        if plan.prefill_replicas is not None:
+            raise PlanError(
+                "there is no formula for servers that only compute prompts",
+                hint="servetune simulate plays them",
+            )
+        key = (id(run.shape), *(getattr(plan, name) for name in _READ_BY_OPERATIONS))
+        if key not in work:
+            work[key] = operations(plan, run.shape)
+        if run.lengths not in moments:
+            moments[run.lengths] = length_moments(run.lengths)
+        tokens, misfit = _cache(plan, run, moments[run.lengths].context_tokens)
+        priced.append((work[key], run.node, plan))
+        plans.append(plan)
+        kv_tokens.append(tokens)
+        misfits.append(misfit)
+    side_by_side = ClosedLoops(
+        PlanBatch(priced),
+        plans,
+        kv_tokens,
+        [moments[run.lengths] for run in runs],
+        [run.concurrency for run in runs],
+        [run.request_count for run in runs],
+        held_steps=[run.held_steps for run in runs],
+    )
+    return side_by_side, misfits
+
+
+def _cache(plan: Plan, run: ClosedLoopRun, context_tokens: float) -> tuple[float, str | None]:
+    try:
+        check_parallel(plan, run.shape, run.node)
+        divided = check_fits(plan, run.shape, run.node.device)
+    except PlanError as error:
+        why = f"{error.message}; {error.hint}" if error.hint else error.message
+        return _cache_all_the_same(plan, run, context_tokens), why
+    return divided.kv_tokens_at(context_tokens), None
+
+
+def _cache_all_the_same(plan: Plan, run: ClosedLoopRun, context_tokens: float) -> float:
+    """Tokens that the cache would hold if the engine had all the memory; at least one request."""
+    everything = msgspec.structs.replace(plan, gpu_memory_fraction=1.0)
+    divided = memory(everything, run.shape, run.node.device)
+    if divided.weights_bytes >= divided.usable_bytes:
+        return float("inf")
+    return max(context_tokens, divided.kv_tokens_at(context_tokens))

@@ -1,0 +1,519 @@
+"""FLOPs and bytes of one step, operation by operation, on one device of the group.
+
+A step is one forward pass over a mixed batch: prompts or parts of prompts (prefill) and
+running sequences that get one token each (decode). Its cost depends on a handful of sums,
+so a `Step` is five numbers whatever the number of requests.
+
+| symbol | here |
+|---|---|
+| T | tokens of the step, `Step.tokens` |
+| n, k | columns and rows of a weight matrix on one device |
+| t | degree of tensor parallelism |
+
+Matrices are split over the t devices by heads, by inner columns or by vocabulary. A KV
+head is not split: beyond `kv_heads` devices it is copied. Latent caches, down-projections
+and routers are whole on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from servetune.engines.parallel import expert_ways
+from servetune.models.quantization import (
+    DTYPE_BYTES,
+    Quantization,
+    cache_dtype_bytes,
+    canonical_dtype,
+    effective_quantization,
+)
+from servetune.models.shape import (
+    Attention,
+    DenseFeedForward,
+    ExpertFeedForward,
+    LatentAttention,
+    Layer,
+    NetworkShape,
+)
+from servetune.perf.roofline import attention_variants
+from servetune.plan.plan import Plan
+
+__all__ = ["AttentionOp", "ExpertsOp", "MatrixOp", "Operations", "Step", "operations"]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What one forward pass works on.
+
+    Attributes:
+        prefill_tokens: Prompt tokens computed in this step.
+        prefill_pairs: Query-key pairs of those tokens: a token at position p sees p + 1
+            keys, so a whole prompt of s tokens has s(s+1)/2.
+        prefill_sequences: Prompts that end in this step, each yielding a first token.
+        decode_sequences: Running sequences, one token each.
+        decode_context_tokens: Keys that those see, all sequences together, their own
+            new token included.
+        tokens_each: Tokens computed per decoding sequence: its next one, and those drafted.
+    """
+
+    prefill_tokens: int = 0
+    prefill_pairs: float = 0.0
+    prefill_sequences: int = 0
+    decode_sequences: int = 0
+    decode_context_tokens: float = 0.0
+    tokens_each: int = 1
+
+    @property
+    def tokens(self) -> int:
+        return self.prefill_tokens + self.decode_sequences * self.tokens_each
+
+    @property
+    def logit_rows(self) -> int:
+        """Sequences that get a token at the end of the step."""
+        return self.prefill_sequences + self.decode_sequences * self.tokens_each
+
+
+class MatrixOp(msgspec.Struct, frozen=True, kw_only=True):
+    """One dense matrix product per layer, `rows x inputs` by `inputs x outputs`.
+
+    Attributes:
+        count: Layers that have it.
+        outputs: n on one device.
+        inputs: k on one device.
+        weight_width_bytes: Bytes that one weight occupies, scales included.
+        math_dtype: What it is multiplied in.
+        logits_only: Rows are sequences that get a token, not all tokens.
+        scheme: How weights are stored (`Quantization.scheme`); empty or `none` where as published.
+    """
+
+    name: str
+    count: int
+    outputs: float
+    inputs: float
+    weight_width_bytes: float
+    math_dtype: str
+    logits_only: bool = False
+    scheme: str = ""
+
+    @property
+    def flops_per_row(self) -> float:
+        return 2 * self.outputs * self.inputs
+
+    @property
+    def weight_bytes(self) -> float:
+        return self.outputs * self.inputs * self.weight_width_bytes
+
+    def moved_bytes(self, rows: float, activation_bytes: float) -> float:
+        """Weights once, inputs and outputs once per row."""
+        return self.weight_bytes + rows * (self.inputs + self.outputs) * activation_bytes
+
+
+class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
+    """The routed experts of one layer, as grouped matrix products.
+
+    T tokens that each choose `active` of E experts at random touch
+    E * (1 - (1 - active/E)^T) of them on average, and only those are read. Real routing
+    is skewed, which touches fewer experts but loads one device more: not modelled.
+
+    Attributes:
+        local_experts: Experts that lie on one device.
+        expert_weights: Weights of one expert on one device.
+        columns: Inner columns of an expert that one device holds.
+        flops_per_token: On one device, per token of that device's own batch.
+        traffic_per_token: Numbers read and written per token.
+        token_copies: Batches (data-parallel ranks) whose tokens meet these experts.
+        scheme: How weights are stored (`Quantization.scheme`); empty or `none` where as published.
+    """
+
+    count: int
+    experts: int
+    active: int
+    local_experts: float
+    expert_weights: float
+    columns: float
+    flops_per_token: float
+    traffic_per_token: float
+    token_copies: int
+    weight_width_bytes: float
+    math_dtype: str
+    scheme: str = ""
+
+    def touched(self, tokens: float) -> float:
+        """Local experts that at least one of `tokens` visits, on average."""
+        untouched = (1 - self.active / self.experts) ** (tokens * self.token_copies)
+        return float(self.local_experts * (1 - untouched))
+
+    @property
+    def flops_per_extra_row(self) -> float:
+        """Of one row of one local expert."""
+        return 2 * self.expert_weights
+
+    def moved_bytes(self, tokens: float, activation_bytes: float) -> float:
+        weights = self.touched(tokens) * self.expert_weights * self.weight_width_bytes
+        return weights + tokens * self.traffic_per_token * activation_bytes
+
+
+class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention of equal layers on one device.
+
+    Attributes:
+        prefill_flops_per_pair: Scores and weighted values of one query-key pair.
+        decode_flops_per_key: The same in decode; larger for latent attention, which then
+            works in the compressed space.
+        cache_bytes_per_key: Keys and values that decode reads.
+        window: Latest keys that a query sees; `None` for all.
+        latent: Whether the cache is one compressed vector for all heads.
+        indexing: Whether this is the search for the keys that another one then reads.
+        small_cache: Whether the cache has fewer than sixteen bits; not said of those that an index
+            reads or that are compressed along the context.
+    """
+
+    count: int
+    prefill_flops_per_pair: float
+    decode_flops_per_key: float
+    cache_bytes_per_key: float
+    window: int | None
+    latent: bool = False
+    indexing: bool = False
+    small_cache: bool = False
+
+    def pairs(self, prefill_tokens: float, prefill_pairs: float) -> float:
+        """Pairs inside the window, at most `window` per token."""
+        if self.window is None:
+            return prefill_pairs
+        return min(prefill_pairs, float(prefill_tokens * self.window))
+
+    def keys(self, sequences: float, context_tokens: float) -> float:
+        """Keys inside the window, as if all sequences were equally long."""
+        if self.window is None:
+            return context_tokens
+        return min(context_tokens, float(sequences * self.window))
+
+
+class Operations(msgspec.Struct, frozen=True, kw_only=True):
+    """One forward pass of a network under a plan, on one device of the group.
+
+    Attributes:
+        elementwise_bytes_per_token: Norms, rotary, gates and residuals, all layers.
+        reduce_count: All-reduces per pass under tensor parallelism: two per layer, or one
+            where its parts work side by side, and one for the embedding.
+        reduce_bytes_per_token: Message of each, one hidden vector.
+        expert_exchange_bytes_per_token: Sent per token and exchange to experts elsewhere.
+        expert_exchange_count: Such exchanges per pass (there and back per layer).
+        logit_bytes_per_row: Logits of one sequence, all devices together.
+    """
+
+    matrices: tuple[MatrixOp, ...]
+    experts: tuple[ExpertsOp, ...]
+    attentions: tuple[AttentionOp, ...]
+    layer_count: int
+    activation_bytes: float
+    elementwise_bytes_per_token: float
+    reduce_count: int
+    reduce_bytes_per_token: float
+    expert_exchange_count: int
+    expert_exchange_bytes_per_token: float
+    vocab: int
+    tensor_parallel: int
+
+    @property
+    def logit_bytes_per_row(self) -> float:
+        return self.vocab * self.activation_bytes
+
+    def flops(self, step: Step) -> float:
+        """Multiplications and additions of the step on one device."""
+        total = sum(
+            op.count * op.flops_per_row * (step.logit_rows if op.logits_only else step.tokens)
+            for op in self.matrices
+        )
+        total += sum(op.count * op.flops_per_token * step.tokens for op in self.experts)
+        for op in self.attentions:
+            pairs = op.pairs(step.prefill_tokens, step.prefill_pairs)
+            keys = op.keys(step.decode_sequences, step.decode_context_tokens)
+            decode_flops = op.decode_flops_per_key * keys * step.tokens_each
+            total += op.count * (op.prefill_flops_per_pair * pairs + decode_flops)
+        return float(total)
+
+    def moved_bytes(self, step: Step) -> float:
+        """Bytes that the step moves to and from one device's memory."""
+        width = self.activation_bytes
+        total = self.elementwise_bytes_per_token * step.tokens
+        total += sum(
+            op.count * op.moved_bytes(step.logit_rows if op.logits_only else step.tokens, width)
+            for op in self.matrices
+        )
+        total += sum(op.count * op.moved_bytes(step.tokens, width) for op in self.experts)
+        for op in self.attentions:
+            keys = op.keys(step.decode_sequences, step.decode_context_tokens)
+            total += op.count * op.cache_bytes_per_key * (keys + step.prefill_tokens)
+        return float(total)
+
+
+def operations(plan: Plan, shape: NetworkShape) -> Operations:
+    """What one device of the plan's tensor-parallel group computes in a forward pass.
+
+    Args:
+        plan: Only degrees of parallelism and dtypes are read.
+        shape: The network as published.
+    """
+    split = _Split(plan, shape)
+    matrices: list[MatrixOp] = []
+    experts: list[ExpertsOp] = []
+    attentions: list[AttentionOp] = []
+    elementwise = 0.0
+    for layer in shape.layers:
+        matrices += split.mixer_matrices(layer)
+        attentions += split.attentions(layer)
+        if isinstance(layer.feed_forward, ExpertFeedForward):
+            experts.append(split.experts(layer.count, layer.feed_forward))
+        matrices += split.feed_forward_matrices(layer)
+        elementwise += layer.count * split.elementwise_numbers(layer) * split.plain_bytes
+    matrices.append(split.head())
+    exchanged = split.expert_exchange_numbers() * split.plain_bytes
+    return Operations(
+        matrices=_merged(matrices),
+        experts=_merged(experts),
+        attentions=_merged(attentions),
+        layer_count=shape.layer_count,
+        activation_bytes=split.plain_bytes,
+        elementwise_bytes_per_token=elementwise,
+        reduce_count=_reduce_count(shape) if plan.tensor_parallel > 1 else 0,
+        reduce_bytes_per_token=shape.hidden * split.plain_bytes,
+        expert_exchange_count=2 * sum(op.count for op in experts) if exchanged else 0,
+        expert_exchange_bytes_per_token=exchanged,
+        vocab=shape.vocab,
+        tensor_parallel=plan.tensor_parallel,
+    )
+
+
+def _reduce_count(shape: NetworkShape) -> int:
+    return 1 + sum(layer.count * (1 if layer.parallel else 2) for layer in shape.layers)
+
+
+_Op = TypeVar("_Op", MatrixOp, ExpertsOp, AttentionOp)
+
+
+def _merged(ops: Iterable[_Op]) -> tuple[_Op, ...]:
+    """Equal operations of alternating layers as one, with the sum of their counts."""
+    counts: dict[_Op, int] = {}
+    for op in ops:
+        kind = msgspec.structs.replace(op, count=0)
+        counts[kind] = counts.get(kind, 0) + op.count
+    return tuple(msgspec.structs.replace(kind, count=count) for kind, count in counts.items())
+
+
+class _Split:
+    """The shape's matrices as one device holds them."""
+
+    def __init__(self, plan: Plan, shape: NetworkShape) -> None:
+        self.hidden = shape.hidden
+        self.vocab = shape.vocab
+        self.ways = plan.tensor_parallel
+        self.expert_group = expert_ways(plan)
+        self.expert_parallel = plan.expert_parallel
+        self.storage: Quantization = effective_quantization(shape.quantization, plan.quantization)
+        dtype = plan.dtype if plan.dtype not in (None, "auto") else shape.dtype
+        self.plain_bytes = DTYPE_BYTES[canonical_dtype(dtype or shape.dtype)]
+        cache = plan.kv_cache_dtype if plan.kv_cache_dtype not in (None, "auto") else None
+        self.cache_bytes = cache_dtype_bytes(cache or shape.kv_cache_dtype, model_dtype=shape.dtype)
+        self.active_experts = max(
+            (
+                layer.feed_forward.active
+                for layer in shape.layers
+                if isinstance(layer.feed_forward, ExpertFeedForward)
+            ),
+            default=0,
+        )
+
+    def matrix(
+        self, name: str, count: int, outputs: float, inputs: float, *, scopes: tuple[str, ...]
+    ) -> MatrixOp:
+        width, math_dtype = self.stored(scopes)
+        return MatrixOp(
+            name=name,
+            count=count,
+            outputs=outputs,
+            inputs=inputs,
+            weight_width_bytes=width,
+            math_dtype=math_dtype,
+            scheme=self.scheme(scopes),
+        )
+
+    def scheme(self, scopes: tuple[str, ...]) -> str:
+        part = self.storage.covering(scopes)
+        return part.scheme if part else ""
+
+    def stored(self, scopes: tuple[str, ...]) -> tuple[float, str]:
+        """Bytes per weight and multiplying dtype of matrices in one of the scopes."""
+        part = self.storage.covering(scopes)
+        if part is not None and part.bytes_per_weight is not None:
+            return part.bytes_per_weight, part.math_dtype or "bf16"
+        return self.plain_bytes, "bf16"
+
+    def mixer_matrices(self, layer: Layer) -> list[MatrixOp]:
+        mixer, scopes = layer.mixer, ("linear",)
+        found = [
+            self.matrix(name, layer.count, outputs, inputs, scopes=scopes if packed else ())
+            for name, outputs, inputs, packed in attention_variants.products(
+                mixer, self.hidden, self.ways
+            )
+        ]
+        if isinstance(mixer, LatentAttention):
+            return found + self.latent_matrices(layer.count, mixer)
+        if not isinstance(mixer, Attention):
+            return found
+        query = mixer.heads / self.ways * mixer.head_dim
+        kept = 0 if mixer.reuses_kv_cache else self.local_kv_heads(mixer)
+        kv = kept * (mixer.head_dim + (0 if mixer.key_is_value else mixer.value_width))
+        values = mixer.heads / self.ways * mixer.value_width
+        return [
+            *found,
+            self.matrix("qkv", layer.count, query + kv, self.hidden, scopes=scopes),
+            self.matrix(
+                "attention output", layer.count, self.hidden, values, scopes=(*scopes, "output")
+            ),
+        ]
+
+    def latent_matrices(self, count: int, mixer: LatentAttention) -> list[MatrixOp]:
+        """The cached vector is expanded in prefill and absorbed in decode: equal FLOPs."""
+        scopes = ("linear",)
+        heads = mixer.heads / self.ways
+        query = heads * (mixer.nope_dim + mixer.rope_dim)
+        down = mixer.kv_rank + mixer.rope_dim + (mixer.q_rank or 0)
+        expanded = heads * (mixer.nope_dim + mixer.value_dim)
+        return [
+            self.matrix("latent down", count, down, self.hidden, scopes=scopes),
+            self.matrix("query", count, query, mixer.q_rank or self.hidden, scopes=scopes),
+            self.matrix("latent up", count, expanded, mixer.kv_rank, scopes=scopes),
+            self.matrix(
+                "attention output",
+                count,
+                self.hidden,
+                heads * mixer.value_dim,
+                scopes=(*scopes, "output"),
+            ),
+        ]
+
+    def local_kv_heads(self, mixer: Attention) -> float:
+        return max(1.0, mixer.kv_heads / self.ways)
+
+    def attentions(self, layer: Layer) -> list[AttentionOp]:
+        mixer = layer.mixer
+        read = attention_variants.readings(mixer, self.ways, self.cache_bytes, self.plain_bytes)
+        if read is None and isinstance(mixer, Attention | LatentAttention):
+            return [self.attention(layer.count, mixer)]
+        return [AttentionOp(count=layer.count, **reading._asdict()) for reading in read or ()]
+
+    def attention(self, count: int, mixer: Attention | LatentAttention) -> AttentionOp:
+        heads = mixer.heads / self.ways
+        if isinstance(mixer, LatentAttention):
+            cached = mixer.kv_rank + mixer.rope_dim
+            return AttentionOp(
+                count=count,
+                prefill_flops_per_pair=2
+                * heads
+                * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim),
+                decode_flops_per_key=2 * heads * (cached + mixer.kv_rank),
+                cache_bytes_per_key=cached * self.cache_bytes,
+                window=None,
+                latent=True,
+                small_cache=self.cache_bytes < DTYPE_BYTES["bf16"],
+            )
+        width = mixer.head_dim + mixer.value_width
+        return AttentionOp(
+            count=count,
+            prefill_flops_per_pair=2 * heads * width,
+            decode_flops_per_key=2 * heads * width,
+            cache_bytes_per_key=self.local_kv_heads(mixer) * width * self.cache_bytes,
+            window=mixer.window,
+            small_cache=self.cache_bytes < DTYPE_BYTES["bf16"],
+        )
+
+    def feed_forward_matrices(self, layer: Layer) -> list[MatrixOp]:
+        part, count = layer.feed_forward, layer.count
+        if part is None:
+            return []
+        scopes = ("linear", "feed_forward")
+        ups = 2 if part.gated else 1
+        inner = part.inner if isinstance(part, DenseFeedForward) else part.shared_inner
+        found = []
+        if isinstance(part, ExpertFeedForward):
+            found.append(self.matrix("router", count, part.experts, self.hidden, scopes=()))
+            if part.width:
+                found.append(self.matrix("expert down", count, part.width, self.hidden, scopes=()))
+                found.append(self.matrix("expert up", count, self.hidden, part.width, scopes=()))
+        if inner:
+            columns = inner / self.ways
+            found += [
+                self.matrix("gate and up", count, ups * columns, self.hidden, scopes=scopes),
+                self.matrix("down", count, self.hidden, columns, scopes=scopes),
+            ]
+        return found
+
+    def experts(self, count: int, part: ExpertFeedForward) -> ExpertsOp:
+        """Without expert parallelism every device holds a slice of every expert.
+
+        Data-parallel ranks that share the experts bring their tokens together, so each
+        device sees `token_copies` batches and a share of the work of each.
+        """
+        scopes = ("linear", "feed_forward", "experts")
+        width, math_dtype = self.stored(scopes)
+        matrices = 3 if part.gated else 2
+        width_in = part.width or self.hidden
+        weights = matrices * width_in * part.inner
+        whole = self.expert_parallel
+        return ExpertsOp(
+            count=count,
+            experts=part.experts,
+            active=part.active,
+            local_experts=part.experts / self.expert_group if whole else part.experts,
+            expert_weights=weights if whole else weights / self.expert_group,
+            columns=part.inner if whole else part.inner / self.expert_group,
+            flops_per_token=2 * part.active * weights / self.ways,
+            traffic_per_token=part.active
+            * (2 * width_in / (self.ways if whole else 1) + matrices * part.inner / self.ways),
+            token_copies=self.expert_group // self.ways,
+            weight_width_bytes=width,
+            math_dtype=math_dtype,
+            scheme=self.scheme(scopes),
+        )
+
+    def elementwise_numbers(self, layer: Layer) -> float:
+        """Numbers read and written per token by what is not a matrix product.
+
+        A norm with its residual reads two vectors and writes two; rotary and query/key
+        norms read and write queries and keys; a gate reads two and writes one.
+        """
+        mixer, part = layer.mixer, layer.feed_forward
+        if isinstance(mixer, LatentAttention):
+            turned = mixer.heads / self.ways * (mixer.nope_dim + mixer.rope_dim)
+            turned += mixer.kv_rank + mixer.rope_dim
+        elif not isinstance(mixer, Attention):
+            turned = attention_variants.turned_numbers(mixer, self.ways)
+        else:
+            turned = mixer.heads / self.ways * mixer.head_dim
+            turned += 2 * self.local_kv_heads(mixer) * mixer.head_dim
+        if isinstance(part, ExpertFeedForward):
+            inner = part.active * part.inner + part.shared_inner
+        else:
+            inner = 0 if part is None else part.inner
+        return layer.norms * 4 * self.hidden + 2 * turned + 3 * inner / self.ways
+
+    def head(self) -> MatrixOp:
+        return MatrixOp(
+            name="head",
+            count=1,
+            outputs=self.vocab / self.ways,
+            inputs=self.hidden,
+            weight_width_bytes=self.storage.width_of("head") or self.plain_bytes,
+            math_dtype="bf16",
+            logits_only=True,
+        )
+
+    def expert_exchange_numbers(self) -> float:
+        """Numbers that a token sends to experts on other data-parallel ranks, one way."""
+        if self.expert_group == self.ways:
+            return 0.0
+        return float(self.active_experts * self.hidden / self.ways)

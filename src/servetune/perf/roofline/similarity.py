@@ -1,0 +1,235 @@
+"""How alike the law's errors are at two places of one machine, and what follows for a third.
+
+A place is a plan, a length and a number of users. The logarithm of measured over predicted is
+taken as a random field over places (kriging, or a Gaussian process): runs of one model on one
+kind of device share a part of it, those of one engine more, those of one engine and storage
+more still, and places near each other most:
+
+    cov = all^2 + engine^2 [same] + storage^2 [same]
+        + near^2 [same] exp(-|difference of log2 sizes / reach|^2 / 2)
+
+A measured run adds `accident^2` of its own, and more where it lies far from what its neighbours
+say. The best guess at a place is the weighted sum that the covariances give. `similarity.toml`
+was written by `benchmarks/prediction/similarity.py`, by maximum likelihood over residuals of rows
+that the law's fit had not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from servetune.models.quantization import effective_quantization
+from servetune.models.shape import NetworkShape
+from servetune.perf.roofline.steady_state import LengthMoments, length_moments
+from servetune.plan.plan import Plan
+from servetune.workload.lengths import Lengths
+
+__all__ = [
+    "RunFeatures",
+    "Similarity",
+    "doubts",
+    "guessed_logs",
+    "run_features",
+    "similarity_of",
+    "telling",
+]
+
+_ROUNDS = 3
+
+
+class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a run lies among all runs of one model on one kind of device.
+
+    Attributes:
+        storage: Of the weights as loaded, as `NetworkShape.quantization` says it.
+        devices: That one copy's work is divided over.
+        concurrency: Of one copy.
+    """
+
+    engine: str
+    storage: str
+    devices: int
+    concurrency: float
+    input_tokens: float
+    output_tokens: float
+
+
+def run_features(
+    plan: Plan,
+    shape: NetworkShape,
+    lengths: Lengths | LengthMoments,
+    concurrency: float,
+) -> RunFeatures:
+    """Of a closed-loop run of a plan; the simulated engine counts as vLLM.
+
+    Copies that share nothing are each a run of their own, with their part of the users.
+    """
+    moments = lengths if isinstance(lengths, LengthMoments) else length_moments(lengths)
+    copies = plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)
+    return RunFeatures(
+        engine="vllm" if plan.engine == "simulated" else plan.engine,
+        storage=effective_quantization(shape.quantization, plan.quantization).name,
+        devices=plan.devices_per_replica * plan.replicas // copies,
+        concurrency=max(1.0, concurrency / copies),
+        input_tokens=moments.input_tokens,
+        output_tokens=moments.output_tokens,
+    )
+
+
+class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Standard deviations of the field's parts, as logarithms, and how far nearness reaches.
+
+    Attributes:
+        accident: What one run has of its own.
+        reach_octaves: Of concurrency, prompt, answer and devices: factors of two over which
+            places stop being near.
+    """
+
+    all: float
+    engine: float
+    storage: float
+    near: float
+    accident: float
+    reach_octaves: tuple[float, float, float, float]
+
+    @property
+    def unknown(self) -> float:
+        """Standard deviation at a place of which nothing was measured, an accident included."""
+        parts = (self.all, self.engine, self.storage, self.near, self.accident)
+        return float(np.linalg.norm(parts))
+
+    def alone(self, places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:
+        """Variance of the field at each place, an accident left out; shape (places,)."""
+        shared = self.all**2 + self.engine**2 + self.storage**2
+        placed = np.array([place is not None for place in places], dtype=float)
+        return shared + self.near**2 * placed
+
+    def between(
+        self, here: Sequence[RunFeatures | None], there: Sequence[RunFeatures | None]
+    ) -> NDArray[np.float64]:
+        """Covariances, shape (here, there); `None` is anywhere, near to nothing."""
+        same_engine = np.array([[_engine(a) == _engine(b) for b in there] for a in here])
+        same_storage = np.array([[_storage(a) == _storage(b) for b in there] for a in here])
+        steps = (_octaves(here)[:, None] - _octaves(there)[None]) / np.array(self.reach_octaves)
+        near = np.exp(-(steps**2).sum(axis=-1) / 2)
+        placed = np.outer([a is not None for a in here], [b is not None for b in there])
+        anywhere = ~placed
+        found = self.all**2 + self.engine**2 * (same_engine | anywhere)
+        found = found + self.storage**2 * (same_storage | anywhere)
+        return np.asarray(found + self.near**2 * near * (same_storage & placed))
+
+
+def guessed_logs(
+    logs: Sequence[float],
+    places: Sequence[RunFeatures | None],
+    wanted: Sequence[RunFeatures | None],
+    similarity: Similarity,
+) -> NDArray[np.float64]:
+    """Expected logarithms of measured over predicted at the wanted places.
+
+    A run whose own accident is beyond twice the usual counts less, in proportion to the square.
+
+    Args:
+        logs: Of measured over predicted, one per anchor.
+        places: Of the anchors.
+        wanted: Where an answer is asked; shape (wanted,).
+        similarity: Of the quantity.
+    """
+    measured = np.asarray(logs, dtype=float)
+    if not len(measured) or not len(wanted):
+        return np.zeros(len(wanted))
+    among = similarity.between(places, places)
+    accidents = np.full(len(measured), similarity.accident**2)
+    for _ in range(_ROUNDS):
+        weights = np.linalg.solve(among + np.diag(accidents), measured)
+        off = (measured - among @ weights) / (2 * similarity.accident)
+        accidents = similarity.accident**2 * (1 + off**2)
+    weights = np.linalg.solve(among + np.diag(accidents), measured)
+    return np.asarray(similarity.between(wanted, places) @ weights)
+
+
+def telling(
+    places: Sequence[RunFeatures], count: int, similarity: Similarity | None = None
+) -> tuple[int, ...]:
+    """Which places to measure so that least doubt is left of all: their numbers, best first.
+
+    Nothing needs to be measured to say so. Each next one is what lowers the mean standard
+    deviation most, given those before it: one in the middle of the largest crowd, then one of
+    another engine or storage. Unlikely to be the best plans; those are what `search` asks for.
+
+    Args:
+        places: Of one model on one kind of device.
+        count: At most this many; fewer where there are fewer places.
+        similarity: That of times per token if omitted.
+    """
+    if not places:
+        return ()
+    similarity = similarity or similarity_of("tpot")
+    doubt = similarity.between(places, places)
+    chosen: list[int] = []
+    for _ in range(min(count, len(places))):
+        # doubt[:, j]**2 / heard[j] is what a run at j would take from every variance
+        heard = np.diag(doubt) + similarity.accident**2
+        left = np.diag(doubt)[:, None] - doubt**2 / heard
+        means = np.sqrt(np.maximum(left, 0)).mean(axis=0)
+        means[chosen] = np.inf
+        best = int(np.argmin(means))
+        chosen.append(best)
+        doubt = doubt - np.outer(doubt[:, best], doubt[best]) / heard[best]
+    return tuple(chosen)
+
+
+def doubts(
+    places: Sequence[RunFeatures | None],
+    measured: Sequence[RunFeatures | None],
+    similarity: Similarity | None = None,
+) -> NDArray[np.float64]:
+    """Standard deviation of the logarithm of measured over predicted that is left at each place.
+
+    Args:
+        places: Of one model on one kind of device.
+        measured: Places of runs that were measured, or will be.
+        similarity: That of times per token if omitted.
+    """
+    similarity = similarity or similarity_of("tpot")
+    left = similarity.alone(places)
+    if len(measured) and len(places):
+        among = similarity.between(measured, measured) + similarity.accident**2 * np.eye(
+            len(measured)
+        )
+        towards = similarity.between(measured, places)
+        left -= (towards * np.linalg.solve(among, towards)).sum(axis=0)
+    return np.asarray(np.sqrt(np.maximum(left, 0.0)))
+
+
+@functools.cache
+def similarity_of(quantity: str) -> Similarity:
+    """Of `tpot` or `ttft`."""
+    text = resources.files("servetune.perf.roofline").joinpath("data/similarity.toml").read_text()
+    return msgspec.convert(tomllib.loads(text)[quantity], Similarity)
+
+
+def _engine(place: RunFeatures | None) -> str:
+    return "" if place is None else place.engine
+
+
+def _storage(place: RunFeatures | None) -> tuple[str, str]:
+    return ("", "") if place is None else (place.engine, place.storage)
+
+
+def _octaves(places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:
+    """Sizes as powers of two, shape (places, 4)."""
+    sizes = [
+        (1.0, 1.0, 1.0, 1.0)
+        if place is None
+        else (place.concurrency, place.input_tokens, place.output_tokens, float(place.devices))
+        for place in places
+    ]
+    return np.asarray(np.log2(np.array(sizes, dtype=float).reshape(len(sizes), 4)))

@@ -1,0 +1,429 @@
+"""Many step laws side by side, in arrays: what prices thousands of plans in one go.
+
+`StepLaw` prices one plan and is what the simulator asks; `StepLaws` is the same law for many
+plans at once. Work and machines (`PlanBatch`) are kept apart from coefficients, because a fit
+tries many coefficients on the same work.
+
+| symbol | here |
+|---|---|
+| R | plans, the first axis of every array |
+| M, E, A | most distinct matrix products, expert layers, attentions of any plan |
+
+Places that a plan does not use have a count of zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from servetune.hardware.device import Node
+from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.collectives import (
+    FABRIC_BYTES_PER_S,
+    GATHER_SHARE,
+    Collective,
+    all_reduce_law,
+)
+from servetune.perf.roofline.drafting import drafts_on_device
+from servetune.perf.roofline.operations import AttentionOp, ExpertsOp, MatrixOp, Operations
+from servetune.perf.roofline.step import (
+    FILLING_ROWS,
+    Kind,
+    exchange_group,
+    kind_of,
+)
+from servetune.plan.plan import Plan
+
+__all__ = ["Array", "PlanBatch", "StepLaws", "columns_of"]
+
+Array = NDArray[np.float64]
+
+_FIELDS = tuple(
+    field.name for field in msgspec.structs.fields(Coefficients) if field.name != "name"
+)
+
+
+def columns_of(coefficients: Sequence[Coefficients]) -> dict[str, Array]:
+    """Field -> its values, each of shape (R,)."""
+    distinct = {id(value): value for value in coefficients}
+    rows = {
+        key: np.array([getattr(value, name) for name in _FIELDS], dtype=float)
+        for key, value in distinct.items()
+    }
+    table = np.stack([rows[id(value)] for value in coefficients])
+    return {name: table[:, index] for index, name in enumerate(_FIELDS)}
+
+
+class PlanBatch:
+    """The work of many plans and the machines that do it, without any coefficient."""
+
+    def __init__(self, priced: Sequence[tuple[Operations, Node, Plan]]) -> None:
+        known: dict[tuple[object, ...], _Row] = {}
+        rows = []
+        for ops, node, plan in priced:
+            degrees = (plan.data_parallel, plan.pipeline_parallel)
+            drafts = (plan.draft_tokens, plan.draft_method)
+            key = (id(ops), id(node), degrees, plan.enforce_eager, drafts)
+            if key not in known:
+                known[key] = _Row(ops, node, plan)
+            rows.append(known[key])
+        self.matrices = _table([row.matrices for row in rows], _MATRIX)
+        self.experts = _table([row.experts for row in rows], _EXPERTS)
+        self.attentions = _table([row.attentions for row in rows], _ATTENTION)
+        self.flat = _columns(rows)
+
+    def __len__(self) -> int:
+        return len(self.flat["layers"])
+
+
+class StepLaws:
+    """Seconds of one step under each of R plans; the law is that of `StepLaw`.
+
+    Args:
+        stack: Work and machines.
+        c: Coefficients by field, each of shape (R,); see `columns_of`.
+    """
+
+    def __init__(self, stack: PlanBatch, c: Mapping[str, Array]) -> None:
+        self.c = c
+        self._stack = stack
+        flat = stack.flat
+        memory = flat["bytes_per_s"]
+        self._plain_bytes_per_s = memory * c["gemm_memory_fraction"]
+        self._matrices = _matrix_lines(stack.matrices, memory, c)
+        self._expert_rates = (
+            _expert_flops_per_s(stack.experts, c),
+            (memory * c["experts_memory_fraction"])[:, None],
+        )
+        self._extra_gemm_rows = c["gemm_extra_rows"][:, None] * stack.matrices["narrow"]
+        self._extra_rows = np.where(
+            stack.experts["widened"] > 0,
+            c["experts_extra_rows_packed"][:, None],
+            c["experts_extra_rows"][:, None],
+        )
+        attention = stack.attentions
+        faster = np.where(attention["latent"] > 0, c["latent_compute_share"][:, None], 1.0)
+        reached_flops = (flat["bf16_flops"] * c["attention_compute_fraction"])[:, None] * faster
+        share = np.where(attention["latent"] > 0, c["latent_memory_share"][:, None], 1.0)
+        share *= np.where(attention["small_cache"] > 0, c["small_cache_memory_share"][:, None], 1.0)
+        reached_bytes = (memory * c["attention_memory_fraction"])[:, None] * share
+        self._pair_s = attention["count"] * attention["pair_flops"] / reached_flops
+        each = flat["tokens_each"][:, None]
+        self._key_s = attention["count"] * np.maximum(
+            attention["key_bytes"] / reached_bytes, each * attention["key_flops"] / reached_flops
+        )
+        latent_layers = (attention["count"] * attention["latent"]).sum(axis=1)
+        self._fixed_s = (
+            flat["layers"] * c["elementwise_per_layer"] * c["elementwise_s"]
+            + attention["count"].sum(axis=1) * c["attention_s"]
+            + latent_layers * c["latent_s"]
+            + (attention["count"] * attention["indexing"]).sum(axis=1) * c["index_s"]
+            + (stack.experts["count"] * _expert_kernel_s(stack.experts, c)).sum(axis=1)
+        )
+        self._expert_layers = stack.experts["count"].sum(axis=1)
+        fabric = flat["fabric"] > 0
+        latency = np.where(fabric, c["agreement_latency_factor"], 1.0)
+        rate = np.where(fabric, c["agreement_rate_factor"], 1.0)
+        self._collectives = {
+            name: (flat[f"{name}_latency_s"] * latency, flat[f"{name}_s_per_byte"] / rate)
+            for name in ("reduce", "exchange", "send")
+        }
+
+    def seconds(
+        self,
+        prefill_tokens: Array,
+        prefill_pairs: Array,
+        prefill_sequences: Array,
+        decode_sequences: Array,
+        decode_context_tokens: Array,
+    ) -> Array:
+        """Seconds of a step per plan; the arguments are the fields of `Step`, shape (R,)."""
+        c, flat, attention = self.c, self._stack.flat, self._stack.attentions
+        sequences = prefill_sequences + decode_sequences
+        decode_tokens = decode_sequences * flat["tokens_each"]
+        tokens = prefill_tokens + decode_tokens
+        device_s = self._dense_s(tokens, prefill_sequences + decode_tokens)
+        if flat["drafted"].any():
+            device_s += self._drafting_s(decode_sequences)
+        window = attention["window"]
+        pairs = np.minimum(prefill_pairs[:, None], prefill_tokens[:, None] * window)
+        pairs += (c["attention_extra_pairs_per_token"] * prefill_tokens)[:, None]
+        keys = np.minimum(decode_context_tokens[:, None], decode_sequences[:, None] * window)
+        device_s += (self._pair_s * pairs).sum(axis=1) + (self._key_s * keys).sum(axis=1)
+        captured = flat["graphs"] > 0
+        captured &= prefill_tokens + decode_sequences <= c["captured_tokens"]
+        experts_s = c["host_experts_s"] * self._expert_layers
+        routed_s = np.where(captured | (prefill_tokens <= 0), 0.0, experts_s)
+        launched_s = c["host_layer_s"] * flat["layers"] + experts_s - routed_s
+        floor_s = np.where(captured, 0.0, launched_s)
+        host_s = c["step_s"] + c["sequence_s"] * sequences + c["prompt_s"] * prefill_sequences
+        host_s += c["draft_sequence_s"] * decode_sequences * (flat["tokens_each"] > 1)
+        return np.asarray(host_s + np.maximum(c["device_factor"] * device_s, floor_s) + routed_s)
+
+    def _drafting_s(self, sequences: Array) -> Array:
+        """One layer and the output head for every drafted token, one after another."""
+        flat = self._stack.flat
+        layer_s = self._dense_s(sequences, 0 * sequences) / flat["layers"]
+        kernel_s, compute_s, weights_s, traffic_s = self._matrices
+        met = sequences[:, None]
+        product_s = kernel_s + np.maximum(compute_s * met, weights_s + traffic_s * met)
+        head_s = (product_s * self._stack.matrices["logits_only"]).sum(axis=1)
+        return np.asarray(flat["drafted"] * (layer_s + head_s) * (sequences > 0))
+
+    def _dense_s(self, tokens: Array, rows: Array) -> Array:
+        c, flat = self.c, self._stack.flat
+        matrices, experts = self._stack.matrices, self._stack.experts
+        kernel_s, compute_s, weights_s, traffic_s = self._matrices
+        met = np.where(matrices["logits_only"] > 0, rows[:, None], tokens[:, None])
+        filled = met + self._extra_gemm_rows * (1 - np.exp(-met / FILLING_ROWS))
+        seconds = (kernel_s + np.maximum(compute_s * filled, weights_s + traffic_s * met)).sum(
+            axis=1
+        )
+        flops_per_s, bytes_per_s = self._expert_rates
+        wide = tokens[:, None]
+        untouched = np.exp(experts["log_untouched"] * wide)
+        touched = 1 - untouched
+        moved = experts["local_bytes"] * touched + experts["traffic_bytes"] * wide
+        extra = self._extra_rows * experts["row_flops"] * touched
+        computed = experts["flops"] * wide + extra
+        seconds += (experts["count"] * np.maximum(computed / flops_per_s, moved / bytes_per_s)).sum(
+            axis=1
+        )
+        per_row = flat["vocab"] * c["sampling_bytes_per_logit"] * rows
+        seconds += (
+            flat["elementwise_bytes_per_token"] * tokens + per_row
+        ) / self._plain_bytes_per_s
+        return np.asarray(seconds + self._fixed_s + self._agreement_s(tokens, rows))
+
+    def _agreement_s(self, tokens: Array, rows: Array) -> Array:
+        flat = self._stack.flat
+        hidden_bytes = flat["reduce_bytes_per_token"] * tokens
+        parts = (
+            ("send", flat["hand_overs"], hidden_bytes),
+            ("reduce", flat["reduce_count"], hidden_bytes),
+            ("reduce", flat["gathers"], GATHER_SHARE * flat["logit_bytes_per_row"] * rows),
+            (
+                "exchange",
+                flat["exchange_count"],
+                flat["exchange_bytes_per_token"] * tokens / 2,
+            ),
+        )
+        seconds = np.zeros_like(tokens)
+        for name, count, sent_bytes in parts:
+            latency_s, s_per_byte = self._collectives[name]
+            seconds += count * (latency_s + s_per_byte * sent_bytes)
+        return seconds
+
+
+def _matrix_lines(
+    table: Mapping[str, Array], bytes_per_s: Array, c: Mapping[str, Array]
+) -> tuple[Array, Array, Array, Array]:
+    flops_per_s, reached_bytes_per_s = _rates(table, bytes_per_s, c)
+    narrow = table["narrow"] > 0
+    narrow_s = np.where(table["blocks"] > 0, c["gemm_blocks_s"][:, None], c["gemm_8bit_s"][:, None])
+    kernel_s = np.where(narrow, narrow_s, c["gemm_s"][:, None])
+    count = table["count"]
+    return (
+        count * kernel_s,
+        count * table["flops"] / flops_per_s,
+        count * table["weight_bytes"] / reached_bytes_per_s,
+        count * table["traffic_bytes"] / reached_bytes_per_s,
+    )
+
+
+def _rates(
+    table: Mapping[str, Array], bytes_per_s: Array, c: Mapping[str, Array]
+) -> tuple[Array, Array]:
+    """FLOP/s and bytes/s that products of each kind reach."""
+    fraction = np.where(
+        table["four_bit"] > 0,
+        c["gemm_compute_fraction_4bit"][:, None],
+        np.where(
+            table["narrow"] > 0,
+            c["gemm_compute_fraction_8bit"][:, None],
+            c["gemm_compute_fraction"][:, None],
+        ),
+    )
+    thin = np.where(
+        table["thin"] > 0,
+        c["gemm_memory_fraction_8bit"][:, None],
+        c["gemm_memory_fraction"][:, None],
+    )
+    thin = np.where(table["four_bit"] > 0, c["gemm_memory_fraction_4bit"][:, None], thin)
+    return table["peak_flops"] * fraction, bytes_per_s[:, None] * thin
+
+
+def _expert_kernel_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
+    plain, blocks, four_bit = (c[f"experts{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit"))
+    return np.where(table["four_bit"] > 0, four_bit, np.where(table["blocks"] > 0, blocks, plain))
+
+
+def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
+    plain, packed, mxfp4, eight_bit, blocks, four_bit = (
+        c[f"experts_compute_fraction{kind}"][:, None]
+        for kind in ("", "_packed", "_mxfp4", "_8bit", "_blocks", "_4bit")
+    )
+    packed = np.where(table["mxfp4"] > 0, mxfp4, packed)
+    wide = np.where(table["widened"] > 0, packed, plain)
+    narrow = np.where(table["blocks"] > 0, blocks, eight_bit)
+    narrow = np.where(table["four_bit"] > 0, four_bit, narrow)
+    fraction = np.where(table["narrow"] > 0, narrow, wide)
+    narrowed = 1 + c["experts_half_columns"][:, None] / table["columns"]
+    return np.asarray(table["peak_flops"] * fraction / narrowed)
+
+
+#: A window that no context fills; infinity would turn an empty batch into no number.
+_ALL_KEYS = 1e15
+_KIND = {"peak_flops": 1.0} | dict.fromkeys(Kind._fields[1:], 0.0)
+#: Columns of each table, with what an unused place holds.
+_MATRIX = {
+    "count": 0.0,
+    "flops": 0.0,
+    "weight_bytes": 0.0,
+    "traffic_bytes": 0.0,
+    "logits_only": 0.0,
+    **_KIND,
+}
+_EXPERTS = {
+    "count": 0.0,
+    "flops": 0.0,
+    "row_flops": 0.0,
+    "local_bytes": 0.0,
+    "traffic_bytes": 0.0,
+    "log_untouched": 0.0,
+    "columns": 1.0,
+    **_KIND,
+}
+_ATTENTION = {
+    "count": 0.0,
+    "pair_flops": 0.0,
+    "key_flops": 0.0,
+    "key_bytes": 0.0,
+    "window": _ALL_KEYS,
+    "latent": 0.0,
+    "indexing": 0.0,
+    "small_cache": 0.0,
+}
+_FLAT = (
+    "layers",
+    "bytes_per_s",
+    "bf16_flops",
+    "graphs",
+    "fabric",
+    "vocab",
+    "elementwise_bytes_per_token",
+    "reduce_bytes_per_token",
+    "logit_bytes_per_row",
+    "reduce_count",
+    "gathers",
+    "hand_overs",
+    "exchange_count",
+    "exchange_bytes_per_token",
+    "reduce_latency_s",
+    "reduce_s_per_byte",
+    "exchange_latency_s",
+    "exchange_s_per_byte",
+    "send_latency_s",
+    "send_s_per_byte",
+    "tokens_each",
+    "drafted",
+)
+
+
+class _Row:
+    """One plan's numbers, in the order of the tables' columns."""
+
+    def __init__(self, ops: Operations, node: Node, plan: Plan) -> None:
+        self.matrices = [_matrix_row(op, ops, node) for op in ops.matrices]
+        self.experts = [_experts_row(op, ops, node) for op in ops.experts]
+        self.attentions = [_attention_row(op) for op in ops.attentions]
+        split = ops.tensor_parallel > 1
+        reduce = all_reduce_law(node.link, ops.tensor_parallel)
+        exchange = all_reduce_law(node.link, exchange_group(ops, plan))
+        self.flat = (
+            ops.layer_count,
+            node.device.memory_bytes_per_s,
+            node.device.bf16_flops,
+            float(not plan.enforce_eager),
+            float(node.link.bytes_per_s >= FABRIC_BYTES_PER_S),
+            ops.vocab,
+            ops.elementwise_bytes_per_token,
+            ops.reduce_bytes_per_token,
+            ops.logit_bytes_per_row,
+            ops.reduce_count if split else 0,
+            float(split),
+            plan.pipeline_parallel - 1,
+            ops.expert_exchange_count,
+            ops.expert_exchange_bytes_per_token,
+            *_affine(reduce),
+            *_affine(exchange),
+            *_affine(all_reduce_law(node.link, 2)),
+            1 + (plan.draft_tokens or 0),
+            drafts_on_device(plan),
+        )
+
+
+def _columns(rows: Sequence[_Row]) -> dict[str, Array]:
+    values = np.array([row.flat for row in rows], dtype=float).reshape(len(rows), len(_FLAT))
+    return {name: values[:, index] for index, name in enumerate(_FLAT)}
+
+
+def _table(
+    parts: Sequence[Sequence[Sequence[float]]], names: Mapping[str, float]
+) -> dict[str, Array]:
+    """Column name -> values of shape (R, places), unused places filled."""
+    width = max(map(len, parts), default=0)
+    empty = list(names.values())
+    values = np.array(
+        [[*part, *[empty] * (width - len(part))] for part in parts], dtype=float
+    ).reshape(len(parts), width, len(names))
+    return {name: np.ascontiguousarray(values[:, :, i]) for i, name in enumerate(names)}
+
+
+def _affine(law: Collective) -> tuple[float, float]:
+    return law.latency_s, 1 / law.bytes_per_s
+
+
+def _kind(op: MatrixOp | ExpertsOp, node: Node) -> tuple[float, ...]:
+    return tuple(float(value) for value in kind_of(op, node.device))
+
+
+def _matrix_row(op: MatrixOp, ops: Operations, node: Node) -> tuple[float, ...]:
+    return (
+        op.count,
+        op.flops_per_row,
+        op.weight_bytes,
+        (op.inputs + op.outputs) * ops.activation_bytes,
+        float(op.logits_only),
+        *_kind(op, node),
+    )
+
+
+def _experts_row(op: ExpertsOp, ops: Operations, node: Node) -> tuple[float, ...]:
+    return (
+        op.count,
+        op.flops_per_token,
+        op.local_experts * op.flops_per_extra_row,
+        op.local_experts * op.expert_weights * op.weight_width_bytes,
+        op.traffic_per_token * ops.activation_bytes,
+        op.token_copies * np.log1p(-op.active / op.experts),
+        op.columns,
+        *_kind(op, node),
+    )
+
+
+def _attention_row(op: AttentionOp) -> tuple[float, ...]:
+    return (
+        op.count,
+        op.prefill_flops_per_pair,
+        op.decode_flops_per_key,
+        op.cache_bytes_per_key,
+        _ALL_KEYS if op.window is None else op.window,
+        float(op.latent),
+        float(op.indexing),
+        float(op.small_cache),
+    )

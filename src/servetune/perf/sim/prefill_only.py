@@ -1,0 +1,32 @@
+"""An engine that computes prompts for others to decode (disaggregated prefill).
+
+As vLLM 0.32 does it: such an engine is asked for one token, which is thrown away, and keeps a
+prompt's blocks until another engine has them. That one admits the request with its cache
+full but for the prompt's last token, which it computes again for the first token of the
+answer. So a first token waits for its prompt, for the hand-over, for a place where it is
+decoded, and for one step there.
+"""
+
+from __future__ import annotations
+
+from servetune.perf.roofline.step import StepLaw
+from servetune.perf.sim.scheduler import Scheduler
+from servetune.perf.sim.sequence import SchedulerConfig, Sequence
+
+__all__ = ["PrefillOnlyScheduler"]
+
+
+class PrefillOnlyScheduler(Scheduler):
+    """vLLM's scheduler for answers of one token, whose blocks stay until they are released."""
+
+    def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
+        super().__init__(config, law)
+        self._kept: dict[int, tuple[int, int]] = {}  # tokens and blocks, by index
+
+    def release(self, sequence: Sequence) -> None:
+        """Its cache has arrived elsewhere."""
+        length, blocks = self._kept.pop(sequence.index)
+        self.cache.give_back(sequence, length, wanted=False, blocks=blocks)
+
+    def _end(self, sequence: Sequence, length: int, blocks: int) -> None:
+        self._kept[sequence.index] = length, blocks

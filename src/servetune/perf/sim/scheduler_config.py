@@ -1,0 +1,181 @@
+"""What a plan and its engine's settings say of the scheduler."""
+
+from __future__ import annotations
+
+import math
+
+from servetune.engines import Memory
+from servetune.errors import NotSimulated, PlanError, UnknownName
+from servetune.hardware.device import Device
+from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device
+from servetune.perf.sim.router import Routing
+from servetune.perf.sim.scheduler_choice import variant_of
+from servetune.perf.sim.sequence import QueueOrder, SchedulerConfig
+from servetune.plan import Plan, Setting
+
+__all__ = [
+    "check_context_fits",
+    "composes_ahead",
+    "routing_of",
+    "scheduler_config_of",
+    "without_effect",
+]
+
+#: What is read of `Plan.extra`, here and in `schedulers`.
+_READ_SETTINGS = frozenset(
+    {
+        "async_scheduling",
+        "disable_radix_cache",
+        "enable_mixed_chunk",
+        "kv_link",
+        "load_balance_method",
+        "max_batch_total_tokens",
+        "max_prefill_tokens",
+        "max_waiting_tokens",
+        "num_gpu_blocks_override",
+        "schedule_conservativeness",
+        "schedule_policy",
+        "scheduling_policy",
+        "waiting_served_ratio",
+    }
+)
+
+
+def scheduler_config_of(
+    plan: Plan,
+    divided: Memory,
+    *,
+    seed: int = 1,
+    ignore_eos: bool = False,
+    composes_ahead: bool = False,
+) -> SchedulerConfig:
+    """What bounds a step of a resolved Plan whose memory divides like that.
+
+    Args:
+        plan: Resolved.
+        divided: Its memory.
+        seed: Of the luck of drafts.
+        ignore_eos: Whether requests say so, and the engine knows how long answers will be.
+        composes_ahead: Whether steps are composed while the one before runs, where the plan
+            does not say.
+
+    Raises:
+        PlanError: Two of its settings are not played together.
+    """
+    assert plan.max_num_seqs is not None
+    assert plan.max_num_batched_tokens is not None
+    assert plan.block_tokens is not None
+    # vLLM's words for what has no neutral name, as the user spelt them.
+    further = {name.lstrip("-").replace("-", "_"): value for name, value in plan.extra}
+    if further.get("scheduling_policy") not in (None, "fcfs", "priority"):
+        raise UnknownName(
+            "scheduling_policy", str(further["scheduling_policy"]), ("fcfs", "priority")
+        )
+    policy: QueueOrder = "priority" if further.get("scheduling_policy") == "priority" else "fcfs"
+    ahead = further.get("async_scheduling")
+    if plan.draft_tokens and (policy == "priority" or ahead is True):
+        raise NotSimulated(
+            f"drafted tokens are not simulated with "
+            f"{'scheduling_policy=priority' if policy == 'priority' else 'async_scheduling'}: "
+            "what a sequence gains must be known when the step after it is composed, and who "
+            "loses its place is chosen by order of arrival",
+            hint="leave that setting out, or draft_tokens; the other is simulated by itself",
+        )
+    variant = variant_of(plan, ignore_eos=ignore_eos)
+    if variant is not None and (plan.draft_tokens or plan.prefill_replicas):
+        raise NotSimulated(
+            f"drafts and servers for prompts alone are simulated with vLLM's scheduler, "
+            f"not with {plan.engine}'s",
+            hint="take engine vllm, or leave draft_tokens and prefill_replicas out",
+        )
+    block_bytes = plan.block_tokens * divided.kv_bytes_per_token
+    state_blocks = math.ceil(divided.state_bytes_per_sequence / block_bytes)
+    return SchedulerConfig(
+        max_num_seqs=plan.max_num_seqs,
+        max_num_batched_tokens=plan.max_num_batched_tokens,
+        block_tokens=plan.block_tokens,
+        capacity_blocks=_told_blocks(further.get("num_gpu_blocks_override"))
+        or divided.kv_tokens_per_engine // plan.block_tokens,
+        chunked_prefill=bool(plan.chunked_prefill),
+        state_blocks=state_blocks,
+        # A block of tokens does not bring back the state after them.
+        prefix_caching=bool(plan.prefix_caching)
+        and not state_blocks
+        and further.get("disable_radix_cache") is not True,
+        policy=policy,
+        async_scheduling=composes_ahead if ahead is None else ahead is True,
+        draft_tokens=plan.draft_tokens or 0,
+        draft_acceptance_fraction=acceptance_of(plan) if plan.draft_tokens else 0.0,
+        lookahead_tokens=drafts_on_device(plan),
+        seed=seed,
+        variant=variant,
+    )
+
+
+def composes_ahead(plan: Plan, device: Device) -> bool:
+    """Whether vLLM 0.32 schedules asynchronously where nobody says (`VllmConfig`).
+
+    Not on CPUs, nor with pipeline parallelism. It would with drafts of a layer of their own, but
+    those are played with steps composed one after another.
+    """
+    if plan.engine not in ("vllm", "simulated") or device.architecture == "cpu":
+        return False
+    return plan.pipeline_parallel == 1 and not plan.draft_tokens and not plan.prefill_replicas
+
+
+def routing_of(plan: Plan) -> Routing:
+    """How a plan's engine chooses among its data-parallel ranks.
+
+    That is what its setting `load_balance_method` says, by SGLang's names or by `ROUTINGS`;
+    without it SGLang takes turns and vLLM looks at who waits and how full the caches are.
+
+    Raises:
+        UnknownName: There is no such method, or it is not played.
+    """
+    usual: Routing = "round_robin" if plan.engine == "sglang" else "cache_pressure"
+    methods: dict[Setting, Routing] = {
+        None: usual,
+        "auto": usual,
+        "total_requests": "shortest_queue",
+        "waiting_first": "waiting_first",
+        "cache_pressure": "cache_pressure",
+        "round_robin": "round_robin",
+        "shortest_queue": "shortest_queue",
+    }
+    said = dict(plan.extra).get("load_balance_method")
+    if said not in methods:
+        names = [str(name) for name in methods if name]
+        raise UnknownName("load_balance_method", str(said), names)
+    return methods[said]
+
+
+def _told_blocks(told: Setting) -> int | None:
+    """Blocks of the cache where somebody says how many, whatever the memory would hold."""
+    if told is None or (isinstance(told, int) and not isinstance(told, bool) and told > 0):
+        return told
+    raise PlanError(f"num_gpu_blocks_override must be a number of 1 or more, got {told!r}")
+
+
+def check_context_fits(plan: Plan, config: SchedulerConfig) -> None:
+    """Refuse a cache that the longest sequence does not fit, as vLLM does at start.
+
+    Where nobody says how many blocks there are, `check_fits` has asked the memory already.
+
+    Raises:
+        PlanError: In vLLM's words.
+    """
+    longest = plan.max_model_len or 0
+    cache_tokens = max(0, config.capacity_blocks - config.state_blocks) * config.block_tokens
+    if longest > cache_tokens:
+        raise PlanError(
+            f"vLLM refuses to start: the model's max seq len ({longest}) is larger than the "
+            f"maximum number of tokens that can be stored in KV cache ({cache_tokens})",
+            hint=f"lower max_model_len to {cache_tokens}, or give the cache more blocks",
+        )
+
+
+def without_effect(plan: Plan) -> tuple[str, ...]:
+    """Names of a plan's further settings that no scheduler here reads."""
+    return tuple(
+        name for name, _ in plan.extra if name.lstrip("-").replace("-", "_") not in _READ_SETTINGS
+    )

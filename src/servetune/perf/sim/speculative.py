@@ -1,0 +1,226 @@
+"""Batching with tokens drafted ahead and verified together (speculative decoding).
+
+A decoding sequence computes k + 1 tokens in a step and gains those up to the first wrong draft
+and one more, 1 to k + 1 of them. Each draft is right by the toss of a coin. A sequence tosses
+its own coins, from a generator made of the run's seed and its index, so its luck does not
+depend on when it is served, nor on whom it is served with; one that lost its cache goes on
+where it was.
+
+So what a sequence will gain in its steps is known when its decoding begins, and the batch
+still advances by whole stretches: a ledger has, for each step ahead, how many tokens and
+blocks all decoding sequences together gain in it.
+
+Blocks are taken as vLLM 0.32 does it: for all k + 1 tokens of the coming step and, where a layer
+on the device drafts (MTP, EAGLE), for k more that it writes ahead (`num_lookahead_tokens`);
+what is refused is written over. The step that ends a prompt verifies nothing and yields one
+token.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import numpy as np
+
+from servetune.perf.roofline.step import FloatArray, StepLaw
+from servetune.perf.sim.scheduler import Scheduler
+from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequence
+
+__all__ = ["SpeculativeScheduler", "gains_of"]
+
+IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+_LEDGER_STEPS = 4096
+
+
+def gains_of(seed: int, index: int, steps: int, drafts: int, accepted: float) -> IntArray:
+    """Tokens that one sequence gains in each of its verifications; shape (steps,), 1 to k + 1.
+
+    The number of coins up to the first tail is geometric, so one draw stands for all k.
+
+    Args:
+        seed: Of the run.
+        index: Of the sequence.
+        steps: Verifications.
+        drafts: k, tokens drafted for each.
+        accepted: Chance that a draft is right if those before it were.
+    """
+    if accepted in (0.0, 1.0):
+        return np.full(steps, 1 + drafts * int(accepted), dtype=np.int64)
+    tails = np.random.default_rng((seed, index)).geometric(1 - accepted, steps)
+    return np.minimum(tails, drafts + 1).astype(np.int64)
+
+
+class _Growth:
+    """What one stretch of a sequence's decoding will be; arrays have one entry per step.
+
+    Attributes:
+        first: The first step that verifies drafts.
+        length: Tokens in the cache before it.
+        held: Blocks before it.
+        gains: Tokens gained.
+        total: Of these, the sum up to and including the step.
+        blocks: Held from the step on.
+        taken: Of these, what the step takes.
+    """
+
+    __slots__ = ("blocks", "first", "gains", "held", "length", "taken", "total")
+
+    def __init__(
+        self, first: int, length: int, held: int, gains: IntArray, total: IntArray, blocks: IntArray
+    ) -> None:
+        self.first = first
+        self.length = length
+        self.held = held
+        self.gains = gains
+        self.total = total
+        self.blocks = blocks
+        self.taken = blocks.copy()
+        self.taken[1:] -= blocks[:-1]
+        self.taken[0] -= held
+
+    def gained(self, steps: int) -> int:
+        """Tokens of the first `steps` steps."""
+        return int(self.total[steps - 1]) if steps else 0
+
+
+class _Ledger:
+    """What all decoding sequences gain in each step, by its number."""
+
+    def __init__(self) -> None:
+        self.tokens: IntArray = np.zeros(_LEDGER_STEPS, dtype=np.int64)
+        self.blocks: IntArray = np.zeros(_LEDGER_STEPS, dtype=np.int64)
+
+    def write(self, growth: _Growth, sign: int, *, skip: int = 0) -> None:
+        """Enter a sequence's growth, or take it out from its step number `skip` on."""
+        if skip == len(growth.gains):
+            return
+        stop = growth.first + len(growth.gains)
+        while stop > len(self.tokens):
+            self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
+            self.blocks = np.concatenate([self.blocks, np.zeros_like(self.blocks)])
+        start = growth.first + skip
+        self.tokens[start:stop] += sign * growth.gains[skip:]
+        self.blocks[start:stop] += sign * growth.taken[skip:]
+
+
+class SpeculativeScheduler(Scheduler):
+    """vLLM's scheduler where every decoding sequence has `config.draft_tokens` drafts."""
+
+    def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
+        super().__init__(config, law)
+        assert config.draft_tokens
+        assert config.policy == "fcfs"
+        assert not config.async_scheduling
+        self._ledger = _Ledger()
+        self._growths: dict[int, _Growth] = {}  # of decoding sequences, by index
+        self._luck: dict[int, IntArray] = {}  # gains that are still to come, by index
+        self._chunks: dict[int, list[tuple[int, ...]]] = {}  # per stretch, tokens in each step
+
+    def generated_tokens(self, sequence: Sequence, *, each_token: bool = True) -> GeneratedTokens:
+        """What it got; a piece is what came with one step."""
+        stretches, ends_s = self._stretches_of(sequence), self.ends_s
+        chunks = list(self._chunks.get(sequence.index, ()))
+        if len(stretches) > len(chunks) and sequence.index in self._growths:
+            first, stop = stretches[-1]
+            chunks.append(self._pieces(self._growths[sequence.index], stop - first))
+        elif len(stretches) > len(chunks):  # it ended with its prompt's step
+            chunks.append((1,))
+        pieces = tuple(chain.from_iterable(chunks))
+        times_s = tuple(end_s for first, stop in stretches for end_s in ends_s[first:stop])
+        tokens = sum(pieces)
+        if each_token or len(pieces) < 2:
+            return GeneratedTokens(tokens, times_s, pieces)
+        rest = tokens - pieces[0]
+        return GeneratedTokens(tokens, (times_s[0], times_s[-1]), (pieces[0], rest))
+
+    def gained(self, sequence: Sequence, step: int) -> int:
+        """1 to k + 1, as its coins fell."""
+        growth = self._growths[sequence.index]
+        return int(growth.gains[step - growth.first])
+
+    def forget(self, sequence: Sequence) -> None:
+        """Its answer has been read."""
+        self._chunks.pop(sequence.index, None)
+        self._luck.pop(sequence.index, None)
+
+    @staticmethod
+    def _pieces(growth: _Growth, steps: int) -> tuple[int, ...]:
+        """Tokens of the prompt's last step, and of those that followed; `steps` in all."""
+        return (1, *growth.gains[: steps - 1].tolist()) if steps > 0 else ()
+
+    def _join_batch(self, sequence: Sequence, step: int, length_at_step_0: int) -> None:
+        config, cache = self._config, self.cache
+        left = sequence.output_tokens - sequence.generated - 1
+        luck = self._luck.get(sequence.index)
+        if luck is None:
+            luck = self._luck[sequence.index] = gains_of(
+                config.seed,
+                sequence.index,
+                left,
+                config.draft_tokens,
+                config.draft_acceptance_fraction,
+            )
+        total = np.cumsum(luck[:left])
+        steps = int(np.searchsorted(total, left)) + 1
+        total = total[:steps]
+        gains = luck[:steps].copy()
+        gains[-1] -= total[-1] - left  # what is verified beyond the last token is thrown away
+        total[-1] = left
+        before = sequence.computed + total - gains
+        room = self.tokens_each + config.lookahead_tokens
+        blocks = cache.state_blocks - (-(before + room) // cache.block_tokens)
+        held = cache.blocks_for(sequence.computed + config.lookahead_tokens)
+        growth = _Growth(step + 1, sequence.computed, held, gains, total, blocks)
+        self._growths[sequence.index] = growth
+        self._ledger.write(growth, 1)
+        self._enter_batch(sequence, step, step + steps, length_at_step_0)
+
+    def _leave_batch(self, sequence: Sequence, next_step: int) -> None:
+        growth = self._growths.pop(sequence.index)
+        steps = next_step - growth.first
+        gained = growth.gained(steps)
+        self._ledger.write(growth, -1, skip=steps)
+        del self._decoding[sequence.index]
+        self._answering.pop(sequence.index, None)
+        self._context_tokens -= growth.length + gained
+        sequence.stretches.append((sequence.first_step, next_step))
+        self._chunks.setdefault(sequence.index, []).append(self._pieces(growth, steps + 1))
+        sequence.generated += 1 + gained
+        self._luck[sequence.index] = self._luck[sequence.index][steps:]
+
+    def _length_before(self, sequence: Sequence, step: int) -> int:
+        growth = self._growths[sequence.index]
+        return growth.length + growth.gained(step - growth.first)
+
+    def _held(self, sequence: Sequence, step: int, *, ahead: bool = False) -> tuple[int, int]:
+        if sequence is self._cut:
+            length = sequence.computed
+            return length, self.cache.blocks_for(length + self._config.lookahead_tokens)
+        growth = self._growths[sequence.index]
+        steps = step - growth.first
+        blocks = int(growth.blocks[steps - 1]) if steps else growth.held
+        return growth.length + growth.gained(steps), blocks
+
+    def _more_blocks(self, sequence: Sequence, length: int) -> int:
+        lookahead_tokens = self._config.lookahead_tokens
+        held_tokens = sequence.computed + (lookahead_tokens if sequence is self._cut else 0)
+        blocks_for = self.cache.blocks_for
+        return blocks_for(length + lookahead_tokens) - blocks_for(held_tokens)
+
+    def _growth_blocks(self, first_step: int, steps: int) -> int:
+        return int(self._ledger.blocks[first_step : first_step + steps].sum())
+
+    def _growth_tokens(self, first_step: int, steps: int) -> int:
+        return int(self._ledger.tokens[first_step : first_step + steps].sum())
+
+    def _steps_that_fit(self, first_step: int, wanted_steps: int) -> int:
+        taken = np.cumsum(self._ledger.blocks[first_step : first_step + wanted_steps])
+        return int(np.searchsorted(taken, self.cache.free_blocks, side="right"))
+
+    def _decode_durations_s(self, context_tokens: int, steps: int) -> FloatArray:
+        first = len(self.ends_s)
+        gained = self._ledger.tokens[first : first + steps - 1]
+        contexts = np.full(steps, float(context_tokens))
+        contexts[1:] += np.cumsum(gained)
+        return self._law.decode_steps_s(len(self._decoding), contexts)

@@ -1,0 +1,336 @@
+"""NVIDIA's aiconfigurator, asked about the same run: a second opinion.
+
+It predicts from operator tables that were measured per GPU and engine, so it has no answer
+where a table lacks the GPU, the kind of network or the precision; that is said, not filled in.
+Its numbers are its own: no factor, interval or calibration of servetune touches them. What is
+asked of it, and how it was read (version 0.12):
+
+| a run says | it is asked |
+|---|---|
+| device, engine | system, backend; its current table, not the measured engine's version |
+| lengths | `isl`, `osl`: their means, as it takes constants |
+| concurrency | `batch_size` of one copy's rank; replicas are multiplied afterwards |
+| weights, cache | quantisation modes; those of a published checkpoint it reads itself |
+| parallelism | `tp`, `pp`, attention `dp`, and of experts `moe_tp` or `moe_ep` |
+
+It prices steady batching, and does not play the burst at the start of a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import logging
+import math
+import re
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from servetune.errors import InputError, PlanError
+from servetune.models import ExpertFeedForward, shape_from_config
+from servetune.models.quantization import (
+    Quantization,
+    canonical_cache_dtype,
+    effective_quantization,
+)
+from servetune.perf.roofline import ClosedLoopRun, length_moments
+
+__all__ = [
+    "Opinion",
+    "Question",
+    "opinion_columns",
+    "question_of",
+    "require_installed",
+    "second_opinion",
+    "with_architecture",
+]
+
+PACKAGE = "aiconfigurator"
+
+#: Devices of the catalogue that it has operator tables for.
+SYSTEMS: Mapping[str, str] = MappingProxyType(
+    {
+        "A100-80GB": "a100_sxm",
+        "L40S": "l40s",
+        "RTX PRO 6000 Server": "rtx_pro_6000_server",
+        "H100": "h100_sxm",
+        "H200": "h200_sxm",
+        "B200": "b200_sxm",
+        "B300": "b300_sxm",
+        "GB200": "gb200",
+        "GB300": "gb300",
+    }
+)
+
+ENGINES: Mapping[str, str] = MappingProxyType(
+    {"vllm": "vllm", "simulated": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
+)
+
+#: Storage of dense matrices and of experts: servetune's scheme -> its mode. `int4_gN` of any
+#: group is its `int4_wo`.
+MATRICES: Mapping[str, str] = MappingProxyType(
+    {
+        "none": "bfloat16",
+        "fp8": "fp8",
+        "fp8_block": "fp8_block",
+        "int8": "sq",
+        "int8w": "int8_wo",
+        "int4": "int4_wo",
+        "nvfp4": "nvfp4",
+        "nvfp4w": "nvfp4_wo",
+    }
+)
+EXPERTS: Mapping[str, str] = MappingProxyType(
+    {
+        "none": "bfloat16",
+        "fp8": "fp8",
+        "fp8_block": "fp8_block",
+        "int4": "int4_wo",
+        "nvfp4": "nvfp4",
+        "nvfp4w": "nvfp4_wo",
+        "mxfp4": "w4a16_mxfp4",
+    }
+)
+
+CACHES: Mapping[str, str] = MappingProxyType({"fp8": "fp8", "int8": "int8", "bf16": "bfloat16"})
+
+#: `model_type` of a configuration that names no class -> (the class that it knows, whether it
+#: reads the numbers under `text_config`). Classes as in Hugging Face transformers.
+CLASSES: Mapping[str, tuple[str, bool]] = MappingProxyType(
+    {
+        "llama": ("LlamaForCausalLM", False),
+        "qwen2": ("Qwen2ForCausalLM", False),
+        "qwen2_moe": ("Qwen2MoeForCausalLM", False),
+        "qwen3": ("Qwen3ForCausalLM", False),
+        "qwen3_moe": ("Qwen3MoeForCausalLM", False),
+        "mixtral": ("MixtralForCausalLM", False),
+        "gpt_oss": ("GptOssForCausalLM", False),
+        "deepseek_v3": ("DeepseekV3ForCausalLM", False),
+        "kimi_k2": ("DeepseekV3ForCausalLM", False),
+        "deepseek_v32": ("DeepseekV32ForCausalLM", False),
+        "glm_moe_dsa": ("GlmMoeDsaForCausalLM", False),
+        "deepseek_v4": ("DeepseekV4ForCausalLM", False),
+        "minimax_m2": ("MiniMaxM2ForCausalLM", False),
+        "mimo_v2_flash": ("MiMoV2FlashForCausalLM", False),
+        "nemotron_h": ("NemotronHForCausalLM", False),
+        "nemotron-nas": ("DeciLMForCausalLM", False),
+        "llama4_text": ("Llama4ForConditionalGeneration", True),
+        "qwen3_5_text": ("Qwen3_5ForConditionalGeneration", True),
+        "qwen3_5_moe_text": ("Qwen3_5MoeForConditionalGeneration", True),
+        "qwen3_vl_text": ("Qwen3VLForConditionalGeneration", True),
+        "qwen3_vl_moe_text": ("Qwen3VLMoeForConditionalGeneration", True),
+        "gemma4_text": ("Gemma4ForConditionalGeneration", True),
+    }
+)
+
+
+#: Where its tables lie here, which tells a reader nothing.
+_PATH = re.compile(r"(?: (?:at|from|in))? /[^\s,;]+")
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of `aiconfigurator.cli.api.cli_estimate`, by the names of its arguments.
+
+    Attributes:
+        copies: Replicas, which it does not know of.
+    """
+
+    system_name: str
+    backend_name: str
+    isl: int
+    osl: int
+    batch_size: int
+    tp_size: int
+    pp_size: int
+    attention_dp_size: int
+    moe_tp_size: int | None
+    moe_ep_size: int | None
+    gemm_quant_mode: str | None
+    moe_quant_mode: str | None
+    kvcache_quant_mode: str | None
+    copies: int = msgspec.field(default=1)
+
+    def arguments(self) -> dict[str, Any]:
+        said = msgspec.structs.asdict(self)
+        del said["copies"]
+        return said
+
+
+class Opinion(msgspec.Struct, frozen=True, kw_only=True):
+    """What aiconfigurator says about a run.
+
+    Attributes:
+        concurrency: That it priced: batches of equal size on every rank.
+        predictor: Its name and version, and the table it read.
+        warning: Its own, where it has one.
+    """
+
+    concurrency: int
+    ttft_ms: float
+    tpot_ms: float
+    e2e_ms: float
+    output_tokens_per_s: float
+    predictor: str
+    warning: str = ""
+
+
+def require_installed() -> None:
+    """Raise `InputError` with the command that installs aiconfigurator where it is not."""
+    if importlib.util.find_spec(PACKAGE) is None:
+        raise InputError(
+            f"--estimator {PACKAGE} needs the package {PACKAGE}, which is not installed",
+            hint=f"pip install 'servetune[{PACKAGE}]'",
+        )
+
+
+def question_of(run: ClosedLoopRun, published: str = "") -> Question:
+    """The run in aiconfigurator's words.
+
+    Args:
+        run: What is asked.
+        published: How the configuration that it reads says weights are stored. Where the run
+            says the same, the modes are left to it, which knows more of them.
+
+    Raises:
+        PlanError: It has no words for the device, the engine or the precision.
+    """
+    plan, moments = run.plan, length_moments(run.lengths)
+    system = _word(SYSTEMS, run.node.device.name, "table of the GPU")
+    backend = _word(ENGINES, run.engine or plan.engine, "table of the engine")
+    gemm = moe = None
+    experts = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in run.shape.layers)
+    stored = effective_quantization(run.shape.quantization, plan.quantization)
+    if stored.name != published:
+        dense = ("linear",) if experts else ("linear", "feed_forward")
+        gemm = _word(MATRICES, _scheme(stored, dense), "mode for weights in")
+        if experts:
+            scheme = _scheme(stored, ("linear", "feed_forward", "experts"))
+            moe = _word(EXPERTS, scheme, "mode for experts in")
+    cache = None
+    if plan.kv_cache_dtype not in (None, "auto"):
+        dtype = canonical_cache_dtype(plan.kv_cache_dtype, model_dtype=run.shape.dtype)
+        cache = _word(CACHES, dtype, "mode for a cache in")
+    ranks = plan.replicas * plan.data_parallel
+    group = plan.tensor_parallel * plan.data_parallel
+    return Question(
+        system_name=system,
+        backend_name=backend,
+        isl=max(1, round(moments.input_tokens)),
+        osl=max(1, round(moments.output_tokens)),
+        batch_size=max(1, math.ceil(run.concurrency / ranks)),
+        tp_size=plan.tensor_parallel,
+        pp_size=plan.pipeline_parallel,
+        attention_dp_size=plan.data_parallel,
+        moe_tp_size=(1 if plan.expert_parallel else group) if experts else None,
+        moe_ep_size=(group if plan.expert_parallel else 1) if experts else None,
+        gemm_quant_mode=gemm,
+        moe_quant_mode=moe,
+        kvcache_quant_mode=cache,
+        copies=plan.replicas,
+    )
+
+
+def second_opinion(run: ClosedLoopRun, config: Mapping[str, Any]) -> Opinion:
+    """Ask aiconfigurator about a run.
+
+    Args:
+        run: What is asked.
+        config: The model's `config.json`; only a folder in the temporary directory sees it.
+
+    Raises:
+        InputError: It is not installed.
+        PlanError: It has no answer; its own reason is in the message.
+    """
+    require_installed()
+    published = shape_from_config(config, name=run.shape.name, source="").quantization
+    question = question_of(run, published)
+    written = with_architecture(config)
+    with tempfile.TemporaryDirectory(prefix="servetune-") as folder:
+        model = Path(folder) / run.shape.name.replace("/", "--")
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(written), encoding="utf-8")
+        found = _asked(str(model), question, run.shape.name)
+    e2e_ms = found.ttft + max(0, question.osl - 1) * found.tpot
+    return Opinion(
+        concurrency=round(found.concurrency) * question.copies,
+        ttft_ms=float(found.ttft),  # its numbers may be numpy's, which JSON does not know
+        tpot_ms=float(found.tpot),
+        e2e_ms=float(e2e_ms),
+        output_tokens_per_s=float(found.tokens_per_second) * question.copies,
+        predictor=f"{PACKAGE} {metadata.version(PACKAGE)}, its table of "
+        f"{found.backend_name} {found.backend_version} on {found.system_name}",
+        warning=found.kv_cache_warning or "",
+    )
+
+
+def with_architecture(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with the class name that aiconfigurator chooses its model by.
+
+    Raises:
+        PlanError: It knows no class for this kind of model.
+    """
+    if config.get("architectures"):
+        return dict(config)
+    kind = str(config.get("model_type") or "")
+    if kind not in CLASSES:
+        raise PlanError(
+            f"{PACKAGE} has no answer: it knows no model of type '{kind or 'unnamed'}'",
+            hint="leave --estimator out for servetune's own",
+        )
+    name, nested = CLASSES[kind]
+    body = {"text_config": dict(config), "model_type": kind} if nested else dict(config)
+    return body | {"architectures": [name]}
+
+
+def opinion_columns(opinion: Opinion) -> dict[str, Any]:
+    """The output columns of a table's row; it states no interval."""
+    return {
+        "ttft_ms": float(f"{opinion.ttft_ms:.6g}"),
+        "tpot_ms": float(f"{opinion.tpot_ms:.6g}"),
+        "e2e_ms": float(f"{opinion.e2e_ms:.6g}"),
+        "output_tokens_per_s": float(f"{opinion.output_tokens_per_s:.6g}"),
+        "fits": "false" if opinion.warning else "true",
+    }
+
+
+def _asked(model: str, question: Question, name: str) -> Any:
+    """Its answer; whatever it raises or prints is its own, and comes out as one reason."""
+    for logger in (PACKAGE, f"{PACKAGE}_core"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    with contextlib.redirect_stdout(io.StringIO()):  # stdout is for results
+        try:
+            from aiconfigurator.cli.api import cli_estimate
+
+            return cli_estimate(model, **question.arguments())
+        except Exception as error:
+            # Any of its own classes, KeyError and ValueError among them, means the same here.
+            text = str(error).replace(model, name).strip().splitlines()
+            reason = _PATH.sub("", text[0])[:300] if text else ""
+            raise PlanError(
+                f"{PACKAGE} has no answer: {type(error).__name__}: {reason}",
+                hint="leave --estimator out for servetune's own, which extrapolates",
+            ) from error
+
+
+def _word(words: Mapping[str, Any], name: str, what: str) -> Any:
+    if name not in words:
+        raise PlanError(
+            f"{PACKAGE} has no answer: it knows no {what} {name}",
+            hint=f"it knows {', '.join(words)}; servetune's own estimator answers for others too",
+        )
+    return words[name]
+
+
+def _scheme(stored: Quantization, scopes: tuple[str, ...]) -> str:
+    """The scheme of matrices in these scopes, `int4` for any group."""
+    part = stored.covering(scopes)
+    scheme = part.scheme if part else "none"
+    return "int4" if scheme.startswith("int4_") else scheme

@@ -1,0 +1,242 @@
+"""Calibrations that are kept: named, shown, used and removed.
+
+A calibration comes from measured trials of one model on one kind of machine with one engine,
+and corrects predictions for that model, machine and engine alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from servetune.engines import plan_from_settings
+from servetune.errors import InputError, StoreError, UnknownName
+from servetune.hardware import Node
+from servetune.metrics import summarize
+from servetune.models import NetworkShape
+from servetune.perf import Anchor, Calibration, calibrated, learned_factors, run_features
+from servetune.perf.roofline import ClosedLoopRun
+from servetune.perf.sim import simulate
+from servetune.plan import Plan
+from servetune.store import TrialRecord, now_utc, read_json, write_text
+from servetune.workload import AllAtOnce, Workload, parse_arrivals, workload_from_client_args
+
+__all__ = [
+    "KeptCalibration",
+    "calibration_named",
+    "calibration_names",
+    "from_trials",
+    "keep",
+    "remove",
+]
+
+#: Where calibrations are kept instead of the user's configuration folder.
+FOLDER_VARIABLE = "SERVETUNE_CALIBRATIONS"
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+
+
+class AnchorTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured trial that a calibration rests on."""
+
+    key: str
+    plan: str
+    concurrency: int
+    anchor: Anchor
+
+
+class KeptCalibration(msgspec.Struct, frozen=True, kw_only=True):
+    """A calibration and what it is of.
+
+    Attributes:
+        device: Kind of device that was measured, whatever their number.
+        made_at: Wall-clock time, ISO 8601.
+    """
+
+    name: str
+    model: str
+    device: str
+    engine: str
+    calibration: Calibration
+    anchors: tuple[AnchorTrial, ...]
+    made_at: str
+
+    def covers(self, *, shape: NetworkShape, device_name: str, engine: str) -> bool:
+        """Whether it is of this model on this kind of device with this engine."""
+        of = (self.model, self.device, self.engine)
+        return of == (shape.name, device_name, engine)
+
+    def require_for(self, *, shape: NetworkShape, node: Node) -> Calibration:
+        """The calibration, if it is of this model on this kind of device.
+
+        Raises:
+            InputError: It is of another.
+        """
+        if (self.model, self.device) != (shape.name, node.device.name):
+            raise InputError(
+                f"calibration '{self.name}' is of {self.model} on {self.device}, not of "
+                f"{shape.name} on {node.device.name}",
+                hint="measure a trial here and run servetune calibrate on its journal",
+            )
+        return self.calibration
+
+
+def from_trials(
+    records: Sequence[TrialRecord], *, name: str, shape: NetworkShape, node: Node
+) -> KeptCalibration:
+    """What measured closed-loop trials say about the law's error.
+
+    Raises:
+        InputError: None of them can serve: simulated, failed, or without a number of users.
+    """
+    usable = [record for record in records if _usable(record)]
+    if not usable:
+        raise InputError(
+            "no trial can serve as an anchor",
+            hint="anchors are measured trials with max_concurrency and without a request_rate",
+        )
+    learned = _learned(usable, shape, node)
+    anchors = tuple(_anchor(record, shape, node, learned) for record in usable)
+    calibration = calibrated([one.anchor for one in anchors])
+    return KeptCalibration(
+        name=name,
+        model=shape.name,
+        device=node.device.name,
+        engine=str(usable[0].metadata.get("framework") or "vllm"),
+        calibration=msgspec.structs.replace(calibration, learned=learned),
+        anchors=anchors,
+        made_at=now_utc(),
+    )
+
+
+def _usable(record: TrialRecord) -> bool:
+    asked = record.config.client_args
+    law = str(asked.get("arrivals", ""))  # written out it is a law of due times
+    open_loop = asked.get("request_rate") not in (None, "inf") or (
+        "=" in law and not isinstance(parse_arrivals(law), AllAtOnce)
+    )
+    users = record.config.client_args.get("max_concurrency")
+    measured = record.status == "ok" and not record.simulated
+    return bool(measured and users and not open_loop and record.results.get("mean_tpot_ms"))
+
+
+def _learned(records: Sequence[TrialRecord], shape: NetworkShape, node: Node) -> dict[str, float]:
+    """What the trials say of the law itself, where no fit has seen such silicon."""
+    asked = [(_plan_of(record, shape), _workload_of(record)) for record in records]
+    return learned_factors(
+        [
+            ClosedLoopRun(
+                shape=shape,
+                node=node,
+                plan=plan,
+                lengths=workload.lengths,
+                concurrency=workload.max_concurrency or 1,
+                request_count=workload.request_count,
+            )
+            for plan, workload in asked
+        ],
+        [record.results.get("mean_ttft_ms") for record in records],
+        [record.results.get("mean_tpot_ms") for record in records],
+        warm=all(workload.warmup_count for _, workload in asked),
+    )
+
+
+def _workload_of(record: TrialRecord) -> Workload:
+    return workload_from_client_args(
+        {k: v for k, v in record.config.client_args.items() if k != "dataset_path"}
+    )
+
+
+def _plan_of(record: TrialRecord, shape: NetworkShape) -> Plan:
+    return record.plan or plan_from_settings(  # another tool's record
+        str(record.metadata.get("framework") or "vllm"), shape.name, record.config.server_args
+    )
+
+
+def _anchor(
+    record: TrialRecord, shape: NetworkShape, node: Node, learned: dict[str, float]
+) -> AnchorTrial:
+    """The trial beside its simulation, which plays the same requests in the same way."""
+    workload, plan = _workload_of(record), _plan_of(record, shape)
+    assert workload.max_concurrency is not None
+    law = Calibration(learned=learned)
+    played = simulate(plan, shape, node, workload, calibration=law)
+    predicted = summarize(played.records, duration_s=1.0, extras=False)
+    return AnchorTrial(
+        key=record.key,
+        plan=plan.label,
+        concurrency=workload.max_concurrency,
+        anchor=Anchor(
+            predicted_ttft_ms=predicted["mean_ttft_ms"],
+            predicted_tpot_ms=predicted["mean_tpot_ms"],
+            measured_ttft_ms=record.results.get("mean_ttft_ms"),
+            measured_tpot_ms=record.results.get("mean_tpot_ms"),
+            place=run_features(plan, shape, workload.lengths, workload.max_concurrency),
+        ),
+    )
+
+
+def keep(kept: KeptCalibration) -> Path:
+    """Write a calibration under its name, in place of an older one.
+
+    Raises:
+        InputError: The name cannot be a file's.
+    """
+    path = _path(kept.name)
+    write_text(path, msgspec.json.format(msgspec.json.encode(kept), indent=2).decode() + "\n")
+    return path
+
+
+def calibration_named(name: str) -> KeptCalibration:
+    """The calibration that was kept under a name.
+
+    Raises:
+        UnknownName: There is none.
+        StoreError: Its file cannot be read.
+    """
+    path = _path(name)
+    if not path.is_file():
+        raise UnknownName(
+            "calibration", name, calibration_names(), hint="see servetune calibrate --list"
+        )
+    raw: Any = read_json(path)
+    try:
+        return msgspec.convert(raw, KeptCalibration)
+    except msgspec.ValidationError as error:
+        raise StoreError(f"{path} is not a calibration: {error}") from None
+
+
+def calibration_names() -> list[str]:
+    """Names of all that are kept."""
+    return sorted(path.stem for path in _folder().glob("*.json"))
+
+
+def remove(name: str) -> None:
+    """Forget a calibration.
+
+    Raises:
+        UnknownName: There is none.
+    """
+    calibration_named(name)
+    _path(name).unlink()
+
+
+def _path(name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"'{name}' cannot name a calibration", hint="use letters, digits, dots and dashes"
+        )
+    return _folder() / f"{name}.json"
+
+
+def _folder() -> Path:
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "servetune" / "calibrations"

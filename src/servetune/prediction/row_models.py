@@ -1,0 +1,142 @@
+"""The models that a table's rows name, each looked for once.
+
+Tables name checkpoints that others than the publisher stored in fewer bits
+(`nvidia/DeepSeek-R1-FP4`, `RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16`). Where the
+configuration of such a one is not found, that of the model it was made from stands in, stored
+as the name says; the row's `assumed` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from servetune.errors import InputError, ServetuneError, UnknownName
+from servetune.models import NetworkShape, catalogue, load_config, load_shape, shape_from_config
+from servetune.prediction.rows import STORAGE, stored_as
+
+__all__ = ["RowModels", "made_from"]
+
+_FILE = "_config.json"
+_QUANTIZED_FILE = "_hf_quant_config.json"
+#: Last words of a checkpoint's name that say how it was stored, and the table's word for it.
+_STORED = {
+    "awq": "int4",
+    "gptq": "int4",
+    "4bit": "int4",
+    **{word: word for word in ("fp8", "nvfp4", "fp4", "mxfp4", "int4", "w4a16", "int8", "w8a8")},
+}
+#: Words beside those that say nothing more about the weights' bits.
+_BESIDE = re.compile(r"quantized|dynamic|static|block|kv|preview|g?128|v\d|pertensor|tensor|per")
+
+
+def made_from(name: str, known: Iterable[str]) -> tuple[str, str] | None:
+    """The known model that a checkpoint was made from, and the table's word for its storage.
+
+    The word is empty where the name says none: a copy under another publisher.
+
+    Example:
+        >>> made_from("nvidia/DeepSeek-R1-FP4", ["deepseek-ai/DeepSeek-R1"])
+        ('deepseek-ai/DeepSeek-R1', 'fp4')
+    """
+    by_short: dict[str, list[str]] = {}
+    for each in known:
+        by_short.setdefault(each.split("/")[-1].lower(), []).append(each)
+    words = re.split(r"([-._])", name.rsplit("/", maxsplit=1)[-1].lower())
+    stored = ""
+    while words:
+        if found := by_short.get("".join(words)):
+            return found[0], stored
+        if words[-1] in _STORED:
+            stored = _STORED[words[-1]]
+        elif not _BESIDE.fullmatch(words[-1]):
+            return None
+        words = words[:-2]
+    return None
+
+
+class RowModels:
+    """Models by the names that rows give them; a name that nobody knows is asked for once.
+
+    Args:
+        folder: Of configurations that come before the catalogue's, as `org--name_config.json`.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._shapes: dict[str, NetworkShape | ServetuneError] = {}
+        self._stand_ins: dict[str, str] = {}
+
+    def shape(self, model: str) -> NetworkShape:
+        """The dimensions of a model.
+
+        Raises:
+            UnknownName: Neither it nor what it was made from is known.
+            InputError: Its configuration cannot be read or is not modelled.
+        """
+        if model not in self._shapes:
+            try:
+                self._shapes[model] = self._found(model)
+            except ServetuneError as error:
+                self._shapes[model] = error
+        found = self._shapes[model]
+        if isinstance(found, ServetuneError):
+            raise found
+        return found
+
+    def config(self, model: str) -> dict[str, Any]:
+        """The configuration that `shape` reads; that of no stand-in."""
+        path = self._path(model)
+        return load_config(model, catalogue_first=True) if path is None else _read(path)
+
+    def stand_in(self, model: str) -> str:
+        """What stands in for a model whose own configuration was not found, if so, in words."""
+        return self._stand_ins.get(model, "")
+
+    def _found(self, model: str) -> NetworkShape:
+        path = self._path(model)
+        if path is not None:
+            return shape_from_config(_read(path), name=model, source=path.name)
+        try:
+            return load_shape(model, catalogue_first=True)
+        except UnknownName:
+            origin = made_from(model, self._known())
+            if origin is None:
+                raise
+        base, word = origin
+        shape = stored_as(self.shape(base), STORAGE[word])
+        stored = f" stored in {word}" if word else ""
+        self._stand_ins[model] = f"no configuration of {model} found: read as {base}{stored}"
+        return msgspec.structs.replace(shape, name=model)
+
+    def _path(self, model: str) -> Path | None:
+        if self._folder is None:
+            return None
+        path = self._folder / f"{model.replace('/', '--')}{_FILE}"
+        return path if path.is_file() else None
+
+    def _known(self) -> list[str]:
+        there = sorted(self._folder.glob(f"*{_FILE}")) if self._folder is not None else []
+        own = [
+            path.name.removesuffix(_FILE).replace("--", "/", 1)
+            for path in there
+            if not path.name.endswith(_QUANTIZED_FILE)
+        ]
+        return [*own, *catalogue()]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A configuration, completed by ModelOpt's file where it alone says the quantisation."""
+    quantized = path.with_name(path.name.removesuffix(_FILE) + _QUANTIZED_FILE)
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if quantized.is_file() and "quantization_config" not in config:
+            config["quantization_config"] = json.loads(quantized.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path.name}: {error}") from None
+    return config

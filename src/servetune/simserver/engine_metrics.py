@@ -1,0 +1,203 @@
+"""What one rank of the engine did, in the numbers that vLLM shows under `/metrics`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import msgspec
+
+__all__ = ["FINISH_REASONS", "EngineMetrics", "Histogram", "RequestTimes"]
+
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+# Upper ends of vLLM's buckets (vllm/v1/metrics/buckets.py of 0.32, read in November 2026).
+_REQUEST_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_FIRST_TOKEN_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+_TOKEN_GAP_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(10.0, 20.0, 40.0, 80.0),
+)
+_STEP_TOKENS = (1, *(2**power for power in range(3, 15)))
+_ANSWERS = (1, 2, 5, 10, 20)
+_PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
+
+
+class Histogram:
+    """Counts of observations by bucket, as Prometheus wants them, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def note(self, value: float, count: int = 1) -> None:
+        """The same value, so many times."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.sum += value * count
+
+
+class RequestTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """When what happened to one request, in the engine's seconds.
+
+    Attributes:
+        asked_s: It came in at the door.
+        queued_s: It reached the scheduler's queue.
+        admitted_s: Its prompt was first taken up.
+        first_token_s: Its first token was there.
+    """
+
+    asked_s: float
+    queued_s: float
+    admitted_s: float
+    first_token_s: float
+
+
+class EngineMetrics:
+    """Counters, gauges and histograms of one rank; seconds are the engine's own.
+
+    Args:
+        longest_tokens: Context of the model, which the buckets of lengths end with.
+        draft_tokens: Drafted for every step of decoding.
+
+    Attributes:
+        prompt_tokens: Of requests whose prompts are through.
+        cached_tokens: Of these, found in the prefix cache.
+        brought_tokens: Of these, computed by another engine and handed over.
+        drafts: How often drafts were verified.
+        accepted: By place in the draft, how often that token was right.
+        finished: Requests that ended, by reason.
+        histograms: By vLLM's name, without its `vllm:`.
+    """
+
+    def __init__(self, longest_tokens: int = 1_000_000, draft_tokens: int = 0) -> None:
+        self.running = 0
+        self.waiting = 0
+        self.kv_usage_fraction = 0.0
+        self.preemptions = 0
+        self.steps = 0
+        self.prefix_queries_tokens = 0
+        self.prefix_hits_tokens = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.brought_tokens = 0
+        self.generation_tokens = 0
+        self.drafts = 0
+        self.accepted = [0] * draft_tokens
+        self.finished = dict.fromkeys(FINISH_REASONS, 0)
+        tokens = _one_two_five(longest_tokens)
+        self._first = Histogram(_FIRST_TOKEN_S)
+        self._gap = Histogram(_TOKEN_GAP_S)
+        self._mean_gap = Histogram(_TOKEN_GAP_S)
+        self._whole = Histogram(_REQUEST_S)
+        self._queue = Histogram(_REQUEST_S)
+        self._prefill = Histogram(_REQUEST_S)
+        self._decode = Histogram(_REQUEST_S)
+        self._inference = Histogram(_REQUEST_S)
+        self._prompt = Histogram(tokens)
+        self._answer = Histogram(tokens)
+        self._step = Histogram(_STEP_TOKENS)
+        self._longest_answer = Histogram(tokens)
+        self._answers = Histogram(_ANSWERS)
+        self._limit = Histogram(tokens)
+        self._preempted = Histogram(_PREEMPTIONS)
+        self._computed = Histogram(tokens)
+        self.histograms = {
+            "request_prompt_tokens": self._prompt,
+            "request_generation_tokens": self._answer,
+            "iteration_tokens_total": self._step,
+            "request_max_num_generation_tokens": self._longest_answer,
+            "request_params_n": self._answers,
+            "request_params_max_tokens": self._limit,
+            "time_to_first_token_seconds": self._first,
+            "inter_token_latency_seconds": self._gap,
+            "request_time_per_output_token_seconds": self._mean_gap,
+            "e2e_request_latency_seconds": self._whole,
+            "request_queue_time_seconds": self._queue,
+            "request_inference_time_seconds": self._inference,
+            "request_prefill_time_seconds": self._prefill,
+            "request_decode_time_seconds": self._decode,
+            "request_num_preemptions": self._preempted,
+            "request_prefill_kv_computed_tokens": self._computed,
+        }
+
+    def note_step(self, tokens: int) -> None:
+        """A step with so many tokens, as vLLM counts: of whole prompts and of answers."""
+        if tokens:
+            self._step.note(tokens)
+
+    def note_gaps(self, gap_s: float, count: int, tokens: int) -> None:
+        """Of so many sequences more tokens came, so long after those before.
+
+        All that came at once are one gap, as vLLM counts.
+        """
+        self.generation_tokens += tokens
+        self._gap.note(gap_s, count)
+
+    def note_draft(self, accepted: int) -> None:
+        """A draft was verified, and so many of its tokens were right and wanted."""
+        self.drafts += 1
+        for place in range(accepted):
+            self.accepted[place] += 1
+
+    def note_first(
+        self, prompt_tokens: int, ttft_s: float, *, cached_tokens: int = 0, brought_tokens: int = 0
+    ) -> None:
+        """A prompt is through."""
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += cached_tokens
+        self.brought_tokens += brought_tokens
+        self.generation_tokens += 1
+        self._first.note(ttft_s)
+
+    def note_end(
+        self,
+        prompt_tokens: int,
+        output_tokens: int,
+        times: RequestTimes,
+        now_s: float,
+        *,
+        max_tokens: int,
+        computed_tokens: int,
+        preemptions: int,
+    ) -> None:
+        """A request has all its tokens.
+
+        Args:
+            prompt_tokens: Its prompt.
+            output_tokens: Its answer.
+            times: Its life.
+            now_s: The end of it.
+            max_tokens: That it allowed.
+            computed_tokens: Of the prompt, computed here.
+            preemptions: How often it lost its cache.
+        """
+        first_token_s = times.first_token_s
+        self._whole.note(now_s - times.asked_s)
+        self._queue.note(times.admitted_s - times.queued_s)
+        self._prefill.note(first_token_s - times.admitted_s)
+        self._inference.note(now_s - times.admitted_s)
+        self._decode.note(now_s - first_token_s)
+        if output_tokens > 1:
+            self._mean_gap.note((now_s - first_token_s) / (output_tokens - 1))
+        self._prompt.note(prompt_tokens)
+        self._answer.note(output_tokens)
+        self._longest_answer.note(output_tokens)
+        self._answers.note(1)
+        self._limit.note(max_tokens)
+        self._computed.note(computed_tokens)
+        self._preempted.note(preemptions)
+
+
+def _one_two_five(most: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, 20, 50 and so on, not above `most`."""
+    found = (digit * 10**power for power in range(len(str(most))) for digit in (1, 2, 5))
+    return tuple(value for value in found if value <= most)

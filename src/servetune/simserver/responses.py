@@ -1,0 +1,200 @@
+"""The answer to one request, written to its connection as its tokens come.
+
+Chunks have the members and the order of vLLM's (0.32): a chat opens with a chunk that names
+the role, the last token's chunk has the finish reason, then usage where it was asked for,
+then `[DONE]`. What of a chunk is the same for all tokens is built once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from servetune.simserver.faults import Fault
+from servetune.simserver.requests import CompletionRequest
+
+__all__ = ["ResponseStream", "ResponseWriter"]
+
+
+class ResponseWriter(Protocol):
+    """A connection that an answer is written to."""
+
+    def reply(self, status: int, body: bytes, content_type: str = "application/json") -> None:
+        """A whole answer."""
+
+    def begin_stream(self) -> None:
+        """The head of a stream."""
+
+    def send_part(self, data: bytes) -> None:
+        """A part of it."""
+
+    def end_stream(self) -> None:
+        """Its end, as HTTP wants it."""
+
+    def drop(self) -> None:
+        """Lose the connection."""
+
+
+class ResponseStream:
+    """Implements `live.TokenListener`.
+
+    Tokens are gathered until `flush`, so that all that came at once leave in one write.
+
+    Args:
+        ask: The request.
+        number: Of the answer, for its id.
+        wire: Where it goes.
+        fault: What goes wrong with it.
+        breaks_after: After how many tokens that is.
+        touched: Called when there is something to flush that was not there before.
+
+    Attributes:
+        received_all: Whether all tokens came from the engine.
+    """
+
+    __slots__ = (
+        "_after", "_ask", "_before", "_breaks_after", "_broken", "_closed", "_created", "_fault",
+        "_id", "_is_touched", "_parts", "_sent", "_touched", "_wire", "received_all",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        ask: CompletionRequest,
+        number: int,
+        wire: ResponseWriter,
+        *,
+        fault: Fault | None,
+        breaks_after: int,
+        touched: Callable[[ResponseStream], None],
+    ) -> None:
+        self._ask, self._wire, self._touched = ask, wire, touched
+        self._fault, self._breaks_after = fault, breaks_after
+        self._id = f"{'chatcmpl' if ask.chat else 'cmpl'}-simulated-{number}"
+        self._created = int(time.time())
+        self._parts: list[bytes] = []
+        self._sent = 0
+        self._broken = False  # its fault has struck
+        self._closed = False
+        self._is_touched = False
+        self.received_all = False
+        self._before, self._after = self._frame(None)
+
+    def tokens(self, count: int) -> None:
+        """Take in the next tokens, which are one chunk as in vLLM."""
+        ask, sent = self._ask, self._sent
+        self._sent = sent + count
+        if self._fault is not None and self._sent > self._breaks_after:
+            count = max(0, self._breaks_after - sent)
+            if not self._broken:
+                self._broken = True
+                self._touch()
+        if not ask.streamed or not count:
+            return
+        self._touch()
+        if sent == 0 and ask.chat:
+            self._parts.append(self._opening())
+        if sent + count == ask.output_tokens:
+            before, after = self._frame(ask.finish_reason)
+        else:
+            before, after = self._before, self._after
+        text = b"".join(ask.piece(number) for number in range(sent, sent + count))
+        usage = self._running_usage(sent + count)
+        self._parts.append(b"%b%b%b%b}\n\n" % (before, text, after, usage))
+
+    def ended(self) -> None:
+        """All tokens came."""
+        self.received_all = True
+        self._broken = self._broken or self._fault is not None
+        self._touch()
+        if self._ask.streamed and not self._broken:
+            if self._ask.usage_at_end:
+                self._parts.append(
+                    self._head() + b',"choices":[]' + self._told_usage(self._sent) + b"}\n\n"
+                )
+            self._parts.append(b"data: [DONE]\n\n")
+
+    def flush(self) -> None:
+        """Write what was gathered, and the end where there is nothing to follow."""
+        self._is_touched = False
+        if self._parts:
+            self._wire.send_part(b"".join(self._parts))
+            self._parts.clear()
+        if self._closed or self._fault == "stall" or not (self._broken or self.received_all):
+            return
+        self._closed = True
+        if self._broken and not (self._fault == "truncate" and self._ask.streamed):
+            self._wire.drop()
+        elif self._ask.streamed:
+            self._wire.end_stream()
+        else:
+            self._wire.reply(200, self._whole())
+
+    def _touch(self) -> None:
+        if not self._is_touched:
+            self._is_touched = True
+            self._touched(self)
+
+    def _told_usage(self, sent: int) -> bytes:
+        counts = (self._ask.prompt_tokens, self._ask.prompt_tokens + sent, sent)
+        return b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}' % counts
+
+    def _running_usage(self, sent: int) -> bytes:
+        return self._told_usage(sent) if self._ask.usage_always else b""
+
+    def _head(self) -> bytes:
+        """The members that all chunks begin with, without the closing brace."""
+        kind = "chat.completion.chunk" if self._ask.chat else "text_completion"
+        members = {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._ask.model,
+        }
+        return b"data: " + msgspec.json.encode(members)[:-1]
+
+    def _frame(self, finish_reason: str | None) -> tuple[bytes, bytes]:
+        """What stands before and behind a token's text, up to the usage."""
+        reason = msgspec.json.encode(finish_reason)
+        if self._ask.chat:
+            before = b',"choices":[{"index":0,"delta":{"content":"'
+            after = b'"},"logprobs":null,"finish_reason":' + reason + b"}]"
+        else:
+            before = b',"choices":[{"index":0,"text":"'
+            after = b'","logprobs":null,"finish_reason":' + reason + b"}]"
+        return self._head() + before, after
+
+    def _opening(self) -> bytes:
+        choice = {
+            "index": 0,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        choices = b',"choices":' + msgspec.json.encode([choice])
+        return self._head() + choices + self._running_usage(0) + b"}\n\n"
+
+    def _whole(self) -> bytes:
+        ask = self._ask
+        choice: dict[str, Any] = {"index": 0}
+        if ask.chat:
+            choice["message"] = {"role": "assistant", "content": ask.text()}
+        else:
+            choice["text"] = ask.text()
+        choice |= {"logprobs": None, "finish_reason": ask.finish_reason}
+        return msgspec.json.encode(
+            {
+                "id": self._id,
+                "object": "chat.completion" if ask.chat else "text_completion",
+                "created": self._created,
+                "model": ask.model,
+                "choices": [choice],
+                "usage": {
+                    "prompt_tokens": ask.prompt_tokens,
+                    "total_tokens": ask.prompt_tokens + ask.output_tokens,
+                    "completion_tokens": ask.output_tokens,
+                },
+            }
+        )

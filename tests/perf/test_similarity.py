@@ -1,0 +1,187 @@
+"""What a measured run says of others: more of those near to it, and never more than it knows."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from servetune.models import load_shape
+from servetune.perf import Anchor, RunFeatures, calibrated, run_features, telling
+from servetune.perf.roofline.similarity import Similarity, doubts, guessed_logs, similarity_of
+from servetune.plan import Plan
+from servetune.workload import Fixed
+
+HERE = RunFeatures(
+    engine="vllm",
+    storage="fp8",
+    devices=2,
+    concurrency=16,
+    input_tokens=1024,
+    output_tokens=512,
+)
+LIKENESS = Similarity(
+    all=0.05, engine=0.05, storage=0.05, near=0.1, accident=0.05, reach_octaves=(2, 3, 3, 2)
+)
+
+
+def guess(
+    log: float, *wanted: RunFeatures | None, similarity: Similarity = LIKENESS
+) -> list[float]:
+    return [float(value) for value in guessed_logs([log], [HERE], wanted, similarity)]
+
+
+@pytest.mark.parametrize("field", ["concurrency", "input_tokens", "output_tokens", "devices"])
+def test_a_run_says_less_the_further_away_a_place_is(field: str) -> None:
+    places = [
+        msgspec.structs.replace(HERE, **{field: getattr(HERE, field) * times})
+        for times in (1, 2, 4, 64)
+    ]
+    found = guess(0.2, *places)
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) == len(found)
+    assert found[-1] > 0
+
+
+def test_another_storage_and_another_engine_learn_less() -> None:
+    other_storage = msgspec.structs.replace(HERE, storage="none")
+    other_engine = msgspec.structs.replace(HERE, engine="sglang")
+    same, stored, engine = guess(0.2, HERE, other_storage, other_engine)
+    assert same > stored > engine > 0
+
+
+def test_the_guess_is_the_textbook_one_where_nothing_is_an_outlier() -> None:
+    """One anchor: covariance over variance, with the accident in the variance only."""
+    quiet = msgspec.structs.replace(LIKENESS, accident=10.0)
+    variance = 3 * 0.05**2 + 0.1**2
+    assert guess(0.2, HERE, similarity=quiet)[0] == pytest.approx(
+        0.2 * variance / (variance + 100), rel=1e-3
+    )
+
+
+def test_a_run_that_its_neighbours_contradict_counts_little() -> None:
+    places = [msgspec.structs.replace(HERE, concurrency=c) for c in (12, 16, 20, 17)]
+    (agreed,) = guessed_logs([0.1, 0.1, 0.1], places[:3], [HERE], LIKENESS)
+    (disturbed,) = guessed_logs([0.1, 0.1, 0.1, 2.0], places, [HERE], LIKENESS)
+    plain = LIKENESS.between(places, places) + LIKENESS.accident**2 * np.eye(4)
+    weights = np.linalg.solve(plain, [0.1, 0.1, 0.1, 2.0])
+    (believed,) = LIKENESS.between([HERE], places) @ weights
+    assert disturbed - agreed < 0.5 * (believed - agreed)
+
+
+def scattered(count: int) -> list[RunFeatures]:
+    rng = np.random.default_rng(4)
+    return [
+        RunFeatures(
+            engine=str(rng.choice(["vllm", "sglang"])),
+            storage=str(rng.choice(["fp8", "none"])),
+            devices=int(2 ** rng.integers(0, 4)),
+            concurrency=float(2 ** rng.uniform(0, 9)),
+            input_tokens=float(2 ** rng.uniform(5, 15)),
+            output_tokens=float(2 ** rng.uniform(5, 14)),
+        )
+        for _ in range(count)
+    ]
+
+
+def test_the_stored_field_can_be_solved_at_any_place() -> None:
+    places = scattered(60)
+    for quantity in ("tpot", "ttft"):
+        covariance = similarity_of(quantity).between(places, [*places, None])
+        assert np.linalg.eigvalsh(covariance[:, :60]).min() > -1e-9
+        assert (covariance[:, 60] > 0).all()
+
+
+def test_a_calibration_is_asked_at_a_place_and_answers_differently_there() -> None:
+    anchors = [
+        Anchor(
+            predicted_ttft_ms=100,
+            predicted_tpot_ms=10,
+            measured_ttft_ms=100 * ratio,
+            measured_tpot_ms=10 * ratio,
+            place=msgspec.structs.replace(HERE, concurrency=users),
+        )
+        for users, ratio in ((4, 0.9), (256, 1.3))
+    ]
+    found = calibrated(anchors)
+    few, many = found.at(anchors[0].place, anchors[1].place)
+    assert few.tpot_factor < 1 < many.tpot_factor
+    assert few.tpot_factor < found.tpot_factor < many.tpot_factor
+    assert few.at(HERE) == (few,)
+    assert few.tpot_anchors == many.ttft_anchors == 2
+
+
+def test_what_is_chosen_to_be_measured_leaves_least_doubt_of_all() -> None:
+    places = scattered(25)
+    first, second = telling(places, 2, LIKENESS)
+    doubts = {
+        other: doubt_after([first, other], places) for other in range(len(places)) if other != first
+    }
+    assert second == min(doubts, key=lambda other: doubts[other])
+    alone = {one: doubt_after([one], places) for one in range(len(places))}
+    assert first == min(alone, key=lambda one: alone[one])
+
+
+def doubt_after(measured: list[int], places: list[RunFeatures]) -> float:
+    """Mean standard deviation that is left, by the textbook and not step by step."""
+    known = [places[one] for one in measured]
+    among = LIKENESS.between(known, known) + LIKENESS.accident**2 * np.eye(len(known))
+    towards = LIKENESS.between(known, places)
+    explained = (towards * np.linalg.solve(among, towards)).sum(axis=0)
+    return float(np.sqrt(np.diag(LIKENESS.between(places, places)) - explained).mean())
+
+
+def test_doubt_that_is_left_is_the_textbook_one() -> None:
+    places = scattered(12)
+    left = doubts(places, places[:2], LIKENESS)
+    assert left.mean() == pytest.approx(doubt_after([0, 1], places))
+    unknown = np.hypot(doubts(places, (), LIKENESS), LIKENESS.accident)
+    assert unknown == pytest.approx(LIKENESS.unknown)
+    assert (np.diag(LIKENESS.between([None], [None])) == LIKENESS.alone([None])).all()
+
+
+def test_the_second_choice_is_of_the_other_storage() -> None:
+    stored = [
+        msgspec.structs.replace(HERE, storage=storage, concurrency=users)
+        for storage in ("fp8", "none")
+        for users in (4, 8, 16, 32, 64)
+    ]
+    chosen = telling(stored, 2)
+    assert {stored[one].storage for one in chosen} == {"fp8", "none"}
+    assert {stored[one].concurrency for one in chosen} == {16}
+
+
+def test_no_more_are_chosen_than_there_are() -> None:
+    assert sorted(telling(scattered(3), 5)) == [0, 1, 2]
+    assert telling([], 2) == ()
+
+
+def test_doubt_is_least_where_it_was_measured_and_that_of_the_textbook_everywhere() -> None:
+    places = scattered(12)
+    left = doubts(places, places[3:5], LIKENESS)
+    assert left.mean() == pytest.approx(doubt_after([3, 4], places))
+    before = doubts(places, [], LIKENESS)
+    assert (left < before).all()
+    assert left[3] < LIKENESS.accident * 1.01
+
+
+def test_copies_that_share_nothing_are_each_a_run_of_their_own() -> None:
+    shape = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+    lengths = Fixed(1024, 512)
+
+    def place(users: int, **fields: int) -> RunFeatures:
+        return run_features(Plan(model=shape.name, **fields), shape, lengths, users)
+
+    alone = place(8, tensor_parallel=2)
+    assert place(16, tensor_parallel=2, replicas=2) == alone
+    assert place(16, tensor_parallel=2, data_parallel=2) == alone
+    assert place(16, tensor_parallel=4) != alone
+
+
+def test_weights_count_as_they_are_loaded() -> None:
+    shape = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
+    kept, cut = (
+        run_features(Plan(model=shape.name, quantization=each), shape, Fixed(1024, 512), 8)
+        for each in (None, "fp8")
+    )
+    assert (kept.storage, cut.storage) == ("none", "fp8")
