@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from servetune.cli.inputs import chosen_node
+from servetune.api.inputs import chosen_node
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
 from servetune.servers import ServerProcess

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from servetune.cli.inputs import read_records
+from servetune.api.inputs import read_records
 from servetune.hardware import Node, detect_cpu
 from servetune.metrics import summarize
 from servetune.models import NetworkShape, load_shape

@@ -106,7 +106,7 @@ def earlier_trial(said: Mapping[str, Any]) -> TrialRecord | None:
         InputError: Several trials could be meant, or none can.
         StoreError: The file holds no trial.
     """
-    from servetune.cli.inputs import read_records, require_file
+    from servetune.api.inputs import read_records, require_file
 
     if said["engine_log"] is not None:
         require_file(said["engine_log"])

@@ -46,7 +46,7 @@ def require_free(folder: Path) -> None:
 def write_outputs(folder: Path, asked: Bench, benched: Benched) -> None:
     """Journal, summary, dashboard, and every request in as many forms as can be written."""
     # Imported when the load is over: nothing of it is needed before the first request.
-    from servetune.cli.outcome import write_artifacts
+    from servetune.api.reporting import write_artifacts
     from servetune.report import timeline_of
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from servetune.cli.inputs import chosen_node, read_records
+from servetune.api.inputs import chosen_node, read_records
 from servetune.cli.output import echo, print_json
 from servetune.errors import InputError, PlanError, ServetuneError
 from servetune.hardware import Node, detect_cpu, instance, instances, node

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from servetune.api.inputs import chosen_node, read_records
 from servetune.cli import options
-from servetune.cli.inputs import chosen_node, read_records
 from servetune.cli.output import echo, print_json
 from servetune.cli.suggest import tell_suggestion
 from servetune.errors import InputError

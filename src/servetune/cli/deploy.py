@@ -10,10 +10,10 @@ from typing import Any
 import click
 import msgspec
 
+from servetune.api.inputs import constraints_of, read_records
 from servetune.cli import deploy_live, options
 from servetune.cli.deploy_study import study
 from servetune.cli.deploy_targets import TARGETS, explicit
-from servetune.cli.inputs import constraints_of, read_records
 from servetune.cli.output import echo
 from servetune.cli.sagemaker_options import Wanted, hosting_options
 from servetune.deploy import CONTAINERS, Evidence, render_sagemaker, usual_container, write

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from servetune.api.inputs import chosen_node, constraints_of, read_records
 from servetune.cli import options
-from servetune.cli.inputs import chosen_node, constraints_of, read_records
 from servetune.cli.output import print_json
 from servetune.errors import InputError
 from servetune.report import console, replica_rows, replica_table

@@ -10,8 +10,8 @@ from typing import Any
 import click
 import msgspec
 
+from servetune.api.inputs import constraints_of, read_records
 from servetune.cli import options
-from servetune.cli.inputs import constraints_of, read_records
 from servetune.cli.output import echo
 from servetune.deploy.bundle import Bundle, write
 from servetune.deploy.knee import Knee, Level, knee_of

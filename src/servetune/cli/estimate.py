@@ -10,13 +10,13 @@ from typing import Any
 import click
 import msgspec
 
+from servetune.api.inputs import chosen_node
 from servetune.cli import advice, options
 from servetune.cli.batch import predict_rows
 from servetune.cli.estimate_commands import tune_commands
 from servetune.cli.estimate_plot import curve, require_plottable, roofline_figure, write_plot
 from servetune.cli.estimate_scope import require_read
 from servetune.cli.estimate_text import Split, estimate_text
-from servetune.cli.inputs import chosen_node
 from servetune.cli.opinions import opinion_text, side_by_side
 from servetune.cli.output import echo, print_json
 from servetune.cli.ranking import ranked_plans, sweep_text

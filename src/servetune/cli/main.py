@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -100,6 +101,7 @@ def main(command: click.Command = cli) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without our letters gets others
             stream.reconfigure(errors="replace")
+    _print_notes()
     try:
         status = command.main(standalone_mode=False)
         code = status if isinstance(status, int) else 0
@@ -122,6 +124,22 @@ def main(command: click.Command = cli) -> None:
         _complain(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         code = 2
     sys.exit(code)
+
+
+class _Terminal(logging.Handler):
+    """Notes and progress of the library, a line each on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from servetune.cli.output import echo
+
+        echo(record.getMessage())
+
+
+def _print_notes() -> None:
+    logger = logging.getLogger("servetune")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.handlers = [_Terminal()]
 
 
 def _complain(message: str, hint: str = "") -> None:

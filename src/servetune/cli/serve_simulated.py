@@ -13,8 +13,8 @@ from typing import Any
 import click
 import msgspec
 
+from servetune.api.inputs import chosen_node
 from servetune.cli import options
-from servetune.cli.inputs import chosen_node
 from servetune.cli.output import echo
 from servetune.errors import InputError, NotSimulated, PlanError
 from servetune.hardware import Node

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from servetune.api.inputs import chosen_node, note_idle
+from servetune.api.reporting import write_artifacts
 from servetune.cli import options
 from servetune.cli.beside import compare
-from servetune.cli.inputs import chosen_node, note_idle
-from servetune.cli.outcome import write_artifacts
 from servetune.cli.output import echo, print_json
 from servetune.cli.serve_simulated import Servable
 from servetune.engines import DIALECTS

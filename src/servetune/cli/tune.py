@@ -11,6 +11,8 @@ from types import FrameType
 
 import click
 
+from servetune.api.inputs import chosen_node, note_idle, read_records
+from servetune.api.reporting import write_artifacts
 from servetune.cli import options
 from servetune.cli.course import (
     Asked,
@@ -19,9 +21,8 @@ from servetune.cli.course import (
     note_leftovers,
 )
 from servetune.cli.course import ready_timeout_s as ready_timeout_of
-from servetune.cli.inputs import chosen_node, note_idle, read_records
 from servetune.cli.main import INTERRUPTED
-from servetune.cli.outcome import print_outcome, write_artifacts
+from servetune.cli.outcome import print_outcome
 from servetune.cli.output import echo
 from servetune.cli.tune_cluster import gpus_of, require_cluster, require_place
 from servetune.cli.tune_job import KINDS, print_job

@@ -9,7 +9,7 @@ from typing import cast
 
 import msgspec
 
-from servetune.cli.output import echo
+from servetune.api.notes import note
 from servetune.errors import InputError, StoreError, nearest
 from servetune.hardware import (
     Node,
@@ -86,7 +86,7 @@ def constraints_of(text: str | None, records: list[TrialRecord]) -> tuple[Constr
         return ()
     limits = records[0].limits()
     if len(limits) < len(records[0].constraints):
-        echo("note: some constraints of the run are not known here; give them with --constraints")
+        note("note: some constraints of the run are not known here; give them with --constraints")
     return limits
 
 
@@ -173,9 +173,9 @@ def note_idle(names: Collection[str], known: Collection[str] = ()) -> None:
         known: All arguments of the engine, where there is a table; a real one ends at any other.
     """
     if names:
-        echo(f"note: without effect on the simulation: {', '.join(names)}")
+        note(f"note: without effect on the simulation: {', '.join(names)}")
     for name in names if known else ():
         if (word := name.lstrip("-").replace("-", "_")) not in known:
             close = nearest(word, known)
             meant = f", did you mean {', '.join(close)}" if close else ""
-            echo(f"note: vLLM 0.32 has no argument {word} and would not start{meant}")
+            note(f"note: vLLM 0.32 has no argument {word} and would not start{meant}")

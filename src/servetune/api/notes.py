@@ -1,0 +1,24 @@
+"""Notes: what a reader should know of a run besides its result, through the standard logger.
+
+`logging.getLogger("servetune")` has progress at level INFO and notes about what was assumed or
+passed over at level WARNING, so a notebook shows the latter and the command line, which prints
+both on standard error, needs nothing of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+
+__all__ = ["LOGGER", "note", "progress"]
+
+LOGGER = logging.getLogger("servetune")
+
+
+def note(text: str) -> None:
+    """Tell what was assumed, passed over or left behind."""
+    LOGGER.warning("%s", text)
+
+
+def progress(text: str) -> None:
+    """Tell how far a run is, or where a file went."""
+    LOGGER.info("%s", text)

@@ -1,0 +1,95 @@
+"""Recommendation: the best of the trials that were run, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from servetune.api.limits import Limits
+from servetune.api.request import Request, request_of
+from servetune.api.trials import read
+from servetune.metrics import Constraint
+from servetune.option import argument, option
+from servetune.report import recommendation_text
+from servetune.search import OBJECTIVES, Recommendation
+from servetune.store import TrialRecord
+
+__all__ = ["Pick", "Recommend", "recommend"]
+
+
+class Recommend(Limits, Request, frozen=True, kw_only=True):
+    """A pick among finished trials."""
+
+    verb: ClassVar[str] = "recommend"
+
+    source: Annotated[Path, argument("Journal (.jsonl) or summary (.json).", metavar="SOURCE")]
+    objective: Annotated[
+        str,
+        option(
+            "Quantity that is best among the trials that hold the constraints.",
+            choices=tuple(OBJECTIVES),
+        ),
+    ] = "throughput"
+
+
+class Pick(msgspec.Struct, frozen=True, kw_only=True):
+    """What was picked.
+
+    Attributes:
+        objective: As asked.
+        constraints: Limits that the pick holds.
+        choice: Whether a trial holds them all, the pick, and the reasons.
+        record: The picked trial; `None` where none was tried.
+    """
+
+    objective: str
+    constraints: tuple[Constraint, ...]
+    choice: Recommendation
+    record: TrialRecord | None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a trial holds every constraint."""
+        return self.choice.feasible
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "objective": self.objective,
+            "constraints": [limit.to_json() for limit in self.constraints],
+            "feasible": self.choice.feasible,
+            "reasons": self.choice.reasons,
+            "unmet": [limit.to_json() for limit in self.choice.unmet],
+            "record": self.record,
+        }
+
+    def __str__(self) -> str:
+        lines = [recommendation_text(self.choice)]
+        if self.record is not None:
+            if self.record.simulated:
+                lines.append("  - SIMULATED: no model ran; measure it before you rely on it")
+            if self.record.cmd:
+                lines.append(f"\n{self.record.cmd}")
+        return "\n".join(lines)
+
+
+def recommend(request: Recommend | str | Path, /, **options: Any) -> Pick:
+    """The best configuration of a journal or summary, and why.
+
+    Args:
+        request: The request, or the file.
+        options: Fields of `Recommend`.
+
+    Raises:
+        StoreError: The file is not there or holds no trial.
+        InputError: An option or a constraint cannot be read.
+    """
+    asked = request_of(Recommend, request, options)
+    trials = read(asked.source, asked.constraints)
+    choice = trials.recommend(asked.objective)
+    chosen = trials.record(choice.chosen.key) if choice.chosen else None
+    return Pick(
+        objective=asked.objective, constraints=trials.constraints, choice=choice, record=chosen
+    )

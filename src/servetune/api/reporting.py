@@ -1,0 +1,113 @@
+"""Report: summary and dashboard from finished trials alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from servetune.api.inputs import read_records
+from servetune.api.limits import Limits
+from servetune.api.request import Request, request_of
+from servetune.api.trials import Trials, read
+from servetune.errors import InputError
+from servetune.metrics import Constraint
+from servetune.option import argument, option
+from servetune.report import dashboard_html, summary_json
+from servetune.store import Artifacts, TrialRecord, write_text
+
+__all__ = ["Report", "Reported", "write_artifacts", "write_report"]
+
+
+class Report(Limits, Request, frozen=True, kw_only=True):
+    """Summary and dashboard of finished trials."""
+
+    verb: ClassVar[str] = "report"
+
+    source: Annotated[
+        Path,
+        argument("Journal (.jsonl), summary or single record (.json).", metavar="SOURCE"),
+    ]
+    compare: Annotated[
+        Path | None,
+        option("Measured or published records shown beside these.", metavar="FILE"),
+    ] = None
+    output_json: Annotated[
+        Path | None,
+        option(
+            "Summary file; the dashboard is beside it.", metavar="FILE", default="beside SOURCE"
+        ),
+    ] = None
+    force: Annotated[bool, option("Permission to write over files that are there.")] = False
+
+
+class Reported(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report was made of, and where it is.
+
+    Attributes:
+        trials: Trials and their constraints.
+        compared: Records beside them.
+        artifacts: Paths of summary and dashboard.
+    """
+
+    trials: Trials
+    compared: tuple[TrialRecord, ...]
+    artifacts: Artifacts
+
+
+def write_report(request: Report | str | Path, /, **options: Any) -> Reported:
+    """Make the summary and the dashboard of a journal, a summary or a record.
+
+    Args:
+        request: The request, or the file.
+        options: Fields of `Report`.
+
+    Raises:
+        StoreError: The file is not there or holds no trial.
+        InputError: A file would be written over.
+    """
+    asked = request_of(Report, request, options)
+    trials = read(asked.source, asked.constraints)
+    compared = tuple(read_records(asked.compare)) if asked.compare else ()
+    artifacts = Artifacts.at(asked.output_json or asked.source.with_suffix(".json"))
+    if not asked.force:
+        _require_free(artifacts, asked.source)
+    if artifacts.summary.resolve() == asked.source.resolve():
+        raise InputError(
+            f"{asked.source} would be overwritten by its own report",
+            hint="give another name with --output-json",
+        )
+    write_artifacts(artifacts, trials.records, trials.constraints, compared=compared)
+    return Reported(trials=trials, compared=compared, artifacts=artifacts)
+
+
+def write_artifacts(
+    artifacts: Artifacts,
+    records: tuple[TrialRecord, ...] | list[TrialRecord],
+    constraints: tuple[Constraint, ...],
+    *,
+    compared: tuple[TrialRecord, ...] | list[TrialRecord] = (),
+    timeline: dict[str, Any] | None = None,
+) -> None:
+    """Make the summary and the dashboard; equal records make equal files."""
+    write_text(artifacts.summary, summary_json(records, constraints).decode())
+    page = dashboard_html(
+        records,
+        constraints,
+        title=artifacts.summary.stem,
+        comparison=compared,
+        timeline=timeline,
+    )
+    write_text(artifacts.dashboard, page)
+
+
+def _require_free(artifacts: Artifacts, source: Path) -> None:
+    """Refuse to renew files other than those that the same journal made."""
+    if artifacts.journal == source:
+        return
+    for path in (artifacts.summary, artifacts.dashboard):
+        if path.exists():
+            raise InputError(
+                f"{path} is there already", hint="choose another --output-json, or use --force"
+            )

@@ -1,0 +1,276 @@
+"""Requests: the frozen value that says all that one run of a verb is to do.
+
+A request comes from keyword arguments, from a configuration file, or from the command line,
+and is checked the same way each time. `fields_of` lists its options for whoever derives
+something from them: the command line, the schema, the reference pages.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import tomllib
+from collections.abc import Mapping
+from inspect import get_annotations
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from servetune.errors import InputError, UnknownName
+from servetune.option import Option
+from servetune.secret import redacted_text
+
+__all__ = [
+    "Field",
+    "Request",
+    "checked",
+    "fields_of",
+    "given",
+    "read_config",
+    "request_of",
+    "schema",
+    "to_toml",
+]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one run of a verb is to do.
+
+    Attributes:
+        verb: Words that name it on the command line, and its table in a configuration file.
+        group: Title of its own options in help; parts that verbs share have their own.
+    """
+
+    verb: ClassVar[str] = ""
+    group: ClassVar[str] = "Options"
+
+
+RequestT = TypeVar("RequestT", bound=Request)
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """One option of a request.
+
+    Attributes:
+        name: Of the field, the keyword argument and the key in a configuration file.
+        description: Help text.
+        option: Spellings, choices and the rest of its declaration.
+        group: Title of its section in help.
+        type: As msgspec describes it, `None` taken out of a union.
+        required: Whether it has no default.
+        default: Value without it.
+        many: Whether it takes several values.
+    """
+
+    name: str
+    description: str
+    option: Option
+    group: str
+    type: inspect.Type
+    required: bool
+    default: Any
+    many: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Spellings on the command line, canonical first."""
+        return self.option.names or (f"--{self.name.replace('_', '-')}",)
+
+
+@functools.cache
+def fields_of(kind: type[Request]) -> tuple[Field, ...]:
+    """The options of a request, its own first, then those of the parts that it shares."""
+    described = {each.name: each for each in _struct_type(kind).fields}
+    own = [name for part in kind.__mro__ for name in get_annotations(part)]
+    ordered = [name for name in dict.fromkeys(own) if name in described]
+    return tuple(_field(described[name], _group_of(kind, name)) for name in ordered)
+
+
+def _struct_type(kind: type[Request]) -> inspect.StructType:
+    found = inspect.type_info(kind)
+    assert isinstance(found, inspect.StructType)
+    return found
+
+
+def _group_of(kind: type[Request], name: str) -> str:
+    for part in kind.__mro__:
+        if name in get_annotations(part):
+            return str(vars(part).get("group", Request.group))
+    return Request.group
+
+
+def _field(described: inspect.Field, group: str) -> Field:
+    kind, declared, text = described.type, Option(), ""
+    if isinstance(kind, inspect.Metadata):
+        declared = (kind.extra or {}).get("option", declared)
+        text = (kind.extra_json_schema or {}).get("description", "")
+        kind = kind.type
+    if isinstance(kind, inspect.UnionType):
+        [kind] = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
+    many = isinstance(kind, inspect.VarTupleType)
+    default = described.default
+    if described.default_factory is not msgspec.NODEFAULT:
+        default = described.default_factory()
+    return Field(
+        name=described.name,
+        description=text,
+        option=declared,
+        group=declared.group or group,
+        type=kind.item_type if isinstance(kind, inspect.VarTupleType) else kind,
+        required=described.required,
+        default=None if described.required else default,
+        many=many,
+    )
+
+
+def request_of(
+    kind: type[RequestT], first: RequestT | str | Path, options: Mapping[str, Any]
+) -> RequestT:
+    """The request that a verb's function was called with.
+
+    Args:
+        kind: Type of the verb's request.
+        first: The whole request, or the value of its first required field.
+        options: Fields by name; they change a request that is given whole.
+
+    Raises:
+        InputError: A field has no such value.
+        UnknownName: There is no such field.
+    """
+    if isinstance(first, kind):
+        values = {each.name: getattr(first, each.name) for each in fields_of(kind)}
+        return checked(kind, {**values, **options})
+    name = next(each.name for each in fields_of(kind) if each.required)
+    if name in options:
+        raise InputError(f"{name} is given twice", hint=f"leave {name}= out")
+    return checked(kind, {name: first, **options})
+
+
+def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
+    """A request of these values, each of its type and within its limits.
+
+    Raises:
+        InputError: A field lacks a value or cannot have the one it has.
+        UnknownName: There is no such field, or no such choice.
+    """
+    fields = {each.name: each for each in fields_of(kind)}
+    for name, value in values.items():
+        if name not in fields:
+            raise UnknownName(f"option of {kind.verb or kind.__name__}", name, fields)
+        _require_choice(fields[name], value)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{name} is {value}, which is no number", hint="give a finite one")
+    try:
+        return msgspec.convert(dict(values), kind, dec_hook=_decoded)
+    except msgspec.ValidationError as error:
+        raise _refusal(kind, str(error)) from None
+
+
+def _require_choice(field: Field, value: Any) -> None:
+    allowed = field.option.allowed()
+    if not allowed or value is None:
+        return
+    for each in value if field.many else (value,):
+        if each not in allowed:
+            raise UnknownName(field.name.replace("_", " "), str(each), allowed)
+
+
+def _decoded(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str | Path):
+        return Path(value)
+    raise NotImplementedError(f"no value of {kind} can be read")
+
+
+def _refusal(kind: type[Request], said: str) -> InputError:
+    """Msgspec's message about a path (`$.num_gpus`) in the words of options."""
+    message, _, path = said.partition(" - at `$.")
+    name = path.rstrip("`")
+    if name:
+        return InputError(f"{name}: {message[:1].lower()}{message[1:]}".replace("`", ""))
+    missing = [each.name for each in fields_of(kind) if f"`{each.name}`" in said]
+    if missing:
+        return InputError(f"{kind.verb} needs {missing[0]}", hint=f"give {missing[0]}=...")
+    return InputError(said.replace("`", ""))
+
+
+def given(request: Request) -> tuple[Field, ...]:
+    """Options that have another value than their default."""
+    return tuple(each for each in fields_of(type(request)) if _differs(request, each))
+
+
+def _differs(request: Request, field: Field) -> bool:
+    return field.required or getattr(request, field.name) != field.default
+
+
+def read_config(path: Path, kind: type[Request]) -> dict[str, Any]:
+    """Values that a configuration file has for a verb: its table `[verb]`.
+
+    Raises:
+        InputError: It cannot be read, or has no table of the verb.
+    """
+    try:
+        tables: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(
+            f"cannot read the configuration {path}: {error}", hint="give a TOML file"
+        ) from None
+    values = tables
+    for word in kind.verb.split():
+        values = values.get(word, {}) if isinstance(values, dict) else {}
+    if not isinstance(values, dict) or not values:
+        raise InputError(
+            f"{path} has no table [{kind.verb.replace(' ', '.')}]",
+            hint=f"its tables are {', '.join(tables) or 'none'}",
+        )
+    return {
+        name.replace("-", "_"): tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+    }
+
+
+def to_toml(request: Request) -> str:
+    """The configuration that repeats a request: every value that is not `None`.
+
+    Defaults are written out, too, because a later version may have others; credentials are
+    taken out.
+    """
+    lines = [f"[{request.verb.replace(' ', '.')}]"]
+    for field in fields_of(type(request)):
+        value = getattr(request, field.name)
+        if value not in (None, ()) and not field.option.hidden:
+            lines.append(f"{field.name} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return repr(value) if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+        case tuple():
+            return f"[{', '.join(map(_toml, value))}]"
+        case _:  # a JSON string is a TOML basic string
+            return msgspec.json.encode(redacted_text(str(value))).decode()
+
+
+def schema(kind: type[Request]) -> dict[str, Any]:
+    """JSON schema of a request, for forms, editors and agents."""
+
+    def described(of: type) -> dict[str, Any]:
+        if of is Path:
+            return {"type": "string", "format": "path"}
+        raise NotImplementedError
+
+    made = msgspec.json.schema(kind, schema_hook=described)
+    for field in fields_of(kind):
+        allowed = field.option.allowed()
+        if allowed and not field.many:
+            properties = made["$defs"][kind.__name__]["properties"][field.name]
+            nullable = not field.required and field.default is None
+            properties["enum"] = [*allowed, *([None] if nullable else [])]
+    return made

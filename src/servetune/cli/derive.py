@@ -1,0 +1,207 @@
+"""Commands derived from requests: each field of a verb's request is an option of its command.
+
+A value comes from the command line, else from the file of `--config`, else from the field's
+default. What was not given stays out, so that a request knows what its user chose.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+from msgspec import inspect
+
+from servetune.api.request import Field, Request, checked, fields_of, read_config, to_toml
+from servetune.store import write_text
+
+__all__ = ["verb"]
+
+RequestT = TypeVar("RequestT", bound=Request)
+Run = Callable[..., int]
+
+
+class Finite(click.FloatRange):
+    """A range of numbers that `nan` and `inf` are not in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
+
+
+class DerivedCommand(click.Command):
+    """A command whose help has a titled section for each group of options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of each group under its title, in the order of the fields."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is not None:
+                title = getattr(parameter, "group", "Everywhere")
+                sections.setdefault(title, []).append(row)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+class DerivedOption(click.Option):
+    """An option that belongs to a group of its command's help."""
+
+    def __init__(self, names: Sequence[str], *, group: str, **settings: Any) -> None:
+        super().__init__(names, **settings)
+        self.group = group
+
+
+class DerivedArgument(click.Argument):
+    """A positional argument that is listed in help beside the options of its group."""
+
+    def __init__(self, names: Sequence[str], *, group: str, text: str, **settings: Any) -> None:
+        super().__init__(names, **settings)
+        self.group, self._text = group, text
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        """Its placeholder and what it is."""
+        return self.make_metavar(ctx), self._text
+
+
+def verb(
+    kind: type[RequestT], *, json: bool = False
+) -> Callable[[Callable[..., int]], click.Command]:
+    """Decorator that makes a command of a function of the verb's request.
+
+    Args:
+        kind: Type of the request; its fields become the options.
+        json: Whether the command has `--json`; the function then takes `as_json`.
+    """
+
+    def decorate(run: Run) -> click.Command:
+        parameters = [_parameter(field) for field in fields_of(kind)]
+        parameters += _everywhere(json=json)
+
+        @functools.wraps(run)
+        def invoked(**values: Any) -> int:
+            context = click.get_current_context()
+            config, written = values.pop("config"), values.pop("write_config")
+            passed = {"as_json": values.pop("as_json")} if json else {}
+            chosen = {
+                name: value
+                for name, value in values.items()
+                if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            }
+            values = {**(read_config(config, kind) if config else {}), **chosen}
+            _require_all(kind, values)
+            request = checked(kind, values)
+            if written is not None:
+                write_text(written, to_toml(request))
+            return run(request, **passed)
+
+        return DerivedCommand(
+            name=run.__name__, callback=invoked, params=parameters, help=run.__doc__
+        )
+
+    return decorate
+
+
+def _require_all(kind: type[Request], values: Mapping[str, Any]) -> None:
+    """Refuse a command line without what its request cannot do without."""
+    for field in fields_of(kind):
+        if field.required and field.name not in values:
+            if field.option.position:
+                raise click.UsageError(f"Missing argument '{field.option.metavar}'.")
+            raise click.UsageError(f"Missing option '{field.names[0]}'.")
+
+
+def _everywhere(*, json: bool) -> list[click.Parameter]:
+    file = click.Path(path_type=Path, dir_okay=False)
+    options: list[click.Parameter] = [
+        click.Option(
+            ["--config"],
+            type=file,
+            metavar="FILE",
+            help="TOML file of options, under a table named as the command.",
+        ),
+        click.Option(
+            ["--write-config"],
+            type=file,
+            metavar="FILE",
+            help="TOML file to write, with which --config repeats this command.",
+        ),
+    ]
+    if json:
+        options.insert(
+            0, click.Option(["--json", "as_json"], is_flag=True, help="JSON on standard output.")
+        )
+    return options
+
+
+def _parameter(field: Field) -> click.Parameter:
+    if field.option.position:
+        many = field.many
+        return DerivedArgument(
+            [field.name],
+            group=field.group,
+            text=field.description,
+            type=_click_type(field),
+            nargs=-1 if many else 1,
+            required=False,
+            metavar=field.option.metavar,
+        )
+    common: dict[str, Any] = {
+        "group": field.group,
+        "hidden": field.option.hidden,
+        "help": _help_of(field),
+    }
+    if isinstance(field.type, inspect.BoolType):
+        return DerivedOption([_switch(field), *field.names[1:], field.name], is_flag=True, **common)
+    return DerivedOption(
+        [*field.names, field.name],
+        type=_click_type(field),
+        multiple=field.many,
+        metavar=field.option.metavar,
+        **common,
+    )
+
+
+def _switch(field: Field) -> str:
+    """`--name`, or `--name/--no-name` where it is on by default."""
+    name = field.names[0]
+    return f"{name}/--no-{name.removeprefix('--')}" if field.default else name
+
+
+def _help_of(field: Field) -> str:
+    default = field.option.default
+    if not default and field.default not in (None, (), False, ""):
+        default = "on" if field.default is True else str(field.default)
+    if field.required:
+        return f"{field.description} [required]"
+    return f"{field.description} [default: {default}]" if default else field.description
+
+
+def _click_type(field: Field) -> click.ParamType[Any]:
+    allowed = field.option.allowed()
+    if allowed:
+        return click.Choice(allowed)
+    match field.type:
+        case inspect.LiteralType(values=values):
+            return click.Choice([str(each) for each in values])
+        case inspect.IntType(ge=least, le=most):
+            return click.IntRange(least, most)
+        case inspect.FloatType(ge=least, gt=above, le=most, lt=below):
+            return Finite(
+                least if least is not None else above,
+                most if most is not None else below,
+                min_open=above is not None,
+                max_open=below is not None,
+            )
+        case inspect.CustomType(cls=cls) if cls is Path:
+            return click.Path(path_type=Path)
+        case inspect.StrType():
+            return click.STRING
+    raise TypeError(f"no option can be derived from {field.name}: {field.type}")

@@ -1,0 +1,81 @@
+"""Finished trials from Python: read, chosen from, made a frame and a page."""
+
+import json
+
+import pytest
+
+import servetune as st
+from servetune.errors import InputError, StoreError
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory):
+    """Six simulated trials, two of which hold the constraint."""
+    from servetune.cli.main import main
+
+    folder = tmp_path_factory.mktemp("trials")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", [
+            "servetune", "tune", "--engine", "simulated", "--model", "Qwen/Qwen3-4B",
+            "--gpu", "L4", "--num-gpus", "4", "--constraints", "e2e_latency:mean<=13s",
+            "--server-args", "tensor_parallel_size=[1,2,4]",
+            "--client-args", "max_concurrency=[8,64];num_prompts=64",
+            "--output-json", str(folder / "q.json"),
+        ])  # fmt: skip
+        with pytest.raises(SystemExit):
+            main()
+    return folder / "q.jsonl"
+
+
+def test_importing_the_package_imports_no_room():
+    import subprocess
+    import sys
+
+    code = "import sys, servetune; print([m for m in sys.modules if m.startswith('servetune.')])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_every_name_of_the_library_is_there():
+    for name in dir(st):
+        assert getattr(st, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = st.nothing
+
+
+def test_a_pick_is_the_same_from_python_and_from_the_command_line(journal, servetune):
+    pick = st.recommend(str(journal), objective="latency")
+    assert pick.feasible
+    assert pick.record.key == pick.choice.chosen.key
+    printed = servetune("recommend", journal, "--objective", "latency", "--json")
+    assert json.loads(printed.stdout)["record"]["key"] == pick.record.key
+    assert servetune("recommend", journal, "--objective", "latency").stdout == f"{pick}\n"
+
+
+def test_no_trial_that_holds_the_constraints_is_said(journal):
+    pick = st.recommend(journal, constraints="e2e_latency:mean<=1ms")
+    assert not pick.feasible
+    assert not st.read(journal, "e2e_latency:mean<=1ms").recommend().feasible
+
+
+def test_a_frame_has_a_row_for_each_trial(journal):
+    pandas = pytest.importorskip("pandas")
+    frame = st.read(journal).df
+    assert isinstance(frame, pandas.DataFrame)
+    assert len(frame) == len(st.read(journal)) == 6
+    assert set(frame["server.tensor_parallel_size"]) == {1, 2, 4}
+    assert (frame["output_throughput"] > 0).all()
+
+
+def test_a_report_from_python_is_the_page_of_the_command_line(journal, tmp_path):
+    made = st.write_report(journal, output_json=tmp_path / "again.json")
+    assert made.artifacts.dashboard.read_text().startswith("<!doctype html>")
+    first = json.loads((journal.with_suffix(".json")).read_text())
+    assert json.loads(made.artifacts.summary.read_text()) == first
+    with pytest.raises(InputError, match="is there already"):
+        st.write_report(journal, output_json=tmp_path / "again.json")
+
+
+def test_a_file_that_is_not_there_is_one_clear_error(tmp_path):
+    with pytest.raises(StoreError, match="is not there"):
+        st.read(tmp_path / "none.jsonl")
