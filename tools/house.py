@@ -1,0 +1,323 @@
+"""Figures of the house, for a checkout: sizes, signatures, engine names, options, help texts.
+
+    python tools/house.py [SRC] [--list]      with --list every offender is named
+
+SRC is a checkout or source tree that holds the package `servetune` (default: this one), so that an
+older commit is measured by the same script: `git worktree add --detach ../before COMMIT`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SRC = Path(__file__).resolve().parents[1] / "src"
+MOST_PARAMETERS = 8
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: Engine names as they stand in code; a name that is also an English word is left out ("max",
+#: "simulated"), and `transformers` counts where it names the server, not the library.
+ENGINE_WORDS = re.compile(
+    r"vllm|sglang|lmdeploy|llama[._-]?cpp|tensorrt[._-]?llm|trt[._-]?llm|mlc[._-]?llm|dynamo\b"
+    r"|\btgi\b|text-generation-inference|transformers[._-]serve|modular[._-]max",
+    re.IGNORECASE,
+)
+#: Values of `--engine`, as comparisons hold them; "max" is a word of laws and intervals too.
+ENGINE_VALUES = _words(
+    "vllm sglang tgi lmdeploy llama.cpp tensorrt-llm transformers vllm-neuron simulated"
+    " external mlc-llm dynamo"
+)
+#: First words with which a help text does not begin with a noun: pronouns, conjunctions,
+#: prepositions, adverbs, auxiliaries and the imperatives that option texts are prone to.
+NO_NOUN = _words(
+    """
+    who whom whose which that what where when whether how why if as so then than it its this these
+    those they them their i we you he she there here such and or but nor not no of for from to into
+    onto with without within by at in on over under above below between beside besides beyond after
+    before during until till since through per about against along among behind down up off out
+    also only even just still again always never once already instead else otherwise alone together
+    is are was were be been being has have had do does did can could may might must shall should
+    will would let said told asked wanted seen taken given allowed found
+    add allow answer apply ask assume begin break bring build buy call check choose clear compare
+    compute consider continue copy count create cut deal delete deploy describe disable do draw drop
+    emit enable end estimate exclude expect explain export fail fetch fill find fit follow force
+    forget get give go group hand have hide hold ignore import include install invoke keep leave
+    list look make mark measure merge move name omit open overwrite pass pay pick place play prefer
+    prepare price print put raise read record refuse reject remove render repeat replace require
+    resume retry return reuse run save say see select send serve set show simulate skip sort spread
+    start stop store take tell treat try turn use verify wait walk warn watch write
+    """
+)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function or method: where it stands, its length in lines, its parameters."""
+
+    place: str
+    name: str
+    lines: int
+    parameters: int
+    speaks_any: bool
+    is_command: bool
+
+    def __str__(self) -> str:
+        return f"{self.place} {self.name}"
+
+
+@dataclass
+class House:
+    """What the scan of one source tree found."""
+
+    lines_by_room: Counter[str] = field(default_factory=Counter)
+    files_by_room: Counter[str] = field(default_factory=Counter)
+    functions: list[Function] = field(default_factory=list)
+    engine_in_code: Counter[str] = field(default_factory=Counter)
+    engine_in_text: Counter[str] = field(default_factory=Counter)
+    engine_comparisons: list[str] = field(default_factory=list)
+    attribute_docs: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read_house(src: Path) -> House:
+    """The figures of all modules below `src/servetune`."""
+    house, package = House(), src / "servetune"
+    for path in sorted(package.rglob("*.py")):
+        relative = path.relative_to(package)
+        room = relative.parts[0] if len(relative.parts) > 1 else "(top)"
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        house.lines_by_room[room] += text.count("\n")
+        house.files_by_room[room] += 1
+        house.functions += _functions(tree, str(relative))
+        house.attribute_docs += _attribute_docs(tree, str(relative))
+        if not _of_one_engine(relative):
+            _engine_names(house, tree, text, str(relative))
+    return house
+
+
+def _of_one_engine(relative: Path) -> bool:
+    """Whether a file lies in an engine's own folder, `engines/<name>/` with a row for that name."""
+    return (
+        relative.parts[0] == "engines"
+        and len(relative.parts) > 2
+        and relative.parts[1] not in {"launchers", "data"}
+    )
+
+
+def _functions(tree: ast.Module, file: str) -> Iterator[Function]:
+    methods = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for child in node.body
+        if "staticmethod" not in {ast.unparse(one) for one in getattr(child, "decorator_list", ())}
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        given = node.args
+        every = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+        annotations = [one.annotation for one in (*every, given.vararg, given.kwarg) if one]
+        spoken = [ast.unparse(one) for one in (*annotations, node.returns) if one]
+        decorators = [ast.unparse(one) for one in node.decorator_list]
+        yield Function(
+            place=f"{file}:{node.lineno}",
+            name=node.name,
+            lines=(node.end_lineno or node.lineno) - node.lineno + 1,
+            parameters=len(every) - (id(node) in methods),
+            speaks_any=any(re.search(r"\bAny\b", one) for one in spoken),
+            is_command=any("option(" in one or ".command" in one for one in decorators),
+        )
+
+
+def _engine_names(house: House, tree: ast.Module, text: str, file: str) -> None:
+    docstrings = {id(node) for node in _docstrings(tree)}
+    code = 0
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(value)) if id(node) not in docstrings:
+                code += bool(ENGINE_WORDS.search(value))
+            case ast.Name(id=word) | ast.Attribute(attr=word) | ast.alias(name=word):
+                code += bool(ENGINE_WORDS.search(word))
+            case ast.FunctionDef(name=word) | ast.ClassDef(name=word) | ast.arg(arg=word):
+                code += bool(ENGINE_WORDS.search(word))
+            case ast.ImportFrom(module=str(word)):
+                code += bool(ENGINE_WORDS.search(word))
+        if _compares_engine(node):
+            house.engine_comparisons.append(f"{file}:{node.lineno}")  # type: ignore[attr-defined]
+    prose = sum(bool(ENGINE_WORDS.search(node.value)) for node in _docstrings(tree))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    prose += sum(
+        bool(ENGINE_WORDS.search(token.string))
+        for token in tokens
+        if token.type == tokenize.COMMENT
+    )
+    if code:
+        house.engine_in_code[file] = code
+    if prose:
+        house.engine_in_text[file] = prose
+
+
+def _compares_engine(node: ast.AST) -> bool:
+    match node:
+        case ast.Compare():
+            compared = [node.left, *node.comparators]
+        case ast.MatchValue():
+            compared = [node.value]
+        case _:
+            return False
+    members = [
+        part
+        for one in compared
+        for part in (one.elts if isinstance(one, ast.Set | ast.Tuple | ast.List) else [one])
+    ]
+    return any(isinstance(one, ast.Constant) and one.value in ENGINE_VALUES for one in members)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Every string that stands alone as a statement."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str()) as constant):
+                yield constant
+
+
+def _attribute_docs(tree: ast.Module, file: str) -> Iterator[tuple[str, str]]:
+    """Place and text of each entry of an `Attributes:` section."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        section = re.search(
+            r"^Attributes:\n(.*?)(?=^\S|\Z)", ast.get_docstring(node) or "", re.M | re.S
+        )
+        for name, text in re.findall(
+            r"^ {4}(\w+): *\n? *(.*)", section[1] if section else "", re.M
+        ):
+            yield f"{file} {node.name}.{name}", text
+
+
+def lacks_noun(text: str) -> bool:
+    """Whether a help text begins with a word that is surely no noun, article or adjective."""
+    first = re.match(r"\W*([A-Za-z']+)", text)
+    return bool(first) and first[1].lower() in NO_NOUN
+
+
+#: Runs in a process of its own, so that another tree's package is the one that is imported.
+WALK = """
+import sys
+import click
+from servetune.cli.main import cli
+def walk(command, path):
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from walk(command.get_command(context, name), (*path, name))
+    for one in command.params:
+        if isinstance(one, click.Option):
+            text = " ".join((one.help or "").split())
+            yield " ".join(path), one.opts[-1] if one.opts else one.name, text, one.hidden
+import json
+json.dump(list(walk(cli, ("servetune",))), sys.stdout)
+"""
+
+
+def read_options(src: Path) -> list[tuple[str, str, str, bool]]:
+    """Command, option, help text and whether it is hidden, of every option that the CLI shows."""
+    made = subprocess.run(
+        [sys.executable, "-c", WALK],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(src)},
+    )
+    if made.returncode:
+        print(f"options: not read: {made.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        return []
+    return [tuple(one) for one in json.loads(made.stdout)]
+
+
+def show(src: Path, *, listed: bool) -> None:
+    """Print all figures; with `listed` the offenders too."""
+    house = read_house(src)
+
+    def more(entries: Iterator[str] | list[str]) -> None:
+        if listed:
+            for one in entries:
+                print(f"    {one}")
+
+    print("lines by room")
+    for room, lines in house.lines_by_room.most_common():
+        print(f"  {room:<11}{lines:>7,} in {house.files_by_room[room]:>3} files")
+    total = sum(house.lines_by_room.values())
+    print(f"  {'all':<11}{total:>7,} in {sum(house.files_by_room.values()):>3} files")
+    functions = house.functions
+    lengths = sorted(one.lines for one in functions)
+    deciles = statistics.quantiles(lengths, n=10)
+    longest = max(functions, key=lambda one: one.lines)
+    print(
+        f"functions: {len(functions):,}; lines p50 {statistics.median(lengths):.0f},"
+        f" p90 {deciles[8]:.0f}, max {longest.lines} ({longest})"
+    )
+    wide = sorted(
+        (one for one in functions if one.parameters > MOST_PARAMETERS),
+        key=lambda one: -one.parameters,
+    )
+    commands = sum(one.is_command for one in wide)
+    print(
+        f"functions with more than {MOST_PARAMETERS} parameters: {len(wide)}, {commands} commands"
+    )
+    more([f"{one.parameters:>3} {one}" for one in wide])
+    loose = [one for one in functions if one.speaks_any]
+    print(f"signatures with Any: {len(loose)} ({len(loose) / len(functions):.1%})")
+    by_room = Counter(one.place.split("/")[0] for one in loose)
+    more([f"{room} {count}" for room, count in by_room.most_common()])
+    print(f"files outside engines/<name>/ whose code names an engine: {len(house.engine_in_code)}")
+    more([f"{count:>3} {file}" for file, count in house.engine_in_code.most_common()])
+    prose = set(house.engine_in_text) - set(house.engine_in_code)
+    print(f"  and whose comments or docstrings alone do: {len(prose)}")
+    more(sorted(prose))
+    print(f"comparisons with an engine's name there: {len(house.engine_comparisons)}")
+    more(house.engine_comparisons)
+    options = [one for one in read_options(src) if not one[3]]
+    names = {option for _, option, _, _ in options}
+    texts = len({(option, text) for _, option, text, _ in options})
+    print(
+        f"options: {len(options)} in all commands, {len(names)} names, {texts} name-and-text pairs"
+    )
+    bad = sorted({f"{option}: {text}" for _, option, text, _ in options if lacks_noun(text)})
+    print(f"option helps that do not begin with a noun: {len(bad)}")
+    more(bad)
+    bad = [f"{place}: {text}" for place, text in house.attribute_docs if lacks_noun(text)]
+    print(
+        f"attribute docs that do not begin with a noun: {len(bad)} of {len(house.attribute_docs)}"
+    )
+    more(bad)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("src", nargs="?", type=Path, default=SRC)
+    parser.add_argument("--list", action="store_true", help="name every offender")
+    options = parser.parse_args()
+    src = options.src if (options.src / "servetune").is_dir() else options.src / "src"
+    show(src.resolve(), listed=options.list)
+
+
+if __name__ == "__main__":
+    main()
