@@ -7,9 +7,10 @@ from typing import Any
 from doubles import FakeAws
 
 from servetune.clock import VirtualClock
-from servetune.deploy import Bundle, Evidence, render_sagemaker
-from servetune.deploy.aws import Aws, Deployment, Hosting, StateFile, deployment_of
-from servetune.deploy.aws.deployment import with_role
+from servetune.deploy import Endpoint, EndpointOptions, Evidence, endpoint_of
+from servetune.deploy.aws import Aws, StateFile
+from servetune.deploy.deployment import Deployment, deployment_of, with_role
+from servetune.deploy.hosting import Hosting
 from servetune.hardware import instance
 from servetune.plan import Plan
 
@@ -18,7 +19,7 @@ NAME = "qwen"
 G6 = "ml.g6.12xlarge"
 
 
-def bundle(**more: Any) -> Bundle:
+def endpoint(hosting: Hosting | None = None, **more: Any) -> Endpoint:
     """Qwen3-4B on one ml.g6.12xlarge, or with what is given in its place."""
     plan = Plan(
         model="Qwen/Qwen3-4B", tensor_parallel=4, max_num_seqs=128, max_model_len=4096,
@@ -26,19 +27,18 @@ def bundle(**more: Any) -> Bundle:
         chunked_prefill=True,
     )  # fmt: skip
     given: dict[str, Any] = {
-        "instance": instance(G6, service="sagemaker"),
-        "region": "us-east-1",
+        "nodes": (instance(G6, service="sagemaker"),),
         "endpoint_name": NAME,
-        "evidence": Evidence(simulated=True, concurrency=128),
-        "model_bytes": 8e9,
+        "weights_bytes": 8e9,
+        "hosting": hosting or Hosting(instance_types=(G6,)),
     }
     changed = more.pop("plan", plan)
-    return render_sagemaker(changed, **(given | more))
+    evidence = more.pop("evidence", Evidence(simulated=True, concurrency=128))
+    return endpoint_of(changed, EndpointOptions(**(given | more)), evidence)
 
 
 def deployment(hosting: Hosting | None = None, **more: Any) -> Deployment:
-    made = deployment_of(bundle(**more), hosting or Hosting(instance_types=(G6,)))
-    return with_role(made, ROLE)
+    return with_role(deployment_of(endpoint(hosting, **more)), ROLE)
 
 
 def components(**more: Any) -> Hosting:

@@ -12,12 +12,12 @@ import yaml
 from servetune.deploy.bentoml import render_bentoml
 from servetune.deploy.compose import render_compose
 from servetune.deploy.containers import parse_environment
+from servetune.deploy.evidence import Evidence
 from servetune.deploy.knee import Knee
 from servetune.deploy.kserve import render_kserve
 from servetune.deploy.kubernetes import render_kubernetes
 from servetune.deploy.launchers import LAUNCHERS, plan_of_words
 from servetune.deploy.plain import render_command
-from servetune.deploy.readme import Evidence
 from servetune.deploy.served import Served, prepare
 from servetune.deploy.systemd import render_systemd
 from servetune.plan.plan import Plan

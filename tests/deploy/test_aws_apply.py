@@ -9,8 +9,9 @@ import pytest
 from aws_kit import G6, NAME, World, components, deployment, no_state
 from doubles.server import Crash
 
-from servetune.deploy.aws import Adapter, Hosting, Scaling, StateFile, apply, delete
+from servetune.deploy.aws import StateFile, apply, delete
 from servetune.deploy.aws.door import Refused
+from servetune.deploy.hosting import Adapter, Hosting, Scaling
 from servetune.errors import CannotRender, DeployError
 
 FULL = components(

@@ -5,22 +5,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from aws_kit import G6, NAME, World, bundle, components, deployment, no_state
+from aws_kit import G6, NAME, World, components, deployment, no_state
 
-from servetune.deploy.aws import (
-    Adapter,
-    Finding,
-    Hosting,
-    Routing,
-    Scaling,
-    apply,
-    check,
-    check_live,
-)
+from servetune.deploy.aws import Finding, apply, check, check_live
 from servetune.deploy.aws.check import Budget, Facts, require_go
-from servetune.deploy.aws.hosting import parse_routing
 from servetune.deploy.aws.price import price_of_product
 from servetune.deploy.aws.shapes import problems
+from servetune.deploy.hosting import Adapter, Hosting, Routing, Scaling, parse_routing
 from servetune.errors import DeployError, InputError, UnknownName
 from servetune.hardware import Price, instance
 from servetune.models import load_shape, weight_bytes
@@ -383,8 +374,3 @@ def test_equal_deployments_have_equal_names_and_others_other_ones() -> None:
     ]
     assert names[0] == names[1]
     assert len(set(names)) == 3
-
-
-def test_the_script_in_a_bundle_and_the_steps_make_the_same_model() -> None:
-    step = deployment().only("model")
-    assert step.name == bundle().json("model.json")["ModelName"]

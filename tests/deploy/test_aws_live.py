@@ -14,21 +14,12 @@ import os
 import pytest
 
 from servetune.clock import MonotonicClock
-from servetune.deploy import render_sagemaker
-from servetune.deploy.aws import (
-    Aws,
-    Hosting,
-    StateFile,
-    apply,
-    check_live,
-    delete,
-    deployment_of,
-    orphans,
-)
-from servetune.deploy.aws.deployment import with_role
+from servetune.deploy import EndpointOptions, endpoint_of
+from servetune.deploy.aws import Aws, StateFile, apply, check_live, delete, orphans
 from servetune.deploy.aws.given import hosted, hosted_plan
 from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import quotas
+from servetune.deploy.deployment import deployment_of
 from servetune.hardware import instance
 from servetune.plan import Plan
 from servetune.trials import aws_jobs
@@ -48,12 +39,11 @@ def aws():
 
 def small(delete_after=None):
     plan = Plan(model="Qwen/Qwen3-0.6B", max_model_len=2048, max_num_seqs=8, dtype="float16")
-    rendered = render_sagemaker(
-        plan, instance=instance(T4, service="sagemaker"), region=REGION,
-        endpoint_name="servetune-live-test", role_arn=ROLE,
+    options = EndpointOptions(
+        nodes=(instance(T4, service="sagemaker"),), region=REGION,
+        endpoint_name="servetune-live-test", role_arn=ROLE, delete_after=delete_after,
     )  # fmt: skip
-    made = deployment_of(rendered, Hosting(instance_types=(T4,)), delete_after=delete_after)
-    return with_role(made, ROLE)
+    return deployment_of(endpoint_of(plan, options))
 
 
 def test_quota_and_price_of_a_type_are_found(aws):

@@ -8,23 +8,11 @@ import pytest
 from aws_kit import G6, NAME, World, components, deployment, no_state
 from doubles.server import Crash
 
-from servetune.deploy.aws import (
-    Adapter,
-    Deployment,
-    Hosting,
-    Logs,
-    Scaling,
-    StateFile,
-    apply,
-    delete,
-    logs,
-    orphans,
-    status,
-    update,
-)
-from servetune.deploy.aws.deployment import deployment_of, read_deployment, with_role
+from servetune.deploy.aws import Logs, StateFile, apply, delete, logs, orphans, status, update
 from servetune.deploy.aws.teardown import delete_thing
 from servetune.deploy.aws.waiting import Patience
+from servetune.deploy.deployment import Deployment, deployment_of, read_deployment, with_role
+from servetune.deploy.hosting import Adapter, Hosting, Scaling
 from servetune.errors import DeployError
 from servetune.plan import Plan
 
@@ -313,10 +301,10 @@ def test_what_a_crash_left_is_found(world: World, crash_at: int) -> None:
 
 
 def test_an_endpoint_past_its_time_is_told_with_its_cost(world: World) -> None:
-    from aws_kit import ROLE, bundle
+    from aws_kit import ROLE, endpoint
 
     hosting = Hosting(instance_types=(G6,), instance_count=2)
-    tagged = deployment_of(bundle(), hosting, delete_after="2026-11-21T11:00:00+00:00")
+    tagged = deployment_of(endpoint(hosting, delete_after="2026-11-21T11:00:00+00:00"))
     make(world, with_role(tagged, ROLE))
     assert left_over(world, NOW - dt.timedelta(hours=2)) == []
     (found,) = left_over(world)

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 from aws_kit import NAME, components, deployment, no_state
 
-from servetune.deploy.aws import Adapter, apply
+from servetune.deploy.aws import apply
 from servetune.deploy.aws.given import Hosted, hosted, hosted_plan
+from servetune.deploy.hosting import Adapter
 from servetune.errors import DeployError
 
 LMI = "763104351884.dkr.ecr.us-east-1.amazonaws.com/djl-inference:0.36.0-lmi28.0.0-cu130"

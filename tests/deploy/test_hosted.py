@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_kit import G6, NAME, bundle, components
+from aws_kit import G6, NAME, components, endpoint
+from botocore_check import aws_commands
 
-from servetune.deploy import Bundle, Evidence
-from servetune.deploy.aws import Adapter, Hosting, Scaling, deployment_of, parse_routing
-from servetune.deploy.aws.hosted import hosted_bundle
+from servetune.deploy import Bundle, Evidence, render_sagemaker
+from servetune.deploy.hosting import Adapter, Hosting, Scaling, parse_routing
 from servetune.hardware import instance
 from servetune.plan import Plan
 
@@ -30,7 +30,7 @@ CASES: dict[str, tuple[Hosting, dict[str, Any]]] = {
             adapters=(Adapter(name="fr", artifact_url="s3://bucket/fr.tar.gz"),),
             scaling=Scaling(minimum=0, maximum=8, requests_per_copy=51.2),
         ),
-        {"plan": ONE_COPY, "copies": 2, "copies_per_instance": 2},
+        {"plan": ONE_COPY},
     ),
     "hosted-pools": (
         Hosting(
@@ -54,9 +54,8 @@ CASES: dict[str, tuple[Hosting, dict[str, Any]]] = {
 
 
 def hosted(hosting: Hosting, **more: Any) -> Bundle:
-    rendered = bundle(evidence=MEASURED, **more)
     nodes = tuple(instance(name, service="sagemaker") for name in hosting.instance_types)
-    return hosted_bundle(rendered, deployment_of(rendered, hosting), nodes)
+    return render_sagemaker(endpoint(hosting, nodes=nodes, evidence=MEASURED, **more))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -87,19 +86,10 @@ def test_every_file_says_the_same_as_the_deployment(case: str) -> None:
     assert "deployment.json" in made.text("README.md")
 
 
-def test_the_script_lies_beside_only_what_it_can_make() -> None:
-    plain = hosted(Hosting(instance_types=(G6,), instance_count=2))
-    assert "deploy.py" in plain.names
-    assert plain.executable == {"deploy.py"}
-    assert "python deploy.py plan" in plain.text("README.md")
-    variant = plain.json("endpoint_config.json")["ProductionVariants"][0]
-    assert variant["InitialInstanceCount"] == 2
-    for case in ("hosted-components", "hosted-pools"):
-        hosting, more = CASES[case]
-        made = hosted(hosting, **more)
-        assert "deploy.py" not in made.names
-        assert made.executable == frozenset()
-        assert "deploy.py" not in made.text("README.md")
+def test_commands_of_the_aws_cli_are_given_where_three_requests_make_the_endpoint() -> None:
+    for case, (hosting, more) in CASES.items():
+        commands = aws_commands(hosted(hosting, **more))
+        assert bool(commands) == (case == "hosted-reserved"), case
 
 
 def test_the_readme_says_what_a_user_does_next_and_what_all_of_it_costs() -> None:
@@ -118,8 +108,5 @@ def test_the_readme_says_what_a_user_does_next_and_what_all_of_it_costs() -> Non
 
 
 def test_an_unpriced_type_makes_the_cost_unknown() -> None:
-    text = hosted(
-        Hosting(instance_types=("ml.p5e.48xlarge",)),
-        instance=instance("ml.p5e.48xlarge", service="sagemaker"),
-    ).text("README.md")
+    text = hosted(Hosting(instance_types=("ml.p5e.48xlarge",))).text("README.md")
     assert "cost not known" in text

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_kit import ROLE, bundle, components
+from aws_kit import ROLE, components, endpoint
 from doubles import FakeAws
 
-from servetune.deploy import write
-from servetune.deploy.aws import Adapter, Scaling, deployment_of
-from servetune.deploy.aws.hosted import hosted_bundle
+from servetune.deploy import render_sagemaker, write
+from servetune.deploy.deployment import deployment_of
+from servetune.deploy.hosting import Adapter, Scaling
 from servetune.deploy.staging.upload import MANIFEST
-from servetune.hardware import instance
 from servetune.units import MIB
 
 PATIENCE_S = 60
@@ -81,11 +80,9 @@ def rendered(folder: Path) -> int:
         adapters=(Adapter(name="fr", artifact_url="s3://bucket/fr.tar.gz"),),
         scaling=Scaling(minimum=0, maximum=4, requests_per_copy=51.2),
     )
-    made = bundle()
-    deployment = deployment_of(made, hosting)
-    nodes = tuple(instance(name, service="sagemaker") for name in hosting.instance_types)
-    write(hosted_bundle(made, deployment, nodes), folder / "b")
-    return len(deployment.steps)
+    made = endpoint(hosting)
+    write(render_sagemaker(made), folder / "b")
+    return len(deployment_of(made).steps)
 
 
 def test_an_endpoint_survives_a_kill_at_each_of_its_requests(

@@ -5,12 +5,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from botocore_check import problems, service
+from botocore_check import aws_commands, problems, service
 
-from servetune.deploy import ROLE_PLACEHOLDER, Bundle, Evidence, parse_environment, render_sagemaker
+from servetune.deploy import (
+    Bundle,
+    EndpointOptions,
+    Evidence,
+    endpoint_of,
+    parse_environment,
+    render_sagemaker,
+)
 from servetune.deploy.containers import container_named
+from servetune.deploy.endpoint import startup_timeout_s
 from servetune.deploy.images import regions
-from servetune.deploy.sagemaker import resource_name, startup_timeout_s
+from servetune.deploy.names import resource_name
 from servetune.errors import DeployError, UnknownName
 from servetune.hardware.device import Device, Link, Node, Price
 from servetune.plan.plan import Plan
@@ -51,8 +59,9 @@ PLAN = Plan(
 
 
 def render(plan: Plan = PLAN, **more: Any) -> Bundle:
-    given: dict[str, Any] = {"instance": G6, "region": "us-east-1", "evidence": MEASURED}
-    return render_sagemaker(plan, **(given | more))
+    evidence = more.pop("evidence", MEASURED)
+    options = EndpointOptions(nodes=(more.pop("instance", G6),), **more)
+    return render_sagemaker(endpoint_of(plan, options, evidence))
 
 
 def altered(plan: Plan = PLAN, **fields: Any) -> Plan:
@@ -66,7 +75,7 @@ REQUESTS = {
 }
 
 CASES: dict[str, dict[str, Any]] = {
-    "lmi-0.22.1": {"container": "lmi", "model_bytes": 8.05e9},
+    "lmi-0.22.1": {"container": "lmi", "weights_bytes": 8.05e9},
     "lmi-0.11.1-copies": {
         "container": "lmi",
         "plan": altered(tensor_parallel=1, replicas=4, max_num_seqs=32),
@@ -83,7 +92,7 @@ CASES: dict[str, dict[str, Any]] = {
         "evidence": msgspec.structs.replace(MEASURED, engine_version="0.16.0", simulated=True),
         "model_source": "s3://models/qwen3-4b",
         "region": "eu-west-1",
-        "model_bytes": 8.05e9,
+        "weights_bytes": 8.05e9,
     },
     "hf-vllm-0.25.1": {
         "container": "hf-vllm",
@@ -115,14 +124,11 @@ def test_bundles_are_as_recorded(case: str) -> None:
     """Set SERVETUNE_WRITE_GOLDEN=1 to record them anew, and read the difference."""
     bundle = render(**CASES[case])
     folder = GOLDEN / case
-    names = [name for name in bundle.names if name != "deploy.py"]  # copied as it stands
     if os.environ.get("SERVETUNE_WRITE_GOLDEN"):
         folder.mkdir(parents=True, exist_ok=True)
-        for name in names:
+        for name in bundle.names:
             (folder / name).write_text(bundle.text(name), "utf-8")
-    assert {name: bundle.text(name) for name in names} == {
-        name: (folder / name).read_text("utf-8") for name in names
-    }
+    assert dict(bundle.files) == {name: (folder / name).read_text("utf-8") for name in bundle.names}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -130,6 +136,25 @@ def test_bundles_are_as_recorded(case: str) -> None:
 def test_every_request_satisfies_botocores_own_model(case: str, operation: str) -> None:
     request = render(**CASES[case], role_arn=ROLE).json(REQUESTS[operation])
     assert problems(operation, request) == []
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("role_arn", [None, ROLE])
+def test_the_aws_commands_of_the_readme_send_the_files_as_they_are(
+    case: str, role_arn: str | None
+) -> None:
+    bundle = render(**CASES[case], role_arn=role_arn)
+    commands = aws_commands(bundle)
+    assert [operation for operation, _ in commands] == [
+        "CreateModel", "CreateEndpointConfig", "CreateEndpoint",
+        "DeleteEndpoint", "DeleteEndpointConfig", "DeleteModel",
+    ]  # fmt: skip
+    for operation, request in commands:
+        assert problems(operation, request) == [], operation
+    made, gone = commands[:3], commands[:2:-1]
+    for (_, create), (_, delete) in zip(made, gone, strict=True):
+        assert create | delete == create, "what is made is what is deleted"
+    assert made[0][1]["ExecutionRoleArn"] == ROLE
 
 
 def test_the_check_itself_finds_what_boto3_lets_pass() -> None:
@@ -369,8 +394,8 @@ def test_bad_input_is_one_clear_line(
     assert getattr(caught.value, "hint", "")
 
 
-def test_the_role_is_a_placeholder_until_it_is_given() -> None:
-    assert render().json("model.json")["ExecutionRoleArn"] == ROLE_PLACEHOLDER
+def test_the_role_is_in_the_request_once_it_is_given() -> None:
+    assert "ExecutionRoleArn" not in render().json("model.json")
     assert render(role_arn=ROLE).json("model.json")["ExecutionRoleArn"] == ROLE
 
 
@@ -391,13 +416,13 @@ def test_a_planted_token_never_reaches_a_file() -> None:
     assert token not in str(caught.value)
 
 
-def test_json_files_end_with_a_newline_and_hold_no_placeholder_but_the_role() -> None:
+def test_json_files_end_with_a_newline_and_hold_no_placeholder() -> None:
     bundle = render()
     for name, text in bundle.files:
         assert text.endswith("\n"), name
         if name.endswith(".json"):
             json.loads(text)
-            assert text.count("${") == (1 if name == "model.json" else 0)
+            assert "${" not in text
 
 
 DRAFTING = [

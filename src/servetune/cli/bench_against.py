@@ -69,8 +69,8 @@ def with_bundle(said: dict[str, Any]) -> dict[str, Any]:
         InputError: The folder is no bundle of an endpoint.
     """
     from servetune.cli.sagemaker_plan import TRIAL_FILE
-    from servetune.deploy.aws.deployment import DEPLOYMENT_FILE, read_deployment
     from servetune.deploy.bundle import PLAN_FILE
+    from servetune.deploy.deployment import DEPLOYMENT_FILE, read_deployment
     from servetune.store import read_json
 
     folder = said["against"]

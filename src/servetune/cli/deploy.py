@@ -16,10 +16,19 @@ from servetune.cli.deploy_study import study
 from servetune.cli.deploy_targets import TARGETS, explicit
 from servetune.cli.output import echo
 from servetune.cli.sagemaker_options import Wanted, hosting_options
-from servetune.deploy import CONTAINERS, Evidence, render_sagemaker, usual_container, write
+from servetune.deploy import (
+    CONTAINERS,
+    EndpointOptions,
+    Evidence,
+    endpoint_of,
+    usual_container,
+    write,
+)
 from servetune.deploy.aws.state import STATE_FILE
+from servetune.deploy.bundle import json_text
+from servetune.deploy.endpoint import image_for
 from servetune.deploy.images import named_image
-from servetune.deploy.sagemaker import image_for, require_names
+from servetune.deploy.names import require_name, require_region, require_role
 from servetune.engines import STARTED_VERSIONS, plan_from_settings
 from servetune.errors import CannotRender, InputError
 from servetune.hardware import Node, cheapest_instance_with, device, instance, instances
@@ -126,7 +135,11 @@ def sagemaker(
         raise InputError("the bundle needs a folder", hint="give --out FOLDER, or --plan")
     deploy_live.require_token(wanted.hf_token_secret, from_env=wanted.hf_token_from_env)
     env_role = os.environ.get("SAGEMAKER_ROLE_ARN") if plan_only or apply_now else None
-    require_names(region=region, role_arn=role_arn or env_role, endpoint_name=endpoint_name)
+    require_region(region)
+    if role_arn or env_role:
+        require_role(role_arn or env_role or "")
+    if endpoint_name:
+        require_name(endpoint_name)
     records = read_records(source)
     record = _chosen(records, key=key, objective=objective, constraints=constraints)
     found = _plan_of(record)
@@ -137,7 +150,6 @@ def sagemaker(
     if image_tag:
         named_image(container, image_tag)
     shape = load_shape(plan.model)
-    given: dict[str, Any] = {"role_arn": role_arn} if role_arn else {}
     evidence = _evidence(record, source)
     shipped, _ = image_for(plan, container, evidence, image_tag)
     version = shipped.engine_version or STARTED_VERSIONS.get(plan.engine)
@@ -154,34 +166,28 @@ def sagemaker(
             copies=1 if wanted.copies is None else measured.replicas * measured.data_parallel,
         ),
     )
-    bundle = render_sagemaker(
+    endpoint = endpoint_of(
         explicit_plan,
-        instance=node,
-        region=region,
-        container=container,
-        model_source=model_source,
-        endpoint_name=endpoint_name,
-        evidence=evidence,
-        model_bytes=weight_bytes(shape),
-        image_tag=image_tag,
-        startup_timeout_s=wanted.startup_timeout_s,
-        copies=hosting.copies,
-        copies_per_instance=hosting.copies_per_instance,
-        **given,
+        EndpointOptions(
+            nodes=nodes,
+            hosting=hosting,
+            region=region,
+            container=container,
+            model_source=model_source,
+            endpoint_name=endpoint_name,
+            role_arn=role_arn,
+            image_tag=image_tag,
+            weights_bytes=weight_bytes(shape),
+            startup_timeout_s=wanted.startup_timeout_s,
+            delete_after=deploy_live.delete_after(wanted.hours),
+        ),
+        evidence,
     )
     if dry_run:
-        print(bundle.text("environment.json"))
+        print(json_text(endpoint.environment))
         return 0
     rendered = deploy_live.Rendered(
-        trial=record,
-        bundle=bundle,
-        hosting=hosting,
-        wanted=wanted,
-        plan=explicit_plan,
-        shape=shape,
-        nodes=nodes,
-        container=container,
-        weights_bytes=weight_bytes(shape),
+        trial=record, endpoint=endpoint, wanted=wanted, plan=explicit_plan, shape=shape
     )
     if plan_only:
         return rendered.report(ask_aws=ask_aws)
@@ -190,12 +196,12 @@ def sagemaker(
         return rendered.apply(out_dir, role_arn=role_arn)
     if wanted.max_cost is not None:
         rendered.require_affordable()
-    write(rendered.with_deployment(), out_dir)
+    write(rendered.bundle, out_dir)
     print(f"bundle of {plan.label} for {node.name} in {out_dir}")
     failing = failed_requests(record.results)
     if failing:
         print(f"  ! {failing.sentence}")
-    for warning in bundle.warnings:
+    for warning in endpoint.warnings:
         print(f"  ! {warning}")
     folder = shlex.quote(str(out_dir))
     verb = "update" if (out_dir / STATE_FILE).exists() else "apply"  # something stands already

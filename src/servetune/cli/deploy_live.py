@@ -15,7 +15,6 @@ from servetune.cli.output import echo, print_json
 from servetune.cli.sagemaker_options import Wanted
 from servetune.cli.sagemaker_plan import (
     TRIAL_FILE,
-    delete_after,
     hosting_of,
     measured_knee,
     one_copy,
@@ -27,11 +26,9 @@ from servetune.cli.sagemaker_plan import (
     with_trial,
 )
 from servetune.clock import MonotonicClock
-from servetune.deploy import Bundle, regions, write
+from servetune.deploy import Bundle, Endpoint, render_sagemaker, write
 from servetune.deploy.aws import (
     Aws,
-    Deployment,
-    Hosting,
     Logs,
     Report,
     StateFile,
@@ -39,20 +36,24 @@ from servetune.deploy.aws import (
     check,
     check_live,
     delete,
-    deployment_of,
     logs,
     orphans,
     status,
     update,
 )
 from servetune.deploy.aws.check import Budget, Facts, require_go
-from servetune.deploy.aws.deployment import DEPLOYMENT_FILE, read_deployment, with_role
-from servetune.deploy.aws.hosted import hosted_bundle
 from servetune.deploy.aws.teardown import delete_thing
 from servetune.deploy.aws.waiting import Patience
-from servetune.deploy.sagemaker import require_name
-from servetune.errors import InputError, UnknownName
-from servetune.hardware import Node, instances
+from servetune.deploy.deployment import (
+    DEPLOYMENT_FILE,
+    Deployment,
+    deployment_of,
+    read_deployment,
+    with_role,
+)
+from servetune.deploy.names import require_name, require_region
+from servetune.errors import InputError
+from servetune.hardware import instances
 from servetune.models import NetworkShape
 from servetune.plan import Plan
 from servetune.store import TrialRecord
@@ -61,6 +62,7 @@ from servetune.units import format_usd
 __all__ = [
     "COMMANDS",
     "Rendered",
+    "delete_after",
     "hosting_of",
     "measured_knee",
     "one_copy",
@@ -73,29 +75,24 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """A rendered bundle, and what is known of it, ready to be checked or made."""
 
     trial: TrialRecord
-    bundle: Bundle
-    hosting: Hosting
+    endpoint: Endpoint
     wanted: Wanted
     plan: Plan
     shape: NetworkShape
-    nodes: tuple[Node, ...]
-    container: str
-    weights_bytes: float
 
     @property
     def deployment(self) -> Deployment:
-        return deployment_of(
-            self.bundle, self.hosting, delete_after=delete_after(_now(), self.wanted.hours)
-        )
+        return deployment_of(self.endpoint)
 
-    def with_deployment(self) -> Bundle:
-        """The bundle with what `servetune deploy apply` needs."""
-        return hosted_bundle(with_trial(self.bundle, self.trial), self.deployment, self.nodes)
+    @property
+    def bundle(self) -> Bundle:
+        """The files of the endpoint, with the trial that it rests on."""
+        return with_trial(render_sagemaker(self.endpoint), self.trial)
 
     def report(self, *, ask_aws: bool) -> int:
         """Print all findings; 1 where one of them would stop it."""
         report = self.checked(asyncio.run(self._asked()) if ask_aws else ([], {}))
-        for warning in self.bundle.warnings:
+        for warning in self.endpoint.warnings:
             print(f"note  {'evidence':<12} {warning}")
         print_report(report)
         if not ask_aws:
@@ -108,15 +105,15 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
         facts = Facts(
             plan=self.plan,
             shape=self.shape,
-            nodes=self.nodes,
-            container=self.container,
-            image_tag=str(self.bundle.json("plan.json")["image"]).rsplit(":", 1)[-1],
-            weights_bytes=self.weights_bytes,
+            nodes=self.endpoint.options.nodes,
+            container=self.endpoint.options.container,
+            image_tag=self.endpoint.image.tag,
+            weights_bytes=self.endpoint.options.weights_bytes or 0.0,
         )
         budget = Budget(
             hours=self.wanted.hours,
             max_cost_usd=self.wanted.max_cost,
-            prices=today_prices(self.wanted, self.nodes, prices),
+            prices=today_prices(self.wanted, self.endpoint.options.nodes, prices),
         )
         report = check(self.deployment, facts, budget, today=_now().date())
         return msgspec.structs.replace(report, findings=(*report.findings, *findings))
@@ -131,7 +128,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
         """Write the bundle, check all of it, ask AWS, and make the endpoint."""
         deployment = with_role(self.deployment, role_of(role_arn, self.deployment))
         require_go(self.checked(([], {})))
-        write(self.with_deployment(), out_dir)
+        write(self.bundle, out_dir)
         report = self.checked(asyncio.run(self._asked()))
         print_report(report)
         require_go(report)
@@ -318,7 +315,7 @@ def delete_command(
 @_poll
 def orphans_command(*, region: str | None, and_delete: bool, as_json: bool, poll_s: float) -> int:
     """What servetune made in a region and nothing uses any more; 1 where something is left."""
-    where = _known_region(region or "us-east-1")
+    where = require_region(region or "us-east-1")
     prices = {
         name: node.price.usd_per_hour if node.price else None
         for name, node in instances("sagemaker").items()
@@ -426,7 +423,7 @@ def _about(target: str, region: str | None) -> _Endpoint:
     if os.sep in target:
         raise InputError(f"there is no bundle in '{target}'", hint="give a folder or a name")
     require_name(target)
-    where = _known_region(region or "us-east-1")
+    where = require_region(region or "us-east-1")
     return _Endpoint(target, where, None, StateFile(None))
 
 
@@ -442,10 +439,9 @@ def _bundle(folder: Path) -> _Endpoint:
     return _Endpoint(deployment.endpoint, deployment.region, deployment, StateFile(folder))
 
 
-def _known_region(region: str) -> str:
-    if region not in regions():
-        raise UnknownName("AWS region", region, regions())
-    return region
+def delete_after(hours: float) -> str:
+    """ISO time for the tag: when the user meant to be done."""
+    return (_now() + dt.timedelta(hours=hours)).replace(microsecond=0).isoformat()
 
 
 def _now() -> dt.datetime:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from servetune.cli.sagemaker_options import Wanted, split_adapter, split_scale
-from servetune.deploy import ROLE_PLACEHOLDER
-from servetune.deploy.aws import Adapter, Deployment, Hosting, Report, Scaling, parse_routing
-from servetune.deploy.bundle import PLAN_FILE, Bundle
+from servetune.deploy.aws import Report
+from servetune.deploy.bundle import PLAN_FILE, Bundle, json_text
+from servetune.deploy.deployment import Deployment
+from servetune.deploy.hosting import Adapter, Hosting, Scaling, parse_routing
 from servetune.deploy.knee import HEADROOM, Knee, Level, knee_of
+from servetune.deploy.names import require_role, require_secret
 from servetune.errors import InputError
 from servetune.hardware import Node, instance
 from servetune.metrics import Constraint
@@ -40,8 +39,6 @@ _LATENCY = "median_e2e_latency_ms"
 
 #: Share of an instance's memory that copies may reserve; SageMaker's agents take some.
 RESERVABLE = 0.85
-
-_SECRET = re.compile(r"arn:aws[a-z\-]*:secretsmanager:[a-z0-9\-]+:\d{12}:secret:\S+")
 
 
 def one_copy(plan: Plan, copies: int | None) -> Plan:
@@ -153,7 +150,7 @@ def with_trial(bundle: Bundle, trial: TrialRecord) -> Bundle:
     if "files" in about:
         about["files"].append(TRIAL_FILE)
     texts: dict[str, str] = dict(bundle.files)
-    texts[PLAN_FILE] = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    texts[PLAN_FILE] = json_text(about)
     texts[TRIAL_FILE] = trial.to_json().decode() + "\n"
     return msgspec.structs.replace(bundle, files=tuple(texts.items()))
 
@@ -164,14 +161,11 @@ def role_of(given: str | None, deployment: Deployment) -> str:
     Raises:
         InputError: Nobody says one, or it is none.
     """
-    from servetune.deploy.sagemaker import require_role
-
-    rendered = str(deployment.only("model").request["ExecutionRoleArn"])
+    rendered = deployment.only("model").request.get("ExecutionRoleArn")
     role = given or os.environ.get("SAGEMAKER_ROLE_ARN") or rendered
-    if role == ROLE_PLACEHOLDER:
+    if role is None or role.startswith("${"):  # a placeholder of bundles before 0.4
         raise InputError("no execution role", hint="give --role-arn, or set SAGEMAKER_ROLE_ARN")
-    require_role(role)
-    return role
+    return require_role(role)
 
 
 def require_token(secret_arn: str | None, *, from_env: bool = False) -> None:
@@ -181,11 +175,8 @@ def require_token(secret_arn: str | None, *, from_env: bool = False) -> None:
         InputError: It has two sources, the variable is not set, or what should be a secret's
             ARN is something else, a token above all.
     """
-    if secret_arn is not None and not _SECRET.fullmatch(secret_arn):
-        raise InputError(
-            "--hf-token-secret takes the ARN of a secret, not a token",
-            hint="it looks like arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-AbCdEf",
-        )
+    if secret_arn is not None:
+        require_secret(secret_arn)
     if secret_arn is not None and from_env:
         raise InputError("the token has two sources", hint="give one of the two options")
     if from_env and not os.environ.get("HF_TOKEN"):
@@ -199,11 +190,6 @@ def print_report(report: Report) -> None:
         print(f"{words[finding.level]}  {finding.topic:<12} {finding.said}")
         if finding.hint and finding.level != "ok":
             print(f"      {'':<12} -> {finding.hint}")
-
-
-def delete_after(now: dt.datetime, hours: float) -> str:
-    """For the tag: when the user meant to be done."""
-    return (now + dt.timedelta(hours=hours)).replace(microsecond=0).isoformat()
 
 
 def today_prices(wanted: Wanted, nodes: tuple[Node, ...], asked: dict[str, Any]) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import click
 from servetune.cli.output import echo, print_json
 from servetune.cli.sagemaker_plan import require_token
 from servetune.clock import MonotonicClock
-from servetune.deploy import regions
 from servetune.deploy.aws import Aws
 from servetune.deploy.aws.looking import staged_model
 from servetune.deploy.aws.waiting import Patience, Seen, until_rest
+from servetune.deploy.names import require_region
 from servetune.deploy.staging import Place, download_job, model_files, place
 from servetune.deploy.staging import stage as stage_files
-from servetune.errors import DeployError, InputError, ServetuneError, UnknownName
+from servetune.errors import DeployError, InputError, ServetuneError
 from servetune.models import cached_snapshot, load_shape, weight_bytes
 from servetune.units import format_bytes
 
@@ -59,8 +59,7 @@ def stage(
     """
     target = place(where)
     require_token(hf_token_secret)
-    if region not in regions():
-        raise UnknownName("AWS region", region, regions())
+    require_region(region)
     if as_job:
         return _job(
             model, target, region, role_arn, revision, hf_token_secret, dry_run=dry_run,

@@ -2,16 +2,19 @@
 
 from servetune.deploy.bundle import Bundle, write
 from servetune.deploy.containers import CONTAINERS, parse_environment, usual_container
+from servetune.deploy.endpoint import Endpoint, EndpointOptions, endpoint_of
+from servetune.deploy.evidence import Evidence
 from servetune.deploy.images import regions
-from servetune.deploy.readme import Evidence
-from servetune.deploy.sagemaker import ROLE_PLACEHOLDER, render_sagemaker
+from servetune.deploy.sagemaker import render_sagemaker
 from servetune.deploy.secret import redacted
 
 __all__ = [
     "CONTAINERS",
-    "ROLE_PLACEHOLDER",
     "Bundle",
+    "Endpoint",
+    "EndpointOptions",
     "Evidence",
+    "endpoint_of",
     "parse_environment",
     "redacted",
     "regions",

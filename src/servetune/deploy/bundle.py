@@ -12,7 +12,7 @@ import msgspec
 from servetune.deploy.secret import looks_secret
 from servetune.errors import CannotRender
 
-__all__ = ["MARKER", "PLAN_FILE", "Bundle", "write"]
+__all__ = ["MARKER", "PLAN_FILE", "Bundle", "json_text", "write"]
 
 #: Every bundle holds this file; its `MARKER` key tells ours from a stranger's folder.
 PLAN_FILE = "plan.json"
@@ -57,6 +57,11 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
     def json(self, path: str) -> Any:
         return json.loads(self.text(path))
+
+
+def json_text(value: Any) -> str:
+    """A bundle's JSON: indented, with its end of line, and without NaN."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write(bundle: Bundle, out_dir: Path) -> tuple[Path, ...]:

@@ -318,7 +318,7 @@ def _refuse_secrets(settings: Settings) -> None:
         if is_secret_name(name) or looks_secret(str(value)):
             raise CannotRender(
                 f"setting '{name}' is a credential, and a container's settings can be read",
-                hint="leave it out; deploy.py takes a token from HF_TOKEN or Secrets Manager",
+                hint="leave it out; deploy apply takes a token from HF_TOKEN or Secrets Manager",
             )
 
 

@@ -1,46 +1,20 @@
-"""The bundle's README.md: what is deployed, on what evidence, and how to check it."""
+"""README.md of a SageMaker bundle: what is deployed, on what evidence, and how to check it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import msgspec
-
-from servetune.deploy.container import Container
-from servetune.hardware.device import Node
-from servetune.plan.plan import Plan
+from servetune.deploy.deployment import (
+    DEPLOYMENT_FILE,
+    Deployment,
+    adapter_name,
+    component_name,
+)
+from servetune.deploy.endpoint import Endpoint
+from servetune.deploy.evidence import Evidence, usd_per_million_tokens
 from servetune.units import format_rate, format_usd
 
-__all__ = ["FILES", "SCRIPT_STEPS", "Evidence", "render_readme", "usd_per_million_tokens"]
+__all__ = ["readme_text"]
 
-
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a Plan's performance, and how it came to be known.
-
-    Attributes:
-        results: Of the trial, under the journal's names.
-        simulated: Whether no real server answered.
-        concurrency: Requests in flight during the trial.
-        engine: That ran, or was simulated.
-        engine_version: `None` where no real engine ran.
-        hardware: On which the trial ran, such as `4x NVIDIA L4`.
-        workload: What was asked, for a reader.
-        source: Where the trial is kept: journal and key.
-    """
-
-    results: dict[str, Any] = {}
-    simulated: bool = False
-    concurrency: int | None = None
-    engine: str = "vllm"
-    engine_version: str | None = None
-    hardware: str = ""
-    workload: str = ""
-    source: str = ""
-
-
-#: What a reader wants first: (journal's name, words, unit).
+#: Rows of the table of results: (journal's name, words, unit).
 _FIGURES = (
     ("request_throughput", "requests", "/s"),
     ("output_throughput", "output tokens", "/s"),
@@ -54,59 +28,43 @@ _FIGURES = (
 )
 
 
-def usd_per_million_tokens(node: Node, results: Mapping[str, Any]) -> float | None:
-    """Cost of a million output tokens at the measured throughput, `None` without a price."""
-    per_s = results.get("output_throughput")
-    if node.price is None or not isinstance(per_s, int | float):
-        return None
-    if not math.isfinite(per_s) or per_s <= 0:
-        return None
-    return node.price.usd_per_hour / 3600 / per_s * 1e6
-
-
-def render_readme(
-    *,
-    plan: Plan,
-    served_model: str,
-    container: Container,
-    image_uri: str,
-    instance: Node,
-    region: str,
-    endpoint_name: str,
-    environment: Mapping[str, str],
-    evidence: Evidence | None,
-    warnings: Sequence[str],
-) -> str:
+def readme_text(endpoint: Endpoint, deployment: Deployment) -> str:
     """The README as Markdown."""
-    machine = f"1 x `{instance.name}` ({instance.device_count}x {instance.device.name})"
+    node = endpoint.node
+    machine = f"1 x `{node.name}` ({node.device_count}x {node.device.name})"
+    where = f"on {machine} in {endpoint.options.region}"
     parts = [
-        f"# SageMaker endpoint `{endpoint_name}`",
-        f"`{served_model}` on {machine} in {region}, served by {container.title}.",
-        f"Plan: {plan.label}",
-        f"Image: `{image_uri}`",
-        *_warnings(warnings),
-        *_evidence(evidence),
-        *_price(instance, region, evidence),
-        SCRIPT_STEPS,
-        *_check(container, endpoint_name, region, environment),
-        *_copies(container, plan, instance),
-        FILES,
+        f"# SageMaker endpoint `{endpoint.name}`",
+        f"`{endpoint.served_model}` {where}, served by {endpoint.container.title}.",
+        f"Plan: {endpoint.plan.label}",
+        f"Image: `{endpoint.image_uri}`",
+        *_warnings(endpoint),
+        *_evidence(endpoint.evidence),
+        *_price(endpoint),
+        "## What will stand",
+        _resources(endpoint),
+        _COMMANDS,
+        *_aws_commands(endpoint, deployment),
+        *_check(endpoint),
+        *_copies(endpoint),
+        _FILES,
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _warnings(warnings: Sequence[str]) -> list[str]:
-    if not warnings:
+def _warnings(endpoint: Endpoint) -> list[str]:
+    if not endpoint.warnings:
         return []
-    return ["## Read this first", "\n".join(f"- **Warning:** {text}" for text in warnings)]
+    lines = (f"- **Warning:** {text}" for text in endpoint.warnings)
+    return ["## Read this first", "\n".join(lines)]
 
 
 def _evidence(evidence: Evidence | None) -> list[str]:
     if evidence is None:
         return ["## Expected performance", "Nothing was measured: no figure can be promised."]
-    said = []
+    parts = ["## Expected performance"]
     if evidence.simulated:
-        said.append(
+        parts.append(
             "> **SIMULATED.** No real server has run this plan. The figures below are a "
             "prediction, not a measurement: measure the endpoint before you rely on them."
         )
@@ -121,88 +79,166 @@ def _evidence(evidence: Evidence | None) -> list[str]:
         if text
     )
     how = "Simulated" if evidence.simulated else "Measured"
-    said.append(f"{how}: {where}." + (f" Source: {evidence.source}." if evidence.source else ""))
+    parts.append(f"{how}: {where}." + (f" Source: {evidence.source}." if evidence.source else ""))
     rows = [
         f"| {words} | {_figure(evidence.results[name])}{unit} |"
         for name, words, unit in _FIGURES
         if isinstance(evidence.results.get(name), int | float)
     ]
     if rows:
-        said.append("\n".join(["| | |", "|---|--:|", *rows]))
-        said.append(
+        parts.append("\n".join(["| | |", "|---|--:|", *rows]))
+        parts.append(
             "Requests to the endpoint also cross SageMaker's router and your network, which these "
             "figures leave out: measure the endpoint itself to know what they add."
         )
-    return ["## Expected performance", *said]
+    return parts
 
 
 def _figure(value: float) -> str:
     return "0" if value == 0 else format_rate(value)
 
 
-def _price(instance: Node, region: str, evidence: Evidence | None) -> list[str]:
-    price = instance.price
+def _price(endpoint: Endpoint) -> list[str]:
+    node, region, evidence = endpoint.node, endpoint.options.region, endpoint.evidence
+    price = node.price
     if price is None:
         unpriced = (
-            f"No public price of `{instance.name}` is known to us, so none is given and no cost "
+            f"No public price of `{node.name}` is known to us, so none is given and no cost "
             "is computed. Look it up in the AWS Price List before you create the endpoint."
         )
         return ["## Price", unpriced]
-    said = (
+    text = (
         f"{format_usd(price.usd_per_hour)} per hour on demand "
         f"(exactly {price.usd_per_hour:g} USD; {price.region}, {price.date}; {price.source}). "
         f"That is {format_usd(price.usd_per_hour * 24)} a day for as long as the endpoint exists."
     )
     if price.region != region:
-        said += f" The price is of {price.region}; {region} may differ."
-    cost = usd_per_million_tokens(instance, evidence.results) if evidence else None
+        text += f" The price is of {price.region}; {region} may differ."
+    cost = usd_per_million_tokens(node, evidence)
     if cost is not None:
-        said += (
+        text += (
             f"\n\nAt the {'simulated' if evidence and evidence.simulated else 'measured'} "
             f"throughput a million output tokens cost {format_usd(cost)}."
         )
-    return ["## Price", said]
+    return ["## Price", text]
 
 
-#: How to go on with the bundle alone; `aws.hosted` has more to say.
-SCRIPT_STEPS = """\
+def _resources(endpoint: Endpoint) -> str:
+    hosting, name = endpoint.hosting, endpoint.name
+    first, *others = hosting.instance_types
+    machines = f"- {hosting.instance_count} x `{first}`"
+    if others:
+        machines += f"; where it cannot be had, {', '.join(f'`{other}`' for other in others)}"
+    lines = [f"{machines}, for endpoint `{name}` in {endpoint.options.region}"]
+    if hosting.reservation_arn:
+        lines.append(f"- capacity only from `{hosting.reservation_arn}`")
+    if hosting.copies is not None:
+        counted = "1 copy" if hosting.copies == 1 else f"{hosting.copies} copies"
+        lines.append(
+            f"- inference component `{component_name(name)}`: {counted}, each on "
+            f"{hosting.devices_per_copy} accelerator(s) and "
+            f"{hosting.memory_mib_per_copy[first]:,} MiB of host memory"
+        )
+    lines += [
+        f"- LoRA adapter `{adapter_name(name, adapter.name)}` from `{adapter.artifact_url}`"
+        for adapter in hosting.adapters
+    ]
+    if hosting.scaling is not None:
+        what = "instances" if hosting.copies is None else "copies"
+        lines.append(
+            f"- {hosting.scaling.minimum} to {hosting.scaling.maximum} {what}, one more above "
+            f"{hosting.scaling.requests_per_copy:g} requests in flight each"
+        )
+    lines.append(f"- the next request goes to: {hosting.routing.strategy}")
+    lines.append(f"- {_cost(endpoint)}")
+    return "\n".join(lines)
+
+
+def _cost(endpoint: Endpoint) -> str:
+    most, nodes = endpoint.hosting.most_instances, endpoint.options.nodes
+    prices = [node.price for node in nodes if node.price is not None]
+    if len(prices) < len(nodes):
+        return "cost not known: a type has no public price"
+    dearest = max(prices, key=lambda price: price.usd_per_hour)
+    counted = "1 instance" if most == 1 else f"{most} instances"
+    return (
+        f"at most {format_usd(dearest.usd_per_hour * most)} an hour for {counted} "
+        f"({dearest.region}, {dearest.date}; {dearest.source})"
+    )
+
+
+_COMMANDS = """\
 ## Deploy
 
+`BUNDLE` is this folder.
+
 ```sh
-python deploy.py plan                       # what would be created; needs nothing
 export SAGEMAKER_ROLE_ARN=arn:aws:iam::<account>:role/<execution role>
-python deploy.py create                     # needs boto3 and AWS credentials; costs money
-python deploy.py invoke --prompt "Hello"
-python deploy.py status
-python deploy.py delete
+servetune deploy apply BUNDLE      # asks AWS what would fail, then makes it; costs money
+servetune deploy status BUNDLE
+servetune deploy logs BUNDLE
+servetune deploy delete BUNDLE     # the cost ends here
 ```
 
-A gated model needs a token: `--hf-token-secret <Secrets Manager ARN>` or
-`--hf-token-from-env`. Neither is written to this folder. A non-streaming invocation ends
-after 60 s; stream what may take longer."""
+`apply` goes on where it was stopped. A gated model needs a token: `--hf-token-secret
+<Secrets Manager ARN>` or `--hf-token-from-env`. Neither is written to this folder.
+
+## Does it do what was measured?
+
+```sh
+servetune bench --against BUNDLE
+```
+
+It asks what the trial asked. Prompts of a data set, such as ShareGPT, are in no record: say where
+they are with `--dataset FILE`.
+
+A non-streaming invocation ends after 60 s; stream what may take longer."""
 
 
-def _check(
-    container: Container, endpoint_name: str, region: str, environment: Mapping[str, str]
-) -> list[str]:
+def _aws_commands(endpoint: Endpoint, deployment: Deployment) -> list[str]:
+    """Commands of the AWS CLI; left out where more than three requests make the endpoint."""
+    if len(deployment.steps) != 3:
+        return []
+    model, config, _ = (step.name for step in deployment.steps)
+    aws = f"aws --region {endpoint.options.region} sagemaker"
+    role = "" if endpoint.options.role_arn else ' --execution-role-arn "$SAGEMAKER_ROLE_ARN"'
+    delete_config = f"{aws} delete-endpoint-config --endpoint-config-name {config}"
+    lines = (
+        f"{aws} create-model --cli-input-json file://model.json{role}",
+        f"{aws} create-endpoint-config --cli-input-json file://endpoint_config.json",
+        f"{aws} create-endpoint --cli-input-json file://endpoint.json   # costs money from here",
+        "",
+        "# when it is needed no more:",
+        f"{aws} delete-endpoint --endpoint-name {endpoint.name}   # the cost ends here",
+        f"{delete_config} && {aws} delete-model --model-name {model}",
+    )
+    return ["## Without servetune", "\n".join(["```sh", *lines, "```"])]
+
+
+def _check(endpoint: Endpoint) -> list[str]:
+    container, name = endpoint.container, endpoint.name
     settings = [
-        f"| `{key}={value}` | `{_in_log(container, key, value)}` |"
-        for key, value in environment.items()
+        f"| `{key}={value}` | `{_in_log(endpoint, key, value)}` |"
+        for key, value in endpoint.environment.items()
         if container.holds_setting(key)
     ]
     why = (
         "The engine writes its settings into its log when it starts. Each of these must be there "
         "with this value; a missing one means that the figures above are not of this endpoint."
     )
+    group = f"Endpoints/{name}"
+    if endpoint.hosting.copies is not None:
+        group = f"InferenceComponents/{component_name(name)}"
     command = (
-        f"```sh\naws logs tail /aws/sagemaker/Endpoints/{endpoint_name} --region {region} "
+        f"```sh\naws logs tail /aws/sagemaker/{group} --region {endpoint.options.region} "
         "--since 1h | grep -iE 'args|config|max_num_seqs|KV cache'\n```"
     )
     table = "\n".join(["| variable | in the engine's log |", "|---|---|", *settings])
     return ["## Check that the engine took the settings", why, table, command]
 
 
-def _in_log(container: Container, key: str, value: str) -> str:
+def _in_log(endpoint: Endpoint, key: str, value: str) -> str:
+    container = endpoint.container
     name = container.setting(key)
     if container.off == "negative" and name.startswith("no_"):
         return f"{name.removeprefix('no_')}=False"
@@ -210,20 +246,21 @@ def _in_log(container: Container, key: str, value: str) -> str:
     return container.in_log.format(name=name, value=shown)
 
 
-def _copies(container: Container, plan: Plan, instance: Node) -> list[str]:
+def _copies(endpoint: Endpoint) -> list[str]:
+    plan = endpoint.plan
     copies = plan.replicas * plan.data_parallel
-    said = (
+    text = (
         f"{copies} {'copy' if copies == 1 else 'copies'} of {plan.device_count // copies} "
-        f"device(s) each, {plan.device_count} of {instance.device_count} devices in use. "
-        f"{container.copies_told}"
+        f"device(s) each, {plan.device_count} of {endpoint.node.device_count} devices in use. "
+        f"{endpoint.container.copies_told}"
     )
-    return ["## Copies", said]
+    return ["## Copies", text]
 
 
-FILES = """\
+_FILES = f"""\
 ## Files
 
 - `environment.json`: the container's environment, every tuned value written out
 - `model.json`, `endpoint_config.json`, `endpoint.json`: the requests, as they are sent
 - `plan.json`: the plan, where it came from, and the results it rests on
-- `deploy.py`: sends the requests; read it"""
+- `{DEPLOYMENT_FILE}`: all requests in order, for `servetune deploy`"""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping
 
 import msgspec
 
-from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle
+from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle, json_text
 from servetune.deploy.containers import container_named, environment
+from servetune.deploy.evidence import Evidence
 from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.knee import Knee
 from servetune.deploy.launchers import Launcher, filled, launcher_of, words_of
-from servetune.deploy.readme import Evidence
-from servetune.deploy.secret import redacted
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan
 
@@ -190,7 +188,7 @@ def version_of(
     tag = re.search(r":v?(\d+\.\d+[\w.]*)[^/:]*$", image or "")
     if tag:
         return tag[1], True
-    measured = evidence.engine_version if evidence and not evidence.simulated else None
+    measured = evidence.measured_version if evidence else None
     return measured or launcher.usual_version, bool(measured)
 
 
@@ -201,7 +199,7 @@ def _lmi(
     lmi = container_named("lmi")
     evidence = about["evidence"]
     assert evidence is None or isinstance(evidence, Evidence)
-    version = evidence.engine_version if evidence and not evidence.simulated else None
+    version = evidence.measured_version if evidence else None
     if image is None:
         chosen, note = choose_image("lmi", version, able=lambda one: lmi.able(plan, one))
         uri = image_uri(lmi.repository, chosen.tag, region)
@@ -249,7 +247,6 @@ def bundle_of(
 ) -> Bundle:
     """A target's files with what every bundle has: a page for the reader, and the Plan."""
     warnings = tuple(dict.fromkeys((*served.warnings, *further)))
-    told = msgspec.to_builtins(served.evidence) if served.evidence else None
     about = {
         MARKER: 1,
         "target": target,
@@ -263,14 +260,13 @@ def bundle_of(
         "knee": {**msgspec.to_builtins(served.knee), "target": served.knee.target}
         if served.knee
         else None,
-        "evidence": redacted(json.loads(msgspec.json.encode(told))),
+        "evidence": msgspec.to_builtins(served.evidence.public()) if served.evidence else None,
         "warnings": list(warnings),
     }
-    plan_text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     files = {
         "README.md": _readme(served, target, steps, warnings),
         **texts,
-        PLAN_FILE: plan_text,
+        PLAN_FILE: json_text(about),
     }
     executable = frozenset(name for name in texts if name.endswith(".sh"))
     return Bundle(files=tuple(files.items()), executable=executable, warnings=warnings)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from servetune.deploy.aws.deployment import Deployment, Step
 from servetune.deploy.aws.door import Aws, Refused
 from servetune.deploy.aws.looking import describe, see_component, see_endpoint
 from servetune.deploy.aws.shapes import problems
 from servetune.deploy.aws.state import StateFile
 from servetune.deploy.aws.waiting import Patience, Seen, until_rest
+from servetune.deploy.deployment import Deployment, Step
 from servetune.errors import CannotRender, DeployError
 
 __all__ = ["apply", "failure", "patience_of"]
@@ -206,7 +206,7 @@ async def _sent(
     if step.kind == "model" and secrets:
         container = dict(step.request["PrimaryContainer"])
         container["Environment"] = {**container["Environment"], **secrets}
-        return _with(step, PrimaryContainer=container)
+        return step.with_members(PrimaryContainer=container)
     if step.kind == "alarm":
         target = deployment.only("scalable-target").request
         policy = f"{deployment.endpoint}-from-zero"
@@ -217,12 +217,8 @@ async def _sent(
             ResourceId=target["ResourceId"],
             PolicyNames=[policy],
         )
-        return _with(step, AlarmActions=[said["ScalingPolicies"][0]["PolicyARN"]])
+        return step.with_members(AlarmActions=[said["ScalingPolicies"][0]["PolicyARN"]])
     return step
-
-
-def _with(step: Step, **members: Any) -> Step:
-    return Step(kind=step.kind, name=step.name, request={**step.request, **members})
 
 
 async def _wait(step: Step, aws: Aws, tell: Callable[[str], None], patience: Patience) -> None:

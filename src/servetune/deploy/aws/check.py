@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from servetune.deploy.aws.deployment import Deployment, with_role
 from servetune.deploy.aws.door import Aws, Refused, is_missing
 from servetune.deploy.aws.looking import describe, staged_model
 from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import in_use, quotas
 from servetune.deploy.aws.shapes import problems
+from servetune.deploy.deployment import Deployment, with_role
 from servetune.deploy.images import ami_version, images, named_image
 from servetune.engines.memory import check_fits, concurrent_sequences
 from servetune.errors import InputError, PlanError

@@ -7,7 +7,7 @@ from typing import Any
 
 from servetune.deploy.aws.door import Aws
 from servetune.deploy.aws.waiting import Seen
-from servetune.deploy.sagemaker import STAGED
+from servetune.deploy.names import STAGED
 
 __all__ = ["GONE", "describe", "see_component", "see_endpoint", "staged_model"]
 

@@ -7,10 +7,10 @@ from datetime import datetime
 
 import msgspec
 
-from servetune.deploy.aws.deployment import DELETE_AFTER_TAG, alarm_name
 from servetune.deploy.aws.door import Aws, Refused
 from servetune.deploy.aws.looking import describe
 from servetune.deploy.aws.owned import Thing, owned
+from servetune.deploy.deployment import DELETE_AFTER_TAG, alarm_name
 
 __all__ = ["Orphan", "orphans"]
 

@@ -10,9 +10,9 @@ import re
 
 import msgspec
 
-from servetune.deploy.aws.deployment import TAG
 from servetune.deploy.aws.door import Aws
-from servetune.deploy.sagemaker import NAME_LIMIT
+from servetune.deploy.deployment import TAG
+from servetune.deploy.names import name_stem
 
 __all__ = ["Thing", "owned"]
 
@@ -66,7 +66,7 @@ async def owned(aws: Aws, endpoint: str | None = None) -> list[Thing]:
     """Everything that bears our tag, of one endpoint or of all; endpoints first."""
     things = []
     for kind, (operation, key, name_key, arn_key, status_key) in _LISTS.items():
-        narrowed = {"NameContains": endpoint[: NAME_LIMIT - 9].rstrip("-")} if endpoint else {}
+        narrowed = {"NameContains": name_stem(endpoint)} if endpoint else {}
         async for item in aws.pages("sagemaker", operation, key, **narrowed):
             name = str(item[name_key])
             if kind in ("model", "endpoint-config") and not _HELD.fullmatch(name):

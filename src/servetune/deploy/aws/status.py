@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from servetune.deploy.aws.deployment import Deployment
 from servetune.deploy.aws.door import Aws
 from servetune.deploy.aws.looking import describe, see_component, see_endpoint
 from servetune.deploy.aws.owned import owned
 from servetune.deploy.aws.waiting import Seen
+from servetune.deploy.deployment import Deployment
 from servetune.errors import DeployError
 
 __all__ = ["Logs", "Row", "logs", "status"]

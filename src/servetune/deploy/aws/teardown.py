@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from servetune.deploy.aws.deployment import VARIANT, Deployment, alarm_name
 from servetune.deploy.aws.door import Aws, Refused, is_missing
 from servetune.deploy.aws.looking import describe, see_component, see_endpoint
 from servetune.deploy.aws.owned import Thing, owned
 from servetune.deploy.aws.state import StateFile
 from servetune.deploy.aws.waiting import Patience, Seen, until_rest
+from servetune.deploy.deployment import VARIANT, Deployment, alarm_name
 from servetune.errors import DeployError
 
 __all__ = ["delete", "delete_thing", "trimmed"]

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from servetune.deploy.aws.apply import apply, failure, patience_of
-from servetune.deploy.aws.deployment import Deployment, Step
 from servetune.deploy.aws.door import Aws, Refused, is_missing
 from servetune.deploy.aws.looking import describe, see_component, see_endpoint
 from servetune.deploy.aws.owned import owned
 from servetune.deploy.aws.state import StateFile
 from servetune.deploy.aws.teardown import trimmed
 from servetune.deploy.aws.waiting import Patience, until_rest
+from servetune.deploy.deployment import Deployment, Step
 from servetune.errors import DeployError
 
 __all__ = ["update"]

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from servetune.deploy.images import choose_image, image_uri
-from servetune.deploy.sagemaker import STAGED, require_role, resource_name
+from servetune.deploy.names import STAGED, require_role, resource_name
 from servetune.deploy.staging.files import Place
 from servetune.errors import InputError
 from servetune.units import GIB

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from servetune.deploy.aws.door import Aws, Refused, is_missing
-from servetune.deploy.sagemaker import STAGED
+from servetune.deploy.names import STAGED
 from servetune.deploy.staging.crc import combined_crc32, crc32_base64
 from servetune.deploy.staging.files import ModelFile, Place, part_bytes
 from servetune.errors import DeployError, InputError, ServetuneError

@@ -1,8 +1,7 @@
-"""Deployment: everything that will be asked of AWS, in order, as a value.
+"""Deployment: all requests to AWS that make an endpoint, in order, as a value.
 
-`deployment_of` turns a rendered bundle and a Hosting into steps. A step is one request
-that makes one thing; things are named by what they hold, so the same deployment finds its
-own again and another one makes others.
+A step is one request that makes one resource. Resources are named by a digest of their
+contents, so the same deployment finds its own again and another one makes others.
 """
 
 from __future__ import annotations
@@ -13,23 +12,25 @@ from typing import Any
 
 import msgspec
 
-from servetune.deploy.aws.hosting import Hosting, Scaling
-from servetune.deploy.bundle import Bundle
-from servetune.deploy.sagemaker import NAME_LIMIT, ROLE_PLACEHOLDER, resource_name
+from servetune.deploy.bundle import json_text
+from servetune.deploy.endpoint import Endpoint, EndpointOptions
+from servetune.deploy.hosting import Hosting, Scaling
+from servetune.deploy.images import ami_version
+from servetune.deploy.names import digest_name, resource_name
 from servetune.errors import CannotRender
 
 __all__ = ["DEPLOYMENT_FILE", "TAG", "Deployment", "Step", "deployment_of", "with_role"]
 
 DEPLOYMENT_FILE = "deployment.json"
 
-#: On everything that is made; its value is the endpoint's name.
+#: Tag of every resource; its value is the endpoint's name.
 TAG = "servetune:endpoint"
-#: When the user meant to be done with it; `orphans` lists what is past it.
+#: Tag with the ISO time at which the user meant to be done; `orphans` lists what is past it.
 DELETE_AFTER_TAG = "servetune:delete-after"
 VARIANT = "AllTraffic"
-INTERNAL_VERSION = 1
+FORM_VERSION = 1
 
-#: Which service makes which kind of thing, and by which operation.
+#: Kind of resource: (service, operation that makes it).
 OPERATIONS = {
     "model": ("sagemaker", "CreateModel"),
     "endpoint-config": ("sagemaker", "CreateEndpointConfig"),
@@ -43,12 +44,12 @@ OPERATIONS = {
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that makes one thing.
+    """One request that makes one resource.
 
     Attributes:
-        kind: A key of `OPERATIONS`.
-        name: Of the thing, as AWS knows it.
-        request: As it is sent, but for the role and a token.
+        kind: Key of `OPERATIONS`.
+        name: Name of the resource in AWS.
+        request: Members of the request, without a role that is not known yet and without a token.
     """
 
     kind: str
@@ -63,18 +64,22 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     def operation(self) -> str:
         return OPERATIONS[self.kind][1]
 
+    def with_members(self, **members: Any) -> Step:
+        """The same with members of its request added or replaced."""
+        return msgspec.structs.replace(self, request={**self.request, **members})
+
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
-    """What will stand when all is done.
+    """All resources of one endpoint.
 
     Attributes:
-        endpoint: Its name.
-        region: Where.
-        steps: In the order in which they can be made.
-        hosting: What they were made from.
-        model: Original id of the model, which tokenizers are found by.
-        startup_timeout_s: Until a container must answer.
-        version: Of this form.
+        endpoint: Name of the endpoint.
+        region: AWS region.
+        steps: Requests in the order in which they can be made.
+        hosting: Instances, copies, adapters and scaling that they were made from.
+        model: Original id of the model, by which tokenizers are found.
+        startup_timeout_s: Time until a container must answer.
+        version: Version of this form.
     """
 
     endpoint: str
@@ -83,7 +88,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     hosting: Hosting
     model: str
     startup_timeout_s: int
-    version: int = INTERNAL_VERSION
+    version: int = FORM_VERSION
 
     def of_kind(self, *kinds: str) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if step.kind in kinds)
@@ -93,8 +98,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         return step
 
     def to_json(self) -> str:
-        """For `deployment.json`: indented, with its end of line."""
-        return json.dumps(msgspec.to_builtins(self), indent=2, ensure_ascii=False) + "\n"
+        """Text of `deployment.json`: indented, with its end of line."""
+        return json_text(msgspec.to_builtins(self))
 
 
 def read_deployment(text: str) -> Deployment:
@@ -109,7 +114,7 @@ def read_deployment(text: str) -> Deployment:
         raise CannotRender(
             f"{DEPLOYMENT_FILE} cannot be read: {error}", hint="render the bundle again"
         ) from None
-    if found.version > INTERNAL_VERSION:
+    if found.version > FORM_VERSION:
         raise CannotRender(
             f"{DEPLOYMENT_FILE} was written by a newer servetune", hint="upgrade servetune"
         )
@@ -117,103 +122,142 @@ def read_deployment(text: str) -> Deployment:
 
 
 def with_role(deployment: Deployment, role_arn: str) -> Deployment:
-    """The same with the execution role in place of its placeholder."""
-
-    def filled(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: filled(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [filled(item) for item in value]
-        return role_arn if value == ROLE_PLACEHOLDER else value
-
+    """The same with the execution role in the requests that take one."""
+    kinds = ("model",) if deployment.hosting.copies is None else ("model", "endpoint-config")
     return msgspec.structs.replace(
         deployment,
         steps=tuple(
-            msgspec.structs.replace(step, request=filled(step.request)) for step in deployment.steps
+            step.with_members(ExecutionRoleArn=role_arn) if step.kind in kinds else step
+            for step in deployment.steps
         ),
     )
 
 
-def deployment_of(
-    bundle: Bundle, hosting: Hosting, *, delete_after: str | None = None
-) -> Deployment:
-    """The steps that make a rendered bundle stand as Hosting says.
-
-    Args:
-        bundle: Of `render_sagemaker`, for `hosting.instance_types[0]`.
-        hosting: Instances, copies, adapters, scaling.
-        delete_after: ISO time for the tag by which `orphans` finds what was forgotten.
-    """
-    about = bundle.json("plan.json")
-    endpoint = str(about["endpoint_name"])
-    tags = [
-        {"Key": TAG, "Value": endpoint},
-        {"Key": "servetune:model", "Value": _tag_value(str(about["plan"]["model"]))},
-    ]
-    if delete_after:
-        tags.append({"Key": DELETE_AFTER_TAG, "Value": delete_after})
-    model = bundle.json("model.json")
-    model["Tags"] = _tagged(model["Tags"], tags)
-    rendered = bundle.json("endpoint_config.json")["ProductionVariants"][0]
-    timeout_s = int(rendered["ContainerStartupHealthCheckTimeoutInSeconds"])
-    variant = _variant(rendered, hosting)
-    config = _config(endpoint, model, variant, hosting, model["Tags"])
-    name = config["EndpointConfigName"]
+def deployment_of(endpoint: Endpoint) -> Deployment:
+    """The steps that make an endpoint, in the order in which they can be made."""
+    hosting, options = endpoint.hosting, endpoint.options
+    digest = _digest(endpoint)
+    tags = _tags(endpoint, digest)
+    model = _model(endpoint, digest_name(endpoint.name, digest), tags)
+    config = _config(endpoint, model, tags)
     steps = [
         Step(kind="model", name=model["ModelName"], request=model),
-        Step(kind="endpoint-config", name=name, request=config),
+        Step(kind="endpoint-config", name=config["EndpointConfigName"], request=config),
         Step(
             kind="endpoint",
-            name=endpoint,
+            name=endpoint.name,
             request={
-                "EndpointName": endpoint,
-                "EndpointConfigName": name,
-                "Tags": model["Tags"],
+                "EndpointName": endpoint.name,
+                "EndpointConfigName": config["EndpointConfigName"],
+                "Tags": tags,
             },
         ),
     ]
-    scaled = (f"endpoint/{endpoint}/variant/{VARIANT}", "sagemaker:variant:DesiredInstanceCount")
+    resource = f"endpoint/{endpoint.name}/variant/{VARIANT}"
+    dimension = "sagemaker:variant:DesiredInstanceCount"
     if hosting.copies is not None:
-        base = _component(endpoint, model["ModelName"], hosting, rendered, model["Tags"])
-        steps.append(base)
-        steps += _adapters(endpoint, base.name, hosting, model["Tags"])
-        scaled = (
-            f"inference-component/{base.name}",
-            "sagemaker:inference-component:DesiredCopyCount",
-        )
+        base = _component(endpoint, model["ModelName"], tags)
+        steps += [base, *_adapters(endpoint.name, base.name, hosting, tags)]
+        resource = f"inference-component/{base.name}"
+        dimension = "sagemaker:inference-component:DesiredCopyCount"
     if hosting.scaling is not None:
-        steps += _scaling(endpoint, *scaled, hosting.scaling)
+        steps += _scaling(endpoint.name, resource, dimension, hosting.scaling)
     return Deployment(
-        endpoint=endpoint,
-        region=str(about["region"]),
+        endpoint=endpoint.name,
+        region=options.region,
         steps=tuple(steps),
         hosting=hosting,
-        model=str(about["plan"]["model"]),
-        startup_timeout_s=timeout_s,
+        model=endpoint.plan.model,
+        startup_timeout_s=endpoint.startup_timeout_s,
     )
 
 
 def component_name(endpoint: str) -> str:
-    """The base component's name, which clients use and updates keep."""
+    """Name of the base component, which clients use and updates keep."""
     return resource_name(f"{endpoint}-base")
 
 
 def adapter_name(endpoint: str, adapter: str) -> str:
+    """Name of the component that serves a LoRA adapter."""
     return resource_name(f"{endpoint}-{adapter}")
 
 
-def _variant(rendered: dict[str, Any], hosting: Hosting) -> dict[str, Any]:
-    variant = dict(rendered)
-    variant["InitialInstanceCount"] = hosting.instance_count
-    variant["RoutingConfig"] = hosting.routing.request()
-    if len(hosting.instance_types) > 1:
-        del variant["InstanceType"]
-        variant["InstancePools"] = [
-            {"InstanceType": name, "Priority": place}
-            for place, name in enumerate(hosting.instance_types, start=1)
+def _digest(endpoint: Endpoint) -> str:
+    """Digest of what the model is: other settings make other resources, equal ones find theirs."""
+    held = json_text(
+        [
+            endpoint.image_uri,
+            endpoint.node.name,
+            endpoint.source,
+            endpoint.environment,
+            endpoint.startup_timeout_s,
         ]
-    else:
-        variant["InstanceType"] = hosting.instance_types[0]
+    )
+    return hashlib.sha256(held.encode()).hexdigest()
+
+
+def _tags(endpoint: Endpoint, digest: str) -> list[dict[str, str]]:
+    values = {
+        TAG: endpoint.name,
+        "servetune:plan": digest[:16],
+        "servetune:model": _tag_value(endpoint.plan.model),
+        DELETE_AFTER_TAG: endpoint.options.delete_after,
+    }
+    return [{"Key": key, "Value": value} for key, value in values.items() if value]
+
+
+def _model(endpoint: Endpoint, name: str, tags: list[dict[str, str]]) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "Image": endpoint.image_uri,
+        "Environment": dict(endpoint.environment),
+    }
+    if endpoint.source.startswith("s3://"):
+        container["ModelDataSource"] = {
+            "S3DataSource": {
+                "S3Uri": endpoint.source,
+                "S3DataType": "S3Prefix",
+                "CompressionType": "None",
+            }
+        }
+    return {
+        "ModelName": name,
+        **_role(endpoint.options),
+        "PrimaryContainer": container,
+        "Tags": tags,
+    }
+
+
+def _role(options: EndpointOptions) -> dict[str, str]:
+    return {"ExecutionRoleArn": options.role_arn} if options.role_arn else {}
+
+
+def _timeouts(endpoint: Endpoint) -> dict[str, int]:
+    """Time-outs of start-up and, for a model in S3, of its download."""
+    timeouts = {"ContainerStartupHealthCheckTimeoutInSeconds": endpoint.startup_timeout_s}
+    if endpoint.source.startswith("s3://"):
+        timeouts["ModelDataDownloadTimeoutInSeconds"] = endpoint.startup_timeout_s
+    return timeouts
+
+
+def _variant(endpoint: Endpoint, model_name: str) -> dict[str, Any]:
+    hosting = endpoint.hosting
+    startup, *download = _timeouts(endpoint).items()
+    alone = hosting.copies is None  # else model and time-outs belong to the component
+    types = hosting.instance_types
+    variant: dict[str, Any] = {
+        "VariantName": VARIANT,
+        **({"ModelName": model_name} if alone else {}),
+        **({"InstanceType": types[0]} if len(types) == 1 else {}),
+        "InitialInstanceCount": hosting.instance_count,
+        **({"InitialVariantWeight": 1.0} | dict([startup]) if alone else {}),
+        "InferenceAmiVersion": ami_version(endpoint.image),
+        "RoutingConfig": hosting.routing.request(),
+        **(dict(download) if alone else {}),
+    }
+    if len(types) > 1:
+        variant["InstancePools"] = [
+            {"InstanceType": name, "Priority": place} for place, name in enumerate(types, start=1)
+        ]
     if hosting.provision_timeout_s is not None:
         variant["VariantInstanceProvisionTimeoutInSeconds"] = hosting.provision_timeout_s
     if hosting.reservation_arn:
@@ -221,73 +265,47 @@ def _variant(rendered: dict[str, Any], hosting: Hosting) -> dict[str, Any]:
             "CapacityReservationPreference": "capacity-reservations-only",
             "MlReservationArn": hosting.reservation_arn,
         }
-    if hosting.copies is not None:
-        # The model, its time-outs and its data belong to the component.
-        for name in (
-            "ModelName",
-            "InitialVariantWeight",
-            "ContainerStartupHealthCheckTimeoutInSeconds",
-            "ModelDataDownloadTimeoutInSeconds",
-        ):
-            variant.pop(name, None)
-        if hosting.scaling is not None:
-            variant["ManagedInstanceScaling"] = {
-                "Status": "ENABLED",
-                "MinInstanceCount": -(-hosting.scaling.minimum // hosting.copies_per_instance),
-                "MaxInstanceCount": hosting.most_instances,
-            }
+    if hosting.copies is not None and hosting.scaling is not None:
+        variant["ManagedInstanceScaling"] = {
+            "Status": "ENABLED",
+            "MinInstanceCount": -(-hosting.scaling.minimum // hosting.copies_per_instance),
+            "MaxInstanceCount": hosting.most_instances,
+        }
     return variant
 
 
 def _config(
-    endpoint: str,
-    model: dict[str, Any],
-    variant: dict[str, Any],
-    hosting: Hosting,
-    tags: list[dict[str, str]],
+    endpoint: Endpoint, model: dict[str, Any], tags: list[dict[str, str]]
 ) -> dict[str, Any]:
-    held = json.dumps([model["ModelName"] if hosting.copies is None else "", variant])
-    digest = hashlib.sha256(held.encode()).hexdigest()[:8]
-    config: dict[str, Any] = {
-        "EndpointConfigName": f"{endpoint[: NAME_LIMIT - 9].rstrip('-')}-{digest}",
+    variant = _variant(endpoint, model["ModelName"])
+    alone = endpoint.hosting.copies is None
+    held = json.dumps([model["ModelName"] if alone else "", variant])
+    digest = hashlib.sha256(held.encode()).hexdigest()
+    return {
+        "EndpointConfigName": digest_name(endpoint.name, digest),
         "ProductionVariants": [variant],
         "Tags": tags,
+        **({} if alone else _role(endpoint.options)),
     }
-    if hosting.copies is not None:
-        config["ExecutionRoleArn"] = model["ExecutionRoleArn"]
-    return config
 
 
-def _component(
-    endpoint: str,
-    model_name: str,
-    hosting: Hosting,
-    rendered: dict[str, Any],
-    tags: list[dict[str, str]],
-) -> Step:
-    startup = {
-        name: rendered[name]
-        for name in (
-            "ContainerStartupHealthCheckTimeoutInSeconds",
-            "ModelDataDownloadTimeoutInSeconds",
-        )
-        if name in rendered
-    }
+def _component(endpoint: Endpoint, model_name: str, tags: list[dict[str, str]]) -> Step:
+    hosting = endpoint.hosting
 
     def specification(instance_type: str) -> dict[str, Any]:
         return {
             "ModelName": model_name,
-            "StartupParameters": startup,
+            "StartupParameters": _timeouts(endpoint),
             "ComputeResourceRequirements": {
                 "NumberOfAcceleratorDevicesRequired": float(hosting.devices_per_copy),
                 "MinMemoryRequiredInMb": hosting.memory_mib_per_copy[instance_type],
             },
         }
 
-    name = component_name(endpoint)
+    name = component_name(endpoint.name)
     request: dict[str, Any] = {
         "InferenceComponentName": name,
-        "EndpointName": endpoint,
+        "EndpointName": endpoint.name,
         "VariantName": VARIANT,
         "RuntimeConfig": {"CopyCount": hosting.copies},
         "Tags": tags,
@@ -406,11 +424,6 @@ def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> 
             },
         ),
     ]
-
-
-def _tagged(held: list[dict[str, str]], more: list[dict[str, str]]) -> list[dict[str, str]]:
-    merged = {tag["Key"]: tag["Value"] for tag in [*held, *more]}
-    return [{"Key": key, "Value": value} for key, value in merged.items()]
 
 
 def _tag_value(text: str) -> str:

@@ -1,1 +1,0 @@
-"""Files that go into a bundle as they stand."""
