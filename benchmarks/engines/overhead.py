@@ -25,7 +25,7 @@ from servetune.models import load_shape
 from servetune.search import Space, parse_settings
 from servetune.servers import ServerProcess
 from servetune.store import TrialRecord
-from servetune.trials import Launch, Run, run_trials, trials_of
+from servetune.trials import Launch, StudyContext, run_trials, trials_of
 from servetune.workload import CLIENT_ARGS
 
 TINY = {
@@ -65,7 +65,7 @@ def measured(folder: Path, trials: int, servers: int) -> tuple[list[TrialRecord]
         "--port {port}"
     )
     node = chosen_node(gpu="L4", num_gpus=1, instance_name=None, price_per_hour_usd=None)
-    run = Run(
+    run = StudyContext(
         model=str(folder),
         engine="vllm",
         simulated=False,

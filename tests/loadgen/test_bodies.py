@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from servetune.errors import InputError
-from servetune.loadgen.bodies import ROUTES, ask_of, head_of
+from servetune.loadgen.bodies import ROUTES, head_of, prepared_request
 from servetune.loadgen.target import Target
 from servetune.workload.lengths import Fixed
 from servetune.workload.prompts import Prompt
@@ -21,7 +21,7 @@ WORDS = Prompt(text="tell me more", token_count=4, exact=False)
 
 
 def body_of(target=TARGET, workload=WORKLOAD, prompt=IDS, request=REQUEST):
-    body = ask_of(target, workload, request, prompt).body
+    body = prepared_request(target, workload, request, prompt).body
     return head_of(target, workload).decode(), json.loads(body)
 
 
@@ -139,7 +139,7 @@ class TestConversations:
     def test_messages_stand_first_and_it_is_said_where(self):
         said = ({"role": "system", "content": "be brief"}, {"role": "user", "content": 'é \\ "'})
         prompt = Prompt(messages=said, token_count=4, exact=False)
-        ask = ask_of(at("chat"), WORKLOAD, REQUEST, prompt)
+        ask = prepared_request(at("chat"), WORKLOAD, REQUEST, prompt)
         begin, end = ask.messages_at
         assert json.loads(b"[" + ask.body[begin:end] + b"]") == list(said)
         assert json.loads(ask.body)["messages"] == list(said)
@@ -158,6 +158,6 @@ class TestConversations:
         follow = Request(
             index=3, due_s=0.0, input_tokens=4, output_tokens=6, follows=1, think_s=0.5
         )
-        ask = ask_of(at("chat"), WORKLOAD, follow, WORDS)
+        ask = prepared_request(at("chat"), WORKLOAD, follow, WORDS)
         assert (ask.first, ask.think_s) == (False, 0.5)
-        assert ask_of(at("chat"), WORKLOAD, REQUEST, WORDS).first
+        assert prepared_request(at("chat"), WORKLOAD, REQUEST, WORDS).first

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from servetune.errors import InputError, LoadError, ServerRefused
-from servetune.loadgen.run import Manner, run_load, run_load_blocking
+from servetune.loadgen.run import LoadSettings, run_load, run_load_blocking
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
 from servetune.workload.arrivals import Constant, Poisson
@@ -79,7 +79,7 @@ class TestClosedLoop:
     async def test_each_users_connection_is_opened_before_the_clock_starts(self):
         async with running_server(Behaviour(ttft_s=0.004)) as server:
             result = await load(server.url)
-            cold = await load(server.url, manner=Manner(open_ahead=False))
+            cold = await load(server.url, settings=LoadSettings(open_ahead=False))
         for loaded in (result, cold):
             first = [record for record in loaded.records if record.connect_s is not None]
             assert len(first) == loaded.instrument.connections_opened == 5

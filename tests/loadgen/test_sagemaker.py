@@ -8,7 +8,7 @@ import pytest
 from sagemaker_runtime import ACCESS_KEY, SECRET_KEY, TOKEN, SageMakerRuntime
 
 from servetune.errors import InputError, ServerRefused
-from servetune.loadgen.run import Manner, run_load
+from servetune.loadgen.run import LoadSettings, run_load
 from servetune.loadgen.sagemaker import (
     Endpoint,
     Session,
@@ -176,7 +176,7 @@ async def test_new_credentials_are_used_while_the_run_goes_on(monkeypatch):
 
 async def test_several_processes_sign_alike():
     async with endpoint_of(Behaviour(itl_s=0.001)) as (_, runtime):
-        _, result = await load(runtime, manner=Manner(processes=2, timeout_s=20.0))
+        _, result = await load(runtime, settings=LoadSettings(processes=2, timeout_s=20.0))
     assert runtime.refused == []
     assert {record.outcome for record in result.records} == {"ok"}
 

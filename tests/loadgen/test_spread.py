@@ -7,7 +7,7 @@ import pytest
 
 from servetune.errors import InputError, LoadError
 from servetune.loadgen.nodes import Clocks, ClockSample, join, require_cluster
-from servetune.loadgen.run import Manner, run_load
+from servetune.loadgen.run import LoadSettings, run_load
 from servetune.loadgen.spread import ALL_LOST, dealt, left_of
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
@@ -97,9 +97,9 @@ def prompts_of(workload):
 
 
 async def spread(cluster, url, workload=CLOSED, **options):
-    manner = Manner(cluster=cluster.address, timeout_s=20.0, **options.pop("manner", {}))
+    settings = LoadSettings(cluster=cluster.address, timeout_s=20.0, **options.pop("settings", {}))
     target = Target(base_url=url, model="fake")
-    return await run_load(target, workload, prompts_of(workload), manner=manner, **options)
+    return await run_load(target, workload, prompts_of(workload), settings=settings, **options)
 
 
 async def kill_once(cluster, node_id, reached):

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from servetune.traffic.connection import Address, Call, monotonic
 from servetune.traffic.reactor import Reactor
-from servetune.traffic.wire import Address, Call, monotonic
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 HANG_S = 20.0
@@ -117,9 +117,9 @@ class Scripted:
 class Client:
     """A reactor that is run until what was asked is done."""
 
-    def __init__(self, *ports, scheme="http", host="127.0.0.1", cafile=None, rests=False):
+    def __init__(self, *ports, scheme="http", host="127.0.0.1", cafile=None, may_sleep=False):
         addresses = [Address(scheme=scheme, host=host, port=port, cafile=cafile) for port in ports]
-        self.reactor = Reactor(addresses, rests=rests)
+        self.reactor = Reactor(addresses, may_sleep=may_sleep)
         self._asked = 0
 
     def call(self, payload=REQUEST, *, timeout_s=10.0, on_done=lambda _: None, target=0):

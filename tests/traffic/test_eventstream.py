@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from servetune.traffic.answer import ANSWERS
 from servetune.traffic.eventstream import BadFrame, EventStream, frame_of
-from servetune.traffic.invoked import FRAMED, Invoked
+from servetune.traffic.sagemaker_answer import FRAMED, SageMakerAnswer
 from servetune.traffic.sse import DONE
 
 
@@ -130,8 +130,8 @@ def chunk(i, **usage):
     return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
-def invoked(frames, *, status=200, kind=FRAMED, name="", outcome="ok", api="completions"):
-    answer = Invoked(ANSWERS[api](streamed=True, keep_text=True))
+def sagemaker(frames, *, status=200, kind=FRAMED, name="", outcome="ok", api="completions"):
+    answer = SageMakerAnswer(ANSWERS[api](streamed=True, keep_text=True))
     if name:
         answer.named(name)
     answer.head(status, kind)
@@ -148,7 +148,7 @@ def invoked(frames, *, status=200, kind=FRAMED, name="", outcome="ok", api="comp
 def test_tokens_are_the_same_however_lines_and_frames_are_cut(sse_cuts, wire_cuts):
     sse = b"".join(chunk(i) for i in range(5)) + b"data: " + DONE + b"\n\n"
     raw = b"".join(part(piece) for piece in cut(sse, sse_cuts))
-    answer, settled = invoked(cut(raw, wire_cuts))
+    answer, settled = sagemaker(cut(raw, wire_cuts))
     assert settled == ("ok", 200, "")
     assert "".join(answer.texts) == "t0 t1 t2 t3 t4 "
 
@@ -159,24 +159,24 @@ def test_the_first_token_has_the_time_of_the_frame_that_completed_its_line(at):
     frames = [part(first[:30]), part(first[30:]), part(rest)]
     whole = b"".join(frames)
     done = len(frames[0]) + len(frames[1])
-    answer, _ = invoked([whole[:at], whole[at:done], whole[done:]])
+    answer, _ = sagemaker([whole[:at], whole[at:done], whole[done:]])
     assert answer._inner.times_s[0] == 1.0  # never 0.0: half a line is no token
 
 
 def test_a_failure_in_the_stream_keeps_its_name_and_the_tokens_before_it():
     raw = part(chunk(0)) + fault("ModelStreamError", Message="worker died", ErrorCode="Oops")
-    answer, settled = invoked([raw])
+    answer, settled = sagemaker([raw])
     assert settled == ("http_status", 200, "ModelStreamError Oops in the stream: worker died")
     assert answer.packed()[2] == 1
 
 
 def test_the_services_own_limit_is_no_time_out_of_ours_and_no_fault_of_the_model():
     limit = fault("ModelStreamError", Message="late", ErrorCode="ModelInvocationTimeExceeded")
-    _, settled = invoked([part(chunk(0)) + limit])
+    _, settled = sagemaker([part(chunk(0)) + limit])
     assert settled[0] == "timeout"
     assert settled[2].startswith("InvocationTimeLimit: ModelStreamError in the stream")
     body = json.dumps({"Message": "Your invocation timed out while waiting for a response"})
-    _, settled = invoked([body.encode()], status=424, kind="application/json", name="ModelError")
+    _, settled = sagemaker([body.encode()], status=424, kind="application/json", name="ModelError")
     assert settled[:2] == ("timeout", 424)
 
 
@@ -197,25 +197,25 @@ def test_the_services_own_limit_is_no_time_out_of_ours_and_no_fault_of_the_model
 )
 def test_refusals_are_told_by_name(status, name, body, wanted):
     sent = json.dumps(body).encode()
-    _, settled = invoked([sent], status=status, kind="application/json", name=name)
+    _, settled = sagemaker([sent], status=status, kind="application/json", name=name)
     assert settled[:2] == ("http_status", status)
     assert settled[2].startswith(wanted)
 
 
 def test_a_stream_that_breaks_inside_a_frame_is_told_as_such():
     raw = part(chunk(0)) + part(chunk(1))[:20]
-    _, settled = invoked([raw])
+    _, settled = sagemaker([raw])
     assert settled[0] == "truncated"
     assert settled[2].endswith("after 1 piece of content, inside a frame")
     broken = bytearray(part(chunk(0)) + part(chunk(1)))
     broken[-1] ^= 1
-    answer, settled = invoked([bytes(broken)])
+    answer, settled = sagemaker([bytes(broken)])
     assert settled[0] == "malformed"
     assert answer.packed()[2] == 1
 
 
 def test_a_whole_answer_has_no_frames():
-    answer = Invoked(ANSWERS["completions"](streamed=False))
+    answer = SageMakerAnswer(ANSWERS["completions"](streamed=False))
     answer.head(200, "application/json")
     body = {"choices": [{"text": "x"}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}
     answer.take([json.dumps(body).encode()], [1.0])

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 
 from servetune.errors import InputError, LoadError
-from servetune.loadgen import crew as crew_module
-from servetune.loadgen.bodies import ask_of, head_of
-from servetune.loadgen.crew import Crew, Orders
+from servetune.loadgen import sender_pool as pool_module
+from servetune.loadgen.bodies import head_of, prepared_request
 from servetune.loadgen.fetch import fetch_blocking
-from servetune.loadgen.run import Manner, run_load_blocking
+from servetune.loadgen.run import LoadSettings, run_load_blocking
+from servetune.loadgen.sender_pool import SenderPool, SenderPoolConfig
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
-from servetune.traffic.asks import Columns, LaidOut, lay_out
-from servetune.traffic.seen import Frames, Setup, Start, Stop, Users, frame
+from servetune.traffic.messages import FrameReader, MoveUsers, Setup, Start, Stop, frame
+from servetune.traffic.request_file import RequestColumns, RequestFile, write_request_file
 from servetune.workload.arrivals import AllAtOnce, Constant
 from servetune.workload.lengths import Fixed
 from servetune.workload.prompts import Prompt, token_prompts
@@ -39,12 +39,20 @@ def varied(**changes):
     return msgspec.structs.replace(FEW, **changes)
 
 
-async def load(*urls, workload=FEW, requests=None, prompts=None, timeout_s=20.0, manner=None, **do):
+async def load(
+    *urls, workload=FEW, requests=None, prompts=None, timeout_s=20.0, settings=None, **do
+):
     targets = [Target(base_url=url, model="fake", api=do.pop("api", None)) for url in urls]
     prompts = prompts or token_prompts(workload.requests(), 4096, 1)
-    manner = msgspec.structs.replace(manner or Manner(), timeout_s=timeout_s)
+    settings = msgspec.structs.replace(settings or LoadSettings(), timeout_s=timeout_s)
     run = asyncio.to_thread(
-        run_load_blocking, targets, workload, prompts, requests=requests, manner=manner, **do
+        run_load_blocking,
+        targets,
+        workload,
+        prompts,
+        requests=requests,
+        settings=settings,
+        **do,
     )
     async with asyncio.timeout(60):
         return await run
@@ -80,7 +88,7 @@ class TestSeveral:
     @pytest.mark.parametrize("processes", [1, 3])
     async def test_a_closed_loop_sends_each_index_once_and_has_no_more_users(self, processes):
         async with running_server(Behaviour(ttft_s=0.004)) as server:
-            result = await load(server.url, manner=Manner(processes=processes))
+            result = await load(server.url, settings=LoadSettings(processes=processes))
         assert answers_once(result, server, FEW)
         assert outcomes(result) == {"ok": 60}
         assert server.peak_running_count == 4
@@ -90,7 +98,7 @@ class TestSeveral:
     async def test_an_open_loop_sends_each_index_once_and_holds_its_limit(self, users):
         workload = varied(arrivals=Constant(300.0), max_concurrency=users)
         async with running_server(Behaviour(ttft_s=0.008)) as server:
-            result = await load(server.url, workload=workload, manner=Manner(processes=3))
+            result = await load(server.url, workload=workload, settings=LoadSettings(processes=3))
         assert answers_once(result, server, workload)
         assert outcomes(result) == {"ok": 60}
         assert result.instrument.process_count == (3 if users is None else min(3, users))
@@ -106,7 +114,10 @@ class TestSeveral:
         assert draws.count("stall") == 1
         async with running_server(behaviour) as server:
             result = await load(
-                server.url, workload=workload, manner=Manner(processes=2), timeout_s=1.5
+                server.url,
+                workload=workload,
+                settings=LoadSettings(processes=2),
+                timeout_s=1.5,
             )
         assert outcomes(result) == {"ok": 29, "timeout": 1}
         stuck = next(record for record in result.records if record.outcome == "timeout")
@@ -116,22 +127,22 @@ class TestSeveral:
     async def test_a_burst_without_a_limit_leaves_at_once_from_several(self):
         workload = varied(arrivals=AllAtOnce(), max_concurrency=None)
         async with running_server(Behaviour(ttft_s=0.3)) as server:
-            result = await load(server.url, workload=workload, manner=Manner(processes=2))
+            result = await load(server.url, workload=workload, settings=LoadSettings(processes=2))
         assert answers_once(result, server, workload)
         assert server.peak_running_count == 60
         assert {record.due_s for record in result.records} == {0.0}
 
     @pytest.mark.parametrize("closed", [True, False])
     async def test_auto_adds_a_process_under_load_and_hands_users_over(self, monkeypatch, closed):
-        monkeypatch.setattr(crew_module, "BUSY_FRACTION", -1.0)  # any load is one too many
-        monkeypatch.setattr(crew_module, "BUSY_BEATS", 2)
+        monkeypatch.setattr(pool_module, "BUSY_FRACTION", -1.0)  # any load is one too many
+        monkeypatch.setattr(pool_module, "BUSY_HEARTBEATS", 2)
         arrivals = AllAtOnce() if closed else Constant(250.0)
         workload = varied(request_count=400, max_concurrency=6, arrivals=arrivals)
         async with running_server(Behaviour(ttft_s=0.012)) as server:
             result = await load(
                 server.url,
                 workload=workload,
-                manner=Manner(processes="auto", most_processes=3),
+                settings=LoadSettings(processes="auto", most_processes=3),
             )
         assert answers_once(result, server, workload)
         assert outcomes(result) == {"ok": 400}
@@ -141,14 +152,16 @@ class TestSeveral:
         assert result.instrument.connections_opened > 6 if closed else True
 
     async def test_auto_stays_alone_where_nobody_is_busy(self, monkeypatch):
-        monkeypatch.setattr(crew_module, "BUSY_BEATS", 2)
+        monkeypatch.setattr(pool_module, "BUSY_HEARTBEATS", 2)
         async with running_server(Behaviour(ttft_s=0.02)) as server:
-            result = await load(server.url, manner=Manner(processes="auto", most_processes=2))
+            result = await load(
+                server.url, settings=LoadSettings(processes="auto", most_processes=2)
+            )
         assert result.instrument.process_count == 1
 
     async def test_times_of_several_processes_are_on_one_clock(self):
         async with running_server(Behaviour(ttft_s=0.01)) as server:
-            result = await load(server.url, manner=Manner(processes=2))
+            result = await load(server.url, settings=LoadSettings(processes=2))
         truths = {tuple(body["prompt"]): t for body, t in zip(server.bodies, server.truths)}  # noqa: B905
         prompts = token_prompts(FEW.requests(), 4096, 1)
         for record, prompt in zip(result.records, prompts, strict=True):
@@ -175,10 +188,10 @@ class TestTargets:
         }  # fmt: skip
 
     async def test_least_outstanding_spares_the_slow_one(self):
-        manner = Manner(routing="least_outstanding")
+        settings = LoadSettings(routing="least_outstanding")
         quick, slow = Behaviour(ttft_s=0.002), Behaviour(ttft_s=0.25)
         async with running_server(slow) as one, running_server(quick) as two:
-            result = await load(one.url, two.url, manner=manner)
+            result = await load(one.url, two.url, settings=settings)
             assert outcomes(result) == {"ok": 60}
             assert one.peak_running_count <= 2
             assert len(one.truths) < len(two.truths) / 3
@@ -225,7 +238,7 @@ class TestConversations:
             result = await self.converse(
                 server.url, requests, prompts,
                 workload={"max_concurrency": 2, "arrivals": arrivals},
-                manner=Manner(processes=2),
+                settings=LoadSettings(processes=2),
             )  # fmt: skip
         assert outcomes(result) == {"ok": 12}
         assert [(one.session, one.turn) for one in result.records] == [
@@ -316,7 +329,9 @@ class TestStopping:
         workload = varied(request_count=10_000, max_concurrency=3)
         async with running_server(Behaviour(ttft_s=0.05)) as server:
             result = await load(
-                server.url, workload=workload, manner=Manner(duration_s=0.3, grace_s=10.0)
+                server.url,
+                workload=workload,
+                settings=LoadSettings(duration_s=0.3, grace_s=10.0),
             )
         assert outcomes(result) == {"ok": len(result.records)}
         assert result.ended_reason == "0.3 s were over"
@@ -328,7 +343,9 @@ class TestStopping:
         workload = varied(request_count=100, max_concurrency=3)
         async with running_server(Behaviour(stall_share=1.0)) as server:
             result = await load(
-                server.url, workload=workload, manner=Manner(duration_s=0.1, grace_s=0.1)
+                server.url,
+                workload=workload,
+                settings=LoadSettings(duration_s=0.1, grace_s=0.1),
             )
         assert outcomes(result) == {"cancelled": 3}
         assert all(record.output_tokens == 1 for record in result.records)
@@ -337,7 +354,9 @@ class TestStopping:
     async def test_many_failures_one_after_another_break_the_circuit(self):
         workload = varied(request_count=50_000, max_concurrency=2)
         async with running_server(Behaviour(fail_share=1.0)) as server:
-            result = await load(server.url, workload=workload, manner=Manner(failures_limit=20))
+            result = await load(
+                server.url, workload=workload, settings=LoadSettings(failures_limit=20)
+            )
         assert "failed one after another" in result.aborted_reason
         assert 20 <= len(result.records) < 50_000
 
@@ -347,7 +366,7 @@ class TestStopping:
             result = await load(
                 server.url,
                 workload=workload,
-                manner=Manner(failed_fraction_limit=0.3, failures_limit=10_000),
+                settings=LoadSettings(failed_fraction_limit=0.3, failures_limit=10_000),
             )
         assert "of the last 100 requests failed" in result.aborted_reason
         assert len(result.records) < 50_000
@@ -402,24 +421,27 @@ def children(pid):
     return found
 
 
-def crew_of(
-    url, workload=FEW, *, on_turn=lambda _: None, on_seen=lambda _: None, processes=1, asks=None,
-    failures_limit=None,
+def pool_of(
+    url, workload=FEW, *, on_turn=lambda _: None, on_trace=lambda _: None, processes=1,
+    request_file=None, failures_limit=None,
 ):  # fmt: skip
     target = Target(base_url=url, model="fake")
     prompts = token_prompts(workload.requests(), 4096, 1)
     setup = Setup(
         addresses=[target.origin.address()], heads=[head_of(target, workload)],
-        columns=Columns(begins=b"", due_s=b""), asks_fd=-1, queue_fd=-1, api="completions",
-        closed=workload.closed_loop, timeout_s=20.0, failures_limit=failures_limit,
+        columns=RequestColumns(begins=b"", due_s=b""), requests_fd=-1, queue_fd=-1,
+        api="completions", closed=workload.closed_loop, timeout_s=20.0,
+        failures_limit=failures_limit,
     )  # fmt: skip
-    asks = asks or lay_out(
-        ask_of(target, workload, request, prompt)
+    request_file = request_file or write_request_file(
+        prepared_request(target, workload, request, prompt)
         for request, prompt in zip(workload.requests(), prompts, strict=True)
     )
-    orders = Orders(setup=setup, users=workload.max_concurrency, processes=processes,
+    config = SenderPoolConfig(setup=setup, users=workload.max_concurrency, processes=processes,
                     most_processes=processes)  # fmt: skip
-    return Crew(orders, asks, on_start=lambda _: None, on_seen=on_seen, on_turn=on_turn)
+    return SenderPool(
+        config, request_file, on_start=lambda _: None, on_trace=on_trace, on_turn=on_turn
+    )
 
 
 class TestFailuresInARow:
@@ -427,13 +449,13 @@ class TestFailuresInARow:
     async def test_each_time_the_process_waits_until_somebody_has_looked(self, workload):
         held = []
 
-        def look(crew):
-            if any(member.held_back for member in crew._members):
+        def look(pool):
+            if any(sender.paused for sender in pool._senders):
                 held.append(len(server.truths))
 
         async with running_server(Behaviour(fail_share=1.0)) as server:
-            crew = crew_of(server.url, workload, on_turn=look, failures_limit=6)
-            await asyncio.wait_for(asyncio.to_thread(crew.run), 20)
+            pool = pool_of(server.url, workload, on_turn=look, failures_limit=6)
+            await asyncio.wait_for(asyncio.to_thread(pool.run), 20)
         assert len(server.truths) == 60  # it went on, as nobody stopped it
         # Four users, so three more were under way when the sixth failed.
         assert 6 <= held[0] <= 9
@@ -443,11 +465,11 @@ class TestFailuresInARow:
     async def test_answers_in_between_count_anew(self):
         looks = []
         async with running_server(Behaviour(fail_share=0.5, seed=3)) as server:
-            crew = crew_of(
+            pool = pool_of(
                 server.url, failures_limit=40,
-                on_turn=lambda crew: looks.append(crew._members[0].held_back),
+                on_turn=lambda pool: looks.append(pool._senders[0].paused),
             )  # fmt: skip
-            await asyncio.wait_for(asyncio.to_thread(crew.run), 20)
+            await asyncio.wait_for(asyncio.to_thread(pool.run), 20)
         assert len(server.truths) == 60
         assert not any(looks)
 
@@ -456,46 +478,49 @@ class TestBreaking:
     async def test_a_process_that_is_killed_is_told_and_nothing_hangs(self):
         async with running_server(Behaviour(stall_share=1.0)) as server:
 
-            def kill(crew):
+            def kill(pool):
                 if server.truths:
-                    crew._members[0].process.kill()
+                    pool._senders[0].process.kill()
 
-            crew = crew_of(server.url, on_turn=kill, processes=2)
-            others = [member.process.pid for member in crew._members]
+            pool = pool_of(server.url, on_turn=kill, processes=2)
+            others = [sender.process.pid for sender in pool._senders]
             with pytest.raises(LoadError, match="load generator broke: exit status -9"):
-                await asyncio.wait_for(asyncio.to_thread(crew.run), 20)
+                await asyncio.wait_for(asyncio.to_thread(pool.run), 20)
             assert all(map(gone, others))
 
     async def test_a_process_that_breaks_is_told_with_its_last_words(self):
         async with running_server() as server:
-            crew = crew_of(server.url)
-            for member in crew._members:
-                member.tell(Setup(addresses=[], heads=[], columns=Columns(begins=b"", due_s=b""),
-                                  asks_fd=-1, queue_fd=-1, api="no such dialect"))  # fmt: skip
-            begins = Columns(begins=np.array([0, 9], "q").tobytes(), due_s=b"")
-            broken = crew_of(server.url, asks=LaidOut(os.open("/", os.O_RDONLY), begins, []))
+            pool = pool_of(server.url)
+            for sender in pool._senders:
+                nothing = RequestColumns(begins=b"", due_s=b"")
+                sender.send(Setup(addresses=[], heads=[], columns=nothing,
+                                  requests_fd=-1, queue_fd=-1, api="no such dialect"))  # fmt: skip
+            begins = RequestColumns(begins=np.array([0, 9], "q").tobytes(), due_s=b"")
+            broken = pool_of(
+                server.url, request_file=RequestFile(os.open("/", os.O_RDONLY), begins, [])
+            )
             with pytest.raises(LoadError, match=r"load generator broke: \w+Error"):
                 await asyncio.wait_for(asyncio.to_thread(broken.run), 20)
-            assert (await asyncio.to_thread(crew.run)).seen_count == 60
+            assert (await asyncio.to_thread(pool.run)).ended_count == 60
 
     async def test_a_stop_before_the_start_sends_nothing_and_leaves_nobody(self):
         async with running_server() as server:
-            crew = crew_of(server.url, on_turn=lambda crew: crew.stop("cancelled", "no"))
-            pids = [member.process.pid for member in crew._members]
-            conducted = await asyncio.wait_for(asyncio.to_thread(crew.run), 20)
+            pool = pool_of(server.url, on_turn=lambda pool: pool.stop("cancelled", "no"))
+            pids = [sender.process.pid for sender in pool._senders]
+            statistics = await asyncio.wait_for(asyncio.to_thread(pool.run), 20)
         assert server.truths == []
-        assert conducted.seen_count == 0
+        assert statistics.ended_count == 0
         assert all(map(gone, pids))
 
     async def test_a_mistake_of_who_looks_on_is_raised_and_leaves_nobody(self):
-        def broken(crew):
+        def broken(pool):
             raise RuntimeError("a bug")
 
         async with running_server() as server:
-            crew = crew_of(server.url, on_turn=broken)
-            pids = [member.process.pid for member in crew._members]
+            pool = pool_of(server.url, on_turn=broken)
+            pids = [sender.process.pid for sender in pool._senders]
             with pytest.raises(RuntimeError, match="a bug"):
-                await asyncio.to_thread(crew.run)
+                await asyncio.to_thread(pool.run)
         assert all(map(gone, pids))
 
     async def test_an_owner_that_is_killed_takes_its_processes_along(self):
@@ -518,8 +543,8 @@ class TestBreaking:
             await load(server.url)
             before = open_files()
             for processes in (1, 2):
-                await load(server.url, manner=Manner(processes=processes))
-            halted = crew_of(server.url, on_turn=lambda crew: crew.stop("cancelled", "no"))
+                await load(server.url, settings=LoadSettings(processes=processes))
+            halted = pool_of(server.url, on_turn=lambda pool: pool.stop("cancelled", "no"))
             await asyncio.to_thread(halted.run)
             del halted
             await until(lambda: server.open_count == 0)
@@ -535,8 +560,8 @@ class TestBreaking:
 
         workload = varied(request_count=30, arrivals=Constant(50.0), max_concurrency=None)
         async with running_server() as server:
-            crew = crew_of(server.url, workload, on_turn=dawdle)
-            await asyncio.to_thread(crew.run)
+            pool = pool_of(server.url, workload, on_turn=dawdle)
+            await asyncio.to_thread(pool.run)
         assert len(server.truths) == 30
         assert sum(count < 30 for count in turns) < 20  # a request did not need a turn each
 
@@ -585,12 +610,16 @@ async def test_certificates_that_cannot_be_read_are_one_line_before_anything_sta
 
 class TestFrames:
     def test_frames_come_whole_however_they_are_cut(self):
-        orders = [Start(start_s=1.5), Users(due_s=[1.0], let_go=2), Stop(detail="x" * 300)]
-        raw = b"".join(map(frame, orders))
+        commands = [
+            Start(start_s=1.5),
+            MoveUsers(due_s=[1.0], release_users=2),
+            Stop(detail="x" * 300),
+        ]
+        raw = b"".join(map(frame, commands))
         for step in (1, 3, 7, 1000):
-            frames = Frames()
+            frames = FrameReader()
             packed = [
                 one for at in range(0, len(raw), step) for one in frames.feed(raw[at : at + step])
             ]
-            decoded = [msgspec.msgpack.decode(one, type=Start | Users | Stop) for one in packed]
-            assert decoded == orders
+            decoded = [msgspec.msgpack.decode(one, type=Start | MoveUsers | Stop) for one in packed]
+            assert decoded == commands

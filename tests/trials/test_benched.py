@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from servetune.errors import LoadError
-from servetune.loadgen import Manner, Target
+from servetune.loadgen import LoadSettings, Target
 from servetune.metrics import PrecisionTarget, parse_constraints
 from servetune.store import record_from_json
 from servetune.testing import Behaviour, FakeServer
@@ -34,7 +34,7 @@ def serving(**behaviour):
         loop.close()
 
 
-def asked(url, count=12, manner=None, workload=(), **known):
+def asked(url, count=12, settings=None, workload=(), **known):
     load = Workload(
         lengths=Fixed(8, 4), request_count=count, **{"max_concurrency": 3, **dict(workload)}
     )
@@ -43,7 +43,7 @@ def asked(url, count=12, manner=None, workload=(), **known):
         targets=(Target(base_url=url, model="fake"),),
         workload=load,
         prompts=prompts,
-        manner=manner or Manner(),
+        settings=settings or LoadSettings(),
         client_args={"max_concurrency": load.max_concurrency, "num_prompts": count},
         **known,
     )
@@ -140,7 +140,7 @@ def test_an_open_loop_that_cannot_be_followed_is_ended_unless_it_shall_not_be(
                 server.url,
                 count=count,
                 workload=load,
-                manner=Manner(grace_s=0.0),
+                settings=LoadSettings(grace_s=0.0),
                 stop_when_saturated=stop,
             )
         )

@@ -5,11 +5,11 @@ import random
 import pytest
 
 from servetune.errors import PlanError
-from servetune.trials.packing import Devices, lanes_for, packed
+from servetune.trials.packing import DeviceBlocks, packed, parallel_servers_for
 
 
 def test_four_of_one_then_two_of_two():
-    devices = Devices(4)
+    devices = DeviceBlocks(4)
     ones = [devices.take(1) for _ in range(4)]
     assert ones == [(0,), (1,), (2,), (3,)]
     assert devices.take(1) is None
@@ -19,7 +19,7 @@ def test_four_of_one_then_two_of_two():
 
 
 def test_pairs_and_fours_begin_where_boards_join_them():
-    devices = Devices(8)
+    devices = DeviceBlocks(8)
     devices.take(1)
     assert devices.take(2) == (2, 3)
     assert devices.take(4) == (4, 5, 6, 7)
@@ -28,16 +28,16 @@ def test_pairs_and_fours_begin_where_boards_join_them():
 
 
 def test_odd_counts_take_what_is_left():
-    devices = Devices(8)
+    devices = DeviceBlocks(8)
     assert devices.take(3) == (0, 1, 2)
     assert devices.take(3) == (4, 5, 6)
-    assert Devices(6).take(5) == (0, 1, 2, 3, 4)
-    assert Devices(6).take(6) == (0, 1, 2, 3, 4, 5)
+    assert DeviceBlocks(6).take(5) == (0, 1, 2, 3, 4)
+    assert DeviceBlocks(6).take(6) == (0, 1, 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_no_device_is_ever_given_twice(seed):
-    rng, devices, held = random.Random(seed), Devices(8), []
+    rng, devices, held = random.Random(seed), DeviceBlocks(8), []
     for _ in range(500):
         if held and rng.random() < 0.5:
             devices.give_back(held.pop(rng.randrange(len(held))))
@@ -52,7 +52,7 @@ def test_no_device_is_ever_given_twice(seed):
 
 def test_more_than_there_are_is_refused():
     with pytest.raises(PlanError, match="needs 8 devices and the machine has 4"):
-        Devices(4).take(8)
+        DeviceBlocks(4).take(8)
 
 
 def test_large_plans_come_first_and_equal_ones_as_they_stand():
@@ -60,7 +60,7 @@ def test_large_plans_come_first_and_equal_ones_as_they_stand():
 
 
 @pytest.mark.parametrize(
-    ("parallel", "devices", "smallest", "lanes"),
+    ("parallel", "devices", "smallest", "parallel_servers"),
     [
         (None, 4, 1, 4),
         (None, 4, 2, 2),
@@ -70,10 +70,10 @@ def test_large_plans_come_first_and_equal_ones_as_they_stand():
         (None, 1, 4, 1),
     ],
 )
-def test_lanes(parallel, devices, smallest, lanes):
-    assert lanes_for(parallel, devices, smallest) == lanes
+def test_lanes(parallel, devices, smallest, parallel_servers):
+    assert parallel_servers_for(parallel, devices, smallest) == parallel_servers
 
 
 def test_more_lanes_than_devices_are_refused():
     with pytest.raises(PlanError, match="--parallel 3 needs 6 devices, the machine has 4"):
-        lanes_for(3, 4, 2)
+        parallel_servers_for(3, 4, 2)

@@ -6,11 +6,11 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.plan import Plan
 from servetune.store import TrialConfig, TrialRecord
-from servetune.trials import Run, Trial, observed_of, played, played_again, with_fields
+from servetune.trials import StudyContext, Trial, observed_of, played, played_again, with_fields
 from servetune.trials.simulated import MOST_REQUESTS
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
-RUN = Run(
+RUN = StudyContext(
     model="Qwen/Qwen3-4B",
     engine="simulated",
     simulated=True,

@@ -8,7 +8,7 @@ from servetune.hardware import node
 from servetune.metrics import parse_constraints
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
-from servetune.trials import Run, trials_of
+from servetune.trials import StudyContext, trials_of
 from servetune.trials.promising import Promising
 from servetune.trials.simulated import simulate_trial
 from servetune.trials.trial import record_of
@@ -16,8 +16,8 @@ from servetune.trials.trial import record_of
 MODEL = "Qwen/Qwen3-4B"
 
 
-def run_with(constraints: str) -> Run:
-    return Run(
+def run_with(constraints: str) -> StudyContext:
+    return StudyContext(
         model=MODEL,
         engine="simulated",
         simulated=True,
@@ -27,7 +27,7 @@ def run_with(constraints: str) -> Run:
     )
 
 
-def grid(run: Run):
+def grid(run: StudyContext):
     space = Space(
         server=parse_settings("tensor_parallel_size=[1,2,4]", types={}),
         client=parse_settings(

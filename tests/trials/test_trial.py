@@ -5,7 +5,7 @@ from servetune.hardware import instance
 from servetune.metrics import parse_constraints
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
-from servetune.trials import Run, observed_of, run_trials, trials_of
+from servetune.trials import StudyContext, observed_of, run_trials, trials_of
 from servetune.trials.launch import Launch
 from servetune.trials.sweep import problem_of
 from servetune.trials.trial import cost_per_million_tokens_usd
@@ -27,7 +27,7 @@ def run(**more):
         "node": instance("ml.g6.12xlarge"),
         "price_per_hour_usd": 5.752,
     }
-    return Run(**{**fields, **more})
+    return StudyContext(**{**fields, **more})
 
 
 def grouped(one=None, **more):

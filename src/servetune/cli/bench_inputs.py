@@ -16,7 +16,7 @@ from servetune.cli.bench_checks import arrivals_said, require_agreement
 from servetune.cli.bench_sagemaker import require_alone, require_small_bodies, sagemaker_targets
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import (
-    Manner,
+    LoadSettings,
     Target,
     fetch_blocking,
     otlp_endpoint,
@@ -25,7 +25,7 @@ from servetune.loadgen import (
     require_cluster,
     require_otel,
 )
-from servetune.loadgen.bodies import ask_of
+from servetune.loadgen.bodies import prepared_request
 from servetune.loadgen.sagemaker import Session
 from servetune.metrics import LATENCIES, Constraint, PrecisionTarget, parse_constraints
 from servetune.trials import Bench, model_tokenizer, trace_of, traced_prompts
@@ -89,7 +89,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
     if said["sagemaker"]:
         require_small_bodies(
             max(
-                len(ask_of(targets[0], workload, request, prompt).body)
+                len(prepared_request(targets[0], workload, request, prompt).body)
                 for request, prompt in zip(workload.requests(), prompts, strict=False)
             )
         )
@@ -98,7 +98,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         require_otel()
     if said["api"] is None:
         targets = tuple(msgspec.structs.replace(each, api=workload.api) for each in targets)
-    manner = Manner(
+    settings = LoadSettings(
         timeout_s=said["timeout_s"],
         processes=_processes(said["processes"]),
         routing=said["routing"] or "round_robin",
@@ -115,7 +115,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         targets=targets,
         workload=workload,
         prompts=prompts,
-        manner=manner,
+        settings=settings,
         client_args=_client_args(said, workload),
         about=about,
         constraints=limits,
@@ -382,7 +382,7 @@ def _replayed(said: Mapping[str, Any], api: str) -> tuple[Workload, Any, dict[st
     return workload, prompts, {"exact": True, "template": "none"}
 
 
-# manner
+# load settings
 
 
 def _processes(text: str) -> Any:

@@ -24,7 +24,7 @@ from servetune.report import (
     varying,
 )
 from servetune.store import TrialRecord
-from servetune.trials import Run, played_again
+from servetune.trials import StudyContext, played_again
 
 __all__ = ["compare"]
 
@@ -98,7 +98,7 @@ def compare(
 
 def _run_of(
     measured: TrialRecord, model: str | None, given: Node | None, calibration_name: str | None
-) -> Run:
+) -> StudyContext:
     name = model or measured.metadata.get("model_tag")
     if not name:
         raise InputError("the record does not say which model", hint="name it with --model")
@@ -107,7 +107,7 @@ def _run_of(
     kept = calibration_named(calibration_name) if calibration_name else None
     if kept:
         kept.require_for(shape=shape, node=machine)
-    return Run(
+    return StudyContext(
         model=str(name),
         engine="simulated",
         simulated=True,

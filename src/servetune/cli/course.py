@@ -17,7 +17,7 @@ from servetune.models import NetworkShape
 from servetune.models.counting import weight_bytes
 from servetune.servers.gpus import Card, DeviceMemory, none_can_be, visible_cards
 from servetune.servers.launchers import find_strays, visible_devices
-from servetune.trials import Budget, Course, Trial, parse_duration_s
+from servetune.trials import Budget, ExecutionPolicy, Trial, parse_duration_s
 from servetune.trials.order import ORDERS, Order
 from servetune.trials.retry import DEFAULT_RETRIES
 from servetune.units import GB, format_bytes
@@ -161,7 +161,7 @@ def course_of(
     real: bool,
     own_program: bool = False,
     on_this_machine: bool = True,
-) -> Course:
+) -> ExecutionPolicy:
     """The course that the options ask for.
 
     Args:
@@ -194,7 +194,7 @@ def course_of(
                 "says what is here",
             )
         _require_idle(here, node, groups)
-    return Course(
+    return ExecutionPolicy(
         order=asked.order,
         order_seed=asked.order_seed,
         parallel=parallel,

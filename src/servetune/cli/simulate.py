@@ -24,7 +24,7 @@ from servetune.report import console, timeline_of, trial_table
 from servetune.search import Axis, Space, parse_settings
 from servetune.simserver.server_arguments import argument_types
 from servetune.store import Artifacts, Journal, write_requests
-from servetune.trials import Run, Trial, observed_of, played, trials_of, with_fields
+from servetune.trials import StudyContext, Trial, observed_of, played, trials_of, with_fields
 from servetune.workload import CLIENT_ARGS, Trace, format_arrivals
 
 __all__ = ["simulate"]
@@ -344,7 +344,7 @@ def simulate(
     calibration = calibration_named(calibration_name) if calibration_name else None
     if calibration:
         calibration.require_for(shape=shape, node=node)
-    run = Run(
+    run = StudyContext(
         model=model,
         engine="simulated" if engine_name == "vllm" else engine_name,
         simulated=True,
@@ -444,7 +444,7 @@ def _require_alone(given: Mapping[str, Any]) -> None:
             )
 
 
-def _one_trial(server: dict[str, Any], client: dict[str, Any], run: Run) -> Trial:
+def _one_trial(server: dict[str, Any], client: dict[str, Any], run: StudyContext) -> Trial:
     """The trial of these settings.
 
     Raises:

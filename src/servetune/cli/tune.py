@@ -45,9 +45,9 @@ from servetune.prediction.calibrations import KeptCalibration, calibration_named
 from servetune.search import Space, parse_settings
 from servetune.store import Artifacts, Journal, TrialRecord, latest
 from servetune.trials import (
-    Course,
+    ExecutionPolicy,
     Launch,
-    Run,
+    StudyContext,
     Trial,
     observed_of,
     require_one_that_fits,
@@ -304,7 +304,7 @@ def tune(
     )
     measured_before = read_records(compare_with) if compare_with else []
     shape = _shape(model, engine_name)
-    run = Run(
+    run = StudyContext(
         model=model,
         engine=engine_name,
         simulated=simulated,
@@ -357,10 +357,10 @@ def tune(
     artifacts.require_free(renew=resume and artifacts.journal.exists())
     if cluster is not None:
         require_cluster(groups, run, launch, cluster)
-    course = _course(asked, groups, run, launch, here=cluster is None)
+    policy = _course(asked, groups, run, launch, here=cluster is None)
     with Journal(artifacts.journal, resume=resume) as journal:
         done = finished_keys(journal.records, run, retry_failed=retry_failed)
-        status = _run(groups, run, launch, journal, done, artifacts, course, cluster, asked.measure)
+        status = _run(groups, run, launch, journal, done, artifacts, policy, cluster, asked.measure)
         records = latest(journal.records)
     if not records:  # interrupted before the first trial ended
         return status
@@ -405,12 +405,12 @@ def _calibration(
 
 def _run(
     groups: list[list[Trial]],
-    run: Run,
+    run: StudyContext,
     launch: Launch,
     journal: Journal,
     done: set[str],
     artifacts: Artifacts,
-    course: Course,
+    policy: ExecutionPolicy,
     cluster: str | None,
     measure: int | None,
 ) -> int:
@@ -437,7 +437,7 @@ def _run(
                         logs=artifacts.logs,
                         ended=ended,
                         say=echo,
-                        course=course,
+                        policy=policy,
                     )
             else:
                 from servetune.trials.cluster import run_trials_on_cluster
@@ -450,7 +450,7 @@ def _run(
                     logs=artifacts.logs,
                     ended=ended,
                     say=echo,
-                    course=course,
+                    policy=policy,
                 )
     except KeyboardInterrupt:
         echo(
@@ -472,7 +472,7 @@ def _run(
 def _visits(
     missing: list[list[Trial]],
     groups: list[list[Trial]],
-    run: Run,
+    run: StudyContext,
     journal: Journal,
     measure: int | None,
 ) -> Iterator[list[list[Trial]]]:
@@ -509,8 +509,8 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 
 def _course(
-    asked: Asked, groups: list[list[Trial]], run: Run, launch: Launch, *, here: bool
-) -> Course:
+    asked: Asked, groups: list[list[Trial]], run: StudyContext, launch: Launch, *, here: bool
+) -> ExecutionPolicy:
     """Which way to go; what an earlier run left on this machine is named before."""
     assert run.node is not None, "tune knows its machine"
     starts_here = here and not run.simulated and launch.url is None

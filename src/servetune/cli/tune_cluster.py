@@ -6,7 +6,7 @@ from servetune.cli.course import Asked, require_own_servers, require_this_machin
 from servetune.engines import Engine
 from servetune.errors import InputError
 from servetune.loadgen import join, machines
-from servetune.trials import Launch, Run, Trial
+from servetune.trials import Launch, StudyContext, Trial
 
 __all__ = ["gpus_of", "require_cluster", "require_place"]
 
@@ -31,11 +31,13 @@ def require_place(
         )
 
 
-def require_cluster(groups: list[list[Trial]], run: Run, launch: Launch, cluster: str) -> None:
+def require_cluster(
+    groups: list[list[Trial]], run: StudyContext, launch: Launch, cluster: str
+) -> None:
     """Refuse, before a journal is begun, what the cluster could not run."""
-    from servetune.trials.cluster import require_room
+    from servetune.trials.cluster import require_capacity
 
-    require_room(groups, run, launch, cluster)
+    require_capacity(groups, run, launch, cluster)
 
 
 def gpus_of(

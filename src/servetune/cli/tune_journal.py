@@ -6,7 +6,7 @@ from typing import Any
 
 from servetune.errors import InputError
 from servetune.store import TrialRecord, latest
-from servetune.trials import Run
+from servetune.trials import StudyContext
 
 __all__ = ["finished_keys", "is_put_off"]
 
@@ -23,7 +23,7 @@ TERMS = {
 }
 
 
-def finished_keys(records: list[TrialRecord], run: Run, *, retry_failed: bool) -> set[str]:
+def finished_keys(records: list[TrialRecord], run: StudyContext, *, retry_failed: bool) -> set[str]:
     """Keys of the trials that the journal has.
 
     Raises:

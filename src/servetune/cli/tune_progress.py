@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from servetune.store import Artifacts, TrialRecord
-from servetune.trials import Launch, Run, Trial, commands_of
+from servetune.trials import Launch, StudyContext, Trial, commands_of
 from servetune.units import format_seconds
 
 __all__ = ["print_plan", "progress_line"]
@@ -52,7 +52,9 @@ def _doubts(results: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def print_plan(groups: list[list[Trial]], run: Run, launch: Launch, artifacts: Artifacts) -> int:
+def print_plan(
+    groups: list[list[Trial]], run: StudyContext, launch: Launch, artifacts: Artifacts
+) -> int:
     """What would be started, and how often; stdout, so that it can be piped."""
     for number, (group, command) in enumerate(
         zip(groups, commands_of(groups, run, launch), strict=True), start=1

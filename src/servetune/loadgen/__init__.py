@@ -9,7 +9,7 @@ from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
 from servetune.loadgen.run import (
     CredentialSource,
     LoadResult,
-    Manner,
+    LoadSettings,
     Progress,
     Routing,
     run_load,
@@ -32,8 +32,8 @@ __all__ = [
     "CredentialSource",
     "Instrument",
     "LoadResult",
+    "LoadSettings",
     "Machine",
-    "Manner",
     "NodeShare",
     "Origin",
     "Progress",

@@ -11,12 +11,12 @@ import msgspec
 
 from servetune.errors import InputError
 from servetune.loadgen.target import Api, Target
-from servetune.traffic.asks import Ask
+from servetune.traffic.request_file import PreparedRequest
 from servetune.workload.prompts import Prompt
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
-__all__ = ["ROUTES", "Route", "api_of", "ask_of", "head_of", "request_text"]
+__all__ = ["ROUTES", "Route", "api_of", "head_of", "prepared_request", "request_text"]
 
 Members = dict[str, Any]
 
@@ -125,7 +125,9 @@ def head_of(target: Target, workload: Workload) -> bytes:
     return target.head("POST", path, accept=accept) + b"Content-Type: application/json\r\n"
 
 
-def ask_of(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Ask:
+def prepared_request(
+    target: Target, workload: Workload, request: Request, prompt: Prompt
+) -> PreparedRequest:
     """One request as it is laid out for the processes that send."""
     members = ROUTES[api_of(target, workload)].members(target, workload, request, prompt)
     further = (prompt.members, workload.extra_body, target.extra_body)
@@ -143,7 +145,7 @@ def ask_of(target: Target, workload: Workload, request: Request, prompt: Prompt)
         begin = len(b'{"messages":[')
         messages_at = (begin, begin + len(inside))
         body = b'{"messages":[' + inside + b"]," + body[1:]
-    return Ask(
+    return PreparedRequest(
         body=body,
         output_tokens=request.output_tokens if workload.ignore_eos and target.stream else 0,
         due_s=request.due_s,
@@ -159,7 +161,7 @@ def request_text(target: Target, workload: Workload, request: Request, prompt: P
     head = head_of(keyless, workload).decode("latin-1").replace("\r\n", "\n")
     if target.api_key_env:
         head += f"Authorization: Bearer ${target.api_key_env}\n"
-    body = ask_of(target, workload, request, prompt).body.decode("utf-8", "replace")
+    body = prepared_request(target, workload, request, prompt).body.decode("utf-8", "replace")
     if len(body) > SHOWN_CHARACTERS:
         half = SHOWN_CHARACTERS // 2
         body = f"{body[:half]} … {body[-half:]}"

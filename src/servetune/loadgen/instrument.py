@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from servetune.loadgen.crew import Conducted
 from servetune.loadgen.nodes import NodeShare
+from servetune.loadgen.sender_pool import SendStatistics
 from servetune.units import MS_PER_S, format_seconds
 
 __all__ = ["LATE_S", "Instrument", "Verdict", "instrument_of", "verdict_of"]
@@ -100,12 +100,12 @@ def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
     if first is None or gap is None:
         return Verdict(trusted=True, words="instrument: no latency was reported")
     (first_name, first_s), (_, gap_s) = first, gap
-    late_s, stamp_s = instrument.departure_error_s, instrument.stamp_error_s
-    late_fraction, stamp_fraction = late_s / first_s, stamp_s / gap_s
+    lateness_s, stamp_s = instrument.departure_error_s, instrument.stamp_error_s
+    late_fraction, stamp_fraction = lateness_s / first_s, stamp_s / gap_s
     said = (
         f"{instrument.stamped_by}'s clock"
         + (f", {format_seconds(stamp_s)} late (p99)" if stamp_s else "")
-        + f"; sent {format_seconds(late_s)} late (p99), {late_fraction:.1%} of "
+        + f"; sent {format_seconds(lateness_s)} late (p99), {late_fraction:.1%} of "
         f"median {first_name}" + _nodes_said(instrument)
     )
     if instrument.busy_fraction > BUSY_FRACTION:
@@ -143,27 +143,27 @@ def _smallest(results: Mapping[str, Any], *metrics: str) -> tuple[str, float] | 
     return None
 
 
-def instrument_of(conducted: Conducted, *, stamped_by: str) -> Instrument:
+def instrument_of(statistics: SendStatistics, *, stamped_by: str) -> Instrument:
     """What a crew's account says of the instrument."""
-    lates_s = np.frombuffer(conducted.lates_s)
-    lags_s = np.frombuffer(conducted.lags_s)
+    lateness_s = np.frombuffer(statistics.lateness_s)
+    lags_s = np.frombuffer(statistics.lags_s)
     return Instrument(
         stamped_by=stamped_by,
         loop_lag_max_s=_worst_s(lags_s),
         loop_lag_p99_s=_p99_s(lags_s),
-        sent_late_max_s=_worst_s(lates_s),
-        sent_late_p99_s=_p99_s(lates_s),
-        late_count=int((lates_s > LATE_S).sum()),
-        held_count=conducted.held_count,
-        connections_opened=conducted.opened_count,
-        connections_reused=conducted.reused_count,
-        retried_count=conducted.retried_count,
-        process_count=conducted.process_count,
-        cpu_s=conducted.cpu_s,
-        busy_fraction=conducted.busy_fraction,
-        peak_memory_bytes=conducted.peak_memory_bytes,
-        clock_error_s=max((node.clock_error_s for node in conducted.nodes), default=0.0),
-        nodes=tuple(conducted.nodes),
+        sent_late_max_s=_worst_s(lateness_s),
+        sent_late_p99_s=_p99_s(lateness_s),
+        late_count=int((lateness_s > LATE_S).sum()),
+        held_count=statistics.held_count,
+        connections_opened=statistics.opened_count,
+        connections_reused=statistics.reused_count,
+        retried_count=statistics.retried_count,
+        process_count=statistics.process_count,
+        cpu_s=statistics.cpu_s,
+        busy_fraction=statistics.busy_fraction,
+        peak_memory_bytes=statistics.peak_memory_bytes,
+        clock_error_s=max((node.clock_error_s for node in statistics.nodes), default=0.0),
+        nodes=tuple(statistics.nodes),
     )
 
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from servetune.errors import InputError
-from servetune.traffic.wire import Address
+from servetune.traffic.connection import Address
 
 __all__ = ["Origin"]
 

@@ -20,7 +20,7 @@ from servetune import __version__
 from servetune.errors import InputError, LoadError
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
-from servetune.traffic.trace import trace_ids
+from servetune.traffic.trace_context import trace_ids
 
 __all__ = ["export_spans", "otlp_endpoint", "require_otel"]
 

@@ -1,7 +1,7 @@
 """A run of load: every request that becomes due has exactly one record.
 
 All bodies are built and the schedule is drawn before the clock starts. Sending is the
-business of processes of their own (`servetune.traffic`, conducted by `crew`); this one
+business of processes of their own (`servetune.traffic`, started by `sender_pool`); this one
 watches, tells, and makes records of what they saw.
 """
 
@@ -21,17 +21,28 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError, LoadError, ServerRefused, ServetuneError
-from servetune.loadgen.bodies import api_of, ask_of, head_of
-from servetune.loadgen.crew import AS_MANY_AS_CORES, Conducted, Conductor, Crew, Orders
+from servetune.loadgen.bodies import api_of, head_of, prepared_request
 from servetune.loadgen.fetch import tls_context
 from servetune.loadgen.instrument import Instrument, instrument_of
 from servetune.loadgen.nodes import require_cluster
 from servetune.loadgen.sampler import Sampler
+from servetune.loadgen.sender_pool import (
+    ONE_PER_CORE,
+    LoadSender,
+    SenderPool,
+    SenderPoolConfig,
+    SendStatistics,
+)
 from servetune.loadgen.server_side import ServerMetrics, ServerSide
 from servetune.loadgen.target import Target, without
 from servetune.metrics.record import Record
-from servetune.traffic.asks import Ask, Columns, LaidOut, lay_out
-from servetune.traffic.seen import Seen, Setup
+from servetune.traffic.messages import RequestTrace, Setup
+from servetune.traffic.request_file import (
+    PreparedRequest,
+    RequestColumns,
+    RequestFile,
+    write_request_file,
+)
 from servetune.traffic.sigv4 import Credentials
 from servetune.workload.arrivals import AllAtOnce
 from servetune.workload.prompts import Prompt, unlike
@@ -41,7 +52,7 @@ from servetune.workload.workload import Workload
 __all__ = [
     "CredentialSource",
     "LoadResult",
-    "Manner",
+    "LoadSettings",
     "Progress",
     "Routing",
     "run_load",
@@ -54,7 +65,7 @@ CREDENTIALS_POLL_S = 30.0
 """How often a run asks whether its credentials were refreshed."""
 
 POLL_S = 0.5
-"""How often the server's life is checked and progress is told."""
+"""How often the server's life is checked and progress is report_due."""
 
 GRACE_S = 1.0
 """For requests in flight to fail by themselves when the server is known to be dead."""
@@ -117,7 +128,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     texts: dict[int, str] = {}
 
 
-class Manner(msgspec.Struct, frozen=True, kw_only=True):
+class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a run is carried out, apart from what is asked.
 
     Attributes:
@@ -191,7 +202,7 @@ def run_load_blocking(
     prompts: Sequence[Prompt],
     *,
     requests: Sequence[Request] | None = None,
-    manner: Manner | None = None,
+    settings: LoadSettings | None = None,
     timeout_s: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     halt: threading.Event | None = None,
@@ -213,8 +224,8 @@ def run_load_blocking(
         workload: What is asked, and when.
         prompts: Words or token ids of the requests, one each, in order.
         requests: The workload's, where they were prepared already.
-        manner: How the run is carried out.
-        timeout_s: Of `manner`.
+        settings: How the run is carried out.
+        timeout_s: Of `settings`.
         on_progress: Called about twice a second and once at the end.
         halt: Ends the run when set; requests in flight are recorded as cancelled.
         server_alive: Ends the run when it says why the server is dead. Polled about twice a
@@ -233,29 +244,29 @@ def run_load_blocking(
         ServerRefused: The server answered all of them with an error; no load was sent.
         InputError: The prompts do not suit the workload or the route.
     """
-    manner = manner or Manner()
+    settings = settings or LoadSettings()
     if timeout_s is not None:
-        manner = msgspec.structs.replace(manner, timeout_s=timeout_s)
+        settings = msgspec.structs.replace(settings, timeout_s=timeout_s)
     targets = (target,) if isinstance(target, Target) else tuple(target)
     for each in targets:
         if each.cafile is not None:
             tls_context(each)  # which says now whether it can be read
-    if manner.cluster is not None:
+    if settings.cluster is not None:
         if credentials is not None:
             raise InputError(
                 "requests that are signed leave from this machine alone",
                 hint="leave out the cluster",
             )
-        require_cluster(manner.cluster, targets, manner.nodes)
+        require_cluster(settings.cluster, targets, settings.nodes)
     if requests is None:
         requests = workload.requests()
     if len(prompts) < len(requests):
         raise InputError(f"{len(requests)} requests need as many prompts, got {len(prompts)}")
     watch = _Watch(on_progress, halt or threading.Event(), server_alive, judge, credentials)
     warmups = list(_warmups(requests, prompts, workload.warmup_count, warmup_prompts))
-    laid_out = lay_out(_asks(targets[0], workload, requests, prompts))
+    request_file = write_request_file(_asks(targets[0], workload, requests, prompts))
     with _halt_on_interrupt(watch.halt), contextlib.ExitStack() as stack:
-        stack.callback(laid_out.close)
+        stack.callback(request_file.close)
         sampler = None
         if scrape_every_s is not None:
             sampler = Sampler(
@@ -264,11 +275,11 @@ def run_load_blocking(
             stack.enter_context(sampler)
         failed_count = 0
         if warmups and not watch.halt.is_set():
-            failed_count = _warm_up(targets, workload, warmups, manner, watch)
+            failed_count = _warm_up(targets, workload, warmups, settings, watch)
         if sampler is not None:
             sampler.wait_ready()
             sampler.ask_now()  # counters begin where the warm-up ended
-        result = _Run(targets, workload, requests, prompts, manner, watch).drive(laid_out)
+        result = _Run(targets, workload, requests, prompts, settings, watch).drive(request_file)
         side = sampler.stop() if sampler is not None else None
     return _with_side(msgspec.structs.replace(result, warmup_failed_count=failed_count), side)
 
@@ -303,14 +314,14 @@ class _Run:
         workload: Workload,
         requests: Sequence[Request],
         prompts: Sequence[Prompt],
-        manner: Manner,
+        settings: LoadSettings,
         watch: _Watch,
     ) -> None:
         self._targets = targets
         self._workload = workload
         self._requests = requests
         self._prompts = prompts
-        self._manner = manner
+        self._settings = settings
         self._watch = watch
         self._records: dict[int, Record] = {}
         self._texts: dict[int, str] = {}
@@ -318,7 +329,7 @@ class _Run:
         self._failures_in_a_row = 0
         self._recent_failures: list[bool] = []
         self._output_tokens = 0
-        self._told_s = 0.0
+        self._reported_s = 0.0
         self._judged_s = 0.0
         self._credentials: Credentials | None = None
         self._credentials_s = time.monotonic()
@@ -329,126 +340,132 @@ class _Run:
         self._aborted_reason: str | None = None
         self._ended_reason: str | None = None
 
-    def drive(self, asks: LaidOut) -> LoadResult:
+    def drive(self, request_file: RequestFile) -> LoadResult:
         """Send everything, or as much as the watchers allow."""
         if self._watch.halt.is_set():
             self._interrupted = True
-            conducted = Conducted()
+            statistics = SendStatistics()
         else:
-            conductor = self._conductor(asks)
-            conducted = conductor.run()
-            self._aborted_reason = self._aborted_reason or conductor.broken
+            sender = self._sender(request_file)
+            statistics = sender.run()
+            self._aborted_reason = self._aborted_reason or sender.broken
         if self._stopped and not self._workload.closed_loop:
             self._record_overdue()
-        self._tell(0)
+        self._report_progress(0)
         records = tuple(self._records[index] for index in sorted(self._records))
         secure = any(target.origin.scheme == "https" for target in self._targets)
         return LoadResult(
             records=records,
             not_due_count=len(self._requests) - len(records),
             started_unix_s=self._started_unix_s,
-            started_monotonic_s=conducted.start_s,
+            started_monotonic_s=statistics.start_s,
             duration_s=max((record.end_s for record in records), default=0.0),
-            instrument=instrument_of(conducted, stamped_by="process" if secure else "kernel"),
+            instrument=instrument_of(statistics, stamped_by="process" if secure else "kernel"),
             interrupted=self._interrupted,
             aborted_reason=self._aborted_reason,
             ended_reason=self._ended_reason,
             texts=self._texts,
         )
 
-    def _conductor(self, asks: LaidOut) -> Conductor:
-        manner, orders = self._manner, self._orders()
-        if manner.cluster is None:
-            return Crew(orders, asks, on_start=self._begin, on_seen=self._see, on_turn=self._look)
+    def _sender(self, request_file: RequestFile) -> LoadSender:
+        settings, config = self._settings, self._config()
+        if settings.cluster is None:
+            return SenderPool(
+                config,
+                request_file,
+                on_start=self._begin,
+                on_trace=self._add_trace,
+                on_turn=self._on_turn,
+            )
         from servetune.loadgen.spread import Spread
 
         return Spread(
-            manner.cluster,
-            manner.nodes,
-            orders,
-            asks,
+            settings.cluster,
+            settings.nodes,
+            config,
+            request_file,
             on_start=self._begin,
-            on_seen=self._see,
-            on_turn=self._look,
+            on_trace=self._add_trace,
+            on_turn=self._on_turn,
         )
 
-    def _orders(self) -> Orders:
-        manner, workload = self._manner, self._workload
-        first, most = _processes(manner)
+    def _config(self) -> SenderPoolConfig:
+        settings, workload = self._settings, self._workload
+        first, most = _processes(settings)
         signing = [target.signing for target in self._targets if target.signing is not None]
         if signing and self._watch.credentials is not None:
             self._credentials = self._watch.credentials()
-        return Orders(
+        return SenderPoolConfig(
             setup=Setup(
                 addresses=[target.origin.address(target.cafile) for target in self._targets],
                 heads=[head_of(target, workload) for target in self._targets],
-                columns=Columns(begins=b"", due_s=b""),
-                asks_fd=-1,
+                columns=RequestColumns(begins=b"", due_s=b""),
+                requests_fd=-1,
                 queue_fd=-1,
                 api=api_of(self._targets[0], workload),
                 streamed=self._targets[0].stream,
                 closed=workload.closed_loop,
-                timeout_s=manner.timeout_s,
-                routing=manner.routing,
-                trace=manner.run_id,
-                keep_text_below=manner.keep_texts,
+                timeout_s=settings.timeout_s,
+                routing=settings.routing,
+                run_id=settings.run_id,
+                keep_text_below=settings.keep_texts,
                 signing=signing,
                 credentials=self._credentials,
-                invoked=bool(signing),
-                failures_limit=manner.failures_limit,
+                sagemaker=bool(signing),
+                failures_limit=settings.failures_limit,
             ),
             users=workload.max_concurrency,
-            open_ahead=manner.open_ahead,
+            open_ahead=settings.open_ahead,
             processes=first,
             most_processes=most,
         )
 
-    # what the crew says
+    # events of the senders
 
     def _begin(self, start_s: float) -> None:
         self._start_s = start_s
         self._started_unix_s = time.time() + (start_s - time.monotonic())
 
-    def _see(self, seen: Seen) -> None:
-        record = self._record(seen)
+    def _add_trace(self, trace: RequestTrace) -> None:
+        record = self._record(trace)
         self._records[record.index] = record
-        if seen.text is not None:
-            self._texts[record.index] = seen.text
+        if trace.text is not None:
+            self._texts[record.index] = trace.text
         self._output_tokens += record.output_tokens
         failed = record.outcome != "ok"
         self._failed_count += failed
         self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
-        if self._manner.failed_fraction_limit is not None:
+        if self._settings.failed_fraction_limit is not None:
             self._recent_failures = [*self._recent_failures[-99:], failed]
 
-    def _record(self, seen: Seen) -> Record:
+    def _record(self, trace: RequestTrace) -> Record:
         start_s = self._start_s
-        request, prompt = self._requests[seen.index], self._prompts[seen.index]
+        request, prompt = self._requests[trace.index], self._prompts[trace.index]
         times_s = array("d")
-        times_s.frombytes((np.frombuffer(seen.times_s) - start_s).tobytes())
-        prompt_tokens = seen.prompt_tokens
+        times_s.frombytes((np.frombuffer(trace.times_s) - start_s).tobytes())
+        prompt_tokens = trace.prompt_tokens
         return Record(
-            index=seen.index,
+            index=trace.index,
             input_tokens=prompt.token_count if prompt_tokens is None else prompt_tokens,
-            output_tokens=seen.output_tokens,
-            due_s=seen.due_s - start_s,
-            sent_s=seen.sent_s - start_s,
-            end_s=seen.end_s - start_s,
+            output_tokens=trace.output_tokens,
+            due_s=trace.due_s - start_s,
+            sent_s=trace.sent_s - start_s,
+            end_s=trace.end_s - start_s,
             chunk_times_s=times_s,
-            chunk_tokens=array("i", seen.counts) if seen.counts else (),
-            outcome=seen.outcome,  # type: ignore[arg-type]
-            status=seen.status,
-            detail=self._plain(seen) if seen.detail else "",
-            connect_s=seen.connect_s,
+            chunk_tokens=array("i", trace.counts) if trace.counts else (),
+            outcome=trace.outcome,  # type: ignore[arg-type]
+            status=trace.status,
+            detail=self._plain(trace) if trace.detail else "",
+            connect_s=trace.connect_s,
             session=request.session,
             turn=request.turn,
-            target=seen.target,
+            target=trace.target,
             model=prompt.model or "",
         )
 
-    def _plain(self, seen: Seen) -> str:
+    def _plain(self, trace: RequestTrace) -> str:
         """What the server said; AWS repeats what was signed, a session's token among it."""
-        words = self._targets[seen.target].plain(seen.detail)
+        words = self._targets[trace.target].plain(trace.detail)
         credentials = self._credentials
         if credentials is not None:
             for secret, shown in (
@@ -459,33 +476,33 @@ class _Run:
                 words = without(words, secret, shown)
         return words
 
-    def _look(self, crew: Conductor) -> None:
+    def _on_turn(self, sender: LoadSender) -> None:
         """About ten times a second: tell, and end the run where somebody wants it ended."""
         if self._stopped:
             return
         elapsed_s = time.monotonic() - self._start_s if self._start_s > 0 else 0.0
         if self._watch.halt.is_set():
             self._interrupted = True
-            self._end(crew, "cancelled", STOPPED)
+            self._end(sender, "cancelled", STOPPED)
             return
-        told = elapsed_s - self._told_s >= POLL_S
-        if (told or crew.lost) and self._check_server(crew):
+        report_due = elapsed_s - self._reported_s >= POLL_S
+        if (report_due or sender.lost) and self._check_server(sender):
             return
-        crew.lost = False
-        if self._break_circuit(crew) or self._time_is_up(crew, elapsed_s):
+        sender.lost = False
+        if self._break_circuit(sender) or self._time_is_up(sender, elapsed_s):
             return
-        self._refresh_credentials(crew)
-        if told:
-            self._told_s = elapsed_s
-            self._tell(crew.in_flight_count)
+        self._refresh_credentials(sender)
+        if report_due:
+            self._reported_s = elapsed_s
+            self._report_progress(sender.in_flight_count)
         if self._watch.judge is not None and elapsed_s - self._judged_s >= 2 * POLL_S:
             self._judged_s = elapsed_s
             reason = self._watch.judge(tuple(self._records.values()), elapsed_s)
             if reason is not None:
                 self._ended_reason = reason
-                self._end(crew, "cancelled", reason, grace_s=self._manner.grace_s)
+                self._end(sender, "cancelled", reason, grace_s=self._settings.grace_s)
 
-    def _refresh_credentials(self, crew: Conductor) -> None:
+    def _refresh_credentials(self, sender: LoadSender) -> None:
         """Pass new credentials on; a look costs nothing until the old ones are about to end."""
         source = self._watch.credentials
         now_s = time.monotonic()
@@ -497,19 +514,19 @@ class _Run:
         current = source()
         if current != self._credentials:
             self._credentials = current
-            crew.sign_with(current)
+            sender.sign_with(current)
 
-    def _check_server(self, crew: Conductor) -> bool:
+    def _check_server(self, sender: LoadSender) -> bool:
         alive = self._watch.server_alive
         reason = alive() if alive is not None else None
         if reason is None or len(self._records) == len(self._requests):
             return False
         self._aborted_reason = reason
-        self._end(crew, "disconnected", reason, grace_s=GRACE_S)
+        self._end(sender, "disconnected", reason, grace_s=GRACE_S)
         return True
 
-    def _break_circuit(self, crew: Conductor) -> bool:
-        limit, share = self._manner.failures_limit, self._manner.failed_fraction_limit
+    def _break_circuit(self, sender: LoadSender) -> bool:
+        limit, share = self._settings.failures_limit, self._settings.failed_fraction_limit
         recent = self._recent_failures
         if limit is not None and self._failures_in_a_row >= limit:
             reason = f"{self._failures_in_a_row} requests failed one after another"
@@ -518,20 +535,20 @@ class _Run:
         else:
             return False
         self._aborted_reason = reason
-        self._end(crew, "cancelled", reason)
+        self._end(sender, "cancelled", reason)
         return True
 
-    def _time_is_up(self, crew: Conductor, elapsed_s: float) -> bool:
-        limit_s = self._manner.duration_s
+    def _time_is_up(self, sender: LoadSender, elapsed_s: float) -> bool:
+        limit_s = self._settings.duration_s
         if limit_s is None or elapsed_s < limit_s:
             return False
         self._ended_reason = f"{limit_s:g} s were over"
-        self._end(crew, "cancelled", self._ended_reason, grace_s=self._manner.grace_s)
+        self._end(sender, "cancelled", self._ended_reason, grace_s=self._settings.grace_s)
         return True
 
-    def _end(self, crew: Conductor, outcome: str, detail: str, *, grace_s: float = 0.0) -> None:
+    def _end(self, sender: LoadSender, outcome: str, detail: str, *, grace_s: float = 0.0) -> None:
         self._stopped = True
-        crew.stop(outcome, detail, grace_s=grace_s)
+        sender.stop(outcome, detail, grace_s=grace_s)
 
     def _record_overdue(self) -> None:
         """Requests that were due when the run ended but had to wait: they failed too."""
@@ -556,7 +573,7 @@ class _Run:
                     detail=f"due but not sent: {detail}",
                 )
 
-    def _tell(self, in_flight_count: int) -> None:
+    def _report_progress(self, in_flight_count: int) -> None:
         if self._watch.on_progress is None:
             return
         self._watch.on_progress(
@@ -571,14 +588,14 @@ class _Run:
         )
 
 
-def _processes(manner: Manner) -> tuple[int, int]:
+def _processes(settings: LoadSettings) -> tuple[int, int]:
     """To start with, and at most."""
-    if manner.processes != "auto":
-        return manner.processes, manner.processes
-    if manner.most_processes is not None:
-        return 1, manner.most_processes
-    if manner.cluster is not None:
-        return 1, AS_MANY_AS_CORES
+    if settings.processes != "auto":
+        return settings.processes, settings.processes
+    if settings.most_processes is not None:
+        return 1, settings.most_processes
+    if settings.cluster is not None:
+        return 1, ONE_PER_CORE
     import os
 
     return 1, max(1, len(os.sched_getaffinity(0)))
@@ -589,7 +606,7 @@ def _processes(manner: Manner) -> tuple[int, int]:
 
 def _asks(
     target: Target, workload: Workload, requests: Sequence[Request], prompts: Sequence[Prompt]
-) -> Iterator[Ask]:
+) -> Iterator[PreparedRequest]:
     """One after another, so that no body is kept but in the file that processes share."""
     followers = {
         request.follows: index
@@ -597,7 +614,7 @@ def _asks(
         if request.follows is not None
     }
     for index, (request, prompt) in enumerate(zip(requests, prompts, strict=False)):
-        ask = ask_of(target, workload, request, prompt)
+        ask = prepared_request(target, workload, request, prompt)
         if request.follows is not None and ask.messages_at == (0, 0):
             raise InputError(
                 "only chat messages can carry a conversation on", hint="use the chat route"
@@ -632,18 +649,20 @@ def _warm_up(
     targets: Sequence[Target],
     workload: Workload,
     warmups: Sequence[tuple[Request, Prompt]],
-    manner: Manner,
+    settings: LoadSettings,
     watch: _Watch,
 ) -> int:
     """Send the warm-up requests one after another; how many failed, unless all did."""
     one_by_one = msgspec.structs.replace(workload, arrivals=AllAtOnce(), max_concurrency=1)
     requests = [request for request, _ in warmups]
     prompts = [prompt for _, prompt in warmups]
-    plainly = Manner(timeout_s=manner.timeout_s)
+    plainly = LoadSettings(timeout_s=settings.timeout_s)
     quietly = _Watch(None, watch.halt, watch.server_alive, None, watch.credentials)
     run = _Run(targets, one_by_one, requests, prompts, plainly, quietly)
-    with contextlib.closing(lay_out(_asks(targets[0], one_by_one, requests, prompts))) as asks:
-        records = run.drive(asks).records
+    with contextlib.closing(
+        write_request_file(_asks(targets[0], one_by_one, requests, prompts))
+    ) as request_file:
+        records = run.drive(request_file).records
     failures = [record for record in records if record.outcome != "ok"]
     if failures and len(failures) == len(records) and not watch.halt.is_set():
         raise _refusal(targets[0], failures[0])

@@ -22,7 +22,7 @@ from servetune.errors import InputError
 from servetune.loadgen.run import CredentialSource
 from servetune.loadgen.target import Api, Target
 from servetune.metrics.record import Record
-from servetune.traffic.invoked import TIME_LIMIT
+from servetune.traffic.sagemaker_answer import TIME_LIMIT
 from servetune.traffic.sigv4 import Credentials, Signer, Signing
 
 __all__ = [

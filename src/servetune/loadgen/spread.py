@@ -1,6 +1,6 @@
 """One run of load from many machines: dealt out, started together, merged on one clock.
 
-`Spread` stands where `crew.Crew` stands on one machine. In a closed loop the users are split
+`Spread` stands where `crew.SenderPool` stands on one machine. In a closed loop the users are split
 over the nodes and each user's requests with them; in an open loop every k-th arrival is a
 node's. A node that is lost costs what it had in flight; the rest is dealt to the others.
 """
@@ -17,7 +17,6 @@ import numpy as np
 
 from servetune import __version__
 from servetune.errors import LoadError
-from servetune.loadgen.crew import READY_S, Conducted, Orders
 from servetune.loadgen.nodes import (
     Clocks,
     ClockSample,
@@ -26,9 +25,10 @@ from servetune.loadgen.nodes import (
     join,
     require_cluster,
 )
+from servetune.loadgen.sender_pool import START_TIMEOUT_S, SenderPoolConfig, SendStatistics
 from servetune.loadgen.station import DealState, News, Station, carried
-from servetune.traffic.asks import Asks, LaidOut
-from servetune.traffic.seen import Seen
+from servetune.traffic.messages import RequestTrace
+from servetune.traffic.request_file import RequestFile, RequestReader
 from servetune.traffic.sigv4 import Credentials
 
 __all__ = ["ALL_LOST", "Spread", "dealt", "left_of"]
@@ -42,7 +42,7 @@ STRAGGLER_S = 10.0
 """For the others, once one is there: a node whose cores are taken sends nothing."""
 
 ROUND_TRIPS = 20
-LEAD_S = 0.05
+START_LEAD_S = 0.05
 """Between the order to start and the start, above the slowest round trip."""
 
 ASK_EVERY_S = 0.05
@@ -120,7 +120,7 @@ class _Part:
         self.question: Any = None  # the answer that is awaited
         self.asked_s = 0.0
         self.heard_s = time.monotonic()
-        self.seen_count = 0
+        self.ended_count = 0
         self.lost = ""
 
     @property
@@ -131,7 +131,7 @@ class _Part:
         clock = self.clocks.best(time.monotonic())
         return NodeShare(
             name=self.machine.label,
-            request_count=self.seen_count,
+            request_count=self.ended_count,
             clock_offset_s=clock.offset_s,
             clock_error_s=clock.error_s,
             lost=self.lost,
@@ -139,17 +139,17 @@ class _Part:
 
 
 class Spread:
-    """Conducts one run over the nodes of a cluster; has the manners of a `Crew`."""
+    """Conducts one run over the nodes of a cluster; has the manners of a `SenderPool`."""
 
     def __init__(
         self,
         address: str,
         node_ids: Sequence[str],
-        orders: Orders,
-        asks: LaidOut,
+        config: SenderPoolConfig,
+        request_file: RequestFile,
         *,
         on_start: Callable[[float], None],
-        on_seen: Callable[[Seen], None],
+        on_trace: Callable[[RequestTrace], None],
         on_turn: Callable[[Spread], None],
     ) -> None:
         """Have a station on each node.
@@ -168,16 +168,16 @@ class Spread:
             LoadError: No node of the cluster can send.
         """
         self._ray = join(address)
-        self._orders = orders
-        self._laid_out = asks
-        self._asks = Asks(asks.fd, asks.columns)
-        self._on_start, self._on_seen, self._on_turn = on_start, on_seen, on_turn
+        self._config = config
+        self._request_file = request_file
+        self._asks = RequestReader(request_file.fd, request_file.columns)
+        self._on_start, self._on_trace, self._on_turn = on_start, on_trace, on_turn
         self._seen: set[int] = set()
         self._start_s = 0.0
         self._stop: tuple[str, str, float] | None = None
         self.lost = False
         self.broken: str | None = None
-        self.conducted = Conducted()
+        self.statistics = SendStatistics()
         found = require_cluster(address, node_ids=node_ids)
         self._parts = self._stations(found, cores=0 if node_ids else 1)
 
@@ -185,17 +185,17 @@ class Spread:
     def in_flight_count(self) -> int:
         return sum(d.state.in_flight_count for part in self._living() for d in part.deals)
 
-    def run(self) -> Conducted:
+    def run(self) -> SendStatistics:
         """Until all is done or stopped, or no node is left."""
         try:
             self._compare_clocks()
-            self._deal(self._laid_out.firsts, self._orders.users)
+            self._deal(self._request_file.firsts, self._config.users)
             self._wait_ready()
             if self._stop is None:
                 self._start()
             while not all(part.over for part in self._parts):
                 self._turn()
-            return self._sum_up()
+            return self._finish_statistics()
         finally:
             self._dismiss(self._parts)
 
@@ -215,7 +215,7 @@ class Spread:
         """One on each node that has a core free now."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        ray, users = self._ray, self._orders.users
+        ray, users = self._ray, self._config.users
         remote = ray.remote(Station)
         parts = [
             _Part(
@@ -239,8 +239,8 @@ class Spread:
                 f"no node of the cluster had a core free within {COME_UP_S:g} s",
                 hint="see ray status for who has them",
             )
-        packed = ray.put(carried(self._laid_out))
-        ray.get([part.actor.prepare.remote(self._orders, packed) for part in up])
+        packed = ray.put(carried(self._request_file))
+        ray.get([part.actor.prepare.remote(self._config, packed) for part in up])
         return up
 
     def _dismiss(self, parts: Sequence[_Part]) -> None:
@@ -297,7 +297,7 @@ class Spread:
                 part.actor.deal.remote(number, array("I", share).tobytes(), own)
 
     def _wait_ready(self) -> None:
-        deadline_s = time.monotonic() + READY_S
+        deadline_s = time.monotonic() + START_TIMEOUT_S
         while self._stop is None:
             self._turn()
             deals = [deal for part in self._living() for deal in part.deals]
@@ -305,7 +305,8 @@ class Spread:
                 return
             if time.monotonic() > deadline_s:
                 raise LoadError(
-                    f"the load generator's processes did not start on all nodes in {READY_S:g} s",
+                    "the load generator's processes did not start on all nodes in "
+                    f"{START_TIMEOUT_S:g} s",
                     hint="is one of the machines overloaded?",
                 )
 
@@ -313,7 +314,7 @@ class Spread:
         slowest_s = max(
             (2 * p.clocks.best(time.monotonic()).error_s for p in self._living()), default=0
         )
-        self._start_s = self.conducted.start_s = time.monotonic() + LEAD_S + slowest_s
+        self._start_s = self.statistics.start_s = time.monotonic() + START_LEAD_S + slowest_s
         self._on_start(self._start_s)
         for part in self._living():
             for number in range(len(part.deals)):
@@ -338,7 +339,7 @@ class Spread:
         if asked:
             answers, _ = self._ray.wait(list(asked), num_returns=1, timeout=WAIT_S)
             for answer in answers:
-                self._hear(asked[answer])
+                self._read(asked[answer])
         else:
             time.sleep(WAIT_S / 4)
         for part in self._living():
@@ -346,7 +347,7 @@ class Spread:
                 self._lose(part, f"it was silent for {SILENT_S:g} s")
         self._on_turn(self)
 
-    def _hear(self, part: _Part) -> None:
+    def _read(self, part: _Part) -> None:
         question, part.question = part.question, None
         try:
             news = _decode(self._ray.get(question))
@@ -359,7 +360,7 @@ class Spread:
             part.deals[state.number].state = state
         self.lost = self.lost or news.lost
         offset_s = part.clocks.best(part.heard_s).offset_s
-        part.seen_count += len(news.seen)
+        part.ended_count += len(news.seen)
         for seen in news.seen:
             self._see(_on_our_clock(seen, offset_s))
         broken = next((deal.state.broken for deal in part.deals if deal.state.broken), "")
@@ -368,10 +369,10 @@ class Spread:
         else:
             self._begin_again(part)
 
-    def _see(self, seen: Seen) -> None:
+    def _see(self, seen: RequestTrace) -> None:
         self._seen.add(seen.index)
-        self.conducted.seen_count += 1
-        self._on_seen(seen)
+        self.statistics.ended_count += 1
+        self._on_trace(seen)
 
     def _begin_again(self, part: _Part) -> None:
         """Requests of a lost node, once those that took them over are ready to send."""
@@ -380,7 +381,7 @@ class Spread:
         for number, deal in enumerate(part.deals):
             if deal.state.ready and not deal.started:
                 # Users go on from here; arrivals stay due when they were.
-                start_s = time.monotonic() if self._orders.setup.closed else self._start_s
+                start_s = time.monotonic() if self._config.setup.closed else self._start_s
                 self._begin(part, number, start_s)
 
     # a node that is gone
@@ -395,7 +396,7 @@ class Spread:
 
     def _hand_on(self, part: _Part, deal: _Deal, detail: str) -> None:
         begun, left = left_of(deal.firsts, deal.state.begun_count, self._seen, self._asks.next)
-        if not self._orders.setup.closed and self._start_s:
+        if not self._config.setup.closed and self._start_s:
             # What came due before its end was noticed could only leave late, by our fault.
             late = [i for i in left if self._due_s(i) <= time.monotonic()]
             begun, left = begun + late, left[len(late) :]
@@ -409,19 +410,19 @@ class Spread:
     def _due_s(self, index: int) -> float:
         return self._start_s + self._asks.due_s[index]
 
-    def _broken_off(self, index: int, heard_s: float, detail: str) -> Seen:
+    def _broken_off(self, index: int, heard_s: float, detail: str) -> RequestTrace:
         """Of a request in flight nothing is known but that it was lost with its node."""
-        due_s = heard_s if self._orders.setup.closed else min(self._due_s(index), heard_s)
+        due_s = heard_s if self._config.setup.closed else min(self._due_s(index), heard_s)
         now_s = time.monotonic()
-        return Seen(
+        return RequestTrace(
             index, due_s, due_s, now_s, b"", b"", None, 0, "disconnected", None, detail, None, 0,
             None,
         )  # fmt: skip
 
     # afterwards
 
-    def _sum_up(self) -> Conducted:
-        total = self.conducted
+    def _finish_statistics(self) -> SendStatistics:
+        total = self.statistics
         for part in self._living():
             try:
                 accounts = self._ray.get(part.actor.accounts.remote(), timeout=SILENT_S)
@@ -434,7 +435,7 @@ class Spread:
         return total
 
 
-def _on_our_clock(seen: Seen, offset_s: float) -> Seen:
+def _on_our_clock(seen: RequestTrace, offset_s: float) -> RequestTrace:
     return msgspec.structs.replace(
         seen,
         due_s=seen.due_s - offset_s,
@@ -444,9 +445,9 @@ def _on_our_clock(seen: Seen, offset_s: float) -> Seen:
     )
 
 
-def _add(total: Conducted, account: Conducted) -> None:
+def _add(total: SendStatistics, account: SendStatistics) -> None:
     """One crew's account to all crews'."""
-    total.lates_s += account.lates_s
+    total.lateness_s += account.lateness_s
     total.lags_s += account.lags_s
     total.skipped += account.skipped
     total.cpu_s += account.cpu_s

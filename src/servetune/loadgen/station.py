@@ -15,9 +15,9 @@ import msgspec
 
 from servetune import __version__
 from servetune.errors import ServetuneError
-from servetune.loadgen.crew import Conducted, Crew, Orders
-from servetune.traffic.asks import Columns, LaidOut
-from servetune.traffic.seen import Seen
+from servetune.loadgen.sender_pool import SenderPool, SenderPoolConfig, SendStatistics
+from servetune.traffic.messages import RequestTrace
+from servetune.traffic.request_file import RequestColumns, RequestFile
 
 __all__ = ["Carried", "DealState", "News", "Station", "carried"]
 
@@ -48,7 +48,7 @@ class News(msgspec.Struct, frozen=True, array_like=True):
     """
 
     now_s: float
-    seen: list[Seen]
+    seen: list[RequestTrace]
     lost: bool
     deals: list[DealState]
 
@@ -60,12 +60,12 @@ class _Stop(msgspec.Struct, frozen=True):
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """What is asked, as it travels: what `LaidOut` has, and no file."""
+    """What is asked, as it travels: what `RequestFile` has, and no file."""
 
     bodies: bytes
-    columns: Columns
+    columns: RequestColumns
 
-    def lay_out(self) -> int:
+    def write_request_file(self) -> int:
         """A file of it on this machine, for the rest of this process's life."""
         fd = os.memfd_create("servetune-asks", os.MFD_CLOEXEC)
         with os.fdopen(os.dup(fd), "wb") as file:
@@ -73,20 +73,22 @@ class Carried(msgspec.Struct, frozen=True):
         return fd
 
 
-def carried(asks: LaidOut) -> Carried:
+def carried(request_file: RequestFile) -> Carried:
     """What is asked, ready to travel."""
-    size, parts = os.fstat(asks.fd).st_size, []
+    size, parts = os.fstat(request_file.fd).st_size, []
     at = 0
     while at < size:
-        parts.append(os.pread(asks.fd, size - at, at))
+        parts.append(os.pread(request_file.fd, size - at, at))
         at += len(parts[-1])
-    return Carried(b"".join(parts), asks.columns)
+    return Carried(b"".join(parts), request_file.columns)
 
 
 class _Deal:
     """One crew in a thread of its own."""
 
-    def __init__(self, number: int, station: Station, orders: Orders, asks: LaidOut) -> None:
+    def __init__(
+        self, number: int, station: Station, config: SenderPoolConfig, request_file: RequestFile
+    ) -> None:
         self._number = number
         self._station = station
         self._start_s: float | None = None
@@ -95,9 +97,9 @@ class _Deal:
         self.ready = False
         self.over = False
         self.broken = ""
-        self.conducted = Conducted()
-        self.crew: Crew | None = None
-        self._thread = threading.Thread(target=self._run, args=(orders, asks), daemon=True)
+        self.statistics = SendStatistics()
+        self.crew: SenderPool | None = None
+        self._thread = threading.Thread(target=self._run, args=(config, request_file), daemon=True)
         self._thread.start()
 
     def begin(self, start_s: float) -> None:
@@ -117,23 +119,23 @@ class _Deal:
             broken=self.broken,
         )
 
-    def _run(self, orders: Orders, asks: LaidOut) -> None:
+    def _run(self, config: SenderPoolConfig, request_file: RequestFile) -> None:
         try:
-            self.crew = crew = Crew(
-                orders,
-                asks,
+            self.crew = crew = SenderPool(
+                config,
+                request_file,
                 on_start=lambda _: None,
-                on_seen=self._station.note,
+                on_trace=self._station.note,
                 on_turn=self._look,
-                agree=self._agree,
+                agreed_start=self._agreed_start,
             )
-            self.conducted = crew.run()
+            self.statistics = crew.run()
         except (ServetuneError, OSError) as error:
             self.broken = str(error)
         finally:
             self.over = True
 
-    def _agree(self) -> float:
+    def _agreed_start(self) -> float:
         self.ready = True
         while not self._begun.wait(0.05):
             assert self.crew is not None
@@ -142,7 +144,7 @@ class _Deal:
                 break
         return time.monotonic() if self._start_s is None else self._start_s
 
-    def _look(self, crew: Crew) -> None:
+    def _look(self, crew: SenderPool) -> None:
         if crew.lost:
             self._station.lost, crew.lost = True, False
         order = self._station.order()
@@ -156,11 +158,11 @@ class Station:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: list[Seen] = []
+        self._seen: list[RequestTrace] = []
         self._deals: dict[int, _Deal] = {}
-        self._asks_fd = -1
-        self._columns = Columns(begins=b"", due_s=b"")
-        self._orders: Orders | None = None
+        self._requests_fd = -1
+        self._columns = RequestColumns(begins=b"", due_s=b"")
+        self._config: SenderPoolConfig | None = None
         self._stop: _Stop | None = None
         self._heard_s = time.monotonic()
         self.lost = False
@@ -175,18 +177,20 @@ class Station:
         """This machine's monotonic clock."""
         return time.monotonic()
 
-    def prepare(self, orders: Orders, asks: Carried) -> None:
+    def prepare(self, config: SenderPoolConfig, request_file: Carried) -> None:
         """Take in what all deals have in common."""
-        self._orders = orders
-        self._asks_fd, self._columns = asks.lay_out(), asks.columns
+        self._config = config
+        self._requests_fd, self._columns = request_file.write_request_file(), request_file.columns
 
     def deal(self, number: int, packed_firsts: bytes, users: int | None) -> None:
         """Get ready to send these requests and what follows them; calls may come in any order."""
-        assert self._orders is not None
+        assert self._config is not None
         self._heard_s = time.monotonic()
-        asks = LaidOut(self._asks_fd, self._columns, list(array("I", packed_firsts)))
-        orders = msgspec.structs.replace(self._orders, users=users)
-        self._deals[number] = _Deal(number, self, orders, asks)
+        request_file = RequestFile(
+            self._requests_fd, self._columns, list(array("I", packed_firsts))
+        )
+        config = msgspec.structs.replace(self._config, users=users)
+        self._deals[number] = _Deal(number, self, config, request_file)
 
     def begin(self, number: int, start_s: float) -> None:
         """Let a deal start at this time on this machine's clock."""
@@ -206,13 +210,13 @@ class Station:
         """Send nothing more; end what is in flight after a while."""
         self._stop = _Stop(outcome, detail, grace_s)
 
-    def accounts(self) -> list[Conducted]:
+    def accounts(self) -> list[SendStatistics]:
         """What the crews did, when they are over."""
-        return [deal.conducted for deal in self._deals.values()]
+        return [deal.statistics for deal in self._deals.values()]
 
     # called by the deals' threads
 
-    def note(self, seen: Seen) -> None:
+    def note(self, seen: RequestTrace) -> None:
         """A request ended."""
         with self._lock:
             self._seen.append(seen)

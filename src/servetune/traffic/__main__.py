@@ -1,4 +1,4 @@
-"""The process that sends: `python -m servetune.traffic`, started by `loadgen.crew`.
+"""The process that sends: `python -m servetune.traffic`, started by `loadgen.sender_pool`.
 
 Orders come in on standard input, what was seen goes out on standard output. When the input
 ends its owner is gone, and so is this process.
@@ -17,12 +17,22 @@ import time
 
 import msgspec
 
-from servetune.traffic.asks import Asks
-from servetune.traffic.player import Player
+from servetune.traffic.connection import monotonic
+from servetune.traffic.load_controller import LoadController
+from servetune.traffic.messages import (
+    Command,
+    Finished,
+    FrameReader,
+    MoveUsers,
+    Resume,
+    Setup,
+    Start,
+    Stop,
+    frame,
+)
 from servetune.traffic.reactor import Reactor
-from servetune.traffic.seen import Frames, GoOn, Order, Over, Setup, Start, Stop, Users, frame
+from servetune.traffic.request_file import RequestReader
 from servetune.traffic.sigv4 import Credentials
-from servetune.traffic.wire import monotonic
 
 BEAT_S = 0.1
 PIPE_BYTES = 1 << 20
@@ -33,33 +43,33 @@ AHEAD_S = 2.0
 class Process:
     """Orders in, player and reactor between, beats out."""
 
-    def __init__(self, setup: Setup, frames: Frames) -> None:
+    def __init__(self, setup: Setup, frames: FrameReader) -> None:
         _allow_open_files()
-        self._reactor = Reactor(setup.addresses, rests=setup.rests)
+        self._reactor = Reactor(setup.addresses, may_sleep=setup.may_sleep)
         self._reactor.prepare()
-        self._asks = Asks(setup.asks_fd, setup.columns)
-        self._player = Player(setup, self._reactor, self._asks, self._tell)
+        self._asks = RequestReader(setup.requests_fd, setup.columns)
+        self._controller = LoadController(setup, self._reactor, self._asks, self._send_heartbeat)
         self._setup = setup
         self._frames = frames
         self._unsent = bytearray()
-        self._decode = msgspec.msgpack.Decoder(Order).decode
+        self._decode = msgspec.msgpack.Decoder(Command).decode
 
-    def run(self, orders: list[Order]) -> None:
+    def run(self, commands: list[Command]) -> None:
         """Play until there is nothing left, and say so."""
         os.set_blocking(0, False)
         os.set_blocking(1, False)
         self._open_ahead()
-        self._player.prepare()
-        self._reactor.watch(0, self._listen)
-        for order in orders:
+        self._controller.prepare()
+        self._reactor.watch(0, self._read_commands)
+        for order in commands:
             self._obey(order)
-        self._beat()  # which says that this process is ready
+        self._heartbeat()  # which says that this process is ready
         # What a run allocates it keeps; a collection would be read as the server's pause.
         gc.collect()
         gc.freeze()
         gc.disable()
         self._reactor.run()
-        self._tell_last()
+        self._send_last()
 
     def _open_ahead(self) -> None:
         """Connections for the first requests: a burst of them is not one of connecting."""
@@ -70,32 +80,32 @@ class Process:
             self._reactor.open_ahead(target, -(-(count - target) // targets))
         self._reactor.wait_open(AHEAD_S)
 
-    def _listen(self) -> None:
+    def _read_commands(self) -> None:
         data = os.read(0, PIPE_BYTES)
         if not data:
             os._exit(1)  # nobody is left to tell
         for packed in self._frames.feed(data):
             self._obey(self._decode(packed))
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, order: Command) -> None:
         if isinstance(order, Start):
-            self._player.start(order.start_s)
+            self._controller.start(order.start_s)
         elif isinstance(order, Stop):
-            self._player.stop(order.outcome, order.detail, order.grace_s)
-        elif isinstance(order, Users):
-            self._player.let_go(order.let_go)
-            self._player.take_on(order.due_s)
-        elif isinstance(order, GoOn):
-            self._player.go_on()
+            self._controller.stop(order.outcome, order.detail, order.grace_s)
+        elif isinstance(order, MoveUsers):
+            self._controller.release_users(order.release_users)
+            self._controller.take_users(order.due_s)
+        elif isinstance(order, Resume):
+            self._controller.resume()
         elif isinstance(order, Credentials):
-            self._player.sign_with(order)
+            self._controller.sign_with(order)
 
-    def _beat(self) -> None:
-        self._reactor.about(monotonic() + BEAT_S, self._beat)
-        self._tell()
+    def _heartbeat(self) -> None:
+        self._reactor.about(monotonic() + BEAT_S, self._heartbeat)
+        self._send_heartbeat()
 
-    def _tell(self) -> None:
-        self._unsent += frame(self._player.beat(time.process_time()))
+    def _send_heartbeat(self) -> None:
+        self._unsent += frame(self._controller.heartbeat(time.process_time()))
         self._flush()
 
     def _flush(self) -> None:
@@ -106,11 +116,11 @@ class Process:
         except BlockingIOError:
             return
 
-    def _tell_last(self) -> None:
+    def _send_last(self) -> None:
         reactor = self._reactor
-        self._unsent += frame(self._player.beat(time.process_time()))
+        self._unsent += frame(self._controller.heartbeat(time.process_time()))
         self._unsent += frame(
-            Over(
+            Finished(
                 opened_count=reactor.opened_count,
                 reused_count=reactor.reused_count,
                 retried_count=reactor.retried_count,
@@ -128,12 +138,12 @@ def main() -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     _widen(1)
     _ask_for_precedence()
-    frames = Frames()
-    decode = msgspec.msgpack.Decoder(Order).decode
+    frames = FrameReader()
+    decode = msgspec.msgpack.Decoder(Command).decode
     while data := os.read(0, PIPE_BYTES):
-        orders = [decode(packed) for packed in frames.feed(data)]
-        if orders:
-            setup, *others = orders
+        commands = [decode(packed) for packed in frames.feed(data)]
+        if commands:
+            setup, *others = commands
             if not isinstance(setup, Setup):
                 raise TypeError(f"the first order is {type(setup).__name__}")
             Process(setup, frames).run(others)

@@ -91,7 +91,7 @@ class Answer:
     # as it comes
 
     def named(self, error_name: str) -> None:
-        """The head names the error, as AWS's services do; `traffic.invoked` uses it."""
+        """The head names the error, as AWS's services do; `traffic.sagemaker` uses it."""
 
     def head(self, status: int, content_type: str) -> None:
         """The status line and headers are complete."""

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from servetune.traffic.foresight import Foresight
-from servetune.traffic.wire import Address, Call, Wire, monotonic
+from servetune.traffic.connection import Address, Call, Connection, monotonic
+from servetune.traffic.sleep_planner import SleepPlanner
 
 __all__ = ["Reactor"]
 
@@ -48,7 +48,7 @@ _NOT_FOUND = (OSError, UnicodeError)  # names that cannot be names are the latte
 
 
 class Reactor:
-    """Carries calls over connections that are kept; `wire.Hub` for those connections.
+    """Event loop that sends requests over kept connections; a `ConnectionOwner`.
 
     Attributes:
         offset_s: What to add to a wall-clock time to have it on the monotonic clock.
@@ -59,17 +59,17 @@ class Reactor:
         lags_s: How long each turn of the loop took, sampled.
     """
 
-    def __init__(self, addresses: Sequence[Address], *, rests: bool = True) -> None:
+    def __init__(self, addresses: Sequence[Address], *, may_sleep: bool = True) -> None:
         self._addresses = list(addresses)
         # Over TLS the process stamps: what it does not read is late.
-        self._rests = rests and all(one.scheme == "http" for one in addresses)
-        self.foresight = Foresight()
+        self._may_sleep = may_sleep and all(one.scheme == "http" for one in addresses)
+        self.sleep_planner = SleepPlanner()
         self._resolved: dict[int, list[tuple[int, tuple[object, ...]]] | str] = {}
         self._tls: dict[int, Any] = {}
         self._epoll = select.epoll()
-        self._wires: dict[int, Wire] = {}
+        self._connections: dict[int, Connection] = {}
         self._watched: dict[int, Callable[[], None]] = {}
-        self._idle: list[list[Wire]] = [[] for _ in addresses]
+        self._idle: list[list[Connection]] = [[] for _ in addresses]
         self._calls: dict[Call, None] = {}  # in order of departure, so of deadlines as well
         self._in_flight_counts = [0] * len(self._addresses)
         self._next_deadline_s = float("inf")
@@ -115,7 +115,7 @@ class Reactor:
             return
         for _ in range(count):
             self._opening_count += 1
-            self._wire(target, resolved).open_ahead()
+            self._connection(target, resolved).open_ahead()
 
     def wait_open(self, limit_s: float) -> None:
         """Turn until what was opened ahead is open, or has failed, or time is up."""
@@ -137,11 +137,11 @@ class Reactor:
         self._next_deadline_s = min(self._next_deadline_s, call.deadline_s)
         idle = self._idle[call.target]
         if idle:
-            wire = idle.pop()
-            call.connect_s, wire.connect_s = wire.connect_s, None
+            connection = idle.pop()
+            call.connect_s, connection.connect_s = connection.connect_s, None
             call.reused = call.connect_s is None
             self.reused_count += call.reused
-            wire.start(call)
+            connection.start(call)
         else:
             self._connect(call)
         if not self._looks_for_silent:
@@ -151,8 +151,8 @@ class Reactor:
     def _look_for_silent(self) -> None:
         """Wires keep reads until they are many: of those that get no more, none would be told."""
         now_s = monotonic()
-        for wire in tuple(self._wires.values()):
-            wire.digest_before(now_s - SILENT_S)
+        for connection in tuple(self._connections.values()):
+            connection.digest_before(now_s - SILENT_S)
         if self._calls:
             self.about(now_s + SILENT_S, self._look_for_silent)
         else:
@@ -196,13 +196,13 @@ class Reactor:
 
     def close(self) -> None:
         """Give up all connections."""
-        for wire in tuple(self._wires.values()):
-            wire.give_up()
+        for connection in tuple(self._connections.values()):
+            connection.give_up()
         self._epoll.close()
 
     def run(self) -> None:
         """Turn until `stop`."""
-        wires = self._wires
+        connections = self._connections
         while True:
             now_s = monotonic()
             if now_s >= self._next_deadline_s:
@@ -220,9 +220,9 @@ class Reactor:
                 continue
             begun_s = self._set_offset()
             for fd, mask in events:
-                wire = wires.get(fd)
-                if wire is not None:
-                    wire.ready(mask)
+                connection = connections.get(fd)
+                if connection is not None:
+                    connection.ready(mask)
                 elif fd in self._watched:
                     self._watched[fd]()
             self.lags_s.append(monotonic() - begun_s)
@@ -243,10 +243,10 @@ class Reactor:
         if self._unhurried:
             wake_s = min(wake_s, self._unhurried[0][0] + PATIENCE_S - now_s)
         events = poll(max(0.0, wake_s) if wake_s < _NEVER_S else None, EVENTS_A_TURN)
-        if self._rests and 0 < len(events) < FEW_EVENTS:
-            rest_s = self.foresight.rest_s(monotonic())
-            if rest_s and left_s > SPIN_S + rest_s:
-                time.sleep(rest_s)
+        if self._may_sleep and 0 < len(events) < FEW_EVENTS:
+            sleep_s = self.sleep_planner.sleep_s(monotonic())
+            if sleep_s and left_s > SPIN_S + sleep_s:
+                time.sleep(sleep_s)
                 events = poll(0, EVENTS_A_TURN)
         return events
 
@@ -262,42 +262,42 @@ class Reactor:
 
     # wire.Hub
 
-    def register(self, wire: Wire, mask: int) -> None:
-        """See `wire.Hub`."""
-        self._wires[wire.fd] = wire
-        self._epoll.register(wire.fd, mask)
+    def register(self, connection: Connection, mask: int) -> None:
+        """See `connection.ConnectionOwner`."""
+        self._connections[connection.fd] = connection
+        self._epoll.register(connection.fd, mask)
 
-    def modify(self, wire: Wire, mask: int) -> None:
-        """See `wire.Hub`."""
-        self._epoll.modify(wire.fd, mask)
+    def modify(self, connection: Connection, mask: int) -> None:
+        """See `connection.ConnectionOwner`."""
+        self._epoll.modify(connection.fd, mask)
 
-    def forget(self, wire: Wire) -> None:
-        """See `wire.Hub`."""
-        if self._wires.pop(wire.fd, None) is not None:
-            self._epoll.unregister(wire.fd)
-        idle = self._idle[wire.target]
-        if wire in idle:
-            idle.remove(wire)
+    def forget(self, connection: Connection) -> None:
+        """See `connection.ConnectionOwner`."""
+        if self._connections.pop(connection.fd, None) is not None:
+            self._epoll.unregister(connection.fd)
+        idle = self._idle[connection.target]
+        if connection in idle:
+            idle.remove(connection)
 
-    def idle(self, wire: Wire) -> None:
-        """See `wire.Hub`."""
-        self._idle[wire.target].append(wire)
+    def idle(self, connection: Connection) -> None:
+        """See `connection.ConnectionOwner`."""
+        self._idle[connection.target].append(connection)
 
-    def opened_ahead(self, wire: Wire | None) -> None:
-        """See `wire.Hub`."""
+    def opened_ahead(self, connection: Connection | None) -> None:
+        """See `connection.ConnectionOwner`."""
         self._opening_count -= 1
-        if wire is not None:
-            self.idle(wire)
+        if connection is not None:
+            self.idle(connection)
         if not self._opening_count and self._waits:
             self.stop()
 
     def again(self, call: Call) -> None:
-        """See `wire.Hub`."""
+        """See `connection.ConnectionOwner`."""
         self.retried_count += 1
         self._connect(call)
 
     def ended(self, call: Call, outcome: str, at_s: float, detail: str = "") -> None:
-        """See `wire.Hub`."""
+        """See `connection.ConnectionOwner`."""
         if call.done:
             return
         call.done = True
@@ -317,12 +317,14 @@ class Reactor:
                 call.sent_s = monotonic()
             self.ended(call, "refused", monotonic(), f"cannot connect to {address}: {resolved}")
             return
-        self._wire(call.target, resolved).connect(call)
+        self._connection(call.target, resolved).connect(call)
 
-    def _wire(self, target: int, resolved: list[tuple[int, tuple[object, ...]]]) -> Wire:
+    def _connection(
+        self, target: int, resolved: list[tuple[int, tuple[object, ...]]]
+    ) -> Connection:
         address = self._addresses[target]
         tls = self._context(target) if address.scheme == "https" else None
-        return Wire(self, target, address, resolved, tls)
+        return Connection(self, target, address, resolved, tls)
 
     def _resolve(self, target: int) -> list[tuple[int, tuple[object, ...]]] | str:
         """Where an address is, or why it is nowhere.
@@ -358,8 +360,8 @@ class Reactor:
         self._next_deadline_s = first.deadline_s if first is not None else float("inf")
 
     def _drop(self, call: Call, outcome: str, detail: str) -> None:
-        if call.wire is not None:
-            call.wire.give_up()
+        if call.connection is not None:
+            call.connection.give_up()
         if call.sent_s is None:
             call.sent_s = monotonic()
         self.ended(call, outcome, monotonic(), detail)

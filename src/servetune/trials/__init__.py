@@ -5,16 +5,16 @@ from servetune.trials.budget import Budget, parse_duration_s
 from servetune.trials.launch import Launch
 from servetune.trials.played import played, played_again
 from servetune.trials.prompting import model_tokenizer, observed_of, trace_of, traced_prompts
-from servetune.trials.sweep import Course, commands_of, require_one_that_fits, run_trials
-from servetune.trials.trial import Run, Trial, trials_of, with_fields
+from servetune.trials.sweep import ExecutionPolicy, commands_of, require_one_that_fits, run_trials
+from servetune.trials.trial import StudyContext, Trial, trials_of, with_fields
 
 __all__ = [
     "Bench",
     "Benched",
     "Budget",
-    "Course",
+    "ExecutionPolicy",
     "Launch",
-    "Run",
+    "StudyContext",
     "Trial",
     "bench",
     "commands_of",

@@ -15,7 +15,7 @@ from servetune.errors import LoadError
 from servetune.loadgen import (
     CredentialSource,
     LoadResult,
-    Manner,
+    LoadSettings,
     Progress,
     Target,
     fetch_blocking,
@@ -61,7 +61,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
         targets: Servers that share the requests.
         workload: What is asked, and when.
         prompts: Words of its requests, in order.
-        manner: How it is carried out.
+        settings: How it is carried out.
         client_args: What the user said, for the record.
         about: What was prepared, for the record.
         constraints: Judged in the report; they end nothing.
@@ -79,7 +79,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[Target, ...]
     workload: Workload
     prompts: Sequence[Prompt]
-    manner: Manner
+    settings: LoadSettings
     client_args: dict[str, Any]
     about: dict[str, Any] = {}
     constraints: tuple[Constraint, ...] = ()
@@ -125,7 +125,7 @@ def bench(
         asked.targets,
         asked.workload,
         asked.prompts,
-        manner=asked.manner,
+        settings=asked.settings,
         on_progress=on_progress,
         halt=halt,
         scrape_every_s=asked.scrape_every_s,
@@ -259,7 +259,7 @@ def _results(asked: Bench, result: LoadResult) -> dict[str, Any]:
 
 def _ran_out(asked: Bench, result: LoadResult) -> str | None:
     """What a closed loop says that was to last longer than its requests did."""
-    limit_s = asked.manner.duration_s
+    limit_s = asked.settings.duration_s
     if limit_s is None or not asked.workload.closed_loop:
         return None
     if result.interrupted or result.aborted_reason or result.not_due_count:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from servetune.loadgen import LoadResult, Manner, Target, run_load_blocking
+from servetune.loadgen import LoadResult, LoadSettings, Target, run_load_blocking
 from servetune.metrics import summarize
 from servetune.servers import ServerProcess, claimed_port
 from servetune.units import format_seconds
@@ -138,7 +138,10 @@ def _climbed(url: str, streams: int) -> Rung:
     )
     prompts = token_prompts(workload.requests(), VOCAB, seed=1)
     loaded = run_load_blocking(
-        Target(base_url=url, model="echo"), workload, prompts, manner=Manner(processes="auto")
+        Target(base_url=url, model="echo"),
+        workload,
+        prompts,
+        settings=LoadSettings(processes="auto"),
     )
     results = summarize(loaded.records, duration_s=loaded.duration_s, extras=False)
     gap_s = (results["mean_tpot_ms"] or 0.0) / 1000

@@ -27,16 +27,16 @@ from servetune.trials.budget import Budget
 from servetune.trials.launch import Launch, free_path, written
 from servetune.trials.order import ordered
 from servetune.trials.retry import LOAD_NODE_LOST, Attempts
-from servetune.trials.room import Errand, Lent, Room, RoomNews, probe
-from servetune.trials.sweep import Course, problem_of, shown_command, speaker_of
-from servetune.trials.trial import Run, Trial, record_of
+from servetune.trials.room import Allocation, WorkerNode, WorkerReport, WorkerTask, probe
+from servetune.trials.sweep import ExecutionPolicy, problem_of, shown_command, speaker_of
+from servetune.trials.trial import StudyContext, Trial, record_of
 
 __all__ = [
     "Need",
     "gpus_of_cluster",
     "most_gpus",
     "need_of",
-    "require_room",
+    "require_capacity",
     "run_trials_on_cluster",
 ]
 
@@ -96,7 +96,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
         return machine.cpus >= 1 and machine.gpus >= self.gpus and of_type
 
 
-def need_of(trial: Trial, run: Run, nodes: Sequence[Machine]) -> Need:
+def need_of(trial: Trial, run: StudyContext, nodes: Sequence[Machine]) -> Need:
     """The GPUs of a plan, by the name that the cluster has for their type."""
     if run.node is None or run.node.device.architecture == "cpu":
         return Need(gpus=0)
@@ -150,7 +150,9 @@ def is_type(name: str, device: Device) -> bool:
         return False
 
 
-def require_room(groups: Sequence[list[Trial]], run: Run, launch: Launch, address: str) -> None:
+def require_capacity(
+    groups: Sequence[list[Trial]], run: StudyContext, launch: Launch, address: str
+) -> None:
     """Refuse, before a journal is begun, what the cluster could not run.
 
     Raises:
@@ -196,7 +198,7 @@ def _said_of(nodes: Sequence[Machine]) -> str:
     return ", ".join(f"{count} node{'s'[: count > 1]} with {kind}" for kind, count in kinds.items())
 
 
-def _require_engine(ray: Any, wanted: Sequence[Machine], run: Run, launch: Launch) -> None:
+def _require_engine(ray: Any, wanted: Sequence[Machine], run: StudyContext, launch: Launch) -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     task = ray.remote(probe)
@@ -230,14 +232,14 @@ def _require_engine(ray: Any, wanted: Sequence[Machine], run: Run, launch: Launc
 
 def run_trials_on_cluster(
     groups: Sequence[list[Trial]],
-    run: Run,
+    run: StudyContext,
     launch: Launch,
     *,
     address: str,
     logs: Path,
     ended: Ended,
     say: Say,
-    course: Course | None = None,
+    policy: ExecutionPolicy | None = None,
 ) -> None:
     """Run trials, as many servers at once as the cluster has room for.
 
@@ -254,7 +256,9 @@ def run_trials_on_cluster(
     Raises:
         KeyboardInterrupt: The user stopped it; the servers are stopped by then.
     """
-    _Floor(join(address), run, launch, logs, ended, say, course or Course()).run(groups)
+    _Scheduler(join(address), run, launch, logs, ended, say, policy or ExecutionPolicy()).run(
+        groups
+    )
 
 
 class _Job:
@@ -279,18 +283,18 @@ class _Job:
         return free_path(logs / f"server-{self.number:03d}{again}.log").name
 
 
-class _Floor:
+class _Scheduler:
     """All jobs of a run, those that wait and those that have a room."""
 
     def __init__(
         self,
         ray: Any,
-        run: Run,
+        run: StudyContext,
         launch: Launch,
         logs: Path,
         ended: Ended,
         say: Say,
-        course: Course,
+        policy: ExecutionPolicy,
     ) -> None:
         self._ray, self._run, self._launch = ray, run, launch
         self._logs, self._ended, self._say = logs, ended, say
@@ -298,13 +302,13 @@ class _Floor:
         self._waiting: deque[_Job] = deque()
         self._jobs: list[_Job] = []
         self._losses: Counter[str] = Counter()
-        self._course, self._budget = course, course.budget or Budget()
+        self._policy, self._budget = policy, policy.budget or Budget()
         self._attempts: dict[int, Attempts] = {}
 
     def run(self, groups: Sequence[list[Trial]]) -> None:
         """Until every trial has a record."""
         nodes = machines(self._ray)
-        for place, trials in ordered(groups, self._course.order, self._course.order_seed):
+        for place, trials in ordered(groups, self._policy.order, self._policy.order_seed):
             able = [trial for trial in trials if not self._does_not_fit(trial)]
             if able:
                 self._waiting.append(_Job(place + 1, able, need_of(able[0], self._run, nodes)))
@@ -375,7 +379,7 @@ class _Floor:
             return  # gone in this moment; the group is placed anew
         job.where = server.label
         job.actor = (
-            self._ray.remote(Room)
+            self._ray.remote(WorkerNode)
             .options(
                 num_cpus=1,
                 num_gpus=job.need.gpus,
@@ -387,26 +391,26 @@ class _Floor:
                 {name: os.environ[name] for name in self._launch.passed},
             )
         )
-        lent = Lent(
+        allocation = Allocation(
             node=server.label,
             address=server.address,
             load_node=load.node_id if load.node_id != server.node_id else None,
         )
         self._say(
             f"{len(job.trials)} trials go to {server.label}, {job.need.label}"
-            + ("" if lent.load_node is None else f"; load from {load.label}")
+            + ("" if allocation.load_node is None else f"; load from {load.label}")
         )
         job.place_count += 1
-        errand = Errand(
+        task = WorkerTask(
             trials=job.trials,
             run=self._run,
             launch=self._launch,
-            lent=lent,
+            allocation=allocation,
             log=f"{self._logs.name}/{job.log_in(self._logs)}",
             attempts=self._attempts.setdefault(job.number, Attempts(self._launch.retries)),
             budget=self._budget.rest(),
         )
-        job.question = job.actor.begin.remote(errand)
+        job.question = job.actor.begin.remote(task)
         job.asked_s = time.monotonic() + COME_UP_S
 
     def _give_up_without_place(self, job: _Job) -> None:
@@ -436,7 +440,7 @@ class _Floor:
                 self._lose(job, f"it was silent for {SILENT_S:g} s")
             return
         try:
-            news: RoomNews | None = self._ray.get(job.question)
+            news: WorkerReport | None = self._ray.get(job.question)
         except self._ray.exceptions.RayTaskError as error:
             self._close(job, str(error.cause))
             return
@@ -447,7 +451,7 @@ class _Floor:
         if news is not None:  # which is the answer to the order to begin
             self._take(job, news)
 
-    def _take(self, job: _Job, news: RoomNews) -> None:
+    def _take(self, job: _Job, news: WorkerReport) -> None:
         for line in news.said:
             self._say(f"{job.where}: {line}")
         for packed in news.records:

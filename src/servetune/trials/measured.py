@@ -23,7 +23,7 @@ from servetune.errors import (
 )
 from servetune.loadgen import (
     LoadResult,
-    Manner,
+    LoadSettings,
     Target,
     fetch_blocking,
     models_are_simulated,
@@ -35,7 +35,6 @@ from servetune.metrics import summarize
 from servetune.servers import ServerProcess, launch_environment
 from servetune.servers.launchers import guarded, removal
 from servetune.store import Failure, TrialRecord, now_utc, provenance
-from servetune.trials.beside import Beside
 from servetune.trials.budget import Budget
 from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes, has_own_words
 from servetune.trials.early import TrialJudge
@@ -45,9 +44,10 @@ from servetune.trials.launch import Launch, Server, free_path, port_for, server_
 from servetune.trials.neighbours import disturbance
 from servetune.trials.prompting import prompts_for
 from servetune.trials.retry import Attempts
+from servetune.trials.server_context import ServerContext
 from servetune.trials.simulated import percentiles_of, simulated_results
 from servetune.trials.startup import external_server, startup_of, taken_otherwise_in, times_in
-from servetune.trials.trial import Run, Trial, record_of
+from servetune.trials.trial import StudyContext, Trial, record_of
 from servetune.units import format_seconds
 
 __all__ = ["ServerGroup"]
@@ -78,13 +78,13 @@ class ServerGroup:
         attempts: Earlier failures of the configuration; none where it is new.
         budget: Of the whole run.
         beside: What runs on the same machine.
-        halt: Set by `stop`; that of `beside` where there is one.
+        halt: Set by `stop`; that of `context` where there is one.
     """
 
     def __init__(
         self,
         trials: list[Trial],
-        run: Run,
+        run: StudyContext,
         launch: Launch,
         *,
         engine: Engine,
@@ -95,7 +95,7 @@ class ServerGroup:
         say: Say,
         attempts: Attempts | None = None,
         budget: Budget | None = None,
-        beside: Beside | None = None,
+        context: ServerContext | None = None,
         halt: threading.Event | None = None,
     ) -> None:
         self._waiting = list(trials)
@@ -108,7 +108,7 @@ class ServerGroup:
         self._ended, self._say = ended, say
         self._attempts = attempts or Attempts(launch.retries)
         self._budget = budget or Budget()
-        self._beside = beside or Beside(halt=halt)
+        self._context = context or ServerContext(halt=halt)
         self._trials_on_server = 0
         self._ready_s = 0.0
         self._first_completion_s: float | None = None
@@ -137,7 +137,7 @@ class ServerGroup:
 
     def stop(self) -> None:
         """From another thread: have `measure` end with `KeyboardInterrupt`, and no server left."""
-        self._beside.halt.set()
+        self._context.halt.set()
 
     def kill(self) -> None:
         """End the server at once, without grace; from any thread.
@@ -153,7 +153,7 @@ class ServerGroup:
         return Failure(kind="budget", reason=over) if over else self._attempts.quarantine
 
     def _require_going_on(self) -> None:
-        if self._beside.halt.is_set():
+        if self._context.halt.is_set():
             raise KeyboardInterrupt
 
     # one life of a server
@@ -171,7 +171,7 @@ class ServerGroup:
             return self._start_failed(Failure(kind="settings", reason=error.message))
 
     def _described(self, port: int) -> Server:
-        placement, wished = self._beside.placement, self._wished()
+        placement, wished = self._context.placement, self._wished()
         command = server_command(
             self._engine,
             self._plan,
@@ -207,7 +207,7 @@ class ServerGroup:
         return RESET_ENVIRONMENT if again else {}
 
     def _lived(self, server: Server) -> Failure | None:
-        for taken in self._beside.await_memory() if self._engine.starts_servers else ():
+        for taken in self._context.await_memory() if self._engine.starts_servers else ():
             self._say(f"note: after waiting, {taken.label}; the server may find too little memory")
         begin_s = time.monotonic()
         self._say(
@@ -226,7 +226,7 @@ class ServerGroup:
                 failure = self._load_all(server)
                 if not self._waiting:
                     self._check_neighbours(server)
-                    self._beside.loads_done()
+                    self._context.loads_done()
                 return failure
         except EngineError as error:  # it could not be started at all, or not be ended
             if not self._waiting:
@@ -243,7 +243,7 @@ class ServerGroup:
             Target(base_url=server.url, model=""),
             timeout_s=patience_s,
         )
-        server.wait_ready(patience_s, give_up=self._beside.halt.is_set, then=first)
+        server.wait_ready(patience_s, give_up=self._context.halt.is_set, then=first)
         if first.refusal is not None:
             self._say(f"note: {first.refusal}; whether that matters the trials will tell")
         self._trials_on_server = 0
@@ -284,7 +284,7 @@ class ServerGroup:
             if death is not None:
                 return failure_of(death, server)
             if self._waiting and self._launch.rest_s:
-                self._beside.halt.wait(self._launch.rest_s)
+                self._context.halt.wait(self._launch.rest_s)
         return None
 
     def _one_trial(self, trial: Trial, server: Server) -> tuple[Failure | None, bool]:
@@ -315,7 +315,7 @@ class ServerGroup:
                 self._attempts.trial_ended()
                 if self._reference is None:
                     self._reference = (trial, results, started_at)
-                    self._beside.alone_done()
+                    self._context.alone_done()
                 return None, False
             failure = found
             if failure.kind == "budget":
@@ -377,21 +377,21 @@ class ServerGroup:
             death = server.poll_death()
             return death.message if death else None
 
-        with self._beside.neighbours.under_load():
+        with self._context.neighbours.under_load():
             loaded = run_load_blocking(
                 target,
                 trial.workload,
                 prompts,
-                manner=self._manner(),
+                settings=self._load_settings(),
                 server_alive=why_dead,
                 scrape_every_s=_SCRAPE_EVERY_S,
                 judge=judge,
-                halt=self._beside.halt_of_this_load(),
+                halt=self._context.halt_of_this_load(),
             )
         return loaded, caches
 
-    def _manner(self) -> Manner:
-        alone = Manner(timeout_s=self._launch.request_timeout_s, grace_s=0.0)
+    def _load_settings(self) -> LoadSettings:
+        alone = LoadSettings(timeout_s=self._launch.request_timeout_s, grace_s=0.0)
         node = self._launch.load_node
         if node is None:
             return alone
@@ -399,18 +399,18 @@ class ServerGroup:
 
     def _check_neighbours(self, server: Server) -> None:
         """Run the first trial again among the neighbours, and say what they did to it."""
-        if not self._beside.check or self._reference is None or server.poll_death() is not None:
+        if not self._context.check or self._reference is None or server.poll_death() is not None:
             return
         trial, alone, started_at = self._reference
-        before = self._beside.neighbours.await_any(_NEIGHBOUR_PATIENCE_S)
+        before = self._context.neighbours.await_any(_NEIGHBOUR_PATIENCE_S)
         judge = TrialJudge(trial.workload, budget=self._budget)
         with contextlib.suppress(LoadError):
             loaded, _ = self._load(trial, server, judge, salt=_REFERENCE_SALT)
             if loaded.interrupted:
                 raise KeyboardInterrupt
-            beside = self._results(trial, loaded, judge, server)
-            neighbours = (before, self._beside.neighbours.count)
-            said = disturbance(alone, beside, neighbours=neighbours)
+            with_neighbours = self._results(trial, loaded, judge, server)
+            neighbours = (before, self._context.neighbours.count)
+            said = disturbance(alone, with_neighbours, neighbours=neighbours)
             self._say(f"neighbours: {said['words']}")
             results = {**alone, "beside_neighbours": said}
             self._deliver(trial, results=results, failure=None, started_at=started_at)
@@ -457,8 +457,8 @@ class ServerGroup:
         results["startup"] = self._startup(server)
         if early is not None:
             results["ended_reason"] = early.reason
-        if self._beside.placement.devices:
-            results["devices"] = list(self._beside.placement.devices)
+        if self._context.placement.devices:
+            results["devices"] = list(self._context.placement.devices)
         if self._speed is not None:
             results["simulated_speed"] = self._speed
         return results
@@ -500,7 +500,7 @@ class ServerGroup:
         )
 
 
-def _prediction(trial: Trial, run: Run) -> dict[str, Any] | None:
+def _prediction(trial: Trial, run: StudyContext) -> dict[str, Any] | None:
     """What the simulator says of the same trial; `None` where it has no machine to go by."""
     if run.shape is None or run.node is None or run.node.device.architecture == "cpu":
         return None

@@ -72,7 +72,7 @@ class Neighbours:
 
 
 def disturbance(
-    alone: Mapping[str, Any], beside: Mapping[str, Any], *, neighbours: tuple[int, int]
+    alone: Mapping[str, Any], with_neighbours: Mapping[str, Any], *, neighbours: tuple[int, int]
 ) -> dict[str, Any]:
     """What the neighbours did to a trial, for its record.
 
@@ -86,13 +86,13 @@ def disturbance(
     """
     changes, worse = {}, []
     for field, name, more_is_better in _COMPARED:
-        before, after = alone.get(field), beside.get(field)
+        before, after = alone.get(field), with_neighbours.get(field)
         if not before or not after:
             continue
         change = after / before - 1
         changes[field] = {"alone": before, "beside": after, "change": change}
         loss = -change if more_is_better else change
-        if loss > WORTH_SAYING and _apart(field, alone, beside, loss):
+        if loss > WORTH_SAYING and _apart(field, alone, with_neighbours, loss):
             worse.append(f"{name} {'-' if more_is_better else '+'}{loss:.0%}")
     between = f"{min(neighbours)} to {max(neighbours)} neighbours"
     if worse:
@@ -110,8 +110,12 @@ def disturbance(
     }
 
 
-def _apart(field: str, alone: Mapping[str, Any], beside: Mapping[str, Any], loss: float) -> bool:
-    one, other = ((results.get("intervals") or {}).get(field) for results in (alone, beside))
+def _apart(
+    field: str, alone: Mapping[str, Any], with_neighbours: Mapping[str, Any], loss: float
+) -> bool:
+    one, other = (
+        (results.get("intervals") or {}).get(field) for results in (alone, with_neighbours)
+    )
     if not one or not other or None in one or None in other:
         return loss > 2 * WORTH_SAYING
     return bool(one[1] < other[0] or other[1] < one[0])

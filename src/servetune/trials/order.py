@@ -40,16 +40,16 @@ def ordered(
         numbers = list(mixed)
         rng.shuffle(numbers)
         return [(number, mixed[number]) for number in numbers]
-    visits: list[tuple[int, list[T]]] = []
+    batches: list[tuple[int, list[T]]] = []
     while mixed:
         numbers = list(mixed)
         rng.shuffle(numbers)
         for number in numbers:
             trial = mixed[number].pop(0)
-            if visits and visits[-1][0] == number:  # the server is still there
-                visits[-1][1].append(trial)
+            if batches and batches[-1][0] == number:  # the server is still there
+                batches[-1][1].append(trial)
             else:
-                visits.append((number, [trial]))
+                batches.append((number, [trial]))
             if not mixed[number]:
                 del mixed[number]
-    return visits
+    return batches

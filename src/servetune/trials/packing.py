@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from servetune.errors import PlanError
 
-__all__ = ["Devices", "lanes_for", "packed"]
+__all__ = ["DeviceBlocks", "packed", "parallel_servers_for"]
 
 
-class Devices:
+class DeviceBlocks:
     """The devices of one machine, by number, free or taken.
 
     A block of 2 begins at an even number, one of 4 at a multiple of four: boards join their
@@ -61,7 +61,7 @@ def packed(counts: Sequence[int]) -> list[int]:
     return sorted(range(len(counts)), key=lambda place: -counts[place])
 
 
-def lanes_for(parallel: int | None, device_count: int, smallest: int) -> int:
+def parallel_servers_for(parallel: int | None, device_count: int, smallest: int) -> int:
     """How many servers may be under load at once.
 
     Args:

@@ -16,7 +16,7 @@ from servetune.store import TrialRecord, trial_key
 from servetune.trials.launch import DEFAULT_PORT
 from servetune.trials.prompting import observed_of
 from servetune.trials.simulated import simulation_of
-from servetune.trials.trial import REPLICAS, Run, Trial, record_of
+from servetune.trials.trial import REPLICAS, StudyContext, Trial, record_of
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
 __all__ = ["played", "played_again"]
@@ -27,7 +27,7 @@ _BESIDE_ENGINES = (REPLICAS, "prefill_replicas", "kv_link")
 _SAID_OTHERWISE = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
 
 
-def played(trial: Trial, run: Run) -> tuple[TrialRecord, Simulation]:
+def played(trial: Trial, run: StudyContext) -> tuple[TrialRecord, Simulation]:
     """A trial in virtual time: its journal's line, and all that its requests did.
 
     Raises:
@@ -72,7 +72,7 @@ def _one_engine(plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, prefill_replicas=None, extra=extra)
 
 
-def played_again(measured: TrialRecord, run: Run) -> TrialRecord:
+def played_again(measured: TrialRecord, run: StudyContext) -> TrialRecord:
     """The simulation of what a record says was measured: the same plan, the same workload.
 
     Records of other tools have no plan; theirs is read from their server's arguments.

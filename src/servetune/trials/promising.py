@@ -16,7 +16,7 @@ from servetune.metrics import Constraint, value_of
 from servetune.search import OBJECTIVES, Forecast, Forecasts
 from servetune.store import TrialRecord
 from servetune.trials.simulated import percentiles_of, simulated_results
-from servetune.trials.trial import Run, Trial
+from servetune.trials.trial import StudyContext, Trial
 
 __all__ = ["Promising"]
 
@@ -36,7 +36,7 @@ class Promising:
         InputError: Nothing can be predicted: model or machine are not known.
     """
 
-    def __init__(self, trials: Sequence[Trial], run: Run) -> None:
+    def __init__(self, trials: Sequence[Trial], run: StudyContext) -> None:
         self._constraints = run.constraints
         self._forecasts: dict[str, Forecast] = {}
         self._trials = {trial.key: trial for trial in trials}
@@ -73,7 +73,7 @@ class Promising:
         return None if asked is None else self._trials[keys[asked]]
 
 
-def _predicted(trial: Trial, run: Run) -> dict[str, Any]:
+def _predicted(trial: Trial, run: StudyContext) -> dict[str, Any]:
     """Results as the simulator says them; none where the plan cannot run."""
     if run.shape is None or run.node is None:
         raise InputError(

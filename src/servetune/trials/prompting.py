@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError
-from servetune.trials.trial import Run, Trial
+from servetune.trials.trial import StudyContext, Trial
 from servetune.workload import Observed, Trace, read_trace
 from servetune.workload.model_tokenizer import ModelTokenizer, load_model_tokenizer
 from servetune.workload.prepare import Prepared, prepare
@@ -60,7 +60,7 @@ def observed_of(client_args: Mapping[str, Any], model: str) -> Observed | Trace 
     return observed(chosen) if chosen else None
 
 
-def prompts_for(trial: Trial, run: Run, *, seed: int) -> list[Prompt]:
+def prompts_for(trial: Trial, run: StudyContext, *, seed: int) -> list[Prompt]:
     """One prompt per request of the trial's workload, made before any clock starts.
 
     Random prompts are token ids, which are exact, where the route takes them; the chat

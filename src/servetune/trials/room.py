@@ -20,15 +20,15 @@ from servetune.trials.launch import Launch
 from servetune.trials.measured import ServerGroup
 from servetune.trials.retry import Attempts
 from servetune.trials.sweep import speaker_of
-from servetune.trials.trial import Run, Trial
+from servetune.trials.trial import StudyContext, Trial
 
-__all__ = ["Errand", "Lent", "Room", "RoomNews", "probe"]
+__all__ = ["Allocation", "WorkerNode", "WorkerReport", "WorkerTask", "probe"]
 
 MOST_LOG_BYTES = 1 << 20
 """Of each server's log that travels: its end, which says why it stopped."""
 
 
-class Lent(msgspec.Struct, frozen=True, kw_only=True):
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """What the cluster gave for one server and its load.
 
     Attributes:
@@ -42,7 +42,7 @@ class Lent(msgspec.Struct, frozen=True, kw_only=True):
     load_node: str | None = None
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerTask(msgspec.Struct, frozen=True, kw_only=True):
     """What a room is to do.
 
     Attributes:
@@ -53,15 +53,15 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     trials: list[Trial]
-    run: Run
+    run: StudyContext
     launch: Launch
-    lent: Lent
+    allocation: Allocation
     log: str
     attempts: Attempts
     budget: tuple[float, str] | None = None
 
 
-class RoomNews(msgspec.Struct, frozen=True):
+class WorkerReport(msgspec.Struct, frozen=True):
     """What happened in a room since it was last asked.
 
     Attributes:
@@ -78,7 +78,7 @@ class RoomNews(msgspec.Struct, frozen=True):
     attempts: Attempts | None = None
 
 
-def probe(run: Run, launch: Launch) -> tuple[str, str]:
+def probe(run: StudyContext, launch: Launch) -> tuple[str, str]:
     """Servetune's version on a node, and why its engine cannot be started there."""
     if launch.server_cmd is None:
         try:
@@ -88,7 +88,7 @@ def probe(run: Run, launch: Launch) -> tuple[str, str]:
     return __version__, ""
 
 
-class Room:
+class WorkerNode:
     """An actor on the node that a server runs on."""
 
     def __init__(self, threads: str | None, handed: Mapping[str, str]) -> None:
@@ -104,23 +104,23 @@ class Room:
         self._over = False
         self._broken = ""
         self._folder = Path(tempfile.mkdtemp(prefix="servetune-room-"))
-        self._lent: Lent | None = None
+        self._allocation: Allocation | None = None
         self._attempts: Attempts | None = None
 
-    def begin(self, errand: Errand) -> None:
+    def begin(self, task: WorkerTask) -> None:
         """Run its trials, in a thread; `news` tells of them."""
-        self._lent, self._attempts = errand.lent, errand.attempts
-        budget = Budget.of_rest(errand.budget)
-        threading.Thread(target=self._measure, args=(errand, budget), daemon=True).start()
+        self._allocation, self._attempts = task.allocation, task.attempts
+        budget = Budget.of_rest(task.budget)
+        threading.Thread(target=self._measure, args=(task, budget), daemon=True).start()
 
-    def news(self) -> RoomNews:
+    def news(self) -> WorkerReport:
         """What happened since the last call."""
         with self._lock:
             over = self._over  # before the rest: nothing follows it
             records, self._records = self._records, []
             said, self._said = self._said, []
         attempts = self._attempts if over else None
-        return RoomNews(records, said, over, self._broken, attempts)
+        return WorkerReport(records, said, over, self._broken, attempts)
 
     def logs(self) -> dict[str, bytes]:
         """The ends of the servers' logs, by name."""
@@ -138,10 +138,12 @@ class Room:
 
     # in the room's own thread
 
-    def _measure(self, errand: Errand, budget: Budget) -> None:
-        run, launch, lent = errand.run, errand.launch, errand.lent
-        if lent.load_node is not None:
-            launch = msgspec.structs.replace(launch, host=lent.address, load_node=lent.load_node)
+    def _measure(self, task: WorkerTask, budget: Budget) -> None:
+        run, launch, allocation = task.run, task.launch, task.allocation
+        if allocation.load_node is not None:
+            launch = msgspec.structs.replace(
+                launch, host=allocation.address, load_node=allocation.load_node
+            )
         try:
             spoken = speaker_of(run)
             executable: tuple[str, ...] = ()
@@ -150,16 +152,16 @@ class Room:
                 executable = spoken.find_executable(launch.executable)
                 version = spoken.version(executable)
             ServerGroup(
-                errand.trials,
+                task.trials,
                 run,
                 launch,
                 engine=spoken,
                 executable=executable,
                 engine_version=version,
-                log_path=self._folder / errand.log,
+                log_path=self._folder / task.log,
                 ended=self._ended,
                 say=self._say,
-                attempts=errand.attempts,
+                attempts=task.attempts,
                 budget=budget,
                 halt=self._halt,
             ).measure()
@@ -171,12 +173,12 @@ class Room:
             self._over = True
 
     def _ended(self, record: TrialRecord) -> None:
-        assert self._lent is not None
+        assert self._allocation is not None
         where: dict[str, Any] = {
-            "node": self._lent.node,
-            "address": self._lent.address,
+            "node": self._allocation.node,
+            "address": self._allocation.address,
             "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-            "load_node": self._lent.load_node,
+            "load_node": self._allocation.load_node,
         }
         record = msgspec.structs.replace(record, provenance={**record.provenance, "cluster": where})
         with self._lock:

@@ -15,7 +15,7 @@ from servetune.perf import Calibration
 from servetune.perf.sim import Simulation, describe_scheduler, simulate
 from servetune.plan.plan import Plan
 from servetune.store import Failure, TrialRecord
-from servetune.trials.trial import Run, Trial, record_of
+from servetune.trials.trial import StudyContext, Trial, record_of
 from servetune.workload import AllAtOnce, Scheduled, Workload
 
 __all__ = ["results_of", "simulate_trial", "simulated_results", "simulation_of"]
@@ -80,7 +80,7 @@ def results_of(
     return results
 
 
-def simulation_of(trial: Trial, run: Run) -> tuple[dict[str, Any], Simulation]:
+def simulation_of(trial: Trial, run: StudyContext) -> tuple[dict[str, Any], Simulation]:
     """A trial's results, and all that its requests did.
 
     A workload with a duration and no number of requests gets as many as the duration needs.
@@ -164,7 +164,9 @@ def _ran_out(simulation: Simulation, workload: Workload) -> bool:
     )
 
 
-def simulate_trial(trial: Trial, run: Run, *, cmd: str, server_cmd_args: list[str]) -> TrialRecord:
+def simulate_trial(
+    trial: Trial, run: StudyContext, *, cmd: str, server_cmd_args: list[str]
+) -> TrialRecord:
     """Run a trial in virtual time; a plan that cannot run becomes a failed record."""
     results: dict[str, Any] | None = None
     failure: Failure | None = None

@@ -26,20 +26,20 @@ from servetune.servers.gpus import DeviceMemory
 from servetune.servers.machine import machine_here
 from servetune.servers.weights import model_folder, warm_up
 from servetune.store import Failure, TrialRecord
-from servetune.trials.beside import Beside
 from servetune.trials.budget import Budget
-from servetune.trials.lanes import Ground, Visit, run_visits
 from servetune.trials.launch import DEFAULT_PORT, Launch, server_command, version_of, written
 from servetune.trials.measured import ServerGroup
 from servetune.trials.order import Order, ordered
-from servetune.trials.packing import lanes_for
+from servetune.trials.packing import parallel_servers_for
+from servetune.trials.parallel import DevicePool, TrialBatch, run_batches
 from servetune.trials.retry import Attempts
+from servetune.trials.server_context import ServerContext
 from servetune.trials.simulated import simulate_trial
-from servetune.trials.trial import Run, Trial, record_of
+from servetune.trials.trial import StudyContext, Trial, record_of
 from servetune.units import GIB, format_bytes
 
 __all__ = [
-    "Course",
+    "ExecutionPolicy",
     "commands_of",
     "problem_of",
     "require_one_that_fits",
@@ -55,7 +55,7 @@ T = TypeVar("T")
 WORTH_SAYING_BYTES = GIB
 
 
-class Course(msgspec.Struct, frozen=True, kw_only=True):
+class ExecutionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How a run goes through its trials.
 
     Attributes:
@@ -81,13 +81,13 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_trials(
     groups: Sequence[list[Trial]],
-    run: Run,
+    run: StudyContext,
     launch: Launch,
     *,
     logs: Path,
     ended: Ended,
     say: Say,
-    course: Course | None = None,
+    policy: ExecutionPolicy | None = None,
 ) -> None:
     """Run trials, grouped by server configuration; `ended` gets each record as it comes.
 
@@ -107,7 +107,7 @@ def run_trials(
         EngineError: The engine is not installed; nothing was started.
         KeyboardInterrupt: The user stopped it; the server is stopped by then.
     """
-    course = course or Course()
+    policy = policy or ExecutionPolicy()
     spoken = speaker_of(run)
     # In a container the program and its version are the image's affair.
     executable: tuple[str, ...] = ()
@@ -116,36 +116,36 @@ def run_trials(
     if not run.simulated and launch.server_cmd is None and launch.container is None:
         executable = spoken.find_executable(launch.executable)
     version = None if run.simulated else version_of(spoken, launch, executable)
-    visits = []
-    for number, trials in ordered(groups, course.order, course.order_seed):
+    batches = []
+    for number, trials in ordered(groups, policy.order, policy.order_seed):
         able = _without_the_unfit(trials, run, launch, spoken, version, ended)
         if able:
-            visits.append(Visit(number=number + 1, trials=able))
-    if run.simulated or not visits:
+            batches.append(TrialBatch(number=number + 1, trials=able))
+    if run.simulated or not batches:
         return
     attempts: dict[int, Attempts] = {}
     one_at_a_time = threading.RLock()
 
-    def group_of(visit: Visit, beside: Beside) -> ServerGroup:
+    def group_of(batch: TrialBatch, context: ServerContext) -> ServerGroup:
         return ServerGroup(
-            visit.trials,
+            batch.trials,
             run,
             launch,
             engine=spoken,
             executable=executable,
             engine_version=version,
-            log_path=logs / f"server-{visit.number:03d}.log",
+            log_path=logs / f"server-{batch.number:03d}.log",
             ended=_in_turn(ended, one_at_a_time),
             say=_in_turn(say, one_at_a_time),
-            attempts=attempts.setdefault(visit.number, Attempts(launch.retries)),
-            budget=course.budget,
-            beside=beside,
+            attempts=attempts.setdefault(batch.number, Attempts(launch.retries)),
+            budget=policy.budget,
+            context=context,
         )
 
-    ground = _ground(course, run, visits)
+    device_pool = _device_pool(policy, run, batches)
     folder = model_folder(run.model) if spoken.starts_servers else None
     with _weights_in_memory(folder, _in_turn(say, one_at_a_time)):
-        run_visits(visits, ground, group_of)
+        run_batches(batches, device_pool, group_of)
 
 
 @contextmanager
@@ -171,26 +171,28 @@ def _weights_in_memory(folder: Path | None, say: Say) -> Iterator[None]:
         reader.join()
 
 
-def _ground(course: Course, run: Run, visits: Sequence[Visit]) -> Ground:
+def _device_pool(
+    policy: ExecutionPolicy, run: StudyContext, batches: Sequence[TrialBatch]
+) -> DevicePool:
     """Where the servers run: on the devices of the node, where it has any."""
     node = run.node
     count = None if node is None or node.device.architecture == "cpu" else node.device_count
-    if count is not None and course.most_devices is not None:
-        count = min(count, course.most_devices)
-    smallest = min(visit.device_count for visit in visits)
-    return Ground(
+    if count is not None and policy.most_devices is not None:
+        count = min(count, policy.most_devices)
+    smallest = min(batch.device_count for batch in batches)
+    return DevicePool(
         device_count=count,
-        lanes=lanes_for(course.parallel, count or 1, smallest),
+        parallel_servers=parallel_servers_for(policy.parallel, count or 1, smallest),
         vendor=node.device.vendor if node else "",
-        cpus=course.cpus,
-        numa_node=course.numa_node,
-        memory=course.memory,
+        cpus=policy.cpus,
+        numa_node=policy.numa_node,
+        memory=policy.memory,
     )
 
 
 def _without_the_unfit(
     trials: list[Trial],
-    run: Run,
+    run: StudyContext,
     launch: Launch,
     spoken: Engine,
     version: str | None,
@@ -220,7 +222,7 @@ def _in_turn(take: Callable[[T], None], lock: threading.RLock) -> Callable[[T], 
     return taken
 
 
-def commands_of(groups: Sequence[list[Trial]], run: Run, launch: Launch) -> Iterator[str]:
+def commands_of(groups: Sequence[list[Trial]], run: StudyContext, launch: Launch) -> Iterator[str]:
     """The command line of each group's server, for reading, in the words of the version here."""
     spoken = speaker_of(run)
     version = None if run.simulated else version_of(spoken, launch, _program_here(spoken, launch))
@@ -236,12 +238,12 @@ def _program_here(spoken: Engine, launch: Launch) -> tuple[str, ...]:
     return ()
 
 
-def speaker_of(run: Run) -> Engine:
+def speaker_of(run: StudyContext) -> Engine:
     """The engine whose words a run speaks; the simulated one speaks vLLM's."""
     return engine("vllm" if run.simulated else run.engine)
 
 
-def require_one_that_fits(groups: Sequence[list[Trial]], run: Run) -> None:
+def require_one_that_fits(groups: Sequence[list[Trial]], run: StudyContext) -> None:
     """Refuse a space in which no plan can run.
 
     Raises:
@@ -258,7 +260,7 @@ def require_one_that_fits(groups: Sequence[list[Trial]], run: Run) -> None:
         )
 
 
-def problem_of(trial: Trial, run: Run) -> str | None:
+def problem_of(trial: Trial, run: StudyContext) -> str | None:
     """Why a trial cannot run on the machine, as far as arithmetic can tell."""
     if run.shape is None or run.node is None:
         return None

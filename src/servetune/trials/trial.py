@@ -20,7 +20,7 @@ from servetune.workload import Observed, Trace, Workload, workload_from_client_a
 
 __all__ = [
     "REPLICAS",
-    "Run",
+    "StudyContext",
     "Trial",
     "record_of",
     "trials_of",
@@ -31,7 +31,7 @@ __all__ = [
 REPLICAS = "replicas"
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
     """What all trials of one run have in common.
 
     Attributes:
@@ -91,7 +91,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trials_of(
-    space: Space, run: Run, *, lengths_of: Callable[[Mapping[str, Any]], Observed | Trace | None]
+    space: Space,
+    run: StudyContext,
+    *,
+    lengths_of: Callable[[Mapping[str, Any]], Observed | Trace | None],
 ) -> Iterator[list[Trial]]:
     """All trials of a space, one list per server configuration.
 
@@ -150,7 +153,9 @@ def trials_of(
         ]
 
 
-def with_fields(trial: Trial, run: Run, fields: Mapping[str, int | float | str | None]) -> Trial:
+def with_fields(
+    trial: Trial, run: StudyContext, fields: Mapping[str, int | float | str | None]
+) -> Trial:
     """The trial with fields of its plan that the engine's settings have no words for.
 
     They stand in the journal among the server's arguments, by the plan's names. One copy is
@@ -182,7 +187,7 @@ def with_fields(trial: Trial, run: Run, fields: Mapping[str, int | float | str |
 
 def record_of(
     trial: Trial,
-    run: Run,
+    run: StudyContext,
     *,
     cmd: str,
     server_cmd_args: list[str],
@@ -232,7 +237,7 @@ def cost_per_million_tokens_usd(
     return price_per_hour_usd / (output_tokens_per_s * 3600) * 1e6
 
 
-def _results(trial: Trial, run: Run, results: Mapping[str, Any]) -> dict[str, Any]:
+def _results(trial: Trial, run: StudyContext, results: Mapping[str, Any]) -> dict[str, Any]:
     if not results:
         return {}
     workload = trial.workload
@@ -272,7 +277,7 @@ def _is_rented(node: Node) -> bool:
     return node.name in instances("sagemaker") or node.name in instances("ec2")
 
 
-def _metadata(trial: Trial, run: Run) -> dict[str, Any]:
+def _metadata(trial: Trial, run: StudyContext) -> dict[str, Any]:
     node, price = run.node, run.node.price if run.node else None
     dataset = trial.workload.dataset
     lengths = trial.client_args

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from servetune.traffic.connection import Address, Connection, monotonic
 from servetune.traffic.reactor import SILENT_S, Reactor
-from servetune.traffic.wire import Address, Wire, monotonic
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 LARGE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 20000000\r\n\r\n" + b"x" * 20_000_000
@@ -443,10 +443,10 @@ class TestSending:
         self, scripted, client, whole
     ):
         early = whole(b"too large").replace(b"200 OK", b"413 Content Too Large")
-        for late_s in (0.0, 0.2):
+        for lateness_s in (0.0, 0.2):
             asker = client(scripted([[early, 0.05, "reset"]]).port)
             call = asker.call(LARGE)
-            time.sleep(late_s)  # the reset is there before the answer has been read
+            time.sleep(lateness_s)  # the reset is there before the answer has been read
             asker.run_until(lambda call=call: call.done)
             assert (call.outcome, call.status) == ("ok", 413)
 
@@ -557,7 +557,7 @@ class TestEnding:
             for _ in range(5):
                 asker.ask_many(4)
             asker.ask(timeout_s=0.0)
-            left = [one for one in gc.get_objects() if type(one) is Wire]
+            left = [one for one in gc.get_objects() if type(one) is Connection]
         finally:
             gc.enable()
         assert left == []

@@ -22,49 +22,49 @@ import msgspec
 
 from servetune.errors import LoadError
 from servetune.loadgen.nodes import NodeShare
-from servetune.traffic.asks import LaidOut
-from servetune.traffic.seen import (
-    Beat,
-    Frames,
-    GoOn,
-    Over,
-    Seen,
+from servetune.traffic.messages import (
+    Finished,
+    FrameReader,
+    Heartbeat,
+    MoveUsers,
+    RequestTrace,
+    Resume,
     Setup,
     Start,
     Stop,
-    Users,
     frame,
 )
+from servetune.traffic.request_file import RequestFile
 from servetune.traffic.sigv4 import Credentials
 
-__all__ = ["Conducted", "Conductor", "Crew", "Orders"]
+__all__ = ["LoadSender", "SendStatistics", "SenderPool", "SenderPoolConfig"]
 
 READ_BYTES = 1 << 20
 WAIT_S = 0.1
-READY_S = 20.0
+START_TIMEOUT_S = 20.0
 """For a process to come up; it takes a twentieth of a second on a quiet machine."""
 
-LEAD_S = 0.01
+START_LEAD_S = 0.01
 """Between the order to start and the start: time for the order to get through, on one core too."""
 
 BUSY_FRACTION = 0.7
-BUSY_BEATS = 5
+BUSY_HEARTBEATS = 5
 """Half a second of this much CPU, and another process is started if there may be one."""
 
-AS_MANY_AS_CORES = 0
-"""Of `Orders.most_processes`: those of the machine that the orders are carried out on."""
+ONE_PER_CORE = 0
+"""Of `SenderPoolConfig.most_processes`: those of the machine that the orders are carried out on."""
 
-_decode = msgspec.msgpack.Decoder(Beat | Over).decode
+_decode = msgspec.msgpack.Decoder(Heartbeat | Finished).decode
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True):
+class SenderPoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the processes of a run have in common: `Setup` but for the shared files.
 
     Attributes:
         users: Requests in flight at most, all processes together; `None` for no limit.
         processes: To start with.
         open_ahead: Whether each user's connection is opened before the clock starts.
-        most_processes: That may be added when the others are busy, or `AS_MANY_AS_CORES`.
+        most_processes: That may be added when the others are busy, or `ONE_PER_CORE`.
     """
 
     setup: Setup
@@ -74,7 +74,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     open_ahead: bool = True
 
 
-class Conducted(msgspec.Struct, kw_only=True):
+class SendStatistics(msgspec.Struct, kw_only=True):
     """What a crew did, for `instrument`.
 
     Attributes:
@@ -89,10 +89,10 @@ class Conducted(msgspec.Struct, kw_only=True):
     """
 
     start_s: float = 0.0
-    seen_count: int = 0
+    ended_count: int = 0
     begun_count: int = 0
     held_count: int = 0
-    lates_s: array[float] = msgspec.field(default_factory=lambda: array("d"))
+    lateness_s: array[float] = msgspec.field(default_factory=lambda: array("d"))
     lags_s: array[float] = msgspec.field(default_factory=lambda: array("d"))
     skipped: list[int] = msgspec.field(default_factory=list)
     cpu_s: float = 0.0
@@ -105,7 +105,7 @@ class Conducted(msgspec.Struct, kw_only=True):
     nodes: list[NodeShare] = msgspec.field(default_factory=list)
 
 
-class Conductor(Protocol):
+class LoadSender(Protocol):
     """Whoever has a run's requests sent: processes here, or on the nodes of a cluster.
 
     Attributes:
@@ -119,14 +119,14 @@ class Conductor(Protocol):
     @property
     def in_flight_count(self) -> int: ...
 
-    def run(self) -> Conducted: ...
+    def run(self) -> SendStatistics: ...
 
     def stop(self, outcome: str, detail: str, *, grace_s: float = 0.0) -> None: ...
 
     def sign_with(self, credentials: Credentials) -> None: ...
 
 
-class _Member:
+class _Sender:
     """One process, and what it last said."""
 
     def __init__(self, fds: tuple[int, ...], setup: Setup) -> None:
@@ -146,17 +146,17 @@ class _Member:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self.frames = Frames()
+        self.frames = FrameReader()
         self.ready = False
-        self.held_back = False
-        self.over: Over | None = None
-        self.last: Beat | None = None
+        self.paused = False
+        self.over: Finished | None = None
+        self.last: Heartbeat | None = None
         self.users = setup.users or 0
         self.owed_users = 0
         self.busy: list[float] = []
-        self.tell(setup)
+        self.send(setup)
 
-    def tell(self, order: msgspec.Struct) -> None:
+    def send(self, order: msgspec.Struct) -> None:
         """Send an order; a process that has gone does not hear it."""
         assert self.process.stdin is not None
         try:
@@ -165,7 +165,7 @@ class _Member:
         except (BrokenPipeError, ValueError):
             return
 
-    def last_words(self) -> str:
+    def error_message(self) -> str:
         """What it printed before it broke."""
         self.errors.seek(0)
         lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
@@ -185,18 +185,18 @@ class _Member:
         self.errors.close()
 
 
-class Crew:
+class SenderPool:
     """Conducts one run: as many processes as it needs over one list of requests."""
 
     def __init__(
         self,
-        orders: Orders,
-        asks: LaidOut,
+        config: SenderPoolConfig,
+        request_file: RequestFile,
         *,
         on_start: Callable[[float], None],
-        on_seen: Callable[[Seen], None],
-        on_turn: Callable[[Crew], None],
-        agree: Callable[[], float] | None = None,
+        on_trace: Callable[[RequestTrace], None],
+        on_turn: Callable[[SenderPool], None],
+        agreed_start: Callable[[], float] | None = None,
     ) -> None:
         """Start the processes.
 
@@ -208,33 +208,33 @@ class Crew:
             on_turn: Runs about ten times a second.
             agree: Asked when all are ready: the time of the start, where others start as well.
         """
-        self._orders = orders
-        self._agree = agree
+        self._config = config
+        self._agreed_start = agreed_start
         self._on_start = on_start
-        self._on_seen = on_seen
+        self._on_trace = on_trace
         self._on_turn = on_turn
         self._selector = selectors.DefaultSelector()
-        self._members: list[_Member] = []
+        self._senders: list[_Sender] = []
         self._stopped = False
         self._adding = False
-        self._owed_users: list[float] = []
-        self.conducted = Conducted()
+        self._released_users: list[float] = []
+        self.statistics = SendStatistics()
         self.lost = False
         self.broken: str | None = None
-        self._asks = asks
+        self._asks = request_file
         self._queue_fd, self._feed_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._to_feed = memoryview(array("I", asks.firsts).tobytes())
+        self._to_feed = memoryview(array("I", request_file.firsts).tobytes())
         if self._to_feed.nbytes:
             self._selector.register(self._feed_fd, selectors.EVENT_WRITE, None)
         else:
             self._close_feed()
-        users = orders.users
-        if orders.most_processes == AS_MANY_AS_CORES:
+        users = config.users
+        if config.most_processes == ONE_PER_CORE:
             cores = max(1, len(os.sched_getaffinity(0)))
-            orders = msgspec.structs.replace(orders, most_processes=cores)
+            config = msgspec.structs.replace(config, most_processes=cores)
         # A process without a user would have nothing to do.
-        self._most = orders.most_processes if users is None else min(orders.most_processes, users)
-        count = orders.processes if users is None else min(orders.processes, users)
+        self._most = config.most_processes if users is None else min(config.most_processes, users)
+        count = config.processes if users is None else min(config.processes, users)
         for i in range(count):
             self._add(None if users is None else _shares(users, count)[i])
 
@@ -242,28 +242,28 @@ class Crew:
 
     @property
     def in_flight_count(self) -> int:
-        return sum(m.last.in_flight_count for m in self._members if m.last and not m.over)
+        return sum(m.last.in_flight_count for m in self._senders if m.last and not m.over)
 
     @property
     def begun_count(self) -> int:
         """Requests begun, as far as the processes have told."""
-        return sum(member.last.begun_count for member in self._members if member.last)
+        return sum(sender.last.begun_count for sender in self._senders if sender.last)
 
-    def run(self) -> Conducted:
+    def run(self) -> SendStatistics:
         """Until all is done or stopped.
 
         Raises:
             LoadError: One of the processes broke.
         """
         try:
-            self._wait_ready(self._members)
-            agreed_s = None if self._agree is None else self._agree()
+            self._wait_ready(self._senders)
+            agreed_s = None if self._agreed_start is None else self._agreed_start()
             if self._stopped:  # before the start: nothing is in flight that could be waited for
-                return self._sum_up()
-            self._start(self._members, agreed_s)
-            while any(member.over is None for member in self._members):
+                return self._finish_statistics()
+            self._start(self._senders, agreed_s)
+            while any(sender.over is None for sender in self._senders):
                 self._turn()
-            return self._sum_up()
+            return self._finish_statistics()
         finally:
             self.close()
 
@@ -271,20 +271,20 @@ class Crew:
         """Send nothing more, and end what is in flight after a while."""
         self._stopped = True
         self._close_feed()
-        for member in self._members:
-            member.tell(Stop(outcome=outcome, detail=detail, grace_s=grace_s))
+        for sender in self._senders:
+            sender.send(Stop(outcome=outcome, detail=detail, grace_s=grace_s))
 
     def sign_with(self, credentials: Credentials) -> None:
         """From now on; processes that are added later begin with them."""
-        setup = msgspec.structs.replace(self._orders.setup, credentials=credentials)
-        self._orders = msgspec.structs.replace(self._orders, setup=setup)
-        for member in self._members:
-            member.tell(credentials)
+        setup = msgspec.structs.replace(self._config.setup, credentials=credentials)
+        self._config = msgspec.structs.replace(self._config, setup=setup)
+        for sender in self._senders:
+            sender.send(credentials)
 
     def close(self) -> None:
         """Have everything gone that was started."""
-        for member in self._members:
-            member.end()
+        for sender in self._senders:
+            sender.end()
         self._close_feed()
         self._selector.close()
         if self._queue_fd >= 0:
@@ -293,54 +293,54 @@ class Crew:
 
     # processes
 
-    def _add(self, users: int | None) -> _Member:
+    def _add(self, users: int | None) -> _Sender:
         setup = msgspec.structs.replace(
-            self._orders.setup,
-            asks_fd=self._asks.fd,
+            self._config.setup,
+            requests_fd=self._asks.fd,
             queue_fd=self._queue_fd,
             columns=self._asks.columns,
             users=users,
-            ahead=users or 0 if self._orders.open_ahead else 0,
+            ahead=users or 0 if self._config.open_ahead else 0,
         )
-        member = _Member((self._asks.fd, self._queue_fd), setup)
-        assert member.process.stdout is not None
-        self._selector.register(member.process.stdout, selectors.EVENT_READ, member)
-        self._members.append(member)
-        return member
+        sender = _Sender((self._asks.fd, self._queue_fd), setup)
+        assert sender.process.stdout is not None
+        self._selector.register(sender.process.stdout, selectors.EVENT_READ, sender)
+        self._senders.append(sender)
+        return sender
 
-    def _wait_ready(self, members: Sequence[_Member]) -> None:
-        deadline_s = time.monotonic() + READY_S
-        while not all(member.ready for member in members) and not self._stopped:
+    def _wait_ready(self, senders: Sequence[_Sender]) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not all(sender.ready for sender in senders) and not self._stopped:
             if time.monotonic() > deadline_s:
                 raise LoadError(
-                    f"the load generator's processes did not start within {READY_S:g} s",
+                    f"the load generator's processes did not start within {START_TIMEOUT_S:g} s",
                     hint="is the machine overloaded, or the server's name not found for long?",
                 )
             self._turn()
 
-    def _start(self, members: Sequence[_Member], agreed_s: float | None) -> None:
-        self.conducted.start_s = time.monotonic() + LEAD_S if agreed_s is None else agreed_s
-        self._on_start(self.conducted.start_s)
-        for member in members:
-            member.tell(Start(start_s=self.conducted.start_s))
+    def _start(self, senders: Sequence[_Sender], agreed_s: float | None) -> None:
+        self.statistics.start_s = time.monotonic() + START_LEAD_S if agreed_s is None else agreed_s
+        self._on_start(self.statistics.start_s)
+        for sender in senders:
+            sender.send(Start(start_s=self.statistics.start_s))
 
     def _turn(self) -> None:
         for key, _ in self._selector.select(WAIT_S):
             if key.data is None:
                 self._feed()
             else:
-                self._hear(key.data)
+                self._read(key.data)
         self._on_turn(self)
-        self._let_go_on()
+        self._resume_paused()
         self._balance()
 
-    def _let_go_on(self) -> None:
+    def _resume_paused(self) -> None:
         """Whoever holds back after failures in a row sends again, unless the run was stopped."""
-        for member in self._members:
-            if member.held_back:
-                member.held_back = False
+        for sender in self._senders:
+            if sender.paused:
+                sender.paused = False
                 if not self._stopped:
-                    member.tell(GoOn())
+                    sender.send(Resume())
 
     def _feed(self) -> None:
         try:
@@ -359,104 +359,104 @@ class Crew:
         os.close(self._feed_fd)
         self._feed_fd = -1
 
-    def _hear(self, member: _Member) -> None:
-        assert member.process.stdout is not None
-        data = os.read(member.process.stdout.fileno(), READ_BYTES)
+    def _read(self, sender: _Sender) -> None:
+        assert sender.process.stdout is not None
+        data = os.read(sender.process.stdout.fileno(), READ_BYTES)
         if not data:
-            self._selector.unregister(member.process.stdout)
-            if member.over is None:
-                member.process.wait()
-                raise LoadError(f"the load generator broke: {member.last_words()}")
+            self._selector.unregister(sender.process.stdout)
+            if sender.over is None:
+                sender.process.wait()
+                raise LoadError(f"the load generator broke: {sender.error_message()}")
             return
-        for packed in member.frames.feed(data):
+        for packed in sender.frames.feed(data):
             told = _decode(packed)
-            if isinstance(told, Over):
-                member.over = told
+            if isinstance(told, Finished):
+                sender.over = told
                 # It was over before it heard that it should let users go: they are free.
-                self._owed_users += [time.monotonic()] * member.owed_users
-                member.owed_users = 0
+                self._released_users += [time.monotonic()] * sender.owed_users
+                sender.owed_users = 0
             else:
-                self._note(member, told)
+                self._add_heartbeat(sender, told)
 
-    def _note(self, member: _Member, beat: Beat) -> None:
-        conducted = self.conducted
-        before, member.last = member.last, beat
-        member.ready = True
-        member.held_back = beat.held_back
-        if before is not None and beat.at_s > before.at_s:
-            member.busy.append((beat.cpu_s - before.cpu_s) / (beat.at_s - before.at_s))
-            recent = member.busy[-BUSY_BEATS:]
-            if len(recent) == BUSY_BEATS:
-                busy = sum(recent) / BUSY_BEATS
-                conducted.busy_fraction = max(conducted.busy_fraction, busy)
-        self.lost = self.lost or beat.lost
-        conducted.lates_s.frombytes(beat.late_s)
-        conducted.lags_s.frombytes(beat.lag_s)
-        conducted.skipped += beat.skipped
-        conducted.seen_count += len(beat.seen)
-        self._owed_users += beat.let_go_s
-        member.owed_users -= len(beat.let_go_s)
-        for seen in beat.seen:
-            self._on_seen(seen)
+    def _add_heartbeat(self, sender: _Sender, heartbeat: Heartbeat) -> None:
+        statistics = self.statistics
+        before, sender.last = sender.last, heartbeat
+        sender.ready = True
+        sender.paused = heartbeat.paused
+        if before is not None and heartbeat.at_s > before.at_s:
+            sender.busy.append((heartbeat.cpu_s - before.cpu_s) / (heartbeat.at_s - before.at_s))
+            recent = sender.busy[-BUSY_HEARTBEATS:]
+            if len(recent) == BUSY_HEARTBEATS:
+                busy = sum(recent) / BUSY_HEARTBEATS
+                statistics.busy_fraction = max(statistics.busy_fraction, busy)
+        self.lost = self.lost or heartbeat.lost
+        statistics.lateness_s.frombytes(heartbeat.lateness_s)
+        statistics.lags_s.frombytes(heartbeat.lags_s)
+        statistics.skipped += heartbeat.skipped
+        statistics.ended_count += len(heartbeat.traces)
+        self._released_users += heartbeat.released_s
+        sender.owed_users -= len(heartbeat.released_s)
+        for trace in heartbeat.traces:
+            self._on_trace(trace)
 
     # more of them
 
     def _balance(self) -> None:
         """Another process where those that run are busy, with its share of the users."""
-        if self._owed_users and not self._adding:
+        if self._released_users and not self._adding:
             self._hand_over()
-        orders = self._orders
-        if self._stopped or self._adding or len(self._members) >= self._most:
+        config = self._config
+        if self._stopped or self._adding or len(self._senders) >= self._most:
             return
-        running = [member for member in self._members if member.over is None]
-        if not running or not all(_is_busy(member) for member in running):
+        running = [sender for sender in self._senders if sender.over is None]
+        if not running or not all(_is_busy(sender) for sender in running):
             return
-        if orders.setup.closed and orders.users is None:
+        if config.setup.closed and config.users is None:
             return  # everything has left already
         self._adding = True
-        newcomer = self._add(None if orders.users is None else 0)
+        newcomer = self._add(None if config.users is None else 0)
         self._wait_ready([newcomer])
-        newcomer.tell(Start(start_s=self.conducted.start_s))
-        if orders.users is not None:
-            self._ask_for_users(orders.users)
-        for member in self._members:
-            member.busy.clear()
+        newcomer.send(Start(start_s=self.statistics.start_s))
+        if config.users is not None:
+            self._request_users(config.users)
+        for sender in self._senders:
+            sender.busy.clear()
         self._adding = False
 
-    def _ask_for_users(self, users: int) -> None:
+    def _request_users(self, users: int) -> None:
         """Have each of the others let go of what it has over its share."""
-        *others, _ = self._members
-        for member, share in zip(others, _shares(users, len(self._members)), strict=False):
-            if member.users > share and member.over is None:
-                member.owed_users += member.users - share
-                member.tell(Users(let_go=member.users - share))
-                member.users = share
+        *others, _ = self._senders
+        for sender, share in zip(others, _shares(users, len(self._senders)), strict=False):
+            if sender.users > share and sender.over is None:
+                sender.owed_users += sender.users - share
+                sender.send(MoveUsers(release_users=sender.users - share))
+                sender.users = share
 
     def _hand_over(self) -> None:
-        newcomer = self._members[-1]
-        newcomer.tell(Users(due_s=self._owed_users))
-        newcomer.users += len(self._owed_users)
-        self._owed_users = []
+        newcomer = self._senders[-1]
+        newcomer.send(MoveUsers(due_s=self._released_users))
+        newcomer.users += len(self._released_users)
+        self._released_users = []
 
-    def _sum_up(self) -> Conducted:
-        conducted = self.conducted
-        conducted.process_count = len(self._members)
-        for member in self._members:
-            if member.last is not None:
-                conducted.cpu_s += member.last.cpu_s
-                conducted.held_count += member.last.held_count
-                conducted.begun_count += member.last.begun_count
-            if member.over is not None:
-                conducted.opened_count += member.over.opened_count
-                conducted.reused_count += member.over.reused_count
-                conducted.retried_count += member.over.retried_count
-                conducted.peak_memory_bytes += member.over.peak_memory_bytes
-        return conducted
+    def _finish_statistics(self) -> SendStatistics:
+        statistics = self.statistics
+        statistics.process_count = len(self._senders)
+        for sender in self._senders:
+            if sender.last is not None:
+                statistics.cpu_s += sender.last.cpu_s
+                statistics.held_count += sender.last.held_count
+                statistics.begun_count += sender.last.begun_count
+            if sender.over is not None:
+                statistics.opened_count += sender.over.opened_count
+                statistics.reused_count += sender.over.reused_count
+                statistics.retried_count += sender.over.retried_count
+                statistics.peak_memory_bytes += sender.over.peak_memory_bytes
+        return statistics
 
 
-def _is_busy(member: _Member) -> bool:
-    recent = member.busy[-BUSY_BEATS:]
-    return len(recent) == BUSY_BEATS and min(recent) > BUSY_FRACTION
+def _is_busy(sender: _Sender) -> bool:
+    recent = sender.busy[-BUSY_HEARTBEATS:]
+    return len(recent) == BUSY_HEARTBEATS and min(recent) > BUSY_FRACTION
 
 
 def _shares(total: int, parts: int) -> list[int]:

@@ -15,17 +15,17 @@ import msgspec
 
 from servetune.servers.gpus import DeviceMemory
 from servetune.servers.launchers import Placement
-from servetune.trials.beside import Beside
 from servetune.trials.neighbours import Neighbours
-from servetune.trials.packing import Devices, packed
+from servetune.trials.packing import DeviceBlocks, packed
+from servetune.trials.server_context import ServerContext
 from servetune.trials.trial import Trial
 
-__all__ = ["Ground", "Visit", "run_visits"]
+__all__ = ["DevicePool", "TrialBatch", "run_batches"]
 
 _LOOK_S = 0.5
 
 
-class Visit(msgspec.Struct, frozen=True, kw_only=True):
+class TrialBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Some trials of one server configuration, one after another on one server.
 
     Attributes:
@@ -40,7 +40,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
         return self.trials[0].plan.device_count
 
 
-class Ground(msgspec.Struct, frozen=True, kw_only=True):
+class DevicePool(msgspec.Struct, frozen=True, kw_only=True):
     """Where servers run.
 
     Attributes:
@@ -52,7 +52,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     device_count: int | None = None
-    lanes: int = 1
+    parallel_servers: int = 1
     vendor: str = "NVIDIA"
     cpus: tuple[int, ...] = ()
     numa_node: int | None = None
@@ -67,8 +67,10 @@ class Measures(Protocol):
     def kill(self) -> None: ...
 
 
-def run_visits(
-    visits: Sequence[Visit], ground: Ground, group_of: Callable[[Visit, Beside], Measures]
+def run_batches(
+    batches: Sequence[TrialBatch],
+    device_pool: DevicePool,
+    group_of: Callable[[TrialBatch, ServerContext], Measures],
 ) -> None:
     """Measure all visits, as many at once as the ground has lanes and devices for.
 
@@ -81,40 +83,40 @@ def run_visits(
         KeyboardInterrupt: The user stopped it; every server is stopped by then.
         PlanError: A plan needs more devices than there are; nothing was started.
     """
-    for visit in visits:
-        if ground.device_count is not None:
-            Devices(ground.device_count).take(visit.device_count)
-    if ground.lanes > 1:
-        visits = [visits[place] for place in packed([visit.device_count for visit in visits])]
-    _Floor(list(visits), ground, group_of).work()
+    for batch in batches:
+        if device_pool.device_count is not None:
+            DeviceBlocks(device_pool.device_count).take(batch.device_count)
+    if device_pool.parallel_servers > 1:
+        batches = [batches[place] for place in packed([batch.device_count for batch in batches])]
+    _Scheduler(list(batches), device_pool, group_of).work()
 
 
 class _Running:
     """A visit under way."""
 
-    def __init__(self, visit: Visit, devices: tuple[int, ...]) -> None:
-        self.visit, self.devices = visit, devices
+    def __init__(self, batch: TrialBatch, devices: tuple[int, ...]) -> None:
+        self.batch, self.devices = batch, devices
         self.loads = True  # or is going to
         self.alone = False
         self.group: Measures | None = None
         self.thread: threading.Thread | None = None
 
 
-class _Floor:
+class _Scheduler:
     def __init__(
         self,
-        waiting: list[Visit],
-        ground: Ground,
-        group_of: Callable[[Visit, Beside], Measures],
+        waiting: list[TrialBatch],
+        device_pool: DevicePool,
+        group_of: Callable[[TrialBatch, ServerContext], Measures],
     ) -> None:
-        self._waiting, self._ground, self._group_of = waiting, ground, group_of
-        self._devices = Devices(ground.device_count or 1)
+        self._waiting, self._device_pool, self._group_of = waiting, device_pool, group_of
+        self._devices = DeviceBlocks(device_pool.device_count or 1)
         self._neighbours = Neighbours()
         self._halt = threading.Event()
         self._changed = threading.Condition()
         self._running: list[_Running] = []
         self._error: BaseException | None = None
-        self._reference_pending = ground.lanes > 1 and len(waiting) > 1
+        self._reference_pending = device_pool.parallel_servers > 1 and len(waiting) > 1
 
     def work(self) -> None:
         """Start what can be started until all is done."""
@@ -133,50 +135,50 @@ class _Floor:
 
     def _start_one(self) -> bool:
         """Start the first visit that there is a lane and room for."""
-        if sum(one.loads for one in self._running) >= self._ground.lanes:
+        if sum(one.loads for one in self._running) >= self._device_pool.parallel_servers:
             return False
         if any(one.alone for one in self._running):
             return False
-        busy = {one.visit.number for one in self._running}
-        for place, visit in enumerate(self._waiting):
-            if visit.number in busy:  # what is learnt of a configuration is learnt in turn
-                if self._ground.lanes == 1:
+        busy = {one.batch.number for one in self._running}
+        for place, batch in enumerate(self._waiting):
+            if batch.number in busy:  # what is learnt of a configuration is learnt in turn
+                if self._device_pool.parallel_servers == 1:
                     return False
                 continue
-            devices = self._devices.take(self._wanted(visit))
+            devices = self._devices.take(self._wanted(batch))
             if devices is None:
-                if self._ground.lanes == 1:
+                if self._device_pool.parallel_servers == 1:
                     return False  # one after another, in the order that was asked for
                 continue
             del self._waiting[place]
-            self._start(_Running(visit, devices))
+            self._start(_Running(batch, devices))
             return True
         return False
 
-    def _wanted(self, visit: Visit) -> int:
-        return 1 if self._ground.device_count is None else visit.device_count
+    def _wanted(self, batch: TrialBatch) -> int:
+        return 1 if self._device_pool.device_count is None else batch.device_count
 
     def _start(self, one: _Running) -> None:
         one.alone, self._reference_pending = self._reference_pending, False
-        ground = self._ground
-        whole = len(one.devices) == (ground.device_count or 1)
-        beside = Beside(
+        device_pool = self._device_pool
+        whole = len(one.devices) == (device_pool.device_count or 1)
+        context = ServerContext(
             placement=Placement(
                 devices=() if whole else one.devices,
-                vendor=ground.vendor,
-                cpus=ground.cpus,
-                numa_node=ground.numa_node,
+                vendor=device_pool.vendor,
+                cpus=device_pool.cpus,
+                numa_node=device_pool.numa_node,
             ),
             neighbours=self._neighbours,
-            memory=ground.memory,
+            memory=device_pool.memory,
             halt=self._halt,
             check=one.alone,
             alone_done=lambda: self._set(one, alone=False),
             loads_done=lambda: self._set(one, alone=False, loads=False),
         )
-        one.group = self._group_of(one.visit, beside)
+        one.group = self._group_of(one.batch, context)
         one.thread = threading.Thread(
-            target=self._measure, args=(one,), name=f"server {one.visit.number}", daemon=True
+            target=self._measure, args=(one,), name=f"server {one.batch.number}", daemon=True
         )
         self._running.append(one)
         one.thread.start()

@@ -13,7 +13,7 @@ import msgspec
 from servetune.traffic.answer import Answer, excerpt
 from servetune.traffic.eventstream import BadFrame, EventStream, StreamError
 
-__all__ = ["FRAMED", "TIME_LIMIT", "Invoked"]
+__all__ = ["FRAMED", "TIME_LIMIT", "SageMakerAnswer"]
 
 FRAMED = "application/vnd.amazon.eventstream"
 TIME_LIMIT = "InvocationTimeLimit"
@@ -35,7 +35,7 @@ class _Failure(msgspec.Struct):
 _decode_failure = msgspec.json.Decoder(_Failure, strict=False).decode
 
 
-class Invoked:
+class SageMakerAnswer:
     """One response of InvokeEndpoint(WithResponseStream), around a dialect's own answer.
 
     It offers what the player and a connection need of an `Answer`.

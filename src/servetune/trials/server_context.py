@@ -9,10 +9,10 @@ from servetune.servers.gpus import Card, DeviceMemory
 from servetune.servers.launchers import Placement
 from servetune.trials.neighbours import Neighbours
 
-__all__ = ["Beside"]
+__all__ = ["ServerContext"]
 
 
-class Beside:
+class ServerContext:
     """The neighbourhood of a server; by default it is alone and nobody listens.
 
     Args:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-__all__ = ["Foresight"]
+__all__ = ["SleepPlanner"]
 
 LONGEST_S = 0.004
-UNFORESEEN_S = 0.00025
+UNPREDICTED_S = 0.00025
 """Where ends come unforeseen: what a next request may be late by."""
 
-GAPS_A_REST = 3
+GAPS_PER_SLEEP = 3
 """A rest is at most this fraction of the gap between two reads of one answer."""
 
 SHORTEST_S = 0.00005
@@ -28,7 +28,7 @@ _SLIGHT_WEIGHT = 0.002
 _TRUSTED_FRACTION = 0.8
 
 
-class Foresight:
+class SleepPlanner:
     """What one process has learnt of answers, and which are about to end.
 
     It trusts that answers have the length that was asked for until some had another. Progress is
@@ -38,11 +38,11 @@ class Foresight:
 
     __slots__ = (
         "_ending_s",
-        "_foreseen_fraction",
         "_gap_s",
         "_pieces_at_end",
         "_pieces_per_read",
         "_pieces_per_token",
+        "_predicted_fraction",
     )
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Foresight:
         self._pieces_per_token = 1.0
         self._pieces_per_read = 0.0
         self._pieces_at_end = 0.0
-        self._foreseen_fraction = 1.0
+        self._predicted_fraction = 1.0
         self._ending_s: dict[Hashable, float] = {}
 
     def reads_left(self, tokens: int, pieces: int = 0) -> int:
@@ -70,14 +70,14 @@ class Foresight:
             if pieces:
                 self._pieces_per_read = _usual(self._pieces_per_read, pieces / reads)
 
-    def nearly_over(self, answer: Hashable, at_s: float) -> None:
+    def expect_end(self, answer: Hashable, at_s: float) -> None:
         """One read is left of an answer."""
         self._ending_s[answer] = at_s + self._gap_s - EARLY_S
 
-    def over(self, answer: Hashable, tokens: int, pieces: int, last: tuple[int, int]) -> None:
+    def ended(self, answer: Hashable, tokens: int, pieces: int, last: tuple[int, int]) -> None:
         """It ended as it should: so many pieces, and behind them the last reads and theirs."""
-        foreseen = self._ending_s.pop(answer, None) is not None
-        self._foreseen_fraction += _WEIGHT * (foreseen - self._foreseen_fraction)
+        predicted = self._ending_s.pop(answer, None) is not None
+        self._predicted_fraction += _WEIGHT * (predicted - self._predicted_fraction)
         reads, last_pieces = last
         per_read = self._pieces_per_read or 1.0
         at_end = last_pieces - (reads - 1) * per_read  # in the very last read
@@ -90,10 +90,10 @@ class Foresight:
         """It will not end as it should."""
         self._ending_s.pop(answer, None)
 
-    def rest_s(self, now_s: float) -> float:
+    def sleep_s(self, now_s: float) -> float:
         """How long nothing suffers from a rest; 0 for not at all."""
-        trusted = self._foreseen_fraction > _TRUSTED_FRACTION
-        rest_s = min(LONGEST_S if trusted else UNFORESEEN_S, self._gap_s / GAPS_A_REST)
+        trusted = self._predicted_fraction > _TRUSTED_FRACTION
+        sleep_s = min(LONGEST_S if trusted else UNPREDICTED_S, self._gap_s / GAPS_PER_SLEEP)
         if self._ending_s:
             until_s = min(self._ending_s.values()) - now_s
             if until_s < -4 * self._gap_s:  # it did not end: not to be waited for without end
@@ -102,9 +102,9 @@ class Foresight:
                     for answer, at_s in self._ending_s.items()
                     if at_s - now_s >= -4 * self._gap_s
                 }
-            elif until_s < rest_s:
-                rest_s = until_s
-        return rest_s if rest_s >= SHORTEST_S else 0.0
+            elif until_s < sleep_s:
+                sleep_s = until_s
+        return sleep_s if sleep_s >= SHORTEST_S else 0.0
 
 
 def _usual(known: float, seen: float) -> float:

@@ -6,15 +6,15 @@ import pytest
 
 from servetune.errors import PlanError
 from servetune.plan import Plan
-from servetune.trials.lanes import Ground, Visit, run_visits
 from servetune.trials.neighbours import Neighbours, disturbance
+from servetune.trials.parallel import DevicePool, TrialBatch, run_batches
 from servetune.trials.trial import Trial
 from servetune.workload import workload_from_client_args
 
 PATIENCE_S = 30.0
 
 
-def visit(number, tensor_parallel=1):
+def batch(number, tensor_parallel=1):
     trial = Trial(
         key=str(number),
         server_args={},
@@ -22,7 +22,7 @@ def visit(number, tensor_parallel=1):
         plan=Plan(model="m", tensor_parallel=tensor_parallel),
         workload=workload_from_client_args({"num_prompts": 1}),
     )
-    return Visit(number=number, trials=[trial])
+    return TrialBatch(number=number, trials=[trial])
 
 
 class Theatre:
@@ -34,32 +34,32 @@ class Theatre:
         self.full = threading.Event()
         self.at_once, self.stay = at_once, stay
 
-    def group_of(self, visit, beside):
-        return Group(self, visit, beside)
+    def group_of(self, batch, context):
+        return Group(self, batch, context)
 
 
 class Group:
-    def __init__(self, theatre, visit, beside):
-        self.theatre, self.visit, self.beside = theatre, visit, beside
+    def __init__(self, theatre, batch, context):
+        self.theatre, self.batch, self.context = theatre, batch, context
         self.killed = threading.Event()
 
     def measure(self):
         theatre = self.theatre
         with theatre.lock:
-            devices = self.beside.placement.devices
+            devices = self.context.placement.devices
             taken = [d for number in theatre.on for d in theatre.devices[number]]
             assert not set(devices) & set(taken), "a device is another server's"
-            theatre.on.add(self.visit.number)
-            theatre.devices[self.visit.number] = devices
+            theatre.on.add(self.batch.number)
+            theatre.devices[self.batch.number] = devices
             theatre.seen.append(len(theatre.on))
-            theatre.order.append(self.visit.number)
+            theatre.order.append(self.batch.number)
             if len(theatre.on) >= theatre.at_once:
                 theatre.full.set()
-        self.beside.alone_done()
+        self.context.alone_done()
         theatre.stay(self)
-        self.beside.loads_done()
+        self.context.loads_done()
         with theatre.lock:
-            theatre.on.discard(self.visit.number)
+            theatre.on.discard(self.batch.number)
 
     def kill(self):
         self.killed.set()
@@ -69,13 +69,13 @@ def test_four_small_ones_run_side_by_side_and_then_two_pairs():
     theatre = Theatre(at_once=4)
 
     def stay(group):
-        if group.visit.device_count == 1:
+        if group.batch.device_count == 1:
             assert theatre.full.wait(PATIENCE_S), "four never ran at once"
 
     theatre.stay = stay
-    run_visits(
-        [*(visit(number) for number in range(4)), visit(10, 2), visit(11, 2)],
-        Ground(device_count=4, lanes=4),
+    run_batches(
+        [*(batch(number) for number in range(4)), batch(10, 2), batch(11, 2)],
+        DevicePool(device_count=4, parallel_servers=4),
         theatre.group_of,
     )
     assert max(theatre.seen) == 4
@@ -87,8 +87,8 @@ def test_four_small_ones_run_side_by_side_and_then_two_pairs():
 
 def test_one_lane_keeps_the_order_whatever_the_sizes():
     theatre = Theatre()
-    visits = [visit(3), visit(1, 4), visit(2, 2), visit(0)]
-    run_visits(visits, Ground(device_count=4), theatre.group_of)
+    batches = [batch(3), batch(1, 4), batch(2, 2), batch(0)]
+    run_batches(batches, DevicePool(device_count=4), theatre.group_of)
     assert theatre.order == [3, 1, 2, 0]
 
 
@@ -98,16 +98,16 @@ def test_the_next_server_starts_while_the_last_one_stops_where_devices_are_left(
 
     class Slow(Group):
         def measure(self):
-            if self.visit.number == 1:
+            if self.batch.number == 1:
                 second_began.set()
                 return
-            self.beside.loads_done()
+            self.context.loads_done()
             overlapped.append(second_began.wait(PATIENCE_S))  # as a server that takes its time
 
-    run_visits(
-        [visit(0), visit(1)],
-        Ground(device_count=2),
-        lambda visit, beside: Slow(theatre, visit, beside),
+    run_batches(
+        [batch(0), batch(1)],
+        DevicePool(device_count=2),
+        lambda batch, context: Slow(theatre, batch, context),
     )
     assert overlapped == [True]
 
@@ -118,37 +118,37 @@ def test_it_waits_for_the_last_one_where_no_device_is_left():
     class Slow(Group):
         def measure(self):
             assert theatre.on == set()
-            theatre.on.add(self.visit.number)
-            self.beside.loads_done()
+            theatre.on.add(self.batch.number)
+            self.context.loads_done()
             threading.Event().wait(0.1)
             theatre.on.clear()
-            ended.append(self.visit.number)
+            ended.append(self.batch.number)
 
-    run_visits(
-        [visit(0), visit(1), visit(2)],
-        Ground(device_count=None),
-        lambda visit, beside: Slow(theatre, visit, beside),
+    run_batches(
+        [batch(0), batch(1), batch(2)],
+        DevicePool(device_count=None),
+        lambda batch, context: Slow(theatre, batch, context),
     )
     assert ended == [0, 1, 2]
 
 
-def test_the_first_trial_of_many_lanes_runs_alone():
+def test_the_first_trial_of_parallel_servers_runs_alone():
     alone = []
 
     class Watcher(Group):
         def measure(self):
-            if self.beside.check:
+            if self.context.check:
                 threading.Event().wait(0.2)  # time enough for others to come too early
                 alone.append(len(self.theatre.on))
-                self.beside.alone_done()
+                self.context.alone_done()
             with self.theatre.lock:
-                self.theatre.on.add(self.visit.number)
+                self.theatre.on.add(self.batch.number)
 
     theatre = Theatre()
-    run_visits(
-        [visit(number) for number in range(3)],
-        Ground(device_count=4, lanes=4),
-        lambda visit, beside: Watcher(theatre, visit, beside),
+    run_batches(
+        [batch(number) for number in range(3)],
+        DevicePool(device_count=4, parallel_servers=4),
+        lambda batch, context: Watcher(theatre, batch, context),
     )
     assert alone == [0]
 
@@ -160,18 +160,18 @@ def test_one_configuration_is_never_on_two_servers_at_once():
     class Same(Group):
         def measure(self):
             with self.theatre.lock:
-                assert self.visit.number not in busy
-                busy.append(self.visit.number)
-            self.beside.alone_done()
+                assert self.batch.number not in busy
+                busy.append(self.batch.number)
+            self.context.alone_done()
             threading.Event().wait(0.02)
             with self.theatre.lock:
-                busy.remove(self.visit.number)
+                busy.remove(self.batch.number)
 
-    visits = [visit(number) for number in (0, 1, 0, 1, 0, 1)]
-    run_visits(
-        visits,
-        Ground(device_count=4, lanes=4),
-        lambda visit, beside: Same(theatre, visit, beside),
+    batches = [batch(number) for number in (0, 1, 0, 1, 0, 1)]
+    run_batches(
+        batches,
+        DevicePool(device_count=4, parallel_servers=4),
+        lambda batch, context: Same(theatre, batch, context),
     )
 
 
@@ -180,24 +180,24 @@ def test_an_error_in_one_ends_all_and_comes_out():
 
     class Bad(Group):
         def measure(self):
-            self.beside.alone_done()
-            if self.visit.number == 0:
+            self.context.alone_done()
+            if self.batch.number == 0:
                 raise OSError("no room")
-            assert self.beside.halt.wait(PATIENCE_S), "nobody told the others"
+            assert self.context.halt.wait(PATIENCE_S), "nobody told the others"
             raise KeyboardInterrupt
 
     with pytest.raises(OSError, match="no room"):
-        run_visits(
-            [visit(number) for number in range(3)],
-            Ground(device_count=4, lanes=4),
-            lambda visit, beside: Bad(theatre, visit, beside),
+        run_batches(
+            [batch(number) for number in range(3)],
+            DevicePool(device_count=4, parallel_servers=4),
+            lambda batch, context: Bad(theatre, batch, context),
         )
 
 
 def test_a_plan_for_more_devices_than_there_are_is_refused_before_anything_starts():
     theatre = Theatre()
     with pytest.raises(PlanError, match="needs 8 devices"):
-        run_visits([visit(0), visit(1, 8)], Ground(device_count=4), theatre.group_of)
+        run_batches([batch(0), batch(1, 8)], DevicePool(device_count=4), theatre.group_of)
     assert theatre.order == []
 
 
@@ -220,11 +220,12 @@ def test_neighbours_that_disturb_are_named_with_what_they_cost():
 
 
 @pytest.mark.parametrize(
-    ("beside", "spread"),
+    ("with_neighbours", "spread"),
     [(results(980, 51), 0.02), (results(1300, 30), 0.02), (results(900, 55, 0.3), 0.3)],
 )
-def test_noise_and_gain_are_no_disturbance(beside, spread):
-    assert not disturbance(results(1000, 50, spread), beside, neighbours=(3, 3))["disturbed"]
+def test_noise_and_gain_are_no_disturbance(with_neighbours, spread):
+    found = disturbance(results(1000, 50, spread), with_neighbours, neighbours=(3, 3))
+    assert not found["disturbed"]
 
 
 def test_without_neighbours_nothing_was_checked():

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from servetune.traffic.foresight import Foresight
 from servetune.traffic.http import Body, Chunked, Head, Malformed, Sized, body_of, read_head
+from servetune.traffic.sleep_planner import SleepPlanner
 
 if TYPE_CHECKING:
     import ssl
 
     from servetune.traffic.answer import Answer
-    from servetune.traffic.invoked import Invoked
+    from servetune.traffic.sagemaker_answer import SageMakerAnswer
 
-__all__ = ["Address", "Call", "Hub", "Wire"]
+__all__ = ["Address", "Call", "Connection", "ConnectionOwner"]
 
 RECEIVE_BYTES = 65_536
 DIGEST_READS = 32
@@ -87,6 +87,7 @@ class Call:
     __slots__ = (
         "answer",
         "connect_s",
+        "connection",
         "deadline_s",
         "detail",
         "done",
@@ -105,14 +106,13 @@ class Call:
         "sent_s",
         "status",
         "target",
-        "wire",
     )
 
     def __init__(
         self,
         index: int,
         payload: bytes,
-        answer: Answer | Invoked,
+        answer: Answer | SageMakerAnswer,
         on_done: Callable[[Call], None],
         *,
         target: int = 0,
@@ -129,7 +129,7 @@ class Call:
         self.output_tokens = output_tokens
         self.limit_s = limit_s
         self.deadline_s = float("inf")
-        self.wire: Wire | None = None
+        self.connection: Connection | None = None
         self.sent_s: float | None = None
         self.end_s = 0.0
         self.connect_s: float | None = None
@@ -150,7 +150,7 @@ class Call:
             self.answer.take(pieces, came_s)
 
 
-class Hub(Protocol):
+class ConnectionOwner(Protocol):
     """What a wire needs of the loop that it lives in.
 
     Attributes:
@@ -163,18 +163,18 @@ class Hub(Protocol):
     offset_s: float
     turn_s: float
     opened_count: int
-    foresight: Foresight
+    sleep_planner: SleepPlanner
 
-    def register(self, wire: Wire, mask: int) -> None: ...
-    def modify(self, wire: Wire, mask: int) -> None: ...
-    def forget(self, wire: Wire) -> None: ...
-    def idle(self, wire: Wire) -> None: ...
+    def register(self, connection: Connection, mask: int) -> None: ...
+    def modify(self, connection: Connection, mask: int) -> None: ...
+    def forget(self, connection: Connection) -> None: ...
+    def idle(self, connection: Connection) -> None: ...
     def again(self, call: Call) -> None: ...
-    def opened_ahead(self, wire: Wire | None) -> None: ...
+    def opened_ahead(self, connection: Connection | None) -> None: ...
     def ended(self, call: Call, outcome: str, at_s: float, detail: str = "") -> None: ...
 
 
-class Wire:
+class Connection:
     """A connection to one address, connecting, busy with one call, or idle."""
 
     __slots__ = (
@@ -185,12 +185,12 @@ class Wire:
         "_connecting_s",
         "_head",
         "_head_bytes",
-        "_hub",
         "_keep_alive",
         "_mask",
         "_most_parts",
         "_on_body",
         "_out",
+        "_owner",
         "_parts",
         "_pieces",
         "_receive",
@@ -207,13 +207,13 @@ class Wire:
 
     def __init__(
         self,
-        hub: Hub,
+        owner: ConnectionOwner,
         target: int,
         address: Address,
         resolved: list[tuple[int, tuple[object, ...]]],
         tls: ssl.SSLContext | None,
     ) -> None:
-        self._hub = hub
+        self._owner = owner
         self.target = target
         self.address = address
         self._addresses = list(resolved)
@@ -247,7 +247,7 @@ class Wire:
     def connect(self, call: Call) -> None:
         """Open the connection for a call."""
         self._call = call
-        call.wire = self
+        call.connection = self
         self._connecting_s = monotonic()
         self._connect_next("no address")
 
@@ -274,7 +274,7 @@ class Wire:
                 self._sock, self.fd = sock, sock.fileno()
                 self.ready = self._on_connected
                 self._mask = _OUT
-                self._hub.register(self, _OUT)
+                self._owner.register(self, _OUT)
                 return
             sock.close()
             why = os.strerror(code)
@@ -285,22 +285,22 @@ class Wire:
         self._close()
         if self._ahead:
             self._ahead = False
-            self._hub.opened_ahead(None)
+            self._owner.opened_ahead(None)
         if call is None:
             return
         words = f"cannot connect to {self.address}: {why}"
         if call.sent_s is None:
             call.sent_s = self._connecting_s
         if call.retried:  # it had left once: the server died on it rather than refused it
-            self._hub.ended(call, "disconnected", monotonic(), f"connection lost, then {words}")
+            self._owner.ended(call, "disconnected", monotonic(), f"connection lost, then {words}")
         else:
-            self._hub.ended(call, "refused", monotonic(), words)
+            self._owner.ended(call, "refused", monotonic(), words)
 
     def _on_connected(self, mask: int) -> None:
         assert self._sock is not None
         code = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._hub.forget(self)
+            self._owner.forget(self)
             self._sock.close()
             self._sock, self.fd = None, -1
             self._connect_next(os.strerror(code))
@@ -309,7 +309,7 @@ class Wire:
             self._opened()
             return
         plain, self._sock = self._sock, None
-        self._hub.forget(self)
+        self._owner.forget(self)
         try:
             self._sock = self._tls.wrap_socket(
                 plain, server_hostname=self.address.host, do_handshake_on_connect=False
@@ -320,7 +320,7 @@ class Wire:
             return
         self.ready = self._on_handshake
         self._mask = _OUT
-        self._hub.register(self, _OUT)
+        self._owner.register(self, _OUT)
         self._on_handshake(mask)
 
     def _on_handshake(self, mask: int) -> None:
@@ -342,7 +342,7 @@ class Wire:
         assert self._sock is not None
         self._addresses = []
         self._recvmsg = self._sock.recvmsg
-        self._hub.opened_count += 1
+        self._owner.opened_count += 1
         call = self._call
         connect_s = monotonic() - self._connecting_s
         if self._ahead:
@@ -350,7 +350,7 @@ class Wire:
             self.connect_s = connect_s
             self.ready = self._on_idle
             self._watch_for(_IN)
-            self._hub.opened_ahead(self)
+            self._owner.opened_ahead(self)
             return
         if call is None:  # settled while connecting
             self._close()
@@ -361,14 +361,14 @@ class Wire:
     def _watch_for(self, mask: int) -> None:
         if mask != self._mask:
             self._mask = mask
-            self._hub.modify(self, mask)
+            self._owner.modify(self, mask)
 
     # sending
 
     def start(self, call: Call) -> None:
         """Send a call's request on the open connection."""
         self._call = call
-        call.wire = self
+        call.connection = self
         self._head = self._body = None
         self._head_bytes = b""
         self._parts, self._times_s = [], []
@@ -433,7 +433,7 @@ class Wire:
         now_s = monotonic()
         if notes:
             seconds, nanoseconds = _unpack_stamp(notes[0][2])
-            stamp_s: float = seconds + nanoseconds * 1e-9 + self._hub.offset_s
+            stamp_s: float = seconds + nanoseconds * 1e-9 + self._owner.offset_s
             if now_s - LONGEST_AGO_S < stamp_s < now_s:
                 return stamp_s
         return now_s
@@ -522,12 +522,12 @@ class Wire:
         if not data:
             self._lost(None)
             return
-        hub = self._hub
-        turn_s = hub.turn_s
+        owner = self._owner
+        turn_s = owner.turn_s
         at_s = turn_s
         if notes:
             seconds, nanoseconds = _unpack_stamp(notes[0][2])
-            at_s = seconds + nanoseconds * 1e-9 + hub.offset_s
+            at_s = seconds + nanoseconds * 1e-9 + owner.offset_s
         if not turn_s - LONGEST_AGO_S < at_s < turn_s:  # it came in this turn, or seems to
             at_s = self._came_s(notes)
         parts = self._parts
@@ -557,22 +557,22 @@ class Wire:
             call.left = (pieces, came_s)
             self._finish(body, times_s, len(pieces))
             return
-        self._foresee(times_s, len(pieces))
+        self._update_plan(times_s, len(pieces))
         if pieces:
             call.answer.take(pieces, came_s)
 
-    def _foresee(self, times_s: list[float], pieces: int) -> None:
+    def _update_plan(self, times_s: list[float], pieces: int) -> None:
         assert self._call is not None
         self._pieces += pieces
-        foresight = self._hub.foresight
-        foresight.read(times_s, pieces)
+        sleep_planner = self._owner.sleep_planner
+        sleep_planner.read(times_s, pieces)
         if self._look_ahead() == 1:
-            foresight.nearly_over(self, times_s[-1])
+            sleep_planner.expect_end(self, times_s[-1])
 
     def _look_ahead(self) -> int:
         """Reads that are left, if known. The last but one is taken apart, to see that it is."""
         assert self._call is not None
-        left = self._hub.foresight.reads_left(self._call.output_tokens, self._pieces)
+        left = self._owner.sleep_planner.reads_left(self._call.output_tokens, self._pieces)
         if isinstance(self._body, Chunked):
             self._most_parts = min(DIGEST_READS, left - 1) if left > 1 else DIGEST_READS
         else:
@@ -584,16 +584,16 @@ class Wire:
         assert call is not None
         assert body.ended_s is not None
         self._call = None
-        call.wire = None
-        foresight = self._hub.foresight
-        foresight.read(times_s, 0)
-        foresight.over(self, call.output_tokens, self._pieces, (len(times_s), pieces))
+        call.connection = None
+        sleep_planner = self._owner.sleep_planner
+        sleep_planner.read(times_s, 0)
+        sleep_planner.ended(self, call.output_tokens, self._pieces, (len(times_s), pieces))
         if self._keep_alive and not body.overrun and self._out is None:
             self.ready = self._on_idle
-            self._hub.idle(self)
+            self._owner.idle(self)
         else:
             self._close()
-        self._hub.ended(call, "ok", body.ended_s)
+        self._owner.ended(call, "ok", body.ended_s)
 
     def _on_idle(self, mask: int) -> None:
         """Nobody asked: the server hung up, or talks out of turn."""
@@ -615,7 +615,7 @@ class Wire:
         call = self._call
         self._close()
         if call is not None:
-            self._hub.ended(call, outcome, at_s, detail)
+            self._owner.ended(call, outcome, at_s, detail)
 
     def _lost(self, error: OSError | None) -> None:
         call = self._call
@@ -627,18 +627,18 @@ class Wire:
             return
         now_s = monotonic()
         if error is None and self._body is not None and self._body.close(now_s):
-            self._hub.ended(call, "ok", now_s)  # HTTP/1.0 manners: the close is the end
+            self._owner.ended(call, "ok", now_s)  # HTTP/1.0 manners: the close is the end
             return
         if call.reused and not call.heard and not call.retried:
             # A server may close an idle connection just as the next request leaves on it,
             # and nobody's fault that is (RFC 9112, 9.3.1).
             call.retried = True
             call.reused = False
-            self._hub.again(call)
+            self._owner.again(call)
             return
         where = "while answering" if call.heard else "before any answer"
         reason = f": {_words(error)}" if error is not None else ""
-        self._hub.ended(call, "disconnected", now_s, f"connection lost {where}{reason}")
+        self._owner.ended(call, "disconnected", now_s, f"connection lost {where}{reason}")
 
     def give_up(self) -> None:
         """Keep what has come for the call, and close the connection without a word to it."""
@@ -652,13 +652,13 @@ class Wire:
     def _close(self) -> None:
         call, self._call = self._call, None
         if call is not None:
-            call.wire = None
-            self._hub.foresight.forget(self)
+            call.connection = None
+            self._owner.sleep_planner.forget(self)
         # Methods of its own are what keeps a wire alive that nobody knows any more, and the
         # process that sends collects no garbage.
         self.ready, self._on_body, self._receive = _nothing, _nothing, _nothing_came
         if self._sock is not None:
-            self._hub.forget(self)
+            self._owner.forget(self)
             self._sock.close()
             self._sock = None
             self.fd = -1

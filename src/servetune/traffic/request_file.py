@@ -13,10 +13,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = ["Ask", "Asks", "Columns", "LaidOut", "lay_out"]
+__all__ = [
+    "PreparedRequest",
+    "RequestColumns",
+    "RequestFile",
+    "RequestReader",
+    "write_request_file",
+]
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request before it is laid out.
 
     Attributes:
@@ -39,7 +45,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     first: bool = True
 
 
-class Columns(msgspec.Struct, frozen=True, kw_only=True):
+class RequestColumns(msgspec.Struct, frozen=True, kw_only=True):
     """Where everything is in the shared file; arrays are packed as C has them.
 
     Attributes:
@@ -61,7 +67,7 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     message_ends: bytes = b""
 
 
-class LaidOut:
+class RequestFile:
     """All bodies in an anonymous file, until it is closed.
 
     Attributes:
@@ -70,7 +76,7 @@ class LaidOut:
         firsts: Indices of the requests that wait for no answer.
     """
 
-    def __init__(self, fd: int, columns: Columns, firsts: list[int]) -> None:
+    def __init__(self, fd: int, columns: RequestColumns, firsts: list[int]) -> None:
         self.fd = fd
         self.columns = columns
         self.firsts = firsts
@@ -82,24 +88,24 @@ class LaidOut:
         self.fd = -1
 
 
-def lay_out(asks: Iterable[Ask]) -> LaidOut:
+def write_request_file(request_file: Iterable[PreparedRequest]) -> RequestFile:
     """Write all bodies down; whatever cannot be made is raised, and nothing is left open."""
     fd = os.memfd_create("servetune-asks", os.MFD_CLOEXEC)
     try:
-        columns, firsts = _written(fd, asks)
+        columns, firsts = _written(fd, request_file)
     except BaseException:
         os.close(fd)
         raise
-    return LaidOut(fd, columns, firsts)
+    return RequestFile(fd, columns, firsts)
 
 
-def _written(fd: int, asks: Iterable[Ask]) -> tuple[Columns, list[int]]:
+def _written(fd: int, request_file: Iterable[PreparedRequest]) -> tuple[RequestColumns, list[int]]:
     begins, due_s, think_s = array("q", [0]), array("d"), array("d")
     nexts, message_begins, message_ends = array("q"), array("q"), array("q")
     output_tokens = array("q")
     firsts: list[int] = []
     with os.fdopen(os.dup(fd), "wb", buffering=1 << 20) as file:
-        for index, ask in enumerate(asks):
+        for index, ask in enumerate(request_file):
             file.write(ask.body)
             begins.append(begins[-1] + len(ask.body))
             due_s.append(ask.due_s)
@@ -111,7 +117,7 @@ def _written(fd: int, asks: Iterable[Ask]) -> tuple[Columns, list[int]]:
             if ask.first:
                 firsts.append(index)
     alone = all(index < 0 for index in nexts)
-    columns = Columns(
+    columns = RequestColumns(
         begins=begins.tobytes(),
         due_s=due_s.tobytes(),
         output_tokens=output_tokens.tobytes(),
@@ -123,10 +129,10 @@ def _written(fd: int, asks: Iterable[Ask]) -> tuple[Columns, list[int]]:
     return columns, firsts
 
 
-class Asks:
+class RequestReader:
     """The same, as a process reads it."""
 
-    def __init__(self, fd: int, columns: Columns) -> None:
+    def __init__(self, fd: int, columns: RequestColumns) -> None:
         self._begins = array("q", columns.begins)
         self.due_s = array("d", columns.due_s)
         self._output_tokens = array("q", columns.output_tokens)

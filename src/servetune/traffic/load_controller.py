@@ -19,15 +19,15 @@ from collections.abc import Callable
 import msgspec
 
 from servetune.traffic.answer import ANSWERS
-from servetune.traffic.asks import Asks
-from servetune.traffic.invoked import Invoked
+from servetune.traffic.connection import Call, monotonic
+from servetune.traffic.messages import Heartbeat, RequestTrace, Setup
 from servetune.traffic.reactor import Reactor
-from servetune.traffic.seen import Beat, Seen, Setup
+from servetune.traffic.request_file import RequestReader
+from servetune.traffic.sagemaker_answer import SageMakerAnswer
 from servetune.traffic.sigv4 import Credentials, Signer
-from servetune.traffic.trace import traceparent
-from servetune.traffic.wire import Call, monotonic
+from servetune.traffic.trace_context import traceparent
 
-__all__ = ["Player"]
+__all__ = ["LoadController"]
 
 _INDEX = struct.Struct("<I")
 _STARVED_S = 0.0005
@@ -60,7 +60,7 @@ class _Message(msgspec.Struct):
     content: str
 
 
-class Player:
+class LoadController:
     """Plays the requests of one process.
 
     Attributes:
@@ -68,7 +68,7 @@ class Player:
     """
 
     def __init__(
-        self, setup: Setup, reactor: Reactor, asks: Asks, tell: Callable[[], None]
+        self, setup: Setup, reactor: Reactor, request_file: RequestReader, send: Callable[[], None]
     ) -> None:
         """Wait for the start.
 
@@ -79,9 +79,9 @@ class Player:
             tell: Sends a beat now, out of its time.
         """
         self._setup = setup
-        self._tell = tell
+        self._send_heartbeat = send
         self._reactor = reactor
-        self._asks = asks
+        self._asks = request_file
         self._answer = ANSWERS[setup.api]
         self._signers: list[Signer] = []
         if setup.credentials is not None:
@@ -92,7 +92,7 @@ class Player:
         # Open loop: requests that may still leave.
         self._free = 1 << 62 if setup.users is None else setup.users
         self._active_users = 0
-        self._to_let_go = 0
+        self._users_to_release = 0
         self._queue_ended = False
         self._queue = select.poll()
         self._queue.register(setup.queue_fd, select.POLLIN)
@@ -107,13 +107,13 @@ class Player:
         self._open_count = 0  # begun and not seen to the end
         self._starved = False
         self._skipped: list[int] = []
-        self._seen: list[Seen] = []
-        self._lates_s = array("d")
-        self._let_go_s: list[float] = []
+        self._traces: list[RequestTrace] = []
+        self._lateness_s = array("d")
+        self._released_s: list[float] = []
         self._prepared: deque[Call] = deque()  # of the first users
         self._lost = False
         self._failures_in_a_row = 0
-        self._held_back = False
+        self._paused = False
         self._held_count = 0
         self.over = False
 
@@ -136,11 +136,11 @@ class Player:
                 self.prepare()
                 self._active_users += len(self._prepared)
                 self._reactor.at(start_s - AWAKE_S, self._first_users)
-                self.take_on([start_s] * (self._users - len(self._prepared)))
+                self.take_users([start_s] * (self._users - len(self._prepared)))
         else:
             self._reactor.at(start_s, self._pull)
 
-    def take_on(self, dues_s: list[float]) -> None:
+    def take_users(self, dues_s: list[float]) -> None:
         """More users, each due when its last answer ended."""
         if not self._setup.closed:
             for _ in dues_s:
@@ -150,17 +150,17 @@ class Player:
         for due_s in dues_s:
             self._reactor.at(due_s, self._user_free, due_s)
 
-    def let_go(self, count: int) -> None:
+    def release_users(self, count: int) -> None:
         """That many users leave when their answers have ended."""
-        self._to_let_go += count
-        while not self._setup.closed and self._to_let_go and self._free > 0:
+        self._users_to_release += count
+        while not self._setup.closed and self._users_to_release and self._free > 0:
             self._free -= 1
-            self._to_let_go -= 1
-            self._let_go_s.append(monotonic())
+            self._users_to_release -= 1
+            self._released_s.append(monotonic())
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Send again after failures in a row."""
-        self._held_back = False
+        self._paused = False
 
     def stop(self, outcome: str, detail: str, grace_s: float) -> None:
         """Send nothing more, and end what is in flight after a while."""
@@ -181,12 +181,12 @@ class Player:
         for signer in self._signers:
             signer.use(credentials)
 
-    def beat(self, cpu_s: float) -> Beat:
+    def heartbeat(self, cpu_s: float) -> Heartbeat:
         """What happened since the last one."""
         self._look_for_end()
         reactor = self._reactor
-        beat = Beat(
-            seen=self._seen,
+        heartbeat = Heartbeat(
+            traces=self._traces,
             begun_count=self._begun_count,
             in_flight_count=reactor.in_flight_count,
             skipped=self._skipped,
@@ -195,15 +195,15 @@ class Player:
             held_count=self._held_count,
             cpu_s=cpu_s,
             at_s=monotonic(),
-            late_s=self._lates_s.tobytes(),
-            lag_s=_sample(reactor.lags_s).tobytes(),
-            let_go_s=self._let_go_s,
-            held_back=self._held_back,
+            lateness_s=self._lateness_s.tobytes(),
+            lags_s=_sample(reactor.lags_s).tobytes(),
+            released_s=self._released_s,
+            paused=self._paused,
         )
-        self._seen, self._skipped, self._let_go_s, self._lost = [], [], [], False
-        self._lates_s = array("d")
+        self._traces, self._skipped, self._released_s, self._lost = [], [], [], False
+        self._lateness_s = array("d")
         reactor.lags_s.clear()
-        return beat
+        return heartbeat
 
     # closed loop
 
@@ -235,10 +235,10 @@ class Player:
         What passed in between is how late this process was, and is told as that; it is no part
         of what the server takes for the next request.
         """
-        if self._to_let_go and not self._stopping:
-            self._to_let_go -= 1
+        if self._users_to_release and not self._stopping:
+            self._users_to_release -= 1
             self._active_users -= 1
-            self._let_go_s.append(since_s)
+            self._released_s.append(since_s)
             self._check_over()
             return
         index = None if self._stopping else self._take()
@@ -300,9 +300,9 @@ class Player:
             self._waiting.append((due_s, index))
 
     def _slot_free(self) -> None:
-        if self._to_let_go:
-            self._to_let_go -= 1
-            self._let_go_s.append(monotonic())
+        if self._users_to_release:
+            self._users_to_release -= 1
+            self._released_s.append(monotonic())
             self._check_over()
             return
         if self._free == 0:
@@ -318,9 +318,9 @@ class Player:
 
     def _think(self, index: int, due_s: float) -> None:
         self._thinking_count += 1
-        self._reactor.at(due_s, self._thought, index, due_s)
+        self._reactor.at(due_s, self._finish_thinking, index, due_s)
 
-    def _thought(self, index: int, due_s: float) -> None:
+    def _finish_thinking(self, index: int, due_s: float) -> None:
         if self._stopping:
             return
         self._thinking_count -= 1
@@ -340,7 +340,7 @@ class Player:
 
     def _take(self) -> int | None:
         """The next index of the queue that all processes share; none for now if held back."""
-        if self._queue_ended or self._held_back:
+        if self._queue_ended or self._paused:
             return None
         try:
             packed = os.read(self._setup.queue_fd, 4)
@@ -362,7 +362,7 @@ class Player:
         said = self._answer(
             streamed=setup.streamed, keep_text=following >= 0 or index < setup.keep_text_below
         )
-        answer = Invoked(said) if setup.invoked else said
+        answer = SageMakerAnswer(said) if setup.sagemaker else said
         return Call(
             index,
             self._payload(index, target),
@@ -377,7 +377,7 @@ class Player:
     def _leave(self, call: Call, due_s: float, could_leave_s: float) -> None:
         call.due_s = due_s
         self._held_count += self._held_until_s > due_s
-        self._lates_s.append(max(0.0, monotonic() - could_leave_s))
+        self._lateness_s.append(max(0.0, monotonic() - could_leave_s))
         self._begun_count += 1
         self._open_count += 1
         self._reactor.exchange(call)
@@ -399,7 +399,7 @@ class Player:
         if history is not None:
             begin, _ = self._asks.messages_at(index)
             body = body[:begin] + history + b"," + body[begin:]
-        trace = self._setup.trace
+        trace = self._setup.run_id
         header = f"traceparent: {traceparent(trace, index)}\r\n".encode() if trace else b""
         if self._signers:
             header += self._signers[target].headers(body, time.time())
@@ -461,8 +461,8 @@ class Player:
         times_s, counts, output_tokens = answer.packed()
         kept = call.index < self._setup.keep_text_below
         assert call.sent_s is not None
-        self._seen.append(
-            Seen(
+        self._traces.append(
+            RequestTrace(
                 call.index,
                 call.due_s,
                 call.sent_s,
@@ -494,8 +494,8 @@ class Player:
         self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
         if limit is not None and self._failures_in_a_row >= limit and not self._stopping:
             self._failures_in_a_row = 0
-            self._held_back = True
-            self._tell()
+            self._paused = True
+            self._send_heartbeat()
 
     def _skip(self, following: int) -> None:
         """A conversation that broke off: none of its further turns will be due."""

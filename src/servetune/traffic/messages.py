@@ -9,21 +9,21 @@ import struct
 
 import msgspec
 
-from servetune.traffic.asks import Columns
+from servetune.traffic.connection import Address
+from servetune.traffic.request_file import RequestColumns
 from servetune.traffic.sigv4 import Credentials, Signing
-from servetune.traffic.wire import Address
 
 __all__ = [
-    "Beat",
-    "Frames",
-    "GoOn",
-    "Order",
-    "Over",
-    "Seen",
+    "Command",
+    "Finished",
+    "FrameReader",
+    "Heartbeat",
+    "MoveUsers",
+    "RequestTrace",
+    "Resume",
     "Setup",
     "Start",
     "Stop",
-    "Users",
     "frame",
 ]
 
@@ -46,9 +46,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
         ahead: Connections that are opened before the clock starts.
         timeout_s: Limit of each request.
         routing: `round_robin` or `least_outstanding`, over several addresses.
-        trace: Name of the run for `traceparent` headers; empty for none.
+        run_id: Name of the run for `traceparent` headers; empty for none.
         keep_text_below: Answers to requests of a smaller index come with their words.
-        rests: Whether the loop may let tokens gather, see `foresight`.
+        rests: Whether the loop may let tokens gather, see `sleep_planner`.
         signing: Of requests through SageMaker, one for each address; empty for none.
         credentials: To sign with; new ones may come as an order of their own.
         invoked: Whether answers come in SageMaker's frames.
@@ -58,8 +58,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
     addresses: list[Address]
     heads: list[bytes]
-    columns: Columns
-    asks_fd: int
+    columns: RequestColumns
+    requests_fd: int
     queue_fd: int
     api: str
     streamed: bool = True
@@ -68,12 +68,12 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     ahead: int = 0
     timeout_s: float = 600.0
     routing: str = "round_robin"
-    trace: str = ""
+    run_id: str = ""
     keep_text_below: int = 0
-    rests: bool = True
+    may_sleep: bool = True
     signing: list[Signing] = []
     credentials: Credentials | None = None
-    invoked: bool = False
+    sagemaker: bool = False
     failures_limit: int | None = None
 
 
@@ -83,14 +83,14 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     start_s: float
 
 
-class Users(msgspec.Struct, frozen=True, kw_only=True, tag="users"):
+class MoveUsers(msgspec.Struct, frozen=True, kw_only=True, tag="users"):
     """Take on users from another process, each due when its last answer ended; or let some go."""
 
     due_s: list[float] = []
-    let_go: int = 0
+    release_users: int = 0
 
 
-class GoOn(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
+class Resume(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
     """Send again: failures in a row were looked at, and the run goes on."""
 
 
@@ -102,10 +102,10 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     grace_s: float = 0.0
 
 
-Order = Setup | Start | Users | GoOn | Stop | Credentials
+Command = Setup | Start | MoveUsers | Resume | Stop | Credentials
 
 
-class Seen(msgspec.Struct, frozen=True, array_like=True):
+class RequestTrace(msgspec.Struct, frozen=True, array_like=True):
     """What one request did, on the monotonic clock; `metrics.Record` before it is one.
 
     Attributes:
@@ -130,14 +130,14 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
     text: str | None
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     """Ten times a second: what ended since, and how the process is doing.
 
     Attributes:
         idle: Whether nothing is in flight, thought about or waiting.
         skipped: Requests that will never be due, because the answer they follow failed.
         lost: Whether a connection was refused or lost since the last beat.
-        held_back: Whether nothing is sent after failures in a row, until `GoOn`.
+        held_back: Whether nothing is sent after failures in a row, until `Resume`.
         late_s: Doubles: how late each departure since the last beat was.
         lag_s: Doubles: how long turns of the loop took.
         let_go_s: When users were let go, as asked.
@@ -145,7 +145,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
         begun_count: Requests begun so far.
     """
 
-    seen: list[Seen]
+    traces: list[RequestTrace]
     begun_count: int
     in_flight_count: int
     idle: bool
@@ -154,13 +154,13 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     cpu_s: float
     at_s: float
     skipped: list[int] = []
-    late_s: bytes = b""
-    lag_s: bytes = b""
-    let_go_s: list[float] = []
-    held_back: bool = False
+    lateness_s: bytes = b""
+    lags_s: bytes = b""
+    released_s: list[float] = []
+    paused: bool = False
 
 
-class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
+class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
     """The process has nothing left to do.
 
     Attributes:
@@ -179,11 +179,11 @@ def frame(value: msgspec.Struct) -> bytes:
     return _LENGTH.pack(len(packed)) + packed
 
 
-class Frames:
+class FrameReader:
     r"""Cuts bytes into frames.
 
     Example:
-        >>> frames = Frames()
+        >>> frames = FrameReader()
         >>> frames.feed(frame(Start(start_s=1.0)))
         [b'\x82\xa4type\xa5start\xa7start_s\xcb?\xf0\x00\x00\x00\x00\x00\x00']
     """
