@@ -18,7 +18,7 @@ import numpy as np
 from servetune.metrics import PrecisionTarget, Record, summarize
 from servetune.metrics.intervals import bootstrap_interval, mean_interval, percentile_interval
 from servetune.metrics.overload import saturation_of
-from servetune.metrics.precision import FIRST_LOOK
+from servetune.metrics.precision import FIRST_CHECK
 
 SIGMA = 0.8
 RUNS = 400
@@ -93,9 +93,9 @@ def stopping():
             stops, held = [], 0
             for values in log_normal_runs(rng, 150, 8700, memory):
                 records = [record(i, 0.1 * i, (0.1 * i + v,)) for i, v in enumerate(values)]
-                look = FIRST_LOOK
+                look = FIRST_CHECK
                 while look < len(records) and not (seen := until.met(records[:look])).met:
-                    look = seen.next_look
+                    look = seen.next_check
                 stops.append(look)
                 kept = values[:look]
                 interval = (

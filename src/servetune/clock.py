@@ -1,4 +1,4 @@
-"""Time, passed in: a clock is an argument, so that a test can be its own clock."""
+"""Clocks, passed in as arguments so that tests control time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Clock", "MonotonicClock", "VirtualClock"]
 
 
 class Clock(Protocol):
-    """Where seconds come from. Differences mean something, single values do not."""
+    """Source of seconds. Only differences between readings have a meaning."""
 
     def now_s(self) -> float: ...
 
@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """The machine's monotonic clock; stepping the wall clock does not move it."""
+    """Monotonic clock of the machine; changes of the wall clock do not affect it."""
 
     def now_s(self) -> float:
         return time.monotonic()
@@ -28,10 +28,10 @@ class MonotonicClock:
 
 
 class VirtualClock:
-    """A clock that moves only when somebody sleeps.
+    """Clock that advances only by sleeping.
 
-    Sleeping never waits: time jumps. It suits one task at a time; many tasks that
-    sleep side by side need the simulator's event queue instead.
+    Sleeping never waits: time jumps. It serves one task at a time; concurrent sleepers need
+    the simulator's event queue instead.
     """
 
     def __init__(self, start_s: float = 0.0) -> None:

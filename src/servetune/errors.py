@@ -1,13 +1,13 @@
-"""Every error that servetune raises on purpose.
+"""Exceptions of servetune, as one tree.
 
     ServetuneError
-    ├── InputError           what the user wrote cannot be used
+    ├── InputError           a file, option or value of the user is unusable
     │   ├── UnknownName      kind, name, known
     │   └── GrammarError     text, position
     ├── PlanError            the plan contradicts itself, the model or the machine
     │   ├── DoesNotFit       needed_bytes, available_bytes
     │   └── NotSimulated     a real engine would take it
-    ├── EngineError          a server could not be run
+    ├── EngineError          a server failed to start, answer or stop
     │   ├── EngineNotReady   waited_s, log_tail
     │   ├── EngineDied       exit_code, log_tail
     │   └── PortBusy         port
@@ -16,11 +16,11 @@
     ├── StoreError           a journal or artifact cannot be read or written
     │   └── SchemaTooNew     found, known
     └── DeployError          a deployment cannot be applied
-        └── CannotRender     it cannot even be said: nothing was sent
+        └── CannotRender     the target's files cannot express it; nothing was sent
 
-A leaf exists where a caller would act differently. The message is one line
-without a full stop; `hint` says how to go on. A request that fails under load is
-data (`metrics.Record.outcome`), not an exception.
+A leaf exists where a caller acts differently on it. The message is one line without a full
+stop; `hint` names the next step. A request that fails under load is data
+(`metrics.Record.outcome`), not an exception.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class ServetuneError(Exception):
-    """Base of the tree; `exit_code` is what the command line returns for it."""
+    """Base of the tree; `exit_code` is the exit status of the command line."""
 
     exit_code = 2
 
@@ -66,12 +66,12 @@ class InputError(ServetuneError):
 
 
 class UnknownName(InputError):
-    """A name of some kind (model, GPU, metric, option) is not known.
+    """An unknown name of some kind: model, GPU, metric or option.
 
     Attributes:
-        kind: What was looked up, such as "GPU".
-        name: The name as given.
-        known: All names of that kind, for a caller that wants to choose again.
+        kind: Kind of name, such as "GPU".
+        name: Name as given by the user.
+        known: All valid names of that kind.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
@@ -87,10 +87,10 @@ class UnknownName(InputError):
 
 
 class GrammarError(InputError):
-    """A text in one of servetune's small grammars cannot be read.
+    """A syntax error in one of servetune's small grammars.
 
     Attributes:
-        text: The whole text.
+        text: Whole text.
         position: Offset of the first character that does not fit.
     """
 
@@ -103,15 +103,15 @@ class GrammarError(InputError):
 
 
 class PlanError(ServetuneError):
-    """A plan contradicts itself, the model or the machine."""
+    """A plan that contradicts itself, the model or the machine."""
 
 
 class DoesNotFit(PlanError):
-    """Weights, or weights and the smallest useful cache, exceed the memory.
+    """Weights, or weights plus the smallest useful KV cache, exceed the memory.
 
     Attributes:
-        needed_bytes: Per device.
-        available_bytes: Per device.
+        needed_bytes: Memory required per device.
+        available_bytes: Memory available per device.
     """
 
     def __init__(
@@ -123,17 +123,17 @@ class DoesNotFit(PlanError):
 
 
 class NotSimulated(PlanError):
-    """A real engine would serve the plan, and the simulator does not play one of its settings."""
+    """A valid plan with a setting that the simulator does not model."""
 
 
 class EngineError(ServetuneError):
-    """A server could not be started, reached or stopped."""
+    """A server that could not be started, reached or stopped."""
 
     exit_code = 3
 
 
 class EngineNotReady(EngineError):
-    """A server was alive but did not become ready in time."""
+    """A running server that did not become ready in time."""
 
     def __init__(self, message: str, *, waited_s: float, log_tail: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -142,11 +142,11 @@ class EngineNotReady(EngineError):
 
 
 class EngineDied(EngineError):
-    """A server's process ended while it was needed.
+    """A server process that exited while it was needed.
 
     Attributes:
-        exit_code_of_server: As the operating system reports it; negative for a signal.
-        log_tail: The last lines that it wrote.
+        exit_code_of_server: Exit status of the process; negative for a signal.
+        log_tail: Last lines of its log.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class EngineDied(EngineError):
 
 
 class PortBusy(EngineError):
-    """Another process already listens where the server should."""
+    """A port on which another process already listens."""
 
     def __init__(self, port: int, *, hint: str = "") -> None:
         super().__init__(
@@ -169,17 +169,17 @@ class PortBusy(EngineError):
 
 
 class LoadError(ServetuneError):
-    """Load could not be sent at all."""
+    """A load run in which no request could be sent."""
 
     exit_code = 3
 
 
 class ServerRefused(LoadError):
-    """The server answered the first request with an error.
+    """An error status as the answer to the first request.
 
     Attributes:
         status: HTTP status.
-        body: The beginning of what it said.
+        body: Beginning of the response body.
     """
 
     def __init__(self, message: str, *, status: int, body: str, hint: str = "") -> None:
@@ -189,11 +189,11 @@ class ServerRefused(LoadError):
 
 
 class StoreError(ServetuneError):
-    """A journal or artifact cannot be read or written."""
+    """A journal or artifact that cannot be read or written."""
 
 
 class SchemaTooNew(StoreError):
-    """A file was written by a newer servetune."""
+    """A file written by a newer servetune."""
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(
@@ -205,22 +205,22 @@ class SchemaTooNew(StoreError):
 
 
 class DeployError(ServetuneError):
-    """A deployment cannot be applied."""
+    """A deployment that cannot be applied."""
 
     exit_code = 4
 
 
 class CannotRender(DeployError):
-    """What was asked for cannot be said to a target; found out before anything was sent."""
+    """A request that the target's files cannot express; raised before anything is sent."""
 
     exit_code = 2
 
 
 def nearest(name: str, known: Iterable[str], *, count: int = 4) -> list[str]:
-    """Known names that look like `name`, best first; letter case does not count."""
+    """Known names similar to `name`, best match first; letter case does not count."""
     by_lower = {candidate.lower(): candidate for candidate in known}
-    wanted = name.lower()
-    starts = [low for low in by_lower if low.startswith(wanted) or wanted.startswith(low)]
-    close = difflib.get_close_matches(wanted, by_lower, n=count, cutoff=0.55)
+    lowered = name.lower()
+    starts = [low for low in by_lower if low.startswith(lowered) or lowered.startswith(low)]
+    close = difflib.get_close_matches(lowered, by_lower, n=count, cutoff=0.55)
     ordered = dict.fromkeys([*sorted(starts, key=len), *close])
     return [by_lower[low] for low in ordered][:count]

@@ -1,9 +1,9 @@
-"""What must never leave the user's environment: tokens and keys, found and refused.
+"""Credentials: detection and redaction of tokens and keys.
 
-A container's environment is shown to everyone who may describe the model; a bundle, a
+A container's environment is visible to everyone who may describe the model; a bundle, a
 journal and an error message are copied, committed and mailed. So a setting that looks like
-a credential is refused, and text that came from elsewhere (a command line, a log, an answer)
-is redacted before it is kept or shown.
+a credential is refused, and text from outside (a command line, a log, a response) is redacted
+before it is stored or printed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __all__ = ["REDACTED", "is_secret_name", "looks_secret", "redacted", "redacted_t
 
 REDACTED = "[redacted]"
 
-#: Credentials by their own spelling: Hugging Face, AWS key ids, GitHub, GitLab, OpenAI style,
-#: NVIDIA NGC, Slack, and signed web tokens.
+#: Credentials recognised by their own format: Hugging Face, AWS key ids, GitHub, GitLab, OpenAI
+#: style, NVIDIA NGC, Slack, and signed web tokens.
 _TOKENS = re.compile(
     r"hf_[A-Za-z0-9]{20,}"
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}"
@@ -29,9 +29,9 @@ _TOKENS = re.compile(
     r"|\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
 )
 
-#: Credentials that have no spelling of their own, by the words before them. The words stay:
+#: Credentials without a format of their own, recognised by the words before them, which stay:
 #: `--api-key X`, `HF_TOKEN=X`, `Authorization: Bearer X`, `X-Amz-Signature=X`.
-_SAID = re.compile(
+_LABELLED = re.compile(
     r"(?i)("
     r"authorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)\s+"
     r"|\bbearer\s+(?=[A-Za-z0-9._~+/-]{16})"
@@ -47,12 +47,12 @@ _NAMES = re.compile(
     r"|session_token|authorization)$"
 )
 
-#: Values of a secret's name that say nothing.
+#: Placeholder values that are no credential.
 _EMPTY = frozenset({"null", "none", "true", "false", "''", '""'})
 
 
 def looks_secret(text: str) -> bool:
-    """Whether a credential's own spelling occurs in the text."""
+    """Whether the text contains a credential with a recognisable format."""
     return _TOKENS.search(text) is not None
 
 
@@ -62,20 +62,20 @@ def is_secret_name(name: str) -> bool:
 
 
 def redacted_text(text: str) -> str:
-    """The text without what looks like a credential, by its spelling or by what stands before.
+    """Text with every credential replaced, by its format or by the words before it.
 
     Example:
         >>> redacted_text("vllm serve m --api-key tiger")
         'vllm serve m --api-key [redacted]'
     """
     plain = _TOKENS.sub(REDACTED, text)
-    return _SAID.sub(
+    return _LABELLED.sub(
         lambda found: found[0] if found[2].lower() in _EMPTY else found[1] + REDACTED, plain
     )
 
 
 def redacted(value: Any) -> Any:
-    """The same JSON value with every credential's text replaced by `REDACTED`."""
+    """JSON value with every credential replaced by `REDACTED`."""
     if isinstance(value, str):
         return redacted_text(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Named constants and formatters; inside servetune there are only seconds, bytes and FLOPs."""
+"""Unit constants and formatters. Internal values are in seconds, bytes and FLOPs only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MS_PER_S = 1000.0
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Binary units with two digits after the point: `7.49 GiB`."""
+    """Size in binary units with two decimals: `7.49 GiB`."""
     size = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
@@ -33,7 +33,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_count(number: float) -> str:
-    """Short decimal count: `4.02 B`, `151.9 K`, `812`."""
+    """Count in short decimal form: `4.02 B`, `151.9 K`, `812`."""
     for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "K")):
         if abs(number) >= limit:
             scale = 1e3 if suffix == "K" else limit
@@ -42,7 +42,7 @@ def format_count(number: float) -> str:
 
 
 def format_seconds(duration_s: float | None) -> str:
-    """Duration in the unit that reads best: `0.8 ms`, `27.6 ms`, `5.52 s`, `3 min 10 s`."""
+    """Duration in its largest suitable unit: `0.8 ms`, `27.6 ms`, `5.52 s`, `3 min 10 s`."""
     if duration_s is None:
         return "-"
     if duration_s < 0.01:

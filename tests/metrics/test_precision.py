@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from servetune.errors import GrammarError, UnknownName
 from servetune.metrics import PrecisionTarget, Record
 from servetune.metrics.intervals import mean_interval
-from servetune.metrics.precision import FIRST_LOOK
+from servetune.metrics.precision import FIRST_CHECK
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def run_of(ttfts_s):
 def test_looks_are_rare_and_the_verdict_does_not_change_between_them():
     records = run_of(np.random.default_rng(0).uniform(1, 1.05, 400))
     until = PrecisionTarget.parse("ttft±10%")
-    before = until.met(records[: FIRST_LOOK - 1])
-    assert (before.met, before.requests, before.next_look) == (False, 0, FIRST_LOOK)
+    before = until.met(records[: FIRST_CHECK - 1])
+    assert (before.met, before.requests, before.next_check) == (False, 0, FIRST_CHECK)
     assert before.relative_half_width == math.inf
     first = until.met(records[:120])
-    assert (first.met, first.requests, first.next_look) == (True, 100, 150)
+    assert (first.met, first.requests, first.next_check) == (True, 100, 150)
     assert until.met(records[:149]) == first
     assert until.met(records[:150]).requests == 150
 
@@ -107,12 +107,12 @@ def test_the_interval_at_the_stop_holds_the_truth_although_it_was_looked_at_ofte
             values[place] = 0.6 * values[place - 1] + 0.8 * steps[place]
         ttfts_s = np.exp(0.4 * values)
         records = run_of(ttfts_s)
-        look = FIRST_LOOK
+        look = FIRST_CHECK
         while look < len(records):
             progress = until.met(records[:look])
             if progress.met:
                 break
-            look = progress.next_look
+            look = progress.next_check
         interval = mean_interval(ttfts_s[:look])
         held += interval.low <= truth <= interval.high
     assert held / 150 >= 0.88

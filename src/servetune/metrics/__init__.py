@@ -1,4 +1,4 @@
-"""What requests did, and what that makes of a trial: pure functions of records."""
+"""Request records and the metrics of a trial, as pure functions of those records."""
 
 from servetune.metrics.intervals import Interval
 from servetune.metrics.other_tools import TOOLS, compat_results

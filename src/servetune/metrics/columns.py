@@ -1,7 +1,7 @@
-"""Columns: the records of a run as arrays, one number per request and quantity.
+"""Columns: the records of a run as arrays, one value per request and quantity.
 
-A million records are asked for the same few numbers again and again; each is read out of
-them once. What a request has not got (a first token, a new connection) is NaN.
+Each value is read from its record once, since summaries use the same few numbers many times.
+A missing value (no first token, no new connection) is NaN.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Times and counts of some records, in their order; each array has shape (requests,).
+    """Times and counts of records, in their order; each array has shape (requests,).
 
-    The law of every latency stands here once for arrays, and in `Record` for one request.
+    Every latency is defined here for arrays and in `Record` for a single request.
 
     Attributes:
-        first_s: First piece of content; NaN where none came or the answer came whole.
-        last_s: Last piece of content.
-        pieces: Pieces of content.
-        connect_s: NaN on a connection that was kept.
-        whole: Answered whole.
+        first_s: Arrival of the first chunk; NaN without one or for an answer that did not stream.
+        last_s: Arrival of the last chunk.
+        pieces: Number of chunks.
+        connect_s: Connection time; NaN on a reused connection.
+        whole: Whether the answer was complete.
     """
 
     due_s: FloatArray
@@ -52,7 +52,7 @@ class Columns:
         return len(self.due_s)
 
     def only(self, chosen: BoolArray | IntArray) -> Columns:
-        """Some requests, by yes or no for each or by their places."""
+        """Columns of a subset, by mask or by index."""
         return Columns(**{name: getattr(self, name)[chosen] for name in self.__annotations__})
 
     @cached_property
@@ -67,7 +67,7 @@ class Columns:
 
     @cached_property
     def streamed_s(self) -> FloatArray:
-        """From the first piece of content to the last."""
+        """Time from the first chunk to the last."""
         return self.last_s - self.first_s
 
     @cached_property
@@ -78,7 +78,7 @@ class Columns:
 
     @cached_property
     def wait_s(self) -> FloatArray:
-        """From due to sent: queueing before send, connecting included."""
+        """Time from due to sent: queueing in the client, connecting included."""
         return self.sent_s - self.due_s
 
     @cached_property
@@ -98,12 +98,12 @@ class Columns:
 
     @cached_property
     def output_rate_per_s(self) -> FloatArray:
-        """Tokens per second that one user sees after the first; NaN where all came at once."""
+        """Output tokens per second after the first; NaN where all arrived at once."""
         return 1 / np.where(self.tpot_s > 0, self.tpot_s, np.nan)
 
 
 def columns_of(records: Sequence[Record]) -> Columns:
-    """Read records once."""
+    """Columns of some records."""
     times = [record.chunk_times_s for record in records]
     return Columns(
         due_s=_column(records, "due_s"),
@@ -120,7 +120,7 @@ def columns_of(records: Sequence[Record]) -> Columns:
 
 
 def known(values: FloatArray) -> FloatArray:
-    """The values that are there."""
+    """Values that are not NaN."""
     return values[~np.isnan(values)]
 
 

@@ -1,4 +1,4 @@
-"""One set of values in numbers: mean, spread and percentiles, and how sure they are."""
+"""Statistics of a set of values: mean, spread, percentiles and confidence intervals."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = [
     "statistics",
 ]
 
-#: Percentiles that have a field of their own.
+#: Percentiles with a result field of their own.
 SHOWN = (50, 90, 95, 99)
-#: Up to so many values the standard deviation has an interval too.
+#: Largest number of values for which the standard deviation gets an interval.
 BOOTSTRAP_VALUES = 2000
 
 
 def field_of_percentile(name: str, percent: float) -> str:
-    """Name of a percentile in the results: `median_ttft_ms`, `p99_itl_ms`."""
+    """Result field of a percentile: `median_ttft_ms`, `p99_itl_ms`."""
     return f"median_{name}_ms" if percent == 50 else f"p{percent:g}_{name}_ms"
 
 
 def statistics(name: str, values_ms: FloatArray) -> dict[str, float | None]:
-    """Mean, standard deviation and the usual percentiles; the order of the values is lost."""
+    """Mean, standard deviation and usual percentiles; reorders the values in place."""
     fields = (
         f"mean_{name}_ms",
         f"std_{name}_ms",
@@ -51,7 +51,7 @@ def statistics(name: str, values_ms: FloatArray) -> dict[str, float | None]:
 
 
 def quantiles(values_ms: FloatArray, percentiles: Sequence[float]) -> dict[str, float | None]:
-    """Any percentiles, by percent; the order of the values is lost."""
+    """Percentiles by percent; reorders the values in place."""
     if not len(values_ms):
         return {f"{percent:g}": None for percent in percentiles}
     values = np.percentile(values_ms, percentiles, overwrite_input=True)
@@ -61,7 +61,7 @@ def quantiles(values_ms: FloatArray, percentiles: Sequence[float]) -> dict[str, 
 
 
 def described(values: FloatArray) -> dict[str, float | None]:
-    """A distribution of its own, in the unit of its values; `None` where there are none."""
+    """Statistics in the unit of the values; `None` each without values."""
     names = ("mean", "std", "min", "p1", "p5", "median", "p90", "p95", "p99", "max")
     if not len(values):
         return dict.fromkeys(names)
@@ -72,16 +72,15 @@ def described(values: FloatArray) -> dict[str, float | None]:
 def intervals_ms(
     name: str, gaps: Gaps, percentiles: Sequence[float]
 ) -> dict[str, list[float | None]]:
-    """Intervals of a latency's mean, percentiles and (of few values) standard deviation.
+    """Confidence intervals of a latency's mean, percentiles and, for few values, deviation.
 
     Args:
-        name: Of the latency.
-        gaps: Its values in seconds; of a latency that a request has once, one gap each.
-        percentiles: Those that are wanted.
+        name: Latency metric, such as `ttft`.
+        gaps: Values in seconds; one gap per request for a latency with one value each.
+        percentiles: Percents to compute.
 
     Returns:
-        `[low, high]` in milliseconds under the name of the field; what too few values say
-        nothing about is left out.
+        `[low, high]` in milliseconds by result field; fields with too few values are absent.
     """
     values_s = gaps.seconds
     found: dict[str, Interval | None] = {
@@ -100,7 +99,7 @@ def intervals_ms(
 def latency_intervals(
     answered: Columns, gaps: Gaps, percentiles: Sequence[float]
 ) -> dict[str, list[float | None]]:
-    """Intervals of all latencies of some answered requests, in the order of time."""
+    """Confidence intervals of all latencies of complete answers, in order of time."""
     found: dict[str, list[float | None]] = {}
     for name, values_s in (
         ("e2e_latency", answered.e2e_s),

@@ -1,4 +1,4 @@
-"""What went wrong: failures by kind, answers of the wrong length, token counts that differ."""
+"""Failures by kind, answers of the wrong length, and differing token counts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from servetune.metrics.record import Record
 __all__ = ["WRONG_LENGTH", "failures_of", "token_check", "wrong_lengths"]
 
 WRONG_LENGTH = "wrong_length"
-#: Samples of each kind that are kept.
+#: Kept samples of each kind.
 SAMPLES = 3
 
 
 def failures_of(
     records: Sequence[Record], wrong: Mapping[int, str] | None = None
 ) -> list[dict[str, Any]]:
-    """Each kind of failure with its count and up to three different samples, commonest first.
+    """Failures by kind, with counts and up to three distinct samples, most frequent first.
 
     Args:
-        records: All of a run.
-        wrong: By place in `records`, answers that count as failures for their length, and
-            what is said of them.
+        records: All records of a run.
+        wrong: Descriptions of answers that fail by their length, by index in `records`.
     """
     kinds: dict[str, tuple[int, list[str]]] = {}
     failed = [(record.outcome, record.detail) for record in records if record.outcome != "ok"]
-    for kind, detail in [*failed, *((WRONG_LENGTH, said) for said in (wrong or {}).values())]:
+    for kind, detail in [*failed, *((WRONG_LENGTH, text) for text in (wrong or {}).values())]:
         count, samples = kinds.get(kind, (0, []))
         if len(samples) < SAMPLES and detail not in samples:
             samples.append(detail)
@@ -40,37 +39,37 @@ def failures_of(
     ]
 
 
-def wrong_lengths(records: Sequence[Record], asked: Mapping[int, int]) -> dict[int, str]:
-    """Answers that are whole and have not the tokens that were asked for.
+def wrong_lengths(records: Sequence[Record], requested: Mapping[int, int]) -> dict[int, str]:
+    """Complete answers whose length differs from the requested one.
 
     Args:
-        records: All of a run.
-        asked: Output tokens by `Record.index`, of the requests that forbade the server to
-            stop by itself (`ignore_eos`); others are not judged.
+        records: All records of a run.
+        requested: Output tokens by `Record.index`, of the requests with `ignore_eos`; others
+            are not judged.
 
     Returns:
-        By place in `records`, what is wrong.
+        Descriptions of the differences, by index in `records`.
     """
     return {
-        place: f"request {record.index}: asked {asked[record.index]} tokens, "
+        place: f"request {record.index}: asked {requested[record.index]} tokens, "
         f"got {record.output_tokens}"
         for place, record in enumerate(records)
         if record.outcome == "ok"
-        and asked.get(record.index, record.output_tokens) != record.output_tokens
+        and requested.get(record.index, record.output_tokens) != record.output_tokens
     }
 
 
 def without(whole: BoolArray, places: Mapping[int, str]) -> BoolArray:
-    """The requests answered whole, less those at some places."""
+    """Mask of complete answers with some indexes removed."""
     kept = whole.copy()
     kept[list(places)] = False
     return kept
 
 
 def token_check(records: Sequence[Record]) -> dict[str, Any] | None:
-    """The server's token counts against our tokenizer's; `None` where nothing was counted.
+    """Token counts of the server and of the client's tokenizer; `None` without client counts.
 
-    Only answers that were counted take part, in both sums.
+    Both sums are over the answers that the client counted.
     """
     pairs = [
         (record.output_tokens, record.counted_output_tokens)

@@ -1,20 +1,20 @@
-"""Confidence intervals of what one run measured, from the order in which it happened.
+"""Confidence intervals of one run's metrics, for correlated observations.
 
-Neighbouring requests share the same batch and the same queue, so they are no independent
-draws, and an interval that takes them for such is too narrow. Values come here in the order
-in which they were due, and every method looks at stretches of neighbours:
+Neighbouring requests share the same batch and the same queue, so they are not independent,
+and an interval that treats them as such is too narrow. Values come in the order in which they
+were due, and every method works on batches of neighbours:
 
-- means (and rates, as means over slices of time) by batch means: the mean of each of 20
-  stretches (10 where 20 are still alike their neighbours) is nearly independent of the
-  others, and Student's t does the rest;
-- percentiles by order statistics: batch means say how uncertain the share of values below
-  the percentile is, and the values at the ends of that share's interval are the ends of the
-  percentile's. A bootstrap of stretches was tried beside it: it held the true percentile
-  no more often, and in the tail of few requests far less (`docs/concepts/measuring.md`);
-- anything else, such as a standard deviation, by that bootstrap.
+- means (and rates, as means over time slices) by batch means: the means of 20 batches (10
+  where 20 are still correlated) are nearly independent, so Student's t applies;
+- percentiles by order statistics: batch means give the standard error of the share of values
+  below the percentile, and the values at the ends of that share's interval are the ends of
+  the percentile's. A block bootstrap was tried instead: it covered the true percentile no
+  more often, and far less often in the tail of few requests
+  (`docs/concepts/measuring.md`);
+- any other statistic, such as a standard deviation, by that bootstrap.
 
-An end that the values cannot tell is `None`: a hundred requests have no upper end for a
-99th percentile.
+An end that the values do not determine is `None`: a hundred requests have no upper end for
+a 99th percentile.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ __all__ = [
 ]
 
 LEVEL = 0.95
-#: Below this many values there is no interval.
+#: Smallest number of values with an interval.
 LEAST_VALUES = 10
-#: Stretches: few, so that each is long; 10 to 30 lose next to nothing against more (Schmeiser,
+#: Batches: few, so that each is long; 10 to 30 lose next to nothing against more (Schmeiser,
 #: Operations Research 30, 1982).
 BATCHES = 20
-#: Neighbouring stretches that go together more than this are too short.
-ALIKE = 0.2
+#: Largest correlation of neighbouring batches; above it batches are too short.
+MOST_CORRELATION = 0.2
 BOOTSTRAP_DRAWS = 200
-#: Slices of time whose rates are the values behind a throughput's interval.
+#: Time slices whose rates are the values of a throughput's interval.
 SLICES = 20
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """Where the true value is, in `level` of all runs.
+    """Confidence interval: it contains the true value in `level` of all runs.
 
     Attributes:
-        low: `None` where the values cannot tell.
-        high: Likewise.
-        level: Share of runs whose interval holds the true value.
+        low: Lower end; `None` where the values do not determine it.
+        high: Upper end; `None` where the values do not determine it.
+        level: Share of runs whose interval contains the true value.
         method: `batch means`, `block bootstrap` or `order statistics`.
     """
 
@@ -69,12 +69,12 @@ class Interval(msgspec.Struct, frozen=True):
 
     @property
     def ends(self) -> list[float | None]:
-        """As results hold it."""
+        """Low and high end, as in a trial's results."""
         return [self.low, self.high]
 
     @property
     def half_width(self) -> float:
-        """Half of its width; infinite where an end is not known."""
+        """Half of the width; infinite where an end is unknown."""
         if self.low is None or self.high is None:
             return math.inf
         return (self.high - self.low) / 2
@@ -89,9 +89,9 @@ def ratio_interval(sums: FloatArray, counts: FloatArray, level: float = LEVEL) -
     """Interval of sum(sums) / sum(counts) by batch means, such as the mean of all gaps.
 
     Args:
-        sums: One a request, in the order of time: what its gaps add up to.
-        counts: How many they are.
-        level: Share of runs whose interval shall hold the true value.
+        sums: Sum of each request's gaps, in order of time.
+        counts: Number of each request's gaps.
+        level: Share of runs whose interval should contain the true value.
     """
     if len(sums) < LEAST_VALUES or not counts.sum():
         return None
@@ -111,11 +111,11 @@ def rate_interval(
     """Interval of an amount per second, as the mean over equal slices of time.
 
     Args:
-        at_s: When each part of it came; all between the two times.
-        amounts: How much; `None` where each counts as one.
-        from_s: Begin of the first slice.
+        at_s: Time of each part, all between `from_s` and `until_s`.
+        amounts: Size of each part; `None` where each counts as one.
+        from_s: Start of the first slice.
         until_s: End of the last slice.
-        level: Share of runs whose interval shall hold the true value.
+        level: Share of runs whose interval should contain the true value.
     """
     if len(at_s) < SLICES or not until_s > from_s:
         return None
@@ -130,10 +130,10 @@ def percentile_interval(
     """Interval of a percentile by order statistics; `None` for too few values.
 
     Args:
-        values: In the order of time.
-        percent: 0 to 100.
-        level: Share of runs whose interval shall hold the true value.
-        ordered: The values in order of size, where a caller has them.
+        values: Values in order of time.
+        percent: Percentile, 0 to 100.
+        level: Share of runs whose interval should contain the true value.
+        ordered: Sorted values, if already made.
     """
     alone = np.ones(len(values), dtype=np.int64)
     return gap_percentile_interval(Gaps(values, alone), percent, level, ordered=ordered)
@@ -144,14 +144,14 @@ def gap_percentile_interval(
 ) -> Interval | None:
     """Interval of a percentile of all gaps, by order statistics.
 
-    The gaps of one request belong together: what is averaged over stretches of requests
-    is each request's number of gaps below the percentile.
+    The gaps of one request are correlated, so batch means are taken over each request's
+    number of gaps below the percentile.
 
     Args:
-        gaps: Of the requests in the order of time.
-        percent: 0 to 100.
-        level: Share of runs whose interval shall hold the true value.
-        ordered: The gaps in order of size, where a caller has them.
+        gaps: Gaps of the requests in order of time.
+        percent: Percentile, 0 to 100.
+        level: Share of runs whose interval should contain the true value.
+        ordered: Sorted gaps, if already made.
     """
     counts = gaps.counts.astype(np.float64)
     total = len(gaps.seconds)
@@ -164,8 +164,8 @@ def gap_percentile_interval(
     below = np.zeros(len(counts))
     starts = (np.cumsum(gaps.counts) - gaps.counts)[some]
     below[some] = np.add.reduceat(gaps.seconds <= edge, starts, dtype=np.int64)
-    seen = below.sum() / total
-    error, batches = _ratio_error(below - seen * counts, counts)
+    observed = below.sum() / total
+    error, batches = _ratio_error(below - observed * counts, counts)
     low, high = _share_interval(share, error, total, level, batches - 1)
     return Interval(
         _order_statistic(ordered, low) if low * (total + 1) >= 1 else None,
@@ -185,24 +185,24 @@ def bootstrap_interval(
 ) -> Interval | None:
     """Interval of any statistic by a circular block bootstrap; `None` for too few values.
 
-    Each draw is made of stretches of n^(1/2) neighbours; the end follows the beginning, so
-    that every value is as likely as any other. The interval lies between the quantiles of
-    the statistic over all draws.
+    Each draw consists of blocks of n^(1/2) neighbours; the series is treated as a circle, so
+    that all values are equally likely. The interval lies between quantiles of the statistic
+    over all draws.
 
     Args:
-        values: In the order of time.
-        statistic: Over the last axis of an array of shape (draws, values).
-        level: Share of runs whose interval shall hold the true value.
-        seed: Equal seeds give equal intervals.
-        draws: How many.
+        values: Values in order of time.
+        statistic: Function over the last axis of an array of shape (draws, values).
+        level: Share of runs whose interval should contain the true value.
+        seed: Random seed; equal seeds give equal intervals.
+        draws: Number of bootstrap samples.
     """
     count = len(values)
     if count < LEAST_VALUES:
         return None
-    stretch = round(math.sqrt(count))
+    block = round(math.sqrt(count))
     rng = np.random.default_rng(seed)
-    starts = rng.integers(count, size=(draws, -(-count // stretch)))
-    places = (starts[:, :, None] + np.arange(stretch)).reshape(draws, -1)[:, :count] % count
+    starts = rng.integers(count, size=(draws, -(-count // block)))
+    places = (starts[:, :, None] + np.arange(block)).reshape(draws, -1)[:, :count] % count
     drawn = statistic(values[places])
     low, high = np.quantile(drawn, ((1 - level) / 2, (1 + level) / 2))
     return Interval(float(low), float(high), level, "block bootstrap")
@@ -230,22 +230,22 @@ def student_t(share: float, freedom: int) -> float:
 
 
 def _ratio_error(deviations: FloatArray, counts: FloatArray) -> tuple[float, int]:
-    """Standard error of a ratio from the sums of its deviations over stretches, and how many."""
+    """Standard error of a ratio by batch means of its deviations, and the number of batches."""
     most = min(BATCHES, max(len(counts) // 5, LEAST_VALUES // 2))
-    sums = _stretches(deviations, most)
-    if most == BATCHES and _likeness(sums) > ALIKE:
-        sums = _stretches(deviations, BATCHES // 2)
+    sums = _batch_sums(deviations, most)
+    if most == BATCHES and _lag_one_correlation(sums) > MOST_CORRELATION:
+        sums = _batch_sums(deviations, BATCHES // 2)
     batches = len(sums)
     return float(np.std(sums, ddof=1) * math.sqrt(batches) / counts.sum()), batches
 
 
-def _stretches(values: FloatArray, batches: int) -> FloatArray:
+def _batch_sums(values: FloatArray, batches: int) -> FloatArray:
     edges = np.linspace(0, len(values), batches + 1).astype(np.int64)[:-1]
     return np.add.reduceat(values, edges)
 
 
-def _likeness(sums: FloatArray) -> float:
-    """Correlation of neighbours."""
+def _lag_one_correlation(sums: FloatArray) -> float:
+    """Correlation of neighbouring values."""
     centred = sums - sums.mean()
     power = float(centred @ centred)
     return float(centred[1:] @ centred[:-1]) / power if power else 0.0
@@ -254,9 +254,9 @@ def _likeness(sums: FloatArray) -> float:
 def _share_interval(
     share: float, error: float, total: int, level: float, freedom: int
 ) -> tuple[float, float]:
-    """Wilson's interval of a share, as if it were of as many values as `error` speaks of."""
-    alone = math.sqrt(share * (1 - share) / total)
-    error = max(error, alone)  # stretches that look more even than chance say little
+    """Wilson's interval of a share, for the effective sample size that `error` implies."""
+    independent = math.sqrt(share * (1 - share) / total)
+    error = max(error, independent)  # batches that vary less than chance allows
     count = share * (1 - share) / error**2
     reach = student_t(0.5 + level / 2, freedom)
     middle = (share + reach**2 / (2 * count)) / (1 + reach**2 / count)
@@ -269,5 +269,5 @@ def _share_interval(
 
 
 def _order_statistic(ordered: FloatArray, share: float) -> float:
-    """The value with this share of all at or below it."""
+    """Value with this share of all values at or below it."""
     return float(ordered[min(max(math.ceil(share * len(ordered)) - 1, 0), len(ordered) - 1)])

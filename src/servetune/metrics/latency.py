@@ -1,4 +1,4 @@
-"""Latency distributions out of records, in seconds. `docs/reference/metrics.md` has each law."""
+"""Latency distributions of records, in seconds; defined in `docs/reference/metrics.md`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = [
     "ttfts_s",
 ]
 
-#: Pieces of content that are looked at together: few enough to fit a processor's cache.
-_BATCH_PIECES = 100_000
+#: Chunks per batch: few enough to fit a processor's cache.
+_BATCH_CHUNKS = 100_000
 
 
 def ttfts_s(records: Iterable[Record]) -> FloatArray:
-    """Times to first token of the answered requests, from due."""
+    """Times to first token, from due."""
     return known(columns_of(list(records)).ttft_s)
 
 
 def tpots_s(records: Iterable[Record]) -> FloatArray:
-    """Times per output token after the first, one per request with two tokens or more."""
+    """Times per output token after the first, of requests with two tokens or more."""
     return known(columns_of(list(records)).tpot_s)
 
 
@@ -49,14 +49,14 @@ def itl_gaps_s(records: Iterable[Record]) -> FloatArray:
 
 
 class Arrivals(NamedTuple):
-    """When the pieces of some requests' answers arrived, one request after the other.
+    """Arrival times of the chunks of several answers, one request after the other.
 
-    An answer that did not stream is one piece, which arrived when it ended.
+    An answer that did not stream is one chunk, which arrives at its end.
 
     Attributes:
-        times_s: shape (pieces,).
-        tokens: Tokens of each piece; `None` where each is one.
-        lengths: Pieces of each request, shape (requests,).
+        times_s: Arrival times, shape (chunks,).
+        tokens: Tokens of each chunk; `None` where each is one.
+        lengths: Chunks of each request, shape (requests,).
     """
 
     times_s: FloatArray
@@ -65,11 +65,11 @@ class Arrivals(NamedTuple):
 
     @property
     def owners(self) -> IntArray:
-        """Place of the request that each piece belongs to, shape (pieces,)."""
+        """Request index of each chunk, shape (chunks,)."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     def only(self, chosen: BoolArray) -> Arrivals:
-        """Those of the chosen requests."""
+        """Arrivals of the chosen requests."""
         if chosen.all():
             return self
         kept = np.repeat(chosen, self.lengths)
@@ -78,10 +78,10 @@ class Arrivals(NamedTuple):
 
 
 class Gaps(NamedTuple):
-    """The gaps between tokens of some requests, one request after the other.
+    """Inter-token gaps of several requests, one request after the other.
 
     Attributes:
-        seconds: shape (gaps,).
+        seconds: Gap lengths, shape (gaps,).
         counts: Gaps of each request, shape (requests,).
     """
 
@@ -89,14 +89,14 @@ class Gaps(NamedTuple):
     counts: IntArray
 
     def only(self, chosen: BoolArray) -> Gaps:
-        """Those of the chosen requests."""
+        """Gaps of the chosen requests."""
         if chosen.all():
             return self
         return Gaps(self.seconds[np.repeat(chosen, self.counts)], self.counts[chosen])
 
     @property
     def sums_s(self) -> FloatArray:
-        """What each request's gaps add up to, shape (requests,)."""
+        """Sum of each request's gaps, shape (requests,)."""
         some = self.counts > 0
         sums_s = np.zeros(len(self.counts))
         if some.any():
@@ -106,7 +106,7 @@ class Gaps(NamedTuple):
 
 
 def arrivals_of(records: Sequence[Record]) -> Arrivals:
-    """All pieces of some records' answers."""
+    """Chunk arrivals of some records."""
     times_s, tokens = array("d"), array("q")
     lengths = np.array([len(record.chunk_times_s) for record in records], dtype=np.int64)
     several = any(len(r.chunk_tokens) or _came_whole(r) for r in records)
@@ -119,7 +119,7 @@ def arrivals_of(records: Sequence[Record]) -> Arrivals:
             tokens.append(record.output_tokens)
             lengths[place] = 1
         else:
-            # By number: a measured run packs them as narrower integers than these.
+            # One by one: a measured run packs them as narrower integers than these.
             tokens.extend(iter(record.chunk_tokens if len(record.chunk_tokens) else _ones(record)))
     return Arrivals(
         np.frombuffer(times_s) if times_s else np.empty(0),
@@ -131,17 +131,17 @@ def arrivals_of(records: Sequence[Record]) -> Arrivals:
 def gaps_between(
     arrivals: Arrivals, from_s: float | None = None, until_s: float | None = None
 ) -> Gaps:
-    """One gap per token after each request's first piece.
+    """Inter-token gaps: one per token after each request's first chunk.
 
-    A piece that brings k tokens after a gap g counts as k gaps of g / k, so that the sum
-    of gaps is the time from first to last token whatever the pieces were. Tokens that came
-    with the first piece have no gap before them. A piece that brought no token ends no gap:
-    the next one is measured from the last token.
+    A chunk of k tokens after a gap g counts as k gaps of g / k, so that the gaps sum to the
+    time from first to last token however tokens are packed into chunks. Tokens of the first
+    chunk have no gap. A chunk without tokens ends no gap: the next one is measured from the
+    last token.
 
     Args:
-        arrivals: Of the requests.
-        from_s: Keeps the gaps that end at this time or later.
-        until_s: Keeps the gaps that end before this time.
+        arrivals: Chunk arrivals of the requests.
+        from_s: Earliest end of a kept gap.
+        until_s: Time before which a kept gap ends.
     """
     times_s, tokens, lengths = arrivals
     if tokens is not None and not (tokens > 0).all():
@@ -150,7 +150,7 @@ def gaps_between(
     ends = np.cumsum(lengths)
     inside = np.ones(len(gaps_s), dtype=np.bool_)
     between = ends[(lengths > 0) & (ends < len(times_s))] - 1
-    inside[between[between >= 0]] = False  # from one request's last piece to another's first
+    inside[between[between >= 0]] = False  # from one request's last chunk to another's first
     if from_s is not None:
         inside &= times_s[1:] >= from_s
     if until_s is not None:
@@ -159,13 +159,13 @@ def gaps_between(
     counts = _sums(weights, np.maximum(lengths - 1, 0), ends - lengths)
     gaps_s = gaps_s[inside]
     if tokens is not None:
-        told = tokens[1:][inside]
-        gaps_s = np.repeat(gaps_s / told, told)
+        counted = tokens[1:][inside]
+        gaps_s = np.repeat(gaps_s / counted, counted)
     return Gaps(gaps_s, counts)
 
 
 def gaps_of(records: Sequence[Record]) -> Gaps:
-    """The gaps of some records, without a copy of all times at once; see `gaps_between`."""
+    """Inter-token gaps of some records, in batches to bound memory; see `gaps_between`."""
     counts = np.zeros(len(records), dtype=np.int64)
     # Into one array: a million small ones would take more room than what they hold.
     seconds: FloatArray = np.empty(sum(map(_most_gaps, records)))
@@ -179,7 +179,7 @@ def gaps_of(records: Sequence[Record]) -> Gaps:
 
 
 def _with_tokens(arrivals: Arrivals) -> Arrivals:
-    """Less the pieces that brought no token, but for the first of each request."""
+    """Arrivals without empty chunks, except the first of each request."""
     times_s, tokens, lengths = arrivals
     assert tokens is not None
     owners = arrivals.owners
@@ -189,11 +189,11 @@ def _with_tokens(arrivals: Arrivals) -> Arrivals:
 
 
 def _sums(values: BoolArray | IntArray, lengths: IntArray, starts: IntArray) -> IntArray:
-    """Sum of each stretch of some values; stretches may be empty."""
+    """Sum of the values of each request; a request may have none."""
     some = lengths > 0
     sums = np.zeros(len(lengths), dtype=np.int64)
     if some.any():
-        # A stretch runs to the next one's start; what lies between is no gap and counts as 0.
+        # A request's values run to the next start; values in between are no gaps and count as 0.
         sums[some] = np.add.reduceat(values, starts[some], dtype=np.int64)
     return sums
 
@@ -213,11 +213,11 @@ def _most_gaps(record: Record) -> int:
 
 
 def _batches(records: Sequence[Record]) -> Iterator[range]:
-    """Stretches of records with about `_BATCH_PIECES` pieces of content each."""
+    """Ranges of records with about `_BATCH_CHUNKS` chunks each."""
     start = pieces = 0
     for place, record in enumerate(records):
         pieces += len(record.chunk_times_s)
-        if pieces >= _BATCH_PIECES:
+        if pieces >= _BATCH_CHUNKS:
             yield range(start, place + 1)
             start, pieces = place + 1, 0
     if start < len(records):

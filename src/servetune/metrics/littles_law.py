@@ -1,6 +1,6 @@
-"""Requests in the system over time, and the law that ties them to rate and time.
+"""Little's law: requests in the system, their rate and their time in the system.
 
-A request is in the system from when it is due to when it ends, whatever its outcome.
+A request is in the system from its due time to its end, whatever its outcome.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ __all__ = ["LittlesLaw", "in_system_means", "littles_law", "mean_in_system"]
 
 
 class LittlesLaw(msgspec.Struct, frozen=True, kw_only=True):
-    """Little's law over a stretch of time, each side measured by itself.
+    """Little's law over one interval of time, each side measured independently.
 
     Attributes:
-        in_system: Mean number of requests in the system, integrated over the stretch.
-        rate_per_s: Requests that became due in it, per second.
-        mean_time_s: Mean time in the system of those, wherever it ended.
+        in_system: Mean number of requests in the system over the interval.
+        rate_per_s: Requests due in the interval, per second.
+        mean_time_s: Mean time in the system of those requests, up to their end.
         residual: (in_system - rate_per_s * mean_time_s) / in_system. Near zero over a steady
-            stretch that is much longer than one request; over a whole run that began and
-            ended empty it is zero but for what lies outside the run.
+            interval that is much longer than one request; zero over a whole run that began
+            and ended empty, apart from requests outside the run.
     """
 
     in_system: float
@@ -32,7 +32,7 @@ class LittlesLaw(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def littles_law(columns: Columns, from_s: float, until_s: float) -> LittlesLaw | None:
-    """Both sides of Little's law between two times; `None` for no time at all."""
+    """Little's law between two times; `None` for an empty interval."""
     if not until_s > from_s:
         return None
     in_system = mean_in_system(columns.due_s, columns.end_s, from_s, until_s)
@@ -48,13 +48,13 @@ def littles_law(columns: Columns, from_s: float, until_s: float) -> LittlesLaw |
 
 
 def mean_in_system(due_s: FloatArray, end_s: FloatArray, from_s: float, until_s: float) -> float:
-    """Time that all requests spent between two times, over the time between them."""
+    """Mean number of requests in the system between two times."""
     spent_s = np.minimum(end_s, until_s) - np.maximum(due_s, from_s)
     return float(np.maximum(spent_s, 0).sum()) / (until_s - from_s)
 
 
 def in_system_means(due_s: FloatArray, end_s: FloatArray, edges_s: FloatArray) -> FloatArray:
-    """Mean number in the system between each two neighbouring edges.
+    """Mean number of requests in the system in each interval between neighbouring edges.
 
     Returns:
         Shape (edges - 1,).
@@ -64,7 +64,7 @@ def in_system_means(due_s: FloatArray, end_s: FloatArray, edges_s: FloatArray) -
 
 
 def _spent_s(since_s: FloatArray, at_s: FloatArray) -> FloatArray:
-    """Sum over all moments of the time since each, at some times; moments in order."""
+    """Sum of the elapsed times since each moment of `since_s` (sorted), at each of `at_s`."""
     before = np.searchsorted(since_s, at_s)
     sums_s = np.concatenate(([0.0], np.cumsum(since_s)))
     return before * at_s - sums_s[before]

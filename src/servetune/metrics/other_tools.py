@@ -1,9 +1,9 @@
-"""The same records under other tools' definitions and names, to compare with old runs.
+"""Results under the definitions and field names of other benchmark tools.
 
-What differs is told in `docs/reference/metrics.md`. Read from the sources of
-`vllm bench serve` 0.32, NVIDIA AIPerf 0.13 and guidellm 0.8.1. What a record does not hold
-cannot be played: the time of an empty role chunk is taken to be that of the first content
-chunk (vLLM sends both at once), and the end of a stream that of its last message.
+`docs/reference/metrics.md` lists the differences. Definitions are from the sources of
+`vllm bench serve` 0.32, NVIDIA AIPerf 0.13 and guidellm 0.8.1. Two times are missing in our
+records: that of the empty role chunk is taken to be that of the first content chunk (vLLM
+sends both at once), and the end of a stream that of its last message.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ def compat_results(
     limits: Iterable[Constraint] = (),
     role_chunk: bool = True,
 ) -> dict[str, Any]:
-    """Results as another tool would have written them of the same requests.
+    """Results of a run as another tool defines and names them.
 
     Args:
-        records: All of a run, failures included.
+        records: All records of the run, failures included.
         tool: `vllm`, `aiperf` or `guidellm`.
-        limits: Of single requests, for goodput where the tool has it.
-        role_chunk: Whether the stream began with an empty chunk that names the role, as
-            chat routes do and the completions route does not; it matters to vLLM's ITL.
+        limits: Per-request limits, for goodput where the tool has it.
+        role_chunk: Whether streams began with an empty role chunk, as on the chat route; it
+            changes vLLM's ITL.
 
     Raises:
         UnknownName: No such tool.
     """
     if tool not in TOOLS:
-        raise UnknownName("tool to be compatible with", tool, TOOLS)
+        raise UnknownName("benchmark tool", tool, TOOLS)
     return TOOLS[tool](_CompatInput(records, tuple(limits), role_chunk))
 
 
 class _CompatInput(NamedTuple):
-    """What `compat` was asked."""
+    """Arguments of `compat_results`."""
 
     records: Sequence[Record]
     limits: tuple[Constraint, ...]
     role_chunk: bool
 
 
-def _vllm(asked: _CompatInput) -> dict[str, Any]:
-    """As `vllm bench serve --save-result` names it.
+def _vllm(source: _CompatInput) -> dict[str, Any]:
+    """Results of `vllm bench serve --save-result`.
 
-    A request counts from before it connects. One that broke off after its first chunk is a
-    success. ITL are the gaps between chunks, whatever they hold, and the role chunk is one.
+    Latencies count from before connecting. A stream that broke off after its first chunk is a
+    success. ITL is the gap between chunks of any content, the role chunk included.
     """
-    records, limits, role_chunk = asked
+    records, limits, role_chunk = source
     success = np.array([_succeeds_for_vllm(record) for record in records], dtype=np.bool_)
     columns = columns_of(records).only(success)
     chosen = [record for record, counts in zip(records, success, strict=True) if counts]
@@ -90,13 +90,13 @@ def _vllm(asked: _CompatInput) -> dict[str, Any]:
     }
 
 
-def _aiperf(asked: _CompatInput) -> dict[str, Any]:
-    """As `profile_export_aiperf.json` names it: a block for each metric.
+def _aiperf(source: _CompatInput) -> dict[str, Any]:
+    """Results of `profile_export_aiperf.json`: one block per metric.
 
-    A request counts from before it connects to its last content. Tokens are counted by the
-    client's tokenizer where that was done.
+    Latencies count from before connecting to the last content. Tokens are counted by the
+    client's tokenizer where available.
     """
-    records, limits, _ = asked
+    records, limits, _ = source
     every = columns_of(records)
     columns = every.only(every.whole)
     chosen = [record for record in records if record.outcome == "ok"]
@@ -140,14 +140,14 @@ def _aiperf(asked: _CompatInput) -> dict[str, Any]:
     return {name: block for name, block in blocks.items() if block.get("avg") is not None}
 
 
-def _guidellm(asked: _CompatInput) -> dict[str, Any]:
-    """As `benchmarks[].metrics` of guidellm's JSON names it, of successful requests.
+def _guidellm(source: _CompatInput) -> dict[str, Any]:
+    """Results of `benchmarks[].metrics` in guidellm's JSON, of successful requests.
 
-    A request counts from when its headers left. TPOT contains the time to first token. Both
-    token latencies are means over requests weighted by their tokens; a request without a
-    first token counts as zero. Rates over time have their mean alone.
+    Latencies count from the sending of headers. TPOT includes the time to first token. Both
+    token latencies are means over requests weighted by tokens; a request without a first
+    token counts as zero. Rates have a mean only.
     """
-    records = asked.records
+    records = source.records
     every = columns_of(records)
     columns = every.only(every.whole)
     sent_s, end_s, tokens = columns.sent_s, columns.end_s, columns.output_tokens
@@ -231,7 +231,7 @@ def _within(
 
 
 def _chunk_gaps_s(records: Sequence[Record], role_chunk: bool) -> FloatArray:
-    """Gaps between chunks, whatever they hold; the role chunk is as early as the first."""
+    """Gaps between chunks; the role chunk arrives together with the first."""
     gaps = [np.diff(np.asarray(record.chunk_times_s)) for record in records]
     if role_chunk:
         gaps.append(np.zeros(sum(len(record.chunk_times_s) > 0 for record in records)))
@@ -251,7 +251,7 @@ def _second_gaps_s(records: Sequence[Record]) -> FloatArray:
 def _most_chunks_a_second(
     records: Sequence[Record], start_s: FloatArray, role_chunk: bool
 ) -> float:
-    """Chunks in the fullest second, seconds counted from the first start."""
+    """Most chunks within one second, seconds counted from the first start."""
     if not records:
         return 0.0
     times_s = [np.asarray(record.chunk_times_s) for record in records]
@@ -270,7 +270,7 @@ def _most_at_once(start_s: FloatArray, end_s: FloatArray) -> int:
 
 
 def _vllm_statistics(name: str, values_s: FloatArray) -> dict[str, float]:
-    """No data is zero there."""
+    """Statistics of one latency; zero without data, as vLLM writes it."""
     values_ms = values_s * MS_PER_S if len(values_s) else np.zeros(1)
     return {
         f"mean_{name}_ms": float(values_ms.mean()),
@@ -302,7 +302,7 @@ def _block(unit: str, values: FloatArray) -> dict[str, Any]:
 
 
 def _summary(values: FloatArray, weights: FloatArray) -> dict[str, Any]:
-    """Weighted statistics; a percentile is a value that occurs, with none between two."""
+    """Weighted statistics; percentiles are observed values, without interpolation."""
     names = ("p001", "p01", "p05", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p999")
     shares = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
     kept = weights > 0

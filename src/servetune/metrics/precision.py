@@ -1,12 +1,12 @@
-"""When to stop a run: as soon as the interval of one metric is narrow enough.
+"""Precision target: a stop rule that ends a run once one metric is known well enough.
 
-    until := metric [":" statistic] ("±" | "+-") number "%"
+    target := metric [":" statistic] ("±" | "+-") number "%"
 
 `ttft:p99±5%`: the half width of the 99th percentile's confidence interval is at most 5 % of
-the percentile. Who looks after every request stops on the first interval that is narrow by
-luck. So looks are rare, each at half as many requests again as the last one, and each asks
-for a higher level (97.5 %) than the 95 % that the report states; a simulation in
-`tests/metrics/test_precision.py` holds the coverage of the reported interval at the stop.
+the percentile. Checking after every request would stop on the first interval that is narrow
+by chance. So checks are rare, each at 1.5 times the requests of the last one, and use a higher
+level (97.5 %) than the 95 % of the report; a simulation in `tests/metrics/test_precision.py`
+verifies the coverage of the reported interval at the stop.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from servetune.metrics.slo import LATENCIES
 
 __all__ = ["PrecisionProgress", "PrecisionTarget"]
 
-#: Rates that can be waited for.
+#: Rates that a target may name.
 RATES = ("request_throughput", "input_throughput", "output_throughput")
-FIRST_LOOK = 100
+FIRST_CHECK = 100
 GROWTH = 1.5
 LEVEL = 0.975
 
@@ -47,29 +47,29 @@ _EXAMPLE = "write it like ttft:p99±5% (or ttft:p99+-5%)"
 
 
 class PrecisionProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a run is from narrow enough.
+    """Precision reached so far.
 
     Attributes:
-        relative_half_width: Half of the interval's width over the value; infinite where
-            the requests of the last look are too few to say.
-        met: Whether that is narrow enough.
-        requests: Answered requests at the last look; 0 before the first.
-        next_look: With how many answered requests the next look comes.
+        relative_half_width: Half the interval's width over the value; infinite with too few
+            requests.
+        met: Whether the target is reached.
+        requests: Complete answers at the last check; 0 before the first.
+        next_check: Complete answers at which the next check is due.
     """
 
     relative_half_width: float
     met: bool
     requests: int
-    next_look: int
+    next_check: int
 
 
 class PrecisionTarget(msgspec.Struct, frozen=True):
-    """A metric, and how well it shall be known.
+    """Metric and the precision at which a run may stop.
 
     Attributes:
         metric: One of `LATENCIES` or of `RATES`.
         statistic: `mean`, `median` or a percentile such as `p99`; `mean` for rates.
-        relative: Largest half width over the value.
+        relative: Largest half width of the interval, as a share of the value.
     """
 
     metric: str
@@ -78,11 +78,11 @@ class PrecisionTarget(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> PrecisionTarget:
-        """Read `--until`.
+        """Target from the text of `--until`.
 
         Raises:
             GrammarError: The text does not follow the grammar.
-            UnknownName: It does, but the metric is not known or has no interval.
+            UnknownName: The metric is unknown or has no interval.
         """
         match = _UNTIL.fullmatch(text)
         if match is None:
@@ -92,7 +92,7 @@ class PrecisionTarget(msgspec.Struct, frozen=True):
             raise UnknownName("metric", metric, (*LATENCIES, *RATES))
         if not _STATISTIC.fullmatch(statistic) or (metric in RATES and statistic != "mean"):
             raise GrammarError(
-                f"{metric} has no statistic '{statistic}' that can be waited for",
+                f"{metric} has no statistic '{statistic}' with a confidence interval",
                 text,
                 match.start("statistic"),
                 hint="use mean, median or a percentile such as p99; a throughput has a mean alone",
@@ -100,7 +100,7 @@ class PrecisionTarget(msgspec.Struct, frozen=True):
         relative = float(match["percent"]) / 100
         if not 0 < relative < 1:
             raise GrammarError(
-                f"{match['percent']}% is no width to wait for",
+                f"{match['percent']}% is not a valid precision",
                 text,
                 match.start("percent"),
                 hint="use more than 0% and less than 100%",
@@ -109,34 +109,34 @@ class PrecisionTarget(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """As a user would write it: `ttft:p99±5%`."""
+        """Text in the grammar: `ttft:p99±5%`."""
         statistic = "" if self.metric in RATES else f":{self.statistic}"
         return f"{self.metric}{statistic}±{self.relative * 100:.12g}%"
 
     def met(self, records: Sequence[Record]) -> PrecisionProgress:
-        """Whether the answered among some records are enough, as of the last look.
+        """Precision of some records as of the last check.
 
-        A look is made of the first answers that ended, as many as it asks for; so the same
-        run gives the same verdict however often it is asked.
+        A check uses the earliest answers up to its number of requests, so the same run gives
+        the same verdict however often this is called.
         """
         ended = sorted(
             (record for record in records if record.outcome == "ok"),
             key=lambda record: record.end_s,
         )
-        looked, following = _looks(len(ended))
-        if not looked:
+        checked, following = _checks(len(ended))
+        if not checked:
             return PrecisionProgress(
-                relative_half_width=math.inf, met=False, requests=0, next_look=following
+                relative_half_width=math.inf, met=False, requests=0, next_check=following
             )
-        interval, value = self._interval(ended[:looked])
+        interval, value = self._interval(ended[:checked])
         width = math.inf
         if interval is not None and value:
             width = interval.half_width / abs(value)
         return PrecisionProgress(
             relative_half_width=width,
             met=width <= self.relative,
-            requests=looked,
-            next_look=following,
+            requests=checked,
+            next_check=following,
         )
 
     def _interval(self, ended: list[Record]) -> tuple[Interval | None, float | None]:
@@ -155,9 +155,9 @@ class PrecisionTarget(msgspec.Struct, frozen=True):
         return interval, float(np.percentile(gaps.seconds, percent))
 
 
-def _looks(count: int) -> tuple[int, int]:
-    """The last look at or before so many requests (0: none yet), and the one after it."""
-    last, following = 0, FIRST_LOOK
+def _checks(count: int) -> tuple[int, int]:
+    """Requests of the last check at or before `count` (0 before the first), and of the next."""
+    last, following = 0, FIRST_CHECK
     while following <= count:
         last, following = following, math.ceil(following * GROWTH)
     return last, following

@@ -1,4 +1,4 @@
-"""Record: what one request did, on one monotonic clock."""
+"""Record of one request, on one monotonic clock."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ import msgspec
 __all__ = ["Outcome", "Record"]
 
 Outcome = Literal[
-    "ok",  # answered whole
+    "ok",  # complete answer
     "refused",  # no connection
     "http_status",  # answered with an error status
     "timeout",  # not finished within the limit
     "disconnected",  # connection lost before or while answering
     "truncated",  # stream ended without its end marker
-    "malformed",  # what came is not the protocol
-    "empty",  # finished with no token
+    "malformed",  # bytes that are not the protocol
+    "empty",  # complete answer without a token
     "cancelled",  # the run was stopped
 ]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request did. All times are seconds since the run began.
+    """Record of one request. All times are seconds since the run began.
 
-    A request is *due* when its user would have sent it: at its arrival time, or, in a
-    closed loop, when its user's last answer ended. It is *sent* when its bytes leave.
-    Every latency counts from *due*, so that waiting inside the load generator is never
-    hidden; the report gives the same figures from *sent* beside them.
+    *Due* is the time at which the user would have sent the request: its arrival time, or, in a
+    closed loop, the end of the user's last answer. *Sent* is the time at which its bytes left.
+    Every latency counts from *due*, so that queueing inside the load generator is never
+    hidden; the report states the same figures from *sent* as well.
 
     Attributes:
-        chunk_times_s: When each piece of content arrived, in order.
-        chunk_tokens: Tokens in each piece; empty means one each.
-        output_tokens: As the server's usage says; the number of pieces where it is silent.
-        end_s: When the answer was complete, or the failure was noticed.
-        detail: For a failure, what was seen.
-        connect_s: Time spent connecting, TLS included, whether before the request was due or
-            after; `None` on a connection that had carried one before.
-        counted_output_tokens: Our own tokenizer's count of the answer; `None` where it was
-            not counted.
-        session: Which conversation it belongs to; `None` for a request by itself.
-        turn: Its place in the conversation, from 0.
-        target: Which of several addresses was asked.
-        model: The adapter that was asked, where it was not the target's own model.
+        chunk_times_s: Arrival time of each chunk of content, in order.
+        chunk_tokens: Tokens of each chunk; empty means one token each.
+        output_tokens: Completion tokens of the server's usage field; without it, the number of
+            chunks.
+        end_s: Time at which the answer was complete or the failure was noticed.
+        detail: Description of a failure.
+        connect_s: Connection time, TLS included, before or after the due time; `None` on a
+            reused connection.
+        counted_output_tokens: Answer length by the client's tokenizer; `None` if not counted.
+        session: Index of its conversation; `None` for a single request.
+        turn: Position in the conversation, from 0.
+        target: Index of the server address.
+        model: LoRA adapter of the request; empty for the target's own model.
     """
 
     index: int
@@ -66,7 +66,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ttft_s(self) -> float | None:
-        """Time to first token, from due; `None` when none came."""
+        """Time to first token, from due; `None` without a token."""
         return self.chunk_times_s[0] - self.due_s if self.chunk_times_s else None
 
     @property

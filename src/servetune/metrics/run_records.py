@@ -1,4 +1,4 @@
-"""A run and what several parts of its summary ask of it."""
+"""Records of one run with the masks and columns that its summary needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["RunRecords", "meets_all"]
 
 
 class RunRecords:
-    """Records with their columns, and which of them count as answered whole."""
+    """Records of a run, their columns, and a mask of the complete answers."""
 
     def __init__(
         self,
@@ -38,20 +38,20 @@ class RunRecords:
 
     @property
     def cut_off(self) -> BoolArray:
-        """Which were on their way when the run ended."""
+        """Mask of the requests still in flight when the run ended."""
         return np.array([record.outcome == "cancelled" for record in self.records], dtype=np.bool_)
 
     def good(self) -> BoolArray | None:
-        """Which of the answered met the limits; `None` without limits."""
+        """Mask of the complete answers that met the limits; `None` without limits."""
         return meets_all(self.answered, self.limits) if self.limits else None
 
 
 def meets_all(columns: Columns, limits: Iterable[Constraint]) -> BoolArray:
-    """Which requests met every limit; failures meet none.
+    """Mask of the requests that met every limit; failed requests meet none.
 
-    A limit on `ttft` or `itl` speaks of that request's own first token or mean gap; the
-    limits' statistics are of no account here. What a request has not got, such as a gap
-    in an answer of one token, cannot be too long.
+    A limit on `ttft` or `itl` applies to each request's own first token or mean gap; the
+    limits' statistics are ignored. A missing value, such as the gap in an answer of one
+    token, meets any limit.
     """
     met = columns.whole.copy()
     for limit in limits:

@@ -1,11 +1,11 @@
-"""Constraints: what a configuration must hold to be acceptable.
+"""Constraints (service level objectives) that a configuration must meet.
 
     constraints := constraint (";" constraint)*
     constraint  := metric [":" statistic] operator number [unit]
 
-`e2e_latency:p99<=60s;request_throughput>=5`. The statistic of a latency is `mean` unless
-said; times are milliseconds unless said. A constraint that cannot be read is an error
-with its place, never dropped.
+`e2e_latency:p99<=60s;request_throughput>=5`. The default statistic of a latency is
+`mean`, the default unit of a time is milliseconds. A constraint that cannot be read is an
+error with its position, never dropped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 #: Metrics in milliseconds that have a distribution over requests (ITL: over gaps).
 LATENCIES = ("ttft", "itl", "tpot", "e2e_latency")
-#: Metrics that are one number per trial.
+#: Metrics with one number per trial.
 RATES = (
     "request_throughput",
     "output_throughput",
@@ -64,13 +64,13 @@ _CONSTRAINT = re.compile(
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """One limit on one metric of a trial.
+    """Limit on one metric of a trial.
 
     Attributes:
         metric: One of `METRICS`.
         statistic: `mean`, `median`, `std` or a percentile such as `p99`; `mean` for rates.
-        op: Comparison that must hold between the measured value and `value`.
-        value: Milliseconds for latencies; the metric's own unit otherwise.
+        op: Comparison between the measured value and `value`.
+        value: Limit, in milliseconds for latencies, else in the metric's own unit.
     """
 
     metric: str
@@ -79,23 +79,23 @@ class Constraint(msgspec.Struct, frozen=True):
     value: float
 
     def holds(self, results: Mapping[str, Any]) -> bool | None:
-        """Whether the results satisfy this; `None` when they do not say."""
+        """Whether the results meet the limit; `None` without a measured value."""
         measured = value_of(results, self.metric, self.statistic)
         return None if measured is None else bool(_OPERATORS[self.op](measured, self.value))
 
     def holds_each(self, values: FloatArray) -> BoolArray:
-        """Which of some values, in the unit of `value`, are within the limit."""
+        """Mask of the values, in the unit of `value`, that meet the limit."""
         within: BoolArray = np.asarray(_OPERATORS[self.op](values, self.value), dtype=np.bool_)
         return within
 
     @property
     def field(self) -> str:
-        """Name of the value in a trial's results, such as `p99_e2e_latency_ms`."""
+        """Result field of the limited value, such as `p99_e2e_latency_ms`."""
         return field_of(self.metric, self.statistic)
 
     @property
     def label(self) -> str:
-        """As a user would write it: `e2e_latency:p99<=60s`."""
+        """Text in the grammar: `e2e_latency:p99<=60s`."""
         if self.metric not in LATENCIES:
             return f"{self.metric}{self.op}{self.value:.12g}"
         statistic = "" if self.statistic == "mean" else f":{self.statistic}"
@@ -103,16 +103,16 @@ class Constraint(msgspec.Struct, frozen=True):
         return f"{self.metric}{statistic}{self.op}{shown}"
 
     def to_json(self) -> dict[str, Any]:
-        """As journals of this family write it: name, op and value (milliseconds for times)."""
+        """JSON form of journals: name, op and value (milliseconds for times)."""
         return {"name": self.field, "op": self.op, "value": self.value}
 
 
 def parse_constraints(text: str) -> tuple[Constraint, ...]:
-    """Read `--constraints`.
+    """Constraints from the text of `--constraints`.
 
     Raises:
         GrammarError: The text does not follow the grammar.
-        UnknownName: It does, but a metric is not known.
+        UnknownName: A metric is unknown.
     """
     constraints: list[Constraint] = []
     position = 0
@@ -126,10 +126,10 @@ def parse_constraints(text: str) -> tuple[Constraint, ...]:
 
 
 def constraint_from_json(raw: Mapping[str, Any]) -> Constraint:
-    """Read a constraint as journals write it (`{"name": "p99_ttft_ms", "op": "<", "value": 1}`).
+    """Constraint from its journal form (`{"name": "p99_ttft_ms", "op": "<", "value": 1}`).
 
     Raises:
-        UnknownName: The name is not a result field that can be limited.
+        UnknownName: The name is no result field that a constraint may limit.
     """
     name, op = str(raw.get("name")), str(raw.get("op"))
     if op in _OPERATORS and isinstance(raw.get("value"), int | float):
@@ -142,15 +142,15 @@ def constraint_from_json(raw: Mapping[str, Any]) -> Constraint:
 
 
 def field_of(metric: str, statistic: str = "mean") -> str:
-    """Name under which a trial's results hold this value."""
+    """Result field of a metric and statistic."""
     return f"{statistic}_{metric}_ms" if metric in LATENCIES else metric
 
 
 def value_of(results: Mapping[str, Any], metric: str, statistic: str = "mean") -> float | None:
-    """A metric of a trial's results, in milliseconds for latencies; `None` when not known.
+    """Metric of a trial's results, in milliseconds for latencies; `None` if absent.
 
-    Percentiles that have no field of their own are read from the quantile grid
-    (`results["quantiles"]`), between two grid points linearly.
+    Percentiles without a field of their own are interpolated linearly in the quantile grid
+    (`results["quantiles"]`).
     """
     direct = results.get(field_of(metric, statistic))
     if direct is None and statistic == "p50":
@@ -164,7 +164,7 @@ def value_of(results: Mapping[str, Any], metric: str, statistic: str = "mean") -
 
 
 def unmet(constraints: tuple[Constraint, ...], results: Mapping[str, Any]) -> list[Constraint]:
-    """The constraints that the results do not satisfy, or do not speak of."""
+    """Constraints that the results miss or have no value for."""
     return [constraint for constraint in constraints if not constraint.holds(results)]
 
 
@@ -206,7 +206,10 @@ def _parse_one(part: str, text: str, position: int) -> Constraint:
         )
     if not math.isfinite(float(match["value"])):
         raise GrammarError(
-            f"{match['value']} is no limit", text, position + match.start("value"), hint=_EXAMPLE
+            f"{match['value']} is not a finite limit",
+            text,
+            position + match.start("value"),
+            hint=_EXAMPLE,
         )
     if float(match["value"]) < 0:
         raise GrammarError(

@@ -1,18 +1,17 @@
-"""The part of a run that is neither its beginning nor its end.
+"""Steady-state window: the part of a run between its ramp-up and its drain.
 
-A run begins empty and ends empty; what a user wants to know is what lies between. The
-beginning is found by MSER-5 (White, Cobb and Spratt, Winter Simulation Conference 2000):
-of all places to cut a series of numbers, in means of five, the one after which the mean is
-known best, that is, sum((x - mean)^2) / n^2 of what is left is smallest, n being its length.
-A cut counts only when what it cuts off differs from what it leaves by more than chance, and
-by more than 2 %. It is looked for in three series: requests in the system and tokens that
-arrive, in equal stretches of time, and times to first token in the order of due; the last
-cut holds.
+A run begins and ends with an empty system. The ramp-up is found by
+MSER-5 (White, Cobb and Spratt, Winter Simulation Conference 2000):
+of all points at which to cut a series of numbers, in means of five, it picks the one after
+which the mean is known best: sum((x - mean)^2) / n^2 of the remainder is smallest, n being its
+length. A cut counts only when the part before it differs from the rest by more than chance and
+by more than 2 %. Three series are cut: requests in the system and arriving tokens, in equal
+time bins, and times to first token in order of due; the latest cut is used.
 
-The end is when the last request was sent, or before that, when the requests in the system
-fall below their level for good (conversations run out, say): the same cut from behind.
-Requests that the end of the run left unanswered end the window before the first of them
-was due, because of those that were due together with it only the short ones are known.
+The window ends when the last request is sent, or earlier, when the requests in the system
+drop for good (conversations run out, say): the same cut on the reversed series. If the end of
+the run cancelled requests, the window ends before the first of them was due, because only the
+short requests due at that time have ended.
 """
 
 from __future__ import annotations
@@ -32,31 +31,31 @@ from servetune.units import format_seconds
 
 __all__ = ["Window", "mser_cut", "steady_window"]
 
-#: Fewer requests than this within say nothing about a steady state.
+#: Smallest number of requests in a steady-state window.
 LEAST_REQUESTS = 50
-#: Smaller steps than this share of what is left are no beginning.
+#: Smallest step that counts as a ramp-up, as a share of the level after it.
 STEP_FRACTION = 0.02
-#: Equal stretches of time in which a run is looked at.
-STRETCHES = 500
+#: Equal time bins of a run.
+TIME_BINS = 500
 #: A step in the requests in the system, as a share of their level, that ends the window.
 DRAIN_FRACTION = 0.1
-#: What is left drifts when a straight line through it climbs or falls by this share of its
-#: mean, and chance would do so once in a thousand runs.
+#: Drift: a fitted straight line that changes by this share of the mean over the window, and
+#: would do so by chance once in a thousand runs.
 DRIFT_FRACTION = 0.25
 DRIFT_CHANCE = 0.001
-#: Means that the line goes through.
+#: Batch means through which the drift line is fitted.
 DRIFT_BATCHES = 20
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """The steady part of a run, in seconds since it began.
+    """Steady-state window of a run, in seconds since it began.
 
     Attributes:
-        start_s: First moment within.
-        end_s: First moment after.
-        reason: Why it begins and ends there, or why there is none.
-        settled: Whether the run had a steady part; if not, the times are those of the whole
-            run and mean nothing.
+        start_s: Start of the window, inclusive.
+        end_s: End of the window, exclusive.
+        reason: Reason for its bounds, or for its absence.
+        settled: Whether the run had a steady state; if not, the times are those of the whole
+            run.
     """
 
     start_s: float
@@ -65,7 +64,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     settled: bool = True
 
     def holds(self, at_s: FloatArray) -> BoolArray:
-        """Which of some times are within."""
+        """Mask of the times within the window."""
         return (at_s >= self.start_s) & (at_s < self.end_s)
 
 
@@ -74,12 +73,12 @@ def steady_window(
     columns: Columns | None = None,
     arrivals: Arrivals | None = None,
 ) -> Window:
-    """Where a run was in its steady state.
+    """Steady-state window of a run.
 
     Args:
-        records: All of a run, failures included.
-        columns: The same as arrays, where a caller has them.
-        arrivals: The pieces of their answers, likewise.
+        records: All records of the run, failures included.
+        columns: Columns of the records, if already made.
+        arrivals: Chunk arrivals of the records, if already made.
     """
     columns = columns_of(records) if columns is None else columns
     arrivals = arrivals_of(records) if arrivals is None else arrivals
@@ -89,7 +88,7 @@ def steady_window(
     end_s, ended = _uncensored(records, columns, last_s)
     if _within(columns, first_s, end_s) < LEAST_REQUESTS:
         return _none(columns, f"fewer than {LEAST_REQUESTS} requests were due before {ended}")
-    edges_s = np.linspace(first_s, end_s, STRETCHES + 1)
+    edges_s = np.linspace(first_s, end_s, TIME_BINS + 1)
     in_system = in_system_means(columns.due_s, columns.end_s, edges_s)
     cuts_s, unsettled = _beginnings(columns, arrivals, edges_s, in_system)
     if unsettled:
@@ -115,11 +114,11 @@ def steady_window(
 
 
 def mser_cut(values: FloatArray) -> tuple[int, bool]:
-    """How many values to leave out at the beginning, by MSER-5.
+    """Number of initial values to drop, by MSER-5.
 
     Returns:
-        That number, and whether the best place was found: not when it is the last one that
-        was looked at, half of the values.
+        That number, and whether the optimum was found: not if it is the largest cut
+        considered, half of the values.
     """
     means = _means(values, len(values) // 5)
     count = len(means)
@@ -130,7 +129,7 @@ def mser_cut(values: FloatArray) -> tuple[int, bool]:
     squares = np.cumsum((means**2)[::-1])[::-1]
     spread = np.maximum(squares - sums**2 / left, 0) / left**2
     most = count // 2
-    # What a thousandth of the mean is about makes no difference: the first such place will do.
+    # Differences below a thousandth of the mean do not count: the first such cut will do.
     enough = spread[: most + 1].min() + (0.001 * float(means.mean())) ** 2 / count
     cut = int(np.argmax(spread[: most + 1] <= enough))
     if not cut or not _differs(means[:cut], means[cut:]):
@@ -141,7 +140,7 @@ def mser_cut(values: FloatArray) -> tuple[int, bool]:
 def _beginnings(
     columns: Columns, arrivals: Arrivals, edges_s: FloatArray, in_system: FloatArray
 ) -> tuple[dict[str, float], str]:
-    """When each series had settled, and the name of one that had not."""
+    """End of the ramp-up of each series, and the name of a series that did not settle."""
     end_s = float(edges_s[-1])
     order = np.argsort(columns.due_s, kind="stable")
     timed = order[(~np.isnan(columns.ttft_s) & columns.whole & (columns.due_s < end_s))[order]]
@@ -160,7 +159,7 @@ def _beginnings(
 
 
 def _token_counts(arrivals: Arrivals, edges_s: FloatArray) -> FloatArray:
-    """Tokens that arrived in each stretch of time."""
+    """Tokens that arrived in each time bin."""
     inside = (arrivals.times_s >= edges_s[0]) & (arrivals.times_s < edges_s[-1])
     per_s = (len(edges_s) - 1) / (edges_s[-1] - edges_s[0])
     places = ((arrivals.times_s[inside] - edges_s[0]) * per_s).astype(np.int64)
@@ -170,19 +169,19 @@ def _token_counts(arrivals: Arrivals, edges_s: FloatArray) -> FloatArray:
 
 
 def _uncensored(records: Sequence[Record], columns: Columns, last_s: float) -> tuple[float, str]:
-    """When the window ends at the latest, and what happened then."""
+    """Latest possible end of the window, and the event that ends it."""
     cut_off = np.array([record.outcome == "cancelled" for record in records])
     sent = "the last request was sent"
     if not cut_off.any():
         return last_s, sent
     first_cut_s = float(columns.due_s[cut_off].min())
     if first_cut_s < (float(columns.due_s.min()) + last_s) / 2:
-        return last_s, sent  # one that hung: it is counted as unfinished instead
+        return last_s, sent  # a request that hung: counted as unfinished instead
     return min(first_cut_s, last_s), "the first request was due that the end of the run cut off"
 
 
 def _drain(in_system: FloatArray) -> int:
-    """How many of the last stretches belong to the drain."""
+    """Number of final time bins that belong to the drain."""
     cut, _ = mser_cut(in_system[::-1])
     if not cut:
         return 0
@@ -191,7 +190,7 @@ def _drain(in_system: FloatArray) -> int:
 
 
 def _drifting(columns: Columns, in_system: FloatArray, start_s: float, end_s: float) -> str:
-    """Why what is left is not steady; empty where it is."""
+    """Description of a drift within the window; empty without one."""
     due = (columns.due_s >= start_s) & (columns.due_s < end_s) & ~np.isnan(columns.ttft_s)
     ttfts_s = columns.ttft_s[due][np.argsort(columns.due_s[due], kind="stable")]
     for name, values in (("requests in the system", in_system), ("time to first token", ttfts_s)):
@@ -203,7 +202,7 @@ def _drifting(columns: Columns, in_system: FloatArray, start_s: float, end_s: fl
 
 
 def _drift(values: FloatArray) -> float:
-    """Climb of a straight line through the values over their mean; 0 where it may be chance."""
+    """Relative change of a fitted straight line over the values; 0 where it may be chance."""
     means = _means(values, DRIFT_BATCHES)
     if len(means) < DRIFT_BATCHES or not means.mean():
         return 0.0
@@ -218,7 +217,7 @@ def _drift(values: FloatArray) -> float:
 
 
 def _differs(cut: FloatArray, left: FloatArray) -> bool:
-    """Whether two neighbouring stretches of a series differ by more than chance, and matter."""
+    """Whether two neighbouring parts of a series differ by more than chance and noticeably."""
     means = _means(left, DRIFT_BATCHES)
     spread = float(np.std(means, ddof=1)) * math.sqrt(len(left) / len(means))
     error = spread * math.sqrt(1 / len(cut) + 1 / len(left))
@@ -227,7 +226,7 @@ def _differs(cut: FloatArray, left: FloatArray) -> bool:
 
 
 def _means(values: FloatArray, count: int) -> FloatArray:
-    """Means of neighbours, in at most that many groups of nearly equal size."""
+    """Batch means of neighbouring values, in at most `count` batches of nearly equal size."""
     count = min(count, len(values))
     if count < 1:
         return values[:0]

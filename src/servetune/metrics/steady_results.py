@@ -1,4 +1,4 @@
-"""The main metrics of a run while it was steady, beside those of the whole."""
+"""Main metrics of a run within its steady-state window."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ __all__ = ["steady_results"]
 def steady_results(
     run: RunRecords, arrivals: Arrivals, percentiles: Sequence[float]
 ) -> dict[str, Any]:
-    """The window, and where there is one the metrics within it.
+    """Steady-state window and, where there is one, the metrics within it.
 
-    Latencies are of the requests that were due within, wherever they ended: to leave out
-    those that ended after it would leave out the long ones. Gaps between tokens are those
-    that ended within, and throughputs count what arrived within, of any request: tokens
-    when they came, prompts at their first token, requests when they ended.
+    Latencies are of the requests due within the window, wherever they ended: dropping those
+    that ended later would drop the long ones. Inter-token gaps are those that ended within
+    the window. Throughputs count tokens by arrival, prompts by first token and requests by
+    end, of any request.
     """
     window = steady_window(run.records, run.columns, arrivals)
-    told: dict[str, Any] = msgspec.to_builtins(window)
+    results: dict[str, Any] = msgspec.to_builtins(window)
     if not window.settled:
-        return told
+        return results
     law = littles_law(run.columns, window.start_s, window.end_s)
     rates, rate_intervals = _rates(run, arrivals, window)
     gaps = gaps_between(arrivals, window.start_s, window.end_s).only(run.whole)
     inside = run.answered.only(window.holds(run.answered.due_s))
     intervals = latency_intervals(inside, gaps, percentiles)
     return {
-        **told,
+        **results,
         **_counts(run, window),
         **rates,
         "littles_law": msgspec.to_builtins(law),
@@ -70,7 +70,7 @@ def _counts(run: RunRecords, window: Window) -> dict[str, Any]:
 def _rates(
     run: RunRecords, arrivals: Arrivals, window: Window
 ) -> tuple[dict[str, float | None], dict[str, list[float | None]]]:
-    """What arrived within the window per second, and how sure that is."""
+    """Throughputs within the window and their confidence intervals."""
     answered, good = run.answered, run.good()
     firsts_s = np.where(np.isnan(answered.first_s), answered.end_s, answered.first_s)
     arrivals = arrivals.only(run.whole | run.cut_off)
@@ -98,13 +98,13 @@ def _rates(
 def _latency(
     name: str, values_ms: FloatArray, percentiles: Sequence[float]
 ) -> dict[str, float | None]:
-    told = statistics(name, values_ms)
+    results = statistics(name, values_ms)
     further = [percent for percent in percentiles if percent not in SHOWN]
     for percent, value in quantiles(values_ms, further).items():
-        told[field_of_percentile(name, float(percent))] = value
-    return told
+        results[field_of_percentile(name, float(percent))] = value
+    return results
 
 
 def _in_ms(gaps: Gaps) -> FloatArray:
-    """In place: a long run has gaps by the gigabyte. No one else reads them now."""
+    """Gaps in milliseconds, converted in place: a long run has gigabytes of them."""
     return np.multiply(gaps.seconds, MS_PER_S, out=gaps.seconds)

@@ -1,4 +1,4 @@
-"""Results of one trial as pure functions of its records.
+"""Results of one trial, as a pure function of its records.
 
 The field names are those of llm-optimizer's journals (`p99_e2e_latency_ms`, ...), which
 users' scripts read; see `docs/reference/metrics.md` for the definition of each, and
@@ -37,7 +37,7 @@ from servetune.units import MS_PER_S
 
 __all__ = ["summarize"]
 
-#: Percentiles that every record's quantile grid holds.
+#: Percentiles of the quantile grid in every trial record.
 GRID = (*range(5, 95, 5), *range(95, 100), 99.5, 99.9)
 
 
@@ -51,22 +51,22 @@ def summarize(
     asked_output_tokens: Mapping[int, int] | None = None,
     wrong_length_fails: bool = False,
 ) -> dict[str, Any]:
-    """What one trial's requests did, under the names that journals use.
+    """Results of one trial under the journal's field names.
 
-    Latencies are over the requests that were answered whole; what was not is counted by
-    reason. Throughputs are over the whole run, from its first due request to its last
-    answer. Times in milliseconds; a value without data is `None`.
+    Latencies are over complete answers; other requests are counted by reason. Throughputs are
+    over the whole run, from its first due request to its last answer. Times are in
+    milliseconds; a value without data is `None`.
 
     Args:
-        records: One per request, failures included.
-        duration_s: From the start of the run to its last answer.
-        per_request_limits: For `goodput`; without any it is `None`.
-        further_percentiles: To hold exactly, beside the grid.
-        extras: Also what takes longer: confidence intervals, the steady part of the run,
-            Little's law, and the distributions of what has no field of its own.
-        asked_output_tokens: By `Record.index`, of requests that forbade the server to stop
-            by itself; an answer of another length is counted in `wrong_length`.
-        wrong_length_fails: Whether such an answer is a failure.
+        records: One record per request, failures included.
+        duration_s: Time from the start of the run to its last answer.
+        per_request_limits: Limits for `goodput`, which is `None` without any.
+        further_percentiles: Percents to compute exactly, in addition to the grid.
+        extras: Whether to compute the slower parts: confidence intervals, steady state,
+            Little's law, and the distributions without a field of their own.
+        asked_output_tokens: Requested output tokens by `Record.index`, of requests with
+            `ignore_eos`; answers of another length are counted in `wrong_length`.
+        wrong_length_fails: Whether an answer of the wrong length is a failure.
     """
     columns = columns_of(records)
     if extras and (np.diff(columns.due_s) < 0).any():  # intervals need the order of time
@@ -81,7 +81,7 @@ def summarize(
     arrivals = arrivals_of(records) if extras else None
     if arrivals is None:
         gaps, intervals = gaps_of(run.answered_records), {}
-    else:  # in the order of time, which the percentiles then destroy
+    else:  # intervals first: percentiles reorder the gaps
         gaps = gaps_between(arrivals).only(whole)
         intervals = {**_rate_intervals(run), **latency_intervals(run.answered, gaps, shown)}
     results: dict[str, Any] = {
@@ -95,7 +95,7 @@ def summarize(
         "token_check": token_check(records),
         "wrong_length": _wrong_length(wrong, asked_output_tokens),
     }
-    del gaps  # before as many are made of the steady part
+    del gaps  # frees memory before those of the steady state are made
     if arrivals is not None:
         results |= {**_distributions(run), "intervals": intervals}
         law = littles_law(columns, 0.0, duration_s)
@@ -117,9 +117,9 @@ def _outcomes(
 
 
 def _wrong_length(
-    wrong: Mapping[int, str], asked: Mapping[int, int] | None
+    wrong: Mapping[int, str], requested: Mapping[int, int] | None
 ) -> dict[str, Any] | None:
-    if asked is None:
+    if requested is None:
         return None
     return {"count": len(wrong), "samples": list(wrong.values())[:3]}
 
@@ -155,7 +155,7 @@ def _latencies(
         "itl": gaps_s,
     }
     for name, values_s in distributions.items():
-        # In place: a million requests have gaps by the gigabyte. No one else reads them.
+        # In place: a million requests have gigabytes of gaps, which are not used again.
         values_ms = np.multiply(values_s, MS_PER_S, out=values_s)
         results |= statistics(name, values_ms)
         grids[f"{name}_ms"] = quantiles(values_ms, percentiles)
@@ -163,7 +163,7 @@ def _latencies(
 
 
 def _from_sent(answered: Columns) -> dict[str, float | None]:
-    """The same latencies from when requests left, and how long they waited to leave."""
+    """Latencies from sent, and the time from due to sent."""
     firsts_s = known(answered.ttft_from_sent_s)
     some = len(answered) > 0
     return {
@@ -177,7 +177,7 @@ def _from_sent(answered: Columns) -> dict[str, float | None]:
 
 
 def _distributions(run: RunRecords) -> dict[str, Any]:
-    """Of what has no fields of its own."""
+    """Distributions of quantities without fields of their own."""
     answered = run.answered
     return {
         "from_sent": {
@@ -195,10 +195,10 @@ def _distributions(run: RunRecords) -> dict[str, Any]:
 
 
 def _rate_intervals(run: RunRecords) -> dict[str, list[float | None]]:
-    """Of rates over the whole run: batch means of equal slices of its time.
+    """Confidence intervals of rates over the whole run, by batch means of equal time slices.
 
-    An answer counts where it ended, with all its tokens; so the beginning and the end of
-    the run widen these intervals.
+    An answer counts at its end, with all its tokens, so the ramp-up and the drain of the run
+    widen these intervals.
     """
     answered, good = run.answered, run.good()
     amounts: dict[str, FloatArray] = {
