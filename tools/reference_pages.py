@@ -146,7 +146,7 @@ def _errors() -> str:
         if inspect.isclass(getattr(errors, name))
     ]
     head = [NOTE, "# Errors\n", f"```\n{tree[1]}\n```\n"]
-    table = ["| error | exit code | when |", "|---|---|---|", *rows, ""]
+    table = ["| error | exit code | meaning |", "|---|---|---|", *rows, ""]
     return "\n".join([*head, *table])
 
 

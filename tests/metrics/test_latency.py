@@ -45,7 +45,7 @@ def test_pieces_are_counted_alike_in_small_batches_and_in_one(monkeypatch):
         tokens = tuple(rng.integers(0, 3, pieces)) if rng.random() < 0.5 else ()
         records.append(record(np.cumsum(rng.random(pieces)), tokens))
     whole = gaps_of(records)
-    monkeypatch.setattr(latency, "_BATCH_PIECES", 7)
+    monkeypatch.setattr(latency, "_BATCH_CHUNKS", 7)
     batched = gaps_of(records)
     np.testing.assert_array_equal(whole.seconds, batched.seconds)
     np.testing.assert_array_equal(whole.counts, batched.counts)

@@ -28,7 +28,7 @@ def test_constraints_are_read_with_their_units():
         ("request_throughput>=5s", 21, "unknown unit"),
         ("request_throughput:p99>=5", 19, "has no p99"),
         (";", 0, "no constraint"),
-        ("ttft<=1e999", 6, "no limit"),
+        ("ttft<=1e999", 6, "not a finite limit"),
         ("tpot<=50ms;ttft<=-1s", 17, "never less than 0"),
         ("goodput>=-2", 9, "never less than 0"),
     ],

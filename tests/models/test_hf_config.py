@@ -490,7 +490,7 @@ def test_malformed_tables_inside_are_refused_by_the_key():
     for ratios in (None, [], ["4"], [-1], [True]):
         with pytest.raises(InputError, match="'compress_ratios' must list"):
             parse(model_type="deepseek_v4", compress_ratios=ratios)
-    with pytest.raises(InputError, match="'block_configs' must say 'attention'"):
+    with pytest.raises(InputError, match="'block_configs' must have 'attention'"):
         searched([{"ffn": {"ffn_mult": 1.0}}])
     with pytest.raises(InputError, match="'ffn_mult' must be above zero"):
         searched([{"attention": {"no_op": True}, "ffn": {"ffn_mult": -1}}])

@@ -154,7 +154,7 @@ def test_a_hub_that_fails_is_one_clear_line(monkeypatch):
     fake_hub(monkeypatch, error=OSError("401 Client Error\nmore lines"))
     with pytest.raises(UnknownName) as caught:
         load_shape("someone/secret")
-    assert "the hub said: 401 Client Error;" in caught.value.hint
+    assert "the hub answered: 401 Client Error;" in caught.value.hint
     assert "\n" not in caught.value.hint
 
 

@@ -1,4 +1,4 @@
-"""Models: from a configuration to dimensions, parameters, and bytes of weights and cache."""
+"""Models: dimensions, parameter counts, and bytes of weights and KV cache."""
 
 from servetune.models.counting import (
     CachePart,

@@ -1,4 +1,4 @@
-"""A configuration whose values are checked as they are read."""
+"""Checked access to the values of a `config.json`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from servetune.errors import InputError
 
 __all__ = ["Keys"]
 
-#: No network has more layers (the deepest published one has 126), or any larger dimension. A slip
-#: beyond them would take hours and all memory before it showed.
+#: Largest plausible layer count (the deepest published network has 126) and dimension. A typo
+#: beyond them would otherwise take hours and all memory before it showed.
 MOST_LAYERS = 10_000
 MOST = 10**10
 
 
 class Keys:
-    """One table of a `config.json`, and the model's name for messages."""
+    """One table of a `config.json`, with the model's name for messages."""
 
     def __init__(self, config: Mapping[str, Any], name: str) -> None:
         self.config = config
         self.name = name
 
     def positive(self, key: str) -> int:
-        """A whole number above zero, which must be there."""
+        """Required whole number above zero."""
         value = self.config.get(key)
         if value is None:
             raise InputError(
@@ -33,20 +33,20 @@ class Keys:
         return self._whole(key, value, least=1)
 
     def count(self, key: str, default: int = 0) -> int:
-        """A whole number that may be zero."""
+        """Whole number, zero allowed."""
         value = self.config.get(key)
         return default if value is None else self._whole(key, value, least=0)
 
     def optional(self, key: str) -> int | None:
-        """A positive number, or None where it is absent, null or zero."""
+        """Positive number, or None where absent, null or zero."""
         return self.count(key) or None
 
     def positive_of(self, *names: str) -> int:
-        """As `positive`, of the first name that is there."""
+        """Required whole number above zero under the first present of several names."""
         return self.positive(next((key for key in names if key in self.config), names[0]))
 
     def nested(self, key: str) -> Keys:
-        """A table inside the configuration; an empty one where it is absent."""
+        """Nested table; empty where absent."""
         value = self.config.get(key)
         if value is not None and not isinstance(value, Mapping):
             raise InputError(
@@ -57,7 +57,7 @@ class Keys:
         return Keys(value or {}, self.name)
 
     def members(self, key: str) -> tuple[Any, ...]:
-        """Entries of a list; none where it is absent."""
+        """Entries of a list; empty where absent."""
         value = self.config.get(key)
         if value is not None and not isinstance(value, list | tuple):
             raise InputError(
@@ -71,7 +71,7 @@ class Keys:
         return default if value is None else bool(value)
 
     def listed(self, key: str, layer: int) -> Any:
-        """Entry of one layer in a list that covers all layers, or None without such a list."""
+        """Entry of one layer in a per-layer list; None without the list."""
         values = self.config.get(key)
         if values is None:
             return None
@@ -83,14 +83,14 @@ class Keys:
         return values[layer]
 
     def not_modelled(self, what: str, hint: str = "") -> InputError:
-        """The error that says what about this configuration is not modelled."""
+        """Error for a property of the configuration that is not modelled."""
         return InputError(f"'{self.name}' {what}, which is not modelled yet", hint=hint)
 
     def _whole(self, key: str, value: Any, *, least: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            wanted = "a whole number above zero" if least else "a whole number, zero or more"
+            valid = "a whole number above zero" if least else "a whole number, zero or more"
             raise InputError(
-                f"the configuration of '{self.name}': '{key}' must be {wanted}, got {value!r}",
+                f"the configuration of '{self.name}': '{key}' must be {valid}, got {value!r}",
                 hint="check config.json against the published one",
             )
         most = MOST_LAYERS if "layers" in key else MOST

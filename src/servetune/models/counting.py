@@ -1,4 +1,4 @@
-"""How many parameters a network has, and the bytes of its weights and of its cache.
+"""Parameter counts of a network, and the bytes of its weights and KV cache.
 
 | symbol | here |
 |---|---|
@@ -7,14 +7,14 @@
 | r_kv, r_q | `LatentAttention.kv_rank`, `q_rank` |
 | f, E | columns of one feed-forward part, experts in one layer |
 
-Everything here is one decoder as published. Layers that only speculative decoding uses are
-not counted. A vision tower has parameters and weights (`NetworkShape.vision_parameters`),
-which `parameter_count` leaves out and `weight_bytes` takes in, as engines load it.
+All counts are of one decoder as published, without layers used only by speculative decoding.
+A vision tower (`NetworkShape.vision_parameters`) is excluded from `parameter_count` and
+included in `weight_bytes`, since engines load it.
 
 A cache is counted entry by entry, as vLLM 0.32 lays it out (`v1/kv_cache_interface.py`, and
-the caches of its sparse-attention models, 2026-11). Pages are whole blocks on top of that,
-which `servetune.engines.memory` adds; padding of a page to a multiple of 512 or 576 bytes,
-under 0.2%, is left out.
+the caches of its sparse-attention models, 2026-11). Rounding to whole blocks is added in
+`servetune.engines.memory`; padding of a page to a multiple of 512 or 576 bytes, under 0.2%,
+is ignored.
 """
 
 from __future__ import annotations
@@ -65,23 +65,23 @@ __all__ = [
 
 
 class LayerParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of one layer, by how a parallel split treats them.
+    """Parameters of one layer, grouped by their treatment in a parallel split.
 
-    Whole numbers for a whole layer; one device's share may have a fraction.
+    Counts of a whole layer are whole; one device's share may have a fraction.
 
     Attributes:
-        heads: Matrices into the mixer that are split by head (queries, gates, a latent's
-            expansions, all of linear attention's and Mamba's).
-        output: The matrix back from the heads, split with them.
-        kv_heads: Key and value matrices, split by KV head and copied beyond that.
-        latent: Down-projections and indexes, whole on every device.
+        heads: Mixer input matrices, split by head (queries, gates, a latent's expansions, all
+            of linear attention's and Mamba's).
+        output: Mixer output matrix, split by head.
+        kv_heads: Key and value matrices, split by KV head and replicated beyond that.
+        latent: Down-projections and indexers, replicated on every device.
         dense: Feed-forward matrices of a layer without experts.
         experts: All routed experts together.
-        shared_experts: Experts that every token visits.
-        router: Scores of the experts, other narrow gates, and the projections around
-            experts of another width: whole on every device, never quantised.
+        shared_experts: Experts that every token uses.
+        router: Router, other narrow gates, and the projections around experts of another
+            width: replicated on every device, never quantised.
         vectors: Norms, biases, convolutions and attention sinks.
-        active_experts: The part of `experts` that one token visits.
+        active_experts: Part of `experts` that one token uses.
     """
 
     heads: float
@@ -97,12 +97,12 @@ class LayerParameters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> float:
-        """All that is stored."""
+        """Stored parameters."""
         return self.active - self.active_experts + self.experts
 
     @property
     def active(self) -> float:
-        """What one token is multiplied with."""
+        """Parameters used by one token."""
         return (
             self.heads
             + self.output
@@ -117,9 +117,9 @@ class LayerParameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CachePart(NamedTuple):
-    """What one layer keeps of each token on one device, for as many tokens as it does.
+    """Cache of one layer on one device: bytes per token, and the window that caps it.
 
-    A part that keeps one entry per several tokens has a fraction of the entry here.
+    A compressed cache with one entry per several tokens has a fraction of the entry here.
     """
 
     bytes_per_token: float
@@ -155,10 +155,10 @@ def parameter_count(shape: NetworkShape) -> int:
 
 
 def active_parameter_count(shape: NetworkShape) -> int:
-    """Parameters that take part in one token's forward pass.
+    """Parameters used in one token's forward pass.
 
-    As `parameter_count` with `active` experts instead of all. The embedding counts whole,
-    as the publishers of these networks count it, although one token reads one row.
+    This is `parameter_count` with `active` experts instead of all. The embedding counts whole,
+    as publishers count it, although one token reads one row.
     """
     layers = sum(
         layer.count * layer_parameters(layer, shape.hidden).active for layer in shape.layers
@@ -167,7 +167,7 @@ def active_parameter_count(shape: NetworkShape) -> int:
 
 
 def vision_parameter_count(shape: NetworkShape) -> int:
-    """Parameters of the vision tower, where the configuration gives its dimensions."""
+    """Parameters of the vision tower; zero where the configuration lacks its dimensions."""
     return shape.vision_parameters
 
 
@@ -264,7 +264,7 @@ def _latent_parameters(mixer: LatentAttention, hidden: int) -> _MixerParameters:
 
 
 def _index_parameters(index: SparseIndex | None, hidden: int) -> tuple[int, int, int]:
-    """Matrices, the weights of its heads, and its two norms' vectors."""
+    """Matrices, head weights and norm vectors of an indexer."""
     if index is None:
         return 0, 0, 0
     queries = (index.query_rank or hidden) * index.heads * index.dim
@@ -273,10 +273,10 @@ def _index_parameters(index: SparseIndex | None, hidden: int) -> tuple[int, int,
 
 
 def _compressed_parameters(mixer: CompressedAttention, hidden: int) -> _MixerParameters:
-    """h(r_q + d) down, r_q*n*d up, n*d*r_o and g*r_o*h out; compressors stay wide.
+    """Parameters h(r_q + d) down, r_q*n*d up, n*d*r_o and g*r_o*h out, and the compressors.
 
-    A compressor projects to a vector and its scores, twice that wide where it overlaps,
-    and adds a vector per position of its block.
+    A compressor, never quantised, projects to a vector and its scores, of double width where
+    blocks overlap, and adds a vector per position of its block.
     """
     narrow, vectors = 0, mixer.heads + mixer.q_rank + mixer.head_dim
     latent = hidden * (mixer.q_rank + mixer.head_dim)
@@ -301,7 +301,7 @@ def _compressed_parameters(mixer: CompressedAttention, hidden: int) -> _MixerPar
 
 
 def _linear_parameters(mixer: LinearAttention, hidden: int) -> _MixerParameters:
-    """Queries, keys, values and the gate in, one number per head for what is written."""
+    """Input projections of queries, keys, values and gates, and one beta per head."""
     values = mixer.value_heads * mixer.value_dim
     heads = hidden * mixer.conv_channels
     if mixer.gate_rank is None:
@@ -364,17 +364,16 @@ def _feed_forward_parameters(
 def weight_bytes(
     shape: NetworkShape, quantization_name: str | None = None, *, dtype: str | None = None
 ) -> float:
-    """Bytes of all weights together, before any parallel split.
+    """Bytes of all weights, before any parallel split.
 
     Matrices in the quantisation's scope take its bytes per weight; embeddings, routers,
-    norms, biases and a vision tower keep the model's dtype, and so does the head unless
-    the checkpoint says otherwise.
+    norms, biases and a vision tower keep the model's dtype, and so does the output head
+    unless the checkpoint quantises it.
 
     Args:
-        shape: The network.
-        quantization_name: As if stored so; `None` for what the checkpoint has, layer by
-            layer.
-        dtype: Of what is not quantised; `None` for the model's own.
+        shape: Network to count.
+        quantization_name: Storage to assume; `None` for the checkpoint's, layer by layer.
+        dtype: Dtype of unquantised weights; `None` for the model's own.
     """
     storage = quantization_named(
         shape.quantization if quantization_name is None else quantization_name
@@ -396,10 +395,10 @@ def weight_bytes(
 
 
 def layer_storage(layer: Layer, network: Quantization) -> Quantization:
-    """How these layers are stored: their own way, else the network's.
+    """Storage of a layer: its own where the checkpoint has one, else the network's.
 
-    A network that is quantised on loading (its checkpoint is plain) has no layers of their
-    own way.
+    A network quantised on loading (with an unquantised checkpoint) has no layers with their
+    own.
     """
     return network if layer.quantization is None else quantization_named(layer.quantization)
 
@@ -422,11 +421,11 @@ def layer_weight_bytes(
 
 
 def cached_numbers_per_token(mixer: Mixer | None, *, tensor_parallel: int = 1) -> float:
-    """Numbers that one layer keeps of one token on each device, indexes left out.
+    """Cached numbers of one token in one layer on each device, without indexers.
 
     A key and a value vector per KV head, 2*n_kv*d, where a device holds at least one head;
-    latent attention keeps r_kv + rope for all heads and cannot be split by head. Mixers
-    whose state does not grow keep none.
+    latent attention caches r_kv + rope for all heads and cannot be split by head. Mixers
+    with constant state cache none.
     """
     if isinstance(mixer, LatentAttention):
         return mixer.kv_rank + mixer.rope_dim
@@ -441,17 +440,17 @@ def cached_numbers_per_token(mixer: Mixer | None, *, tensor_parallel: int = 1) -
 def cache_parts(
     mixer: Mixer | None, width_bytes: float, *, tensor_parallel: int = 1
 ) -> tuple[CachePart, ...]:
-    """What one layer's cache holds of each token on one device, with its window.
+    """Cache parts of one layer on one device: bytes per token, and windows.
 
-    An index keeps its key in its own format beside the cache. In eight bits the caches of
-    sparse latent attention keep the rotated part in 16 and a scale per 128 numbers
-    (`fp8_ds_mla`, 656 bytes for DeepSeek-V3.2), and DeepSeek-V4's the rotated part in 16
-    and a scale per 64, padded to 8 (584 bytes).
+    An indexer caches its key in its own format in addition. With an 8-bit cache, sparse latent
+    attention keeps the rotated part in 16 bits and a scale per 128 numbers (`fp8_ds_mla`, 656
+    bytes for DeepSeek-V3.2), and DeepSeek-V4 the rotated part in 16 bits and a scale per 64,
+    padded to 8 (584 bytes).
 
     Args:
-        mixer: `None` for a layer without one.
-        width_bytes: Of one cached number.
-        tensor_parallel: Devices that the KV heads are spread over.
+        mixer: Token mixer; `None` for a layer without one.
+        width_bytes: Bytes of one cached number.
+        tensor_parallel: Devices that share the KV heads.
     """
     if isinstance(mixer, CompressedAttention):
         entry_bytes = mixer.head_dim * width_bytes
@@ -474,15 +473,15 @@ def cache_parts(
 
 
 def kv_bytes_per_token(shape: NetworkShape, cache_dtype: str = "auto") -> float:
-    """Cache that one more token of context occupies, in bytes, over the whole network.
+    """KV cache of one more token of context, in bytes, over the whole network.
 
     2 * layers * n_kv * d * bytes for ordinary attention, layers * (r_kv + rope) * bytes for
     latent attention. Layers with a window stop growing once it is full: this is the rate
-    before that; see `kv_bytes`. What does not grow at all is in `state_bytes_per_sequence`.
+    before that; see `kv_bytes`. State of constant size is in `state_bytes_per_sequence`.
 
     Args:
         shape: Dimensions before any tensor-parallel split.
-        cache_dtype: `auto` for what the checkpoint wants, else its dtype.
+        cache_dtype: Cache dtype; `auto` for the one that the checkpoint declares.
 
     Example:
         >>> from servetune.models.source import load_shape
@@ -498,7 +497,7 @@ def kv_bytes_per_token(shape: NetworkShape, cache_dtype: str = "auto") -> float:
 
 
 def kv_bytes(shape: NetworkShape, context_tokens: float, cache_dtype: str = "auto") -> float:
-    """Cache of one sequence of `context_tokens`, in bytes; windows cap their layers' part."""
+    """KV cache of one sequence of `context_tokens`, in bytes; windows cap their layers."""
     width = _cache_width(shape, cache_dtype)
     return sum(
         layer.count
@@ -510,11 +509,11 @@ def kv_bytes(shape: NetworkShape, context_tokens: float, cache_dtype: str = "aut
 
 
 def state_bytes_per_sequence(shape: NetworkShape) -> float:
-    """What a sequence occupies whatever its length, in bytes, over the whole network.
+    """Constant-size state of a sequence, in bytes, over the whole network.
 
-    The matrices of linear attention and Mamba and the last inputs of their convolutions,
-    and the blocks that DeepSeek-V4's compressors have not closed. Zero for a network that
-    keeps keys and values alone.
+    It holds the state matrices of linear attention and Mamba, the last inputs of their
+    convolutions, and the open blocks of DeepSeek-V4's compressors. Zero for a network with
+    keys and values only.
 
     Example:
         >>> from servetune.models.source import load_shape
@@ -526,7 +525,7 @@ def state_bytes_per_sequence(shape: NetworkShape) -> float:
 
 
 def state_bytes(mixer: Mixer | None, plain_bytes: float, *, tensor_parallel: int = 1) -> float:
-    """One layer's state of one sequence on one device; split by head."""
+    """State bytes of one sequence in one layer on one device, split by head."""
     if isinstance(mixer, LinearAttention):
         numbers = mixer.value_heads * mixer.key_dim * mixer.value_dim
     elif isinstance(mixer, StateSpace):
@@ -541,7 +540,7 @@ def state_bytes(mixer: Mixer | None, plain_bytes: float, *, tensor_parallel: int
 
 
 def _compressor_bytes(mixer: CompressedAttention) -> float:
-    """Vectors and scores, in 32 bits, of the tokens that its open blocks are made of."""
+    """State bytes of a compressor: 32-bit vectors and scores of the tokens in open blocks."""
     if not mixer.ratio:
         return 0.0
     copies = 2 if mixer.overlapping else 1
@@ -550,5 +549,5 @@ def _compressor_bytes(mixer: CompressedAttention) -> float:
 
 
 def _cache_width(shape: NetworkShape, cache_dtype: str) -> float:
-    wanted = shape.kv_cache_dtype if cache_dtype == "auto" else cache_dtype
-    return cache_dtype_bytes(wanted, model_dtype=shape.dtype)
+    stored = shape.kv_cache_dtype if cache_dtype == "auto" else cache_dtype
+    return cache_dtype_bytes(stored, model_dtype=shape.dtype)

@@ -1,13 +1,13 @@
-"""From a Hugging Face `config.json` to a `NetworkShape`.
+"""Hugging Face `config.json` files as `NetworkShape`s.
 
-One table, `FAMILIES`, says for each `model_type` what its configuration leaves unsaid:
-defaults of the transformers classes (5.x, 2026), where biases and norms sit, which
-layers have a window, which have experts. A `model_type` that is not in the table is
-refused: a guess would be wrong by a factor, and silently.
+The table `FAMILIES` holds for each `model_type` what its configuration omits: defaults of the
+transformers classes (5.x, 2026), the places of biases and norms, the layers with a window,
+the layers with experts. A `model_type` outside the table is refused: a guess could be wrong
+by a factor without notice.
 
-The mixers of the table's families and their feed-forward parts are here or, for those
-that mix kinds, in `hybrids.py`; what a vision tower weighs is in `vision.py`.
-Layers that only speculative decoding uses (`num_nextn_predict_layers`) are left out.
+Mixers and feed-forward parts of the families are here or, for hybrid networks, in
+`hybrids.py`; vision towers are in `vision.py`. Layers used only by speculative decoding
+(`num_nextn_predict_layers`) are not counted.
 """
 
 from __future__ import annotations
@@ -46,41 +46,41 @@ from servetune.models.vision import vision_parameters
 
 __all__ = ["FAMILIES", "Family", "shape_from_config"]
 
-#: Keys under which a multimodal configuration keeps its language model.
+#: Keys of the language model in a multimodal configuration.
 _TEXT_KEYS = ("text_config", "language_config", "llm_config")
 
-#: Where a window applies, for one layer of a configuration: its tokens or None.
+#: Window of one layer in tokens, or None for full attention.
 WindowRule = Callable[[Keys, int], int | None]
 FeedForwardRule = Callable[[Keys, int], FeedForward | None]
-#: The mixer of one layer, where it is more than `_mixer` makes of the common keys.
+#: Mixer of one layer, for families that `_mixer` does not cover.
 MixerRule = Callable[[Keys, int], Mixer | None]
-#: Numbers of one layer, or of the whole network, that belong to no part.
+#: Count for one layer: norms, or extra parameters.
 CountRule = Callable[[Keys, int], int]
 
 
 class Family(NamedTuple):
-    """What the configurations of one architecture leave unsaid.
+    """Properties of an architecture that its configurations omit.
 
     Attributes:
-        defaults: Of the transformers class, for keys that a file may leave out.
-        tied: Whether input and output embeddings are one matrix where nothing is said.
-        bias: Which projections `attention_bias` (or the architecture) gives a bias.
-        always_biased: Whether the bias is there without `attention_bias`.
-        qk_norm: Normalised queries and keys: never, one weight for all heads, or each its own.
-        norms: Normalising vectors per layer.
+        defaults: Defaults of the transformers class, for keys that a file may omit.
+        tied: Whether input and output embeddings are one matrix by default.
+        bias: Projections with a bias under `attention_bias` (or always).
+        always_biased: Whether the bias exists without `attention_bias`.
+        qk_norm: QK norm: none, one weight shared by all heads, or one per head.
+        norms: Norm vectors per layer.
         latent: Whether attention is latent.
-        sinks: Whether each head has a learned sink.
-        window: Which layers see a window.
-        feed_forward: Which layers have experts, and how many.
-        mixer: What mixes tokens, layer by layer, in networks that mix kinds.
-        norms_of: Normalising vectors where layers differ in them.
-        beside: Parameters of a layer beside its parts.
-        outside: Parameters of the network beside layers, embedding and head, given the
-            number of its layers.
-        parallel: Whether attention and feed-forward part work side by side.
-        layer_list: A key whose list or string has an entry per layer and may stand for
+        sinks: Whether each head has a learned attention sink.
+        window: Rule for the sliding window of each layer.
+        feed_forward: Rule for the feed-forward part of each layer.
+        mixer: Rule for the mixer of each layer, in hybrid networks.
+        norms_of: Rule for the norm vectors, where layers differ.
+        extra_layer_parameters: Rule for a layer's parameters outside its parts.
+        extra_parameters: Rule for parameters outside layers, embedding and head, given the
+            number of layers.
+        parallel: Whether attention and feed-forward part run in parallel.
+        layer_list: Keys whose list or string has one entry per layer and may replace
             `num_hidden_layers`.
-        modules: What its checkpoints call a part, where that is not as in `_MODULES`.
+        modules: Module names of its checkpoints, where they differ from `_MODULES`.
     """
 
     feed_forward: FeedForwardRule
@@ -103,12 +103,12 @@ class Family(NamedTuple):
 
 
 def shape_from_config(config: Mapping[str, Any], *, name: str, source: str) -> NetworkShape:
-    """The network that a Hugging Face configuration describes.
+    """Network described by a Hugging Face configuration.
 
     Args:
-        config: `config.json` as read; a nested language model is found by itself.
+        config: Parsed `config.json`, possibly with a nested language model.
         name: Hub id or folder, for messages.
-        source: Where the configuration came from.
+        source: Origin of the configuration.
 
     Raises:
         InputError: A key is missing or impossible, or the architecture is not modelled.
@@ -119,13 +119,13 @@ def shape_from_config(config: Mapping[str, Any], *, name: str, source: str) -> N
     quantization, kv_cache_dtype = quantization_from_config(stored, layer_count=layer_count)
     singles = _layers(keys, family, layer_count)
     if keys.config.get("expert_dtype") == "fp4" and quantization == "fp8_block":
-        # DeepSeek-V4 says so beside its table, which speaks of the rest.
+        # DeepSeek-V4 declares its experts outside the table, which covers the rest.
         quantization = "mxfp4@experts+fp8_block"
     elif quantization != "none":
         singles, quantization = _stored(family, singles, CheckpointStorage(stored), quantization)
     layers = _grouped(singles)
     if kv_cache_dtype == "auto" and isinstance(layers[0].mixer, CompressedAttention):
-        kv_cache_dtype = "fp8"  # what vLLM 0.32 takes `auto` for in DeepSeek-V4
+        kv_cache_dtype = "fp8"  # vLLM 0.32 resolves `auto` to it for DeepSeek-V4
     return NetworkShape(
         name=name,
         architecture=_architecture(outer, keys),
@@ -167,16 +167,16 @@ def _open(config: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], Keys
             hint="give the folder of a complete Hugging Face model, with its config.json",
         )
     if model_type not in FAMILIES:
-        reason = f" ({_NOT_YET[model_type]})" if model_type in _NOT_YET else ""
+        reason = f" ({_UNSUPPORTED[model_type]})" if model_type in _UNSUPPORTED else ""
         raise InputError(
             f"'{name}' has model_type '{model_type}', which is not modelled yet{reason}",
             hint=f"modelled types are {', '.join(FAMILIES)}",
         )
     family = FAMILIES[model_type]
-    said = {key: value for key, value in text.items() if value is not None}
-    # A key that is null is said, where null has a meaning: no window.
+    given = {key: value for key, value in text.items() if value is not None}
+    # Null is a value where it has a meaning: no window.
     nulls = {key: None for key in ("sliding_window",) if key in text and text[key] is None}
-    return config, Keys({**family.defaults, **said, **nulls}, name), family
+    return config, Keys({**family.defaults, **given, **nulls}, name), family
 
 
 def _architecture(outer: Mapping[str, Any], keys: Keys) -> str:
@@ -194,7 +194,7 @@ def _tied(outer: Mapping[str, Any], keys: Keys, family: Family) -> bool:
 
 
 def _dtype(outer: Mapping[str, Any], keys: Keys) -> str:
-    """The dtype that engines serve in: 32-bit checkpoints run in fp16 (vLLM `--dtype auto`)."""
+    """Dtype that engines serve in: fp16 for 32-bit checkpoints (vLLM `--dtype auto`)."""
     for config in (keys.config, outer):
         named = config.get("dtype") or config.get("torch_dtype")
         if isinstance(named, str):
@@ -204,7 +204,7 @@ def _dtype(outer: Mapping[str, Any], keys: Keys) -> str:
 
 
 def _layers(keys: Keys, family: Family, layer_count: int) -> list[Layer]:
-    """Every layer by itself."""
+    """Layers as groups of one each."""
     return [
         Layer(
             count=1,
@@ -221,13 +221,13 @@ def _layers(keys: Keys, family: Family, layer_count: int) -> list[Layer]:
 
 
 def _grouped(layers: Iterable[Layer]) -> tuple[Layer, ...]:
-    """Equal neighbours, gathered into groups."""
+    """Layers with equal neighbours merged into groups."""
     return tuple(
         msgspec.structs.replace(layer, count=len(list(group))) for layer, group in groupby(layers)
     )
 
 
-#: Part -> what publishers call its largest matrices, after `layers.N.`.
+#: Module names of each part's largest matrices, after `layers.N.`.
 _MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "input": (
@@ -268,7 +268,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def _stored(
     family: Family, layers: Sequence[Layer], storage: CheckpointStorage, declared: str
 ) -> tuple[list[Layer], str]:
-    """The layers with what sets them apart, and how most of the network is stored."""
+    """Layers with their own storage where it differs, and the network's usual storage."""
     called = {**_MODULES, **family.modules}
     found = [
         {part: storage.scheme(index, called[part]) for part in _parts(layer)}
@@ -291,7 +291,7 @@ def _stored(
 
 
 def _parts(layer: Layer) -> list[str]:
-    """What a quantisation may treat apart in a layer."""
+    """Parts of a layer that a quantisation may treat separately."""
     parts = [] if layer.mixer is None else ["input", "output"]
     if isinstance(layer.feed_forward, DenseFeedForward):
         parts.append("dense")
@@ -345,13 +345,13 @@ def _head_dim(keys: Keys, heads: int) -> int:
 
 
 def _useful_window(keys: Keys, window: int | None) -> int | None:
-    """A window as long as the longest context never closes."""
+    """Window in tokens; None where it covers the longest context anyway."""
     if window is None or window >= keys.positive("max_position_embeddings"):
         return None
     return window
 
 
-# Which layers have a window.
+# Window rules.
 
 
 def _no_window(_keys: Keys, _layer: int) -> int | None:
@@ -363,7 +363,7 @@ def _window_everywhere(keys: Keys, _layer: int) -> int | None:
 
 
 def _window_after(keys: Keys, layer: int) -> int | None:
-    """Qwen: only where `use_sliding_window` holds, from layer `max_window_layers` on."""
+    """Qwen's window: with `use_sliding_window`, from layer `max_window_layers` on."""
     if not keys.flag("use_sliding_window"):
         return None
     if keys.config.get("layer_types") is not None:
@@ -372,7 +372,7 @@ def _window_after(keys: Keys, layer: int) -> int | None:
 
 
 def _window_by_type(keys: Keys, layer: int) -> int | None:
-    """Named per layer, else every layer but each `sliding_window_pattern`-th."""
+    """Window by `layer_types`, else in all but every `sliding_window_pattern`-th layer."""
     kind = keys.listed("layer_types", layer)
     if kind is None:
         every = keys.positive("sliding_window_pattern")
@@ -390,7 +390,7 @@ def _window_by_type(keys: Keys, layer: int) -> int | None:
 
 
 def _window_llama4(keys: Keys, layer: int) -> int | None:
-    """Chunks of `attention_chunk_size`, but for each fourth layer, which has no rotation."""
+    """Llama 4's chunks of `attention_chunk_size`, except in layers without RoPE."""
     if keys.config.get("layer_types") is not None:
         return _window_by_type(keys, layer)
     rotates = keys.listed("no_rope_layers", layer) if keys.config.get("no_rope_layers") else None
@@ -399,7 +399,7 @@ def _window_llama4(keys: Keys, layer: int) -> int | None:
     return keys.optional("attention_chunk_size") if rotates else None
 
 
-# Which layers have experts.
+# Feed-forward rules.
 
 
 def _dense(keys: Keys, _layer: int) -> FeedForward:
@@ -452,7 +452,7 @@ def _qwen_moe(keys: Keys, layer: int) -> FeedForward:
 
 
 def _deepseek(keys: Keys, layer: int) -> FeedForward:
-    """The first few layers are dense; later routers carry a correction per expert."""
+    """DeepSeek's layers: the first few dense, the others with experts and a router bias."""
     every = keys.count("moe_layer_freq", 1) or 1
     if layer < keys.count("first_k_dense_replace") or layer % every:
         return _dense(keys, layer)
@@ -472,7 +472,7 @@ def _gpt_oss(keys: Keys, _layer: int) -> FeedForward:
 
 
 def _llama4(keys: Keys, layer: int) -> FeedForward:
-    """Experts in each `interleave_moe_layer_step`-th layer, beside one shared expert."""
+    """Llama 4's experts in every `interleave_moe_layer_step`-th layer, with a shared expert."""
     every = keys.positive("interleave_moe_layer_step")
     if (layer + 1) % every:
         return DenseFeedForward(inner=keys.positive("intermediate_size_mlp"))
@@ -491,7 +491,7 @@ def _minimax(keys: Keys, _layer: int) -> FeedForward:
 
 
 def _falcon(keys: Keys, _layer: int) -> Mixer:
-    """One KV head for all, or a few with the decoder of the 40B and 180B."""
+    """Falcon's attention: one KV head, or a few with the decoder of the 40B and 180B."""
     heads = keys.positive("num_attention_heads")
     grouped = keys.flag("new_decoder_architecture")
     shared = 1 if keys.flag("multi_query", default=True) else heads
@@ -511,7 +511,7 @@ def _falcon_feed_forward(keys: Keys, _layer: int) -> FeedForward:
 
 
 def _falcon_norms(keys: Keys, _layer: int) -> int:
-    """Each norm has a bias too; attention and feed-forward part share one, or have their own."""
+    """Falcon's norm vectors, biases included; both parts may share one norm."""
     shared = _falcon_parallel(keys) and not keys.flag("new_decoder_architecture")
     return 2 if shared else 4
 
@@ -546,7 +546,7 @@ _GEMMA2 = Family(
     tied=True,
     norms=4,
 )
-# The hub's multimodal Gemma 3 files leave out whatever equals the class's defaults.
+# Multimodal Gemma 3 files on the hub omit values equal to the class's defaults.
 _GEMMA3 = _GEMMA2._replace(
     qk_norm="shared",
     defaults={
@@ -597,7 +597,7 @@ _MINIMAX_M3 = Family(
     {"use_routing_bias": True, "max_position_embeddings": 1048576},
     mixer=hybrids.minimax_m3,
 )
-# Every published Step has 96 heads where it has a window; its own files may leave that out.
+# All published Step models have 96 heads in sliding-window layers; their files may omit it.
 _STEP = Family(
     hybrids.step_feed_forward,
     _no_window,
@@ -740,7 +740,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             norms_of=hybrids.gemma4_norms,
             extra_layer_parameters=hybrids.gemma4_layer_inputs,
             extra_parameters=hybrids.gemma4_input_table,
-            # A dense part beside the experts, under the name of a dense layer's.
+            # Dense part next to the experts, under the name of a dense layer's.
             modules={"shared": ("mlp.down_proj",), "experts": ("experts", "moe.experts")},
         ),
         "llama4_text": _LLAMA4,
@@ -750,8 +750,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     }
 )
 
-#: What stands in the way of architectures that people will ask for.
-_NOT_YET: Mapping[str, str] = MappingProxyType(
+#: Unsupported architectures, with the feature that is not modelled.
+_UNSUPPORTED: Mapping[str, str] = MappingProxyType(
     {
         "jamba": "Mamba-1 layers",
         "mamba": "a Mamba-1 network",

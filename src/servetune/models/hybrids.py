@@ -1,8 +1,8 @@
-"""Networks whose layers are of several kinds: what each layer's mixer and experts are.
+"""Hybrid networks: the mixer and the feed-forward part of each layer, by model family.
 
-Each function reads one layer of one family's configuration, as `hf_config.FAMILIES` names
-them. What their checkpoints hold was read from the model classes of transformers 5.19 and
-vLLM 0.32 (2026-11) and counted against both.
+Each function reads one layer of one family's configuration; `hf_config.FAMILIES` refers to
+them. Layouts are from the model classes of transformers 5.19 and vLLM 0.32 (2026-11), and
+parameter counts were checked against both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from servetune.models.shape import (
     StateSpace,
 )
 
-#: An index keeps its key in 8 bits with one 32-bit scale per so many numbers (vLLM 0.32).
+#: Numbers per 32-bit scale of an indexer's 8-bit key (vLLM 0.32).
 _INDEX_BLOCK = 128
 
 
@@ -49,7 +49,7 @@ def _index_bytes(dim: int) -> float:
     return dim + dim / _INDEX_BLOCK * 4
 
 
-# DeepSeek-V3.2 and GLM-5: latent attention over the keys that an index picks.
+# DeepSeek-V3.2 and GLM-5: latent attention over the keys that an indexer selects.
 
 
 def deepseek_v32(keys: Keys, layer: int) -> Mixer:
@@ -62,7 +62,7 @@ def deepseek_v32(keys: Keys, layer: int) -> Mixer:
         value_dim=keys.positive("v_head_dim"),
         q_rank=keys.optional("q_lora_rank"),
         top_k=keys.positive("index_topk"),
-        index=index if _picks_itself(keys, layer) else None,
+        index=index if _has_index(keys, layer) else None,
     )
 
 
@@ -76,8 +76,8 @@ def _index(keys: Keys, query_rank: int | None) -> SparseIndex:
     )
 
 
-def _picks_itself(keys: Keys, layer: int) -> bool:
-    """Whether a layer has an index, or reads what an earlier one picked (GLM-5.2)."""
+def _has_index(keys: Keys, layer: int) -> bool:
+    """Whether a layer has its own indexer instead of an earlier layer's selection (GLM-5.2)."""
     kind = keys.listed("indexer_types", layer)
     if kind is not None:
         return bool(kind == "full")
@@ -88,7 +88,7 @@ def _picks_itself(keys: Keys, layer: int) -> bool:
     return max(layer - keys.count("index_skip_topk_offset", 2) + 1, 0) % every == 0
 
 
-# DeepSeek-V4: a window and compressed blocks before it; hyper-connections between layers.
+# DeepSeek-V4: a window and compressed earlier blocks; hyper-connections between layers.
 
 
 def deepseek_v4(keys: Keys, layer: int) -> Mixer:
@@ -100,7 +100,7 @@ def deepseek_v4(keys: Keys, layer: int) -> Mixer:
             hint="check config.json against the published one",
         )
     index = None
-    if ratio == 4:  # the finely compressed layers alone have an index
+    if ratio == 4:  # only the layers with the lower compression have an indexer
         index = _index(keys, keys.positive("q_lora_rank"))
     return CompressedAttention(
         heads=keys.positive("num_attention_heads"),
@@ -118,7 +118,7 @@ def deepseek_v4(keys: Keys, layer: int) -> Mixer:
 
 
 def deepseek_v4_experts(keys: Keys, layer: int) -> FeedForward:
-    """The first layers route by a table of tokens, the rest by scores with a correction."""
+    """Experts: the first layers route by token table, the others by scores with a bias."""
     inner = keys.positive("moe_intermediate_size")
     return _routed_experts(
         keys,
@@ -131,7 +131,7 @@ def deepseek_v4_experts(keys: Keys, layer: int) -> FeedForward:
 
 
 def deepseek_v4_hyper_connections(keys: Keys, _layer: int) -> int:
-    """Two mixings of m residual streams per layer: (2 + m)m outputs of m*h inputs each."""
+    """Parameters of two mixings of m residual streams: (2 + m)m outputs of m*h inputs each."""
     streams = keys.positive("hc_mult")
     mixed = (2 + streams) * streams
     return 2 * (mixed * streams * keys.positive("hidden_size") + mixed + 3)
@@ -190,7 +190,7 @@ def _kv_heads(keys: Keys, heads: int, key: str = "num_key_value_heads") -> int:
     return kv_heads
 
 
-# Kimi Linear and Kimi K3: KDA, latent attention without rotation, experts of another width.
+# Kimi Linear and Kimi K3: KDA, latent attention without RoPE, experts of another width.
 
 
 def kimi(keys: Keys, layer: int) -> Mixer:
@@ -207,7 +207,7 @@ def kimi(keys: Keys, layer: int) -> Mixer:
             decay="channel",
             decay_rank=head_dim,
             gate_rank=None if linear.flag("use_full_rank_gate") else head_dim,
-            state_dtype="fp32",  # what vLLM 0.32 takes `auto` for here
+            state_dtype="fp32",  # vLLM 0.32 resolves `auto` to it here
         )
     if linear_layers and layer + 1 not in linear.members("full_attn_layers"):
         raise InputError(
@@ -244,7 +244,7 @@ def kimi_experts(keys: Keys, layer: int) -> FeedForward:
 
 
 def kimi_residuals(keys: Keys, _layer: int) -> int:
-    """Two norms and two scores that weigh earlier blocks' outputs (Kimi K3)."""
+    """Parameters of two norms and two weights of earlier blocks' outputs (Kimi K3)."""
     return 4 * keys.positive("hidden_size") if keys.optional("attn_res_block_size") else 0
 
 
@@ -252,7 +252,7 @@ def kimi_last_residual(keys: Keys, _layers: int) -> int:
     return 2 * keys.positive("hidden_size") if keys.optional("attn_res_block_size") else 0
 
 
-# MiniMax: lightning attention (Text-01, M1), and a block-sparse index (M3).
+# MiniMax: lightning attention (Text-01, M1), and a block-sparse indexer (M3).
 
 
 def minimax_text(keys: Keys, layer: int) -> Mixer:
@@ -285,7 +285,7 @@ def minimax_m3(keys: Keys, layer: int) -> Mixer:
         index = SparseIndex(
             heads=sparse.positive("sparse_num_index_heads"),
             dim=dim,
-            key_bytes=2.0 * dim,  # vLLM 0.32 keeps it in 16 bits unless told otherwise
+            key_bytes=2.0 * dim,  # 16 bits by default in vLLM 0.32
             weighted=False,
         )
     return Attention(
@@ -312,7 +312,7 @@ def minimax_m3_feed_forward(keys: Keys, layer: int) -> FeedForward:
     )
 
 
-# Nemotron-H and Nemotron 3: each layer is one part, Mamba, attention, experts or dense.
+# Nemotron-H and Nemotron 3: one part per layer: Mamba, attention, experts or dense.
 
 _NEMOTRON_KINDS = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
 
@@ -359,7 +359,7 @@ def nemotron(keys: Keys, layer: int) -> Mixer | None:
 
 
 def nemotron_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
-    """Two matrices and no gate: the activation is a squared ReLU."""
+    """Feed-forward part of two matrices without a gate (squared ReLU)."""
     kind = _nemotron_kind(keys, layer)
     if kind == "mlp":
         inner = keys.positive("intermediate_size")
@@ -379,15 +379,15 @@ def nemotron_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
     )
 
 
-# Nemotron-NAS: a Llama whose layers were searched one by one, some without attention.
+# Nemotron-NAS: Llama with layers from architecture search, some without attention.
 
 
-def _searched_part(keys: Keys, layer: int, part: str) -> Keys | None:
+def _nemotron_nas_part(keys: Keys, layer: int, part: str) -> Keys | None:
     block = keys.listed("block_configs", layer)
     table = block.get(part) if isinstance(block, dict) else None
     if not isinstance(table, dict):
         raise InputError(
-            f"the configuration of '{keys.name}': 'block_configs' must say '{part}' for "
+            f"the configuration of '{keys.name}': 'block_configs' must have '{part}' for "
             "every layer",
             hint="check config.json against the published one",
         )
@@ -400,7 +400,7 @@ def _searched_part(keys: Keys, layer: int, part: str) -> Keys | None:
 
 
 def nemotron_nas(keys: Keys, layer: int) -> Mixer | None:
-    part = _searched_part(keys, layer, "attention")
+    part = _nemotron_nas_part(keys, layer, "attention")
     if part is None:
         return None
     heads = keys.positive("num_attention_heads")
@@ -416,7 +416,7 @@ def nemotron_nas(keys: Keys, layer: int) -> Mixer | None:
 
 
 def nemotron_nas_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
-    part = _searched_part(keys, layer, "ffn")
+    part = _nemotron_nas_part(keys, layer, "ffn")
     if part is None:
         return None
     inner = part.optional("intermediate_size")
@@ -432,11 +432,11 @@ def nemotron_nas_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
 
 
 def nemotron_nas_norms(keys: Keys, layer: int) -> int:
-    """One before each part that is there."""
-    return sum(_searched_part(keys, layer, part) is not None for part in ("attention", "ffn"))
+    """Number of norms: one before each present part."""
+    return sum(_nemotron_nas_part(keys, layer, part) is not None for part in ("attention", "ffn"))
 
 
-# MiMo-V2: values narrower than keys, other heads inside windows.
+# MiMo-V2: values narrower than keys, other head counts in sliding-window layers.
 
 
 def mimo(keys: Keys, layer: int) -> Mixer:
@@ -469,7 +469,7 @@ def mimo_experts(keys: Keys, layer: int) -> FeedForward:
     )
 
 
-# Step-3.5 and 3.7: more heads inside windows, one gate per head.
+# Step-3.5 and 3.7: more heads in sliding-window layers, one gate per head.
 
 
 def step(keys: Keys, layer: int) -> Mixer:
@@ -504,7 +504,7 @@ def step_feed_forward(keys: Keys, layer: int) -> FeedForward:
 
 
 def _step_expert_layers(keys: Keys) -> range | set[int]:
-    """Listed one by one, with commas, or all but the first few."""
+    """Indexes of the layers with experts: listed with commas, or all but the first few."""
     listed = keys.config.get("moe_layers_enum")
     if isinstance(listed, str):
         return {int(number) for number in listed.split(",") if number.strip().isdigit()}
@@ -513,7 +513,7 @@ def _step_expert_layers(keys: Keys) -> range | set[int]:
     return range(keys.count("first_k_dense_replace", 3), keys.positive("num_hidden_layers"))
 
 
-# Gemma 4: wide heads without windows, caches that layers share, inputs of each layer's own.
+# Gemma 4: wide heads in full-attention layers, KV sharing between layers, per-layer inputs.
 
 
 def _gemma4_windowed(keys: Keys, layer: int) -> bool:
@@ -527,7 +527,7 @@ def _gemma4_windowed(keys: Keys, layer: int) -> bool:
     return bool(kind == "sliding_attention")
 
 
-def _gemma4_borrows(keys: Keys, layer: int) -> bool:
+def _gemma4_shares_kv(keys: Keys, layer: int) -> bool:
     own = keys.positive("num_hidden_layers") - keys.count("num_kv_shared_layers")
     return layer >= own > 0
 
@@ -548,14 +548,14 @@ def gemma4(keys: Keys, layer: int) -> Mixer:
         output_bias=keys.flag("attention_bias"),
         qk_norm=True,
         key_is_value=equal,
-        reuses_kv_cache=_gemma4_borrows(keys, layer),
+        reuses_kv_cache=_gemma4_shares_kv(keys, layer),
     )
 
 
 def gemma4_feed_forward(keys: Keys, layer: int) -> FeedForward:
-    """A dense part, and experts beside it where `enable_moe_block` holds."""
+    """Feed-forward part: dense, plus experts with `enable_moe_block`."""
     inner = keys.positive("intermediate_size")
-    if keys.flag("use_double_wide_mlp") and _gemma4_borrows(keys, layer):
+    if keys.flag("use_double_wide_mlp") and _gemma4_shares_kv(keys, layer):
         inner *= 2
     if not keys.flag("enable_moe_block"):
         return DenseFeedForward(inner=inner)
@@ -570,7 +570,7 @@ def gemma4_feed_forward(keys: Keys, layer: int) -> FeedForward:
 
 
 def gemma4_norms(keys: Keys, _layer: int) -> int:
-    """Around both parts; experts have three more, and a vector before their router."""
+    """Number of norms: around both parts; experts have three more, and a router scale."""
     return 8 if keys.flag("enable_moe_block") else 4
 
 
@@ -580,7 +580,7 @@ def gemma4_layer_inputs(keys: Keys, _layer: int) -> int:
 
 
 def gemma4_input_table(keys: Keys, layers: int) -> int:
-    """An embedding per layer, and the projection that joins it (E2B, E4B)."""
+    """Parameters of the per-layer embeddings and their projection (E2B, E4B)."""
     width = keys.count("hidden_size_per_layer_input")
     if not width:
         return 0

@@ -1,13 +1,12 @@
-"""How weights and cached keys and values are stored, and how many bytes that takes.
+"""Quantisation: storage of weights and of cached keys and values, and its bytes.
 
-A canonical name is `scheme` or `scheme@scope`. The scheme says how one weight is
-stored, the scope which matrices are: `linear` (all but embeddings, output head and
-routers; the default), `feed_forward` (attention keeps the model's dtype) or `experts`
-(routed experts alone). A mixed checkpoint joins several by `+`, the first that covers a
-matrix winning: `mxfp4@experts+fp8_block` is DeepSeek-V4, `nvfp4@feed_forward+fp8` a
-Qwen3.6 of NVIDIA's. Finer scopes name single parts, for layers that differ from the rest:
-`input` and `output` of a mixer, `dense`, `shared` (experts that every token visits), and
-`head` for the network's output head.
+A canonical name is `scheme` or `scheme@scope`. The scheme is the format of one weight, the
+scope the matrices it applies to: `linear` (all but embeddings, output head and routers; the
+default), `feed_forward` (attention keeps the model's dtype) or `experts` (routed experts
+only). A mixed checkpoint joins several by `+`; the first that covers a matrix applies:
+`mxfp4@experts+fp8_block` is DeepSeek-V4, `nvfp4@feed_forward+fp8` a Qwen3.6 of NVIDIA's.
+Finer scopes name single parts, for layers that differ from the rest: `input` and `output` of a
+mixer, `dense`, `shared` (experts that every token uses), and `head` for the output head.
 
 | scheme | stored as | bytes per weight |
 |---|---|---|
@@ -53,7 +52,7 @@ __all__ = [
     "quantization_named",
 ]
 
-#: Bytes of one number in each dtype that is not packed.
+#: Bytes per number of each unpacked dtype.
 DTYPE_BYTES: Mapping[str, float] = MappingProxyType({"bf16": 2.0, "fp16": 2.0, "fp32": 4.0})
 
 _DTYPE_ALIASES: Mapping[str, str] = MappingProxyType(
@@ -69,12 +68,12 @@ _DTYPE_ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: Canonical cache dtype -> bytes per cached number, scales included.
+#: Bytes per cached number by canonical cache dtype, scales included.
 CACHE_DTYPES: Mapping[str, float] = MappingProxyType(
     {**DTYPE_BYTES, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "nvfp4": 0.5 + 1 / 16}
 )
 
-#: Engines' names for the same storage (vLLM 0.32 `--kv-cache-dtype`, 2026-11).
+#: Canonical cache dtype by the engines' names (vLLM 0.32 `--kv-cache-dtype`, 2026-11).
 _CACHE_ALIASES: Mapping[str, str] = MappingProxyType(
     {
         **_DTYPE_ALIASES,
@@ -88,7 +87,7 @@ _CACHE_ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: Scope -> the parts of a network that it covers.
+#: Parts of a network covered by each scope.
 _COVERED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "linear": ("input", "output", "dense", "shared", "experts"),
@@ -107,17 +106,17 @@ SCOPES = tuple(_COVERED)
 
 
 class Quantization(msgspec.Struct, frozen=True, kw_only=True):
-    """How weights are stored, and which.
+    """Storage format of weights, and the matrices it applies to.
 
-    Of a mixed checkpoint, `scheme`, `scope` and what follows describe its first part.
+    For a mixed checkpoint, the fields describe its first part.
 
     Attributes:
-        name: Canonical, `scheme` or `scheme@scope`, several joined by `+`.
-        scheme: How one weight is stored.
-        scope: Which matrices are; the rest keep the model's dtype, or see `others`.
-        bytes_per_weight: Scales and zero points included; `None` is the model's dtype.
-        math_dtype: What matrices of this scheme are multiplied in where the silicon can
-            (`fp8`, `int8`, `fp4`); `None` is the model's dtype.
+        name: Canonical name: `scheme` or `scheme@scope`, several joined by `+`.
+        scheme: Format of one weight.
+        scope: Matrices in this format; the rest keep the model's dtype, or see `others`.
+        bytes_per_weight: Bytes, scales and zero points included; `None` is the model's dtype.
+        math_dtype: Dtype of the matrix multiplication where the hardware supports it (`fp8`,
+            `int8`, `fp4`); `None` is the model's dtype.
         others: Further parts of a mixed checkpoint.
     """
 
@@ -129,12 +128,12 @@ class Quantization(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Quantization, ...] = ()
 
     def covering(self, scopes: Iterable[str]) -> Quantization | None:
-        """The first part whose scope is one of `scopes`; `None` where there is none."""
-        wanted = tuple(scopes)
-        return next((part for part in (self, *self.others) if part.scope in wanted), None)
+        """First part whose scope is one of `scopes`; `None` without one."""
+        searched = tuple(scopes)
+        return next((part for part in (self, *self.others) if part.scope in searched), None)
 
     def width_of(self, part: str) -> float | None:
-        """Bytes per weight of one part of a network, `None` for the model's dtype.
+        """Bytes per weight of one part of a network; `None` for the model's dtype.
 
         Args:
             part: `input` or `output` of a mixer, `dense`, `shared`, `experts` or `head`.
@@ -163,7 +162,7 @@ _FIXED: Mapping[str, tuple[float | None, str | None]] = MappingProxyType(
 
 _GROUPED = re.compile(r"int4_g(?P<group>[1-9]\d*)(?P<zero>z?)")
 
-#: What engines and people call them -> canonical (vLLM 0.32 and SGLang 0.5 options, 2026-11).
+#: Canonical scheme by common names (vLLM 0.32 and SGLang 0.5 options, 2026-11).
 _ALIASES: Mapping[str, str] = MappingProxyType(
     {
         "bf16": "none",
@@ -185,12 +184,12 @@ _ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: Options that mean "whatever the checkpoint says".
+#: Option values that mean "as stored in the checkpoint".
 _FROM_CHECKPOINT = ("auto", "compressed-tensors", "compressed_tensors", "quark")
 
 
 def quantization_named(name: str) -> Quantization:
-    """The storage that a canonical name or an engine's option stands for.
+    """Storage format for a canonical name or an engine's option value.
 
     Raises:
         UnknownName: No such scheme or scope.
@@ -208,9 +207,9 @@ def quantization_named(name: str) -> Quantization:
 
 
 def _part_named(lowered: str, name: str) -> Quantization:
-    asked, _, asked_scope = lowered.partition("@")
-    scheme, _, scope = _ALIASES.get(asked, asked).partition("@")
-    scope = asked_scope or scope or "linear"
+    alias, _, given_scope = lowered.partition("@")
+    scheme, _, scope = _ALIASES.get(alias, alias).partition("@")
+    scope = given_scope or scope or "linear"
     if scope not in SCOPES:
         raise UnknownName("quantisation scope", scope, SCOPES)
     grouped = _GROUPED.fullmatch(scheme)
@@ -232,11 +231,11 @@ def _part_named(lowered: str, name: str) -> Quantization:
 
 
 def effective_quantization(checkpoint: str, requested: str | None) -> Quantization:
-    """What the weights are stored as once loaded.
+    """Storage format of the weights once loaded.
 
-    A checkpoint that is quantised stays as it is, whatever kernel is asked for. Weights
-    that are not are quantised on loading, or counted as if such a checkpoint existed
-    (so that `awq` can be estimated before anyone has made one).
+    A quantised checkpoint keeps its format, whatever kernel is selected. Other weights are
+    quantised on loading, or counted as if such a checkpoint existed (so that `awq` can be
+    estimated before anyone has made one).
 
     Args:
         checkpoint: `NetworkShape.quantization`.
@@ -248,7 +247,7 @@ def effective_quantization(checkpoint: str, requested: str | None) -> Quantizati
 
 
 def canonical_dtype(name: str) -> str:
-    """`bf16`, `fp16` or `fp32` for any of their spellings."""
+    """Canonical dtype (`bf16`, `fp16` or `fp32`) for any of its spellings."""
     lowered = name.lower()
     canonical = _DTYPE_ALIASES.get(lowered, lowered)
     if canonical not in DTYPE_BYTES:
@@ -257,7 +256,7 @@ def canonical_dtype(name: str) -> str:
 
 
 def canonical_cache_dtype(name: str, *, model_dtype: str = "bf16") -> str:
-    """The canonical name of a cache dtype; `auto` is the model's dtype."""
+    """Canonical name of a cache dtype; `auto` is the model's dtype."""
     lowered = name.lower()
     if lowered == "auto":
         return canonical_dtype(model_dtype)
@@ -277,12 +276,12 @@ def quantization_from_config(
 ) -> tuple[str, str]:
     """Canonical weight storage and cache dtype of a published checkpoint.
 
-    Reads `quantization_config` of a `config.json` and the `quantization` table of
-    ModelOpt's `hf_quant_config.json`, which say the same in other words.
+    The sources are `quantization_config` of a `config.json` and the `quantization` table of
+    ModelOpt's `hf_quant_config.json`.
 
     Args:
-        quantization_config: As published; `None` where the weights are plain.
-        layer_count: Tells whether a list of ignored modules covers the whole depth.
+        quantization_config: Published table; `None` for unquantised weights.
+        layer_count: Layers of the network, to see whether ignored modules cover all of them.
 
     Returns:
         `NetworkShape.quantization` and `NetworkShape.kv_cache_dtype`.
@@ -303,10 +302,10 @@ def quantization_from_config(
 
 
 class CheckpointStorage:
-    """How a published checkpoint stores each module of each layer.
+    """Storage of each module of each layer in a published checkpoint.
 
-    Reads the same tables as `quantization_from_config`, module by module: what a list
-    leaves out in some layers is left out there alone.
+    The tables are those of `quantization_from_config`, read module by module: a module that
+    is ignored in some layers is unquantised only there.
     """
 
     def __init__(self, quantization_config: Mapping[str, Any] | None) -> None:
@@ -322,7 +321,7 @@ class CheckpointStorage:
             self._listed = {
                 _tail(name): how
                 for name, how in _listed_schemes(config).items()
-                if not _BESIDE.search(name)
+                if not _NOT_DECODER.search(name)
             }
         else:
             self._scheme = _scheme(config)
@@ -330,7 +329,7 @@ class CheckpointStorage:
 
     def _sort(self, patterns: Iterable[str]) -> None:
         for pattern in patterns:
-            if _BESIDE.search(pattern):
+            if _NOT_DECODER.search(pattern):
                 continue
             numbered = _LAYER_NUMBER.search(pattern)
             if numbered is None or pattern.startswith("re:"):
@@ -339,12 +338,12 @@ class CheckpointStorage:
                 self._by_layer.setdefault(int(numbered[1]), []).append(_tail(pattern))
 
     def scheme(self, layer: int, modules: Iterable[str]) -> str:
-        """The scheme of one part of a layer.
+        """Scheme of one part of a layer.
 
         Args:
-            layer: Its index.
-            modules: What publishers call the part's largest matrices (`self_attn.o_proj`);
-                the part is stored as the first of them that a list names.
+            layer: Index of the layer.
+            modules: Module names of the part's largest matrices (`self_attn.o_proj`); the
+                first one listed in the checkpoint decides.
         """
         names = [f"layers.{layer}.{module}" for module in modules]
         if self._mixed:
@@ -357,7 +356,7 @@ class CheckpointStorage:
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The table that says it all: ModelOpt's own file nests it, config.json does not."""
+    """Quantisation table, which ModelOpt's own file nests and config.json does not."""
     if not isinstance(config, Mapping):
         raise InputError(f"quantization_config must be a table of keys, got {config!r}")
     nested = config.get("quantization")
@@ -370,7 +369,7 @@ def _is_mixed(config: Mapping[str, Any]) -> bool:
 
 
 def _listed_schemes(config: Mapping[str, Any]) -> dict[str, str]:
-    """Module -> scheme, as ModelOpt lists a mixed checkpoint."""
+    """Scheme by module, as ModelOpt lists a mixed checkpoint."""
     found = {}
     for module, how in config["quantized_layers"].items():
         algorithm = str(how.get("quant_algo", "")).upper() if isinstance(how, Mapping) else ""
@@ -379,13 +378,13 @@ def _listed_schemes(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _rest_of_mixed(config: Mapping[str, Any]) -> str:
-    """What is not listed keeps its dtype, unless the file names a method for it."""
+    """Scheme of unlisted modules: the model's dtype, unless the file names a method."""
     if str(config.get("quant_method", "")).lower() == "fp8":
         return "fp8_block" if config.get("weight_block_size") else "fp8"
     return "none"
 
 
-#: Part -> what its modules are called; the first that fits a name decides.
+#: Module name fragments of each part; the first match decides.
 _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("head", ("lm_head",)),
     ("shared", ("shared_expert",)),
@@ -396,7 +395,7 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def _mixed_name(config: Mapping[str, Any]) -> str:
-    """The whole network's storage: each part's most frequent scheme."""
+    """Storage of the whole network: the most frequent scheme of each part."""
     counts: dict[str, dict[str, int]] = {}
     for module, scheme in _listed_schemes(config).items():
         tail = _tail(module)
@@ -415,10 +414,10 @@ def _mixed_name(config: Mapping[str, Any]) -> str:
 
 
 def join_parts(stored: Mapping[str, str]) -> str:
-    """The canonical name of parts that are stored alike or otherwise.
+    """Canonical name for the schemes of a network's parts.
 
     Args:
-        stored: The scheme of each part that there is: `input`, `output`, `dense`, `shared`,
+        stored: Scheme of each present part: `input`, `output`, `dense`, `shared`,
             `experts`, and `head` where it is narrow.
 
     Example:
@@ -435,8 +434,8 @@ def join_parts(stored: Mapping[str, str]) -> str:
     else:
         pieces += [(scheme, part) for part, scheme in inner.items()]
     pieces.append((stored.get("output", base), "output"))
-    # The last piece covers whatever is left, so a part that is stored like it needs no name,
-    # unless a wider scope before it says otherwise.
+    # The last piece covers all remaining parts, so a part with its scheme needs no name,
+    # unless a wider scope before it has another scheme.
     named = [f"{scheme}@{scope}" for scheme, scope in pieces if scheme != base]
     if any(scheme != base for scheme, scope in pieces if scope == "feed_forward"):
         named = [
@@ -450,10 +449,10 @@ def join_parts(stored: Mapping[str, str]) -> str:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Whether a published pattern covers a module, both cut to what follows `layers.N`.
+    """Whether a published pattern covers a module, both given from `layers.N` on.
 
-    `re:` marks a regular expression, `*` stands for anything; a plain name covers the
-    module of that path, what lies inside it, and any module whose last words it is
+    `re:` marks a regular expression, `*` is a wildcard; a plain name covers the module of
+    that path, its submodules, and any module whose path ends with it
     (`gate`, `lm_head`), as transformers and vLLM match them.
     """
     if pattern.startswith("re:"):
@@ -469,7 +468,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _tail(module: str) -> str:
-    """A module's path from `layers.N` on, so that prefixes of publishers do not matter."""
+    """Module path from `layers.N` on, without the publisher's prefix."""
     at = _LAYER_NUMBER.search(module)
     return module[at.start() :] if at is not None else module
 
@@ -529,7 +528,7 @@ def _grouped_integers(method: str, config: Mapping[str, Any]) -> str:
 
 
 def _int4(group: Any, *, zeroed: bool) -> str:
-    if not isinstance(group, int) or group <= 0:  # one scale per column: next to nothing
+    if not isinstance(group, int) or group <= 0:  # one scale per column: negligible
         return "int4"
     return f"int4_g{group}{'z' if zeroed else ''}"
 
@@ -587,16 +586,16 @@ def _ignored(config: Mapping[str, Any]) -> list[str]:
 
 _LAYER_NUMBER = re.compile(r"layers\.(\d+)")
 
-#: Modules that are no part of the decoder, whose layers are numbered like its own.
-_BESIDE = re.compile(r"(?:^|[.*_])(?:mtp|vision|visual|audio|draft)")
+#: Modules outside the decoder whose layers are numbered like its own.
+_NOT_DECODER = re.compile(r"(?:^|[.*_])(?:mtp|vision|visual|audio|draft)")
 
 
 def _scope(ignored: Iterable[str], layer_count: int) -> str:
-    """Which matrices are quantised, from the modules that are not.
+    """Scope of the quantised matrices, derived from the ignored modules.
 
     A part counts as ignored where a pattern without a layer number names it, or where
-    patterns with one cover at least half the depth: published lists leave out some first
-    or last layers, which is a detail of a percent or less.
+    patterns with one cover at least half the layers: published lists ignore some first or
+    last layers, which changes the bytes by a percent or less.
     """
     patterns = list(ignored)
     if not any(_covers(patterns, name, layer_count) for name in ("self_attn", "*.attn.")):

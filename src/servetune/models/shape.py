@@ -1,4 +1,4 @@
-"""A model's dimensions: everything that decides its cost and nothing that decides its words.
+"""Dimensions of a model: everything that determines its cost.
 
 | symbol | here |
 |---|---|
@@ -6,12 +6,12 @@
 | L | sum of `Layer.count` |
 | v | `vocab` |
 
-A network is a run of `Layer` groups, each a token mixer and a feed-forward part that
-repeats `count` times, so that mixed networks (a few dense layers and then experts,
-windows on every second layer, linear attention between, layers of one part alone) need
+A network is a sequence of `Layer` groups, each a token mixer and a feed-forward part that
+repeat `count` times, so that hybrid networks (a few dense layers and then experts,
+windows on every second layer, linear attention between, layers with only one part) need
 no special case.
 
-| mixer | keeps per sequence |
+| mixer | state per sequence |
 |---|---|
 | `Attention` | keys and values of every token, or of a window |
 | `LatentAttention` | one vector per token for all heads |
@@ -19,8 +19,8 @@ no special case.
 | `LinearAttention` | one matrix per head, whatever the context |
 | `StateSpace` | one matrix per head, whatever the context |
 
-Layers that only speculative decoding uses (MTP, next-n) are no part of a shape: engines
-load them where speculation is asked for, and not otherwise.
+Layers used only by speculative decoding (MTP, next-n) are not part of a shape: engines load
+them only when speculation is enabled.
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ __all__ = [
 
 
 class SparseIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """A small attention that picks the keys which its layer's attention then reads.
+    """Indexer of sparse attention: a small attention that selects the keys to read.
 
     Attributes:
-        heads: Its query heads; its one key is shared by all.
-        dim: Of a query and of the key.
-        query_rank: Width that its queries are made from; `None` is the hidden size.
-        weighted: Whether its heads are summed with learned weights (a matrix of their own).
-        key_bytes: What the cache keeps of one key, scales included, whatever the dtype of
-            the cache is.
+        heads: Query heads; one key is shared by all.
+        dim: Width of a query and of the key.
+        query_rank: Input width of the query projection; `None` is the hidden size.
+        weighted: Whether heads are summed with learned weights (a matrix of their own).
+        key_bytes: Cache bytes of one key, scales included, for any cache dtype.
     """
 
     heads: int
@@ -65,18 +64,18 @@ class SparseIndex(msgspec.Struct, frozen=True, kw_only=True):
 class Attention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="attention"):
     """Softmax attention with `kv_heads` shared by groups of query heads.
 
-    `window` is the number of latest tokens that a query sees; `None` means all. Chunked
-    attention counts as a window of its chunk: its cache is capped alike. With
-    `qk_norm_all_heads` every head has a normalising weight of its own, else all share one.
+    `window` is the sliding window in tokens; `None` means full attention. Chunked attention
+    counts as a window of its chunk: its cache is capped alike. With `qk_norm_all_heads` every
+    head has a QK-norm weight of its own, else all share one.
 
     Attributes:
-        value_dim: Of a value, where it is not that of a key.
-        gate_columns: Columns of a matrix whose product gates the output; one per head or
-            one per number.
-        key_is_value: One projection yields both; the cache keeps both all the same.
-        reuses_kv_cache: Reads the keys and values of an earlier layer and has none itself.
-        top_k: Keys that a query reads, chosen by an index; `None` means all.
-        index: What chooses them, where this layer does so itself.
+        value_dim: Width of a value, where it differs from a key's.
+        gate_columns: Columns of the output-gate matrix; one per head or one per number.
+        key_is_value: Whether one projection yields both; the cache holds both anyway.
+        reuses_kv_cache: Whether the layer reads the KV cache of an earlier layer and has
+            none of its own.
+        top_k: Keys that a query reads, selected by an indexer; `None` means all.
+        index: Indexer of this layer, if it has its own.
     """
 
     heads: int
@@ -97,7 +96,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
 
     @property
     def value_width(self) -> int:
-        """Numbers of one head's value."""
+        """Width of one head's value."""
         return self.head_dim if self.value_dim is None else self.value_dim
 
 
@@ -106,7 +105,7 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
 
     The cache holds one vector of `kv_rank + rope_dim` numbers per token for all heads.
     With `top_k` a query reads that many keys (DSA, DeepSeek-V3.2); layers without an
-    `index` of their own then read what an earlier layer chose.
+    `index` of their own reuse the selection of an earlier layer.
     """
 
     heads: int
@@ -123,15 +122,16 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
 class CompressedAttention(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="compressed"
 ):
-    """Attention over a window and over averages of what lies before it (DeepSeek-V4).
+    """Attention over a window and over compressed blocks of earlier tokens (DeepSeek-V4).
 
-    Keys and values are one vector for all heads. With `ratio` every so many tokens become
-    one more such vector, which is kept for good (HCA); with an `index` a query reads
-    `top_k` of those (CSA). A `ratio` of 0 leaves the window alone.
+    Keys and values are one vector for all heads. Every `ratio` tokens are compressed into one
+    more such vector, which is kept permanently (HCA); with an `index` a query reads `top_k` of
+    those (CSA). A `ratio` of 0 means the window only.
 
     Attributes:
-        output_rank: Of each of `output_groups` down-projections of the heads' output.
-        overlapping: Each average takes in the block before too (ratio 4 in DeepSeek-V4).
+        output_rank: Rank of each of `output_groups` down-projections of the heads' output.
+        overlapping: Whether each compressed vector covers the previous block as well (ratio 4
+            in DeepSeek-V4).
     """
 
     heads: int
@@ -148,19 +148,19 @@ class CompressedAttention(
 
 
 class LinearAttention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="linear"):
-    """Attention whose past is one matrix per head, of one size for every context.
+    """Linear attention: one state matrix per head, of constant size for any context.
 
     Attributes:
-        key_heads: Heads of queries and keys, each used by `value_heads / key_heads` others.
+        key_heads: Heads of queries and keys, each shared by `value_heads / key_heads` value heads.
         value_heads: Heads of values, one state of `key_dim x value_dim` each.
-        conv_width: Taps of the convolution before it, none where 0; its last
+        conv_width: Taps of the preceding convolution, 0 for none; its last
             `conv_width - 1` inputs are part of the state.
-        decay: How the past fades: `fixed` per head (lightning attention), learned per
+        decay: Kind of state decay: `fixed` per head (lightning attention), learned per
             `head` (gated delta net), or learned per `channel` (KDA).
-        gate_rank: Of the output gate, where it is not one full matrix.
-        decay_rank: Of the matrices that make a `channel` decay.
-        norm_all_heads: Whether the norm of the output spans all heads.
-        state_dtype: Of the matrix; `auto` is the model's dtype.
+        gate_rank: Rank of the output gate; `None` for a full matrix.
+        decay_rank: Rank of the matrices of a `channel` decay.
+        norm_all_heads: Whether the output norm spans all heads.
+        state_dtype: Dtype of the state; `auto` is the model's dtype.
     """
 
     key_heads: int
@@ -176,17 +176,17 @@ class LinearAttention(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
 
     @property
     def conv_channels(self) -> int:
-        """Queries, keys and values, which the convolution runs over."""
+        """Channels of the convolution: queries, keys and values."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
 class StateSpace(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="state_space"):
-    """Mamba-2: a state of `head_dim x state` per head, of one size for every context.
+    """Mamba-2: a state of `head_dim x state` per head, of constant size for any context.
 
     Attributes:
-        groups: Of heads that share what is written to and read from the state.
-        conv_width: Taps of the convolution before it.
-        state_dtype: Of the state; `auto` is the model's dtype.
+        groups: Groups of heads that share the input and output projections of the state.
+        conv_width: Taps of the preceding convolution.
+        state_dtype: Dtype of the state; `auto` is the model's dtype.
     """
 
     heads: int
@@ -204,12 +204,12 @@ class StateSpace(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
     @property
     def conv_channels(self) -> int:
-        """The inputs and what is written and read, which the convolution runs over."""
+        """Channels of the convolution: inputs, and state input and output projections."""
         return self.inner + 2 * self.groups * self.state
 
 
 class DenseFeedForward(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="dense"):
-    """Two matrices of `inner` columns, or three where a gate multiplies."""
+    """Dense feed-forward part: two matrices of `inner` columns, three with a gate."""
 
     inner: int
     gated: bool = True
@@ -217,10 +217,10 @@ class DenseFeedForward(msgspec.Struct, frozen=True, kw_only=True, tag_field="kin
 
 
 class ExpertFeedForward(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="experts"):
-    """A router that sends each token to `active` of `experts`, beside `shared_inner` for all.
+    """Mixture of experts: a router selects `active` of `experts`; `shared_inner` is for all.
 
-    With `width` the routed experts work on that many numbers instead of the hidden size,
-    between two projections that all tokens pass.
+    With `width` the routed experts work on that width instead of the hidden size, between two
+    projections shared by all tokens.
     """
 
     experts: int
@@ -240,17 +240,17 @@ FeedForward = DenseFeedForward | ExpertFeedForward
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` equal layers, each with `norms` normalising vectors of `hidden`.
+    """Group of `count` equal layers, each with `norms` norm vectors of `hidden`.
 
     Attributes:
-        mixer: `None` where a layer mixes no tokens.
-        feed_forward: `None` where a layer has no such part.
-        extra_parameters: Beside mixer, feed-forward part and norms, in the model's dtype:
-            hyper-connections, residual gates, per-layer inputs.
-        quantization: Where a checkpoint stores these layers otherwise than the network;
-            see `quantization.py`.
-        parallel: Whether mixer and feed-forward part read the same numbers and are added, so
-            that devices agree once and not twice (Falcon).
+        mixer: Token mixer; `None` for a layer without one.
+        feed_forward: Feed-forward part; `None` for a layer without one.
+        extra_parameters: Parameters outside mixer, feed-forward part and norms, in the
+            model's dtype: hyper-connections, residual gates, per-layer inputs.
+        quantization: Storage of these layers, where it differs from the network's; see
+            `quantization.py`.
+        parallel: Whether mixer and feed-forward part read the same input and are added, so
+            that devices all-reduce once and not twice (Falcon).
     """
 
     count: int
@@ -263,19 +263,19 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkShape(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoder-only network as published, before any parallel split.
+    """Decoder-only network as published, before any parallel split.
 
     Attributes:
         name: Hub id or folder name, for messages.
-        architecture: As the configuration names it, such as `Qwen3ForCausalLM`.
-        dtype: Of activations and of weights that are not quantised: `bf16` or `fp16`.
-        quantization: What the published weights are stored as; see `quantization.py`.
-        kv_cache_dtype: What the checkpoint wants its cache stored as; `auto` is `dtype`.
-        max_context_tokens: Longest sequence that the model was made for.
-        source: Where the numbers come from.
-        extra_parameters: Outside the layers, beside embedding, head and last norm.
-        vision_parameters: Of a vision tower and what joins it to the decoder, in the
-            model's dtype; weights alone, no cost is counted for it.
+        architecture: Class name of the configuration, such as `Qwen3ForCausalLM`.
+        dtype: Dtype of activations and unquantised weights: `bf16` or `fp16`.
+        quantization: Storage of the published weights; see `quantization.py`.
+        kv_cache_dtype: Cache dtype declared by the checkpoint; `auto` is `dtype`.
+        max_context_tokens: Longest sequence that the model supports.
+        source: Origin of the numbers.
+        extra_parameters: Parameters outside the layers, embedding, head and last norm.
+        vision_parameters: Parameters of a vision tower and its projector, in the model's
+            dtype; they count as weights only, at no compute cost.
     """
 
     name: str

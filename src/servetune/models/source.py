@@ -1,15 +1,15 @@
-"""The one door to models: a folder, the hub's cache, the bundled catalogue, or the hub.
+"""Model configurations from a folder, the hub's cache, the bundled catalogue or the hub.
 
-`load_shape` looks in this order and takes the first that answers:
+`load_shape` takes the first source that has the model, in this order:
 
 1. a local folder with a `config.json`, or the path of one;
-2. the Hugging Face cache on this disk, which holds what an engine would really load and
-   may be newer than the catalogue;
+2. the local Hugging Face cache, which holds the files that an engine would load and may be
+   newer than the catalogue;
 3. the catalogue bundled with servetune;
 4. the hub itself, where the optional `huggingface_hub` is installed and
    `HF_HUB_OFFLINE` is not set.
 
-With `catalogue_first` the catalogue comes before the cache, so that an answer does not
+With `catalogue_first` the catalogue comes before the cache, so that the answer does not
 depend on the machine.
 """
 
@@ -38,15 +38,15 @@ _HUB_TIMEOUT_S = 10.0
 
 
 class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of the bundled catalogue.
+    """Entry of the bundled catalogue.
 
     Attributes:
-        published_parameters: Of the whole checkpoint, as its publisher counts.
-        other_parameters: The part that is not the decoder: vision tower, extra heads.
-        source: Where the numbers come from.
-        config: The keys of its `config.json` that decide the shape.
-        published_within: How exactly its publisher says it, as a fraction.
-        also: Ids of models with the same shape.
+        published_parameters: Parameters of the whole checkpoint, as stated by its publisher.
+        other_parameters: Parameters outside the decoder: vision tower, extra heads.
+        source: Origin of the numbers.
+        config: Keys of its `config.json` that determine the shape.
+        published_within: Rounding of the published count, as a fraction.
+        also: Hub ids of models with the same shape.
     """
 
     published_parameters: int
@@ -58,14 +58,14 @@ class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def load_shape(model: str | Path, *, catalogue_first: bool = False) -> NetworkShape:
-    """The dimensions of a model by folder, hub id or unambiguous short name.
+    """Dimensions of a model by folder, hub id or unambiguous short name.
 
     Args:
-        model: `./folder`, `Qwen/Qwen3-4B`, `qwen3-4b`.
-        catalogue_first: Ask the bundled catalogue before the hub's cache.
+        model: Folder, hub id or short name: `./folder`, `Qwen/Qwen3-4B`, `qwen3-4b`.
+        catalogue_first: Whether the bundled catalogue comes before the hub's cache.
 
     Raises:
-        UnknownName: Nobody knows the model; the nearest catalogue names are in the hint.
+        UnknownName: No source has the model; the nearest catalogue names are in the hint.
         InputError: Its configuration cannot be read or is not modelled.
     """
     name, config, source = _find(str(model), catalogue_first=catalogue_first)
@@ -73,18 +73,18 @@ def load_shape(model: str | Path, *, catalogue_first: bool = False) -> NetworkSh
 
 
 def load_config(model: str | Path, *, catalogue_first: bool = False) -> dict[str, Any]:
-    """The configuration that `load_shape` would read, as a table of keys."""
+    """Configuration that `load_shape` reads, as a table of keys."""
     return dict(_find(str(model), catalogue_first=catalogue_first)[1])
 
 
 def cached_snapshot(model: str) -> Path | None:
-    """The folder of a hub id's files in the cache on this disk, named by their revision."""
+    """Folder of a hub id's files in the local cache, named by revision."""
     return _cached_folder(model)
 
 
 @lru_cache(maxsize=1)
 def catalogue() -> Mapping[str, CatalogueModel]:
-    """The bundled models by hub id, those of equal shape included."""
+    """Bundled models by hub id, aliases of equal shape included."""
     text = resources.files("servetune.models").joinpath("data/models.toml").read_text("utf-8")
     entries = msgspec.convert(tomllib.loads(text), dict[str, CatalogueModel])
     everything = dict(entries)
@@ -94,7 +94,7 @@ def catalogue() -> Mapping[str, CatalogueModel]:
 
 
 def _find(model: str, *, catalogue_first: bool) -> tuple[str, Mapping[str, Any], str]:
-    """Name, configuration and where it came from."""
+    """Name, configuration and origin of a model."""
     folder = _folder(model)
     if folder is not None:
         return model, _read_folder(folder), str(folder)
@@ -110,10 +110,10 @@ def _find(model: str, *, catalogue_first: bool) -> tuple[str, Mapping[str, Any],
 
 
 def _folder(model: str) -> Path | None:
-    """The folder that `model` names, if it has a configuration.
+    """Folder named by `model`, if it has a configuration.
 
-    A path that is plainly meant as one (it starts with a dot, a slash or a tilde) must
-    exist; anything else may still be a hub id.
+    A path that starts with a dot, a slash or a tilde must exist; any other text may be a hub
+    id.
     """
     if not model.strip():
         raise InputError("the model's name is empty", hint="give a hub id or a folder")
@@ -135,11 +135,11 @@ def _folder(model: str) -> Path | None:
 
 
 def _read_folder(folder: Path) -> Mapping[str, Any]:
-    """`config.json`, completed by ModelOpt's file where it alone says the quantisation."""
+    """Contents of `config.json`, with the quantisation of ModelOpt's file where it has none."""
     config = _read_json(folder / "config.json")
-    beside = folder / "hf_quant_config.json"
-    if isinstance(config, dict) and not config.get("quantization_config") and beside.is_file():
-        config["quantization_config"] = _read_json(beside)
+    modelopt = folder / "hf_quant_config.json"
+    if isinstance(config, dict) and not config.get("quantization_config") and modelopt.is_file():
+        config["quantization_config"] = _read_json(modelopt)
     if not isinstance(config, dict):
         raise InputError(
             f"'{folder / 'config.json'}' must hold a table of keys, not {type(config).__name__}",
@@ -163,17 +163,19 @@ def _from_catalogue(name: str) -> tuple[str, Mapping[str, Any], str]:
 
 
 def _catalogue_name(model: str) -> str | None:
-    """The catalogue's id for a full or short name, whatever its letter case.
+    """Catalogue id for a full or short name; letter case does not count.
 
     Raises:
-        InputError: The short name fits several models of different shape.
+        InputError: The short name fits several models.
     """
-    wanted = model.lower()
-    if wanted in (by_lower := {name.lower(): name for name in catalogue()}):
-        return by_lower[wanted]
+    lowered_model = model.lower()
+    if lowered_model in (by_lower := {name.lower(): name for name in catalogue()}):
+        return by_lower[lowered_model]
     if "/" in model:
         return None
-    fitting = [name for lowered, name in by_lower.items() if lowered.split("/", 1)[-1] == wanted]
+    fitting = [
+        name for lowered, name in by_lower.items() if lowered.split("/", 1)[-1] == lowered_model
+    ]
     if len(fitting) > 1:
         raise InputError(
             f"'{model}' fits {len(fitting)} models", hint=f"write one of {', '.join(fitting)}"
@@ -182,10 +184,10 @@ def _catalogue_name(model: str) -> str | None:
 
 
 def _cached_folder(model: str) -> Path | None:
-    """The snapshot of a hub id in the cache on this disk, if its configuration is there.
+    """Snapshot of a hub id in the local cache, if it has a configuration.
 
-    The layout is `models--org--name/refs/main` with a revision and
-    `snapshots/<revision>/` with the files (huggingface_hub 1.x and 2.x, 2026).
+    The cache has a revision in `models--org--name/refs/main` and its files in
+    `snapshots/<revision>/` (huggingface_hub 1.x and 2.x, 2026).
     """
     repository = _cache_root() / f"models--{model.replace('/', '--')}"
     snapshots = repository / "snapshots"
@@ -209,25 +211,25 @@ def _cache_root() -> Path:
 
 
 def _from_hub(model: str) -> Mapping[str, Any]:
-    """Fetch `config.json` into the hub's cache, and read it there."""
+    """Configuration from the hub, by way of its local cache."""
     if "/" not in model:
         raise _unknown(model, "")
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        raise _unknown(model, "the hub was not asked, as HF_HUB_OFFLINE is set; ")
+        raise _unknown(model, "HF_HUB_OFFLINE is set, so the hub was not queried; ")
     try:
         import huggingface_hub
     except ImportError:
-        raise _unknown(model, "the hub was not asked: install servetune[hub] for that; ") from None
+        raise _unknown(model, "install servetune[hub] to query the Hugging Face hub; ") from None
     try:
-        # Asked for its metadata first: that fails at once, where a download waits and repeats.
+        # Metadata first: that fails at once, where a download waits and retries.
         address = huggingface_hub.hf_hub_url(model, "config.json")
         huggingface_hub.get_hf_file_metadata(address, timeout=_HUB_TIMEOUT_S)
         path = Path(huggingface_hub.hf_hub_download(model, "config.json"))
     except Exception as error:
-        # The client's own tree, requests' and httpx's errors, and the operating system's
-        # all mean the same to the user: this door did not open.
+        # Errors of the hub client, of requests, of httpx and of the operating system all
+        # mean the same to the user: the hub could not be queried.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise _unknown(model, f"the hub said: {reason[:160]}; ") from error
+        raise _unknown(model, f"the hub answered: {reason[:160]}; ") from error
     return _read_folder(path.parent)
 
 

@@ -1,11 +1,10 @@
-"""How many parameters the vision tower of a multimodal model has.
+"""Parameter count of a multimodal model's vision tower.
 
 Three layouts cover the published towers whose configuration gives every dimension: Qwen's
-(`depth`), Kimi's (`vt_hidden_size`) and Gemma 4's (`gemma4_vision`). Counted against the
-model classes of transformers 5.19 (2026-11), but for Kimi K3's tower, whose class is not
-in it: it is taken as Kimi K2.5's without biases, which may be wrong by some millions.
-Other
-towers, and such as lack a dimension, count as nothing.
+(`depth`), Kimi's (`vt_hidden_size`) and Gemma 4's (`gemma4_vision`). Counts were checked
+against the model classes of transformers 5.19 (2026-11), except for Kimi K3's tower, whose
+class is not in it: it is counted as Kimi K2.5's without biases, which may be wrong by some
+millions. Other towers, and those that lack a dimension, count as zero.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ __all__ = ["vision_parameters"]
 
 
 def vision_parameters(config: Mapping[str, Any]) -> int:
-    """Parameters of the tower and of what joins it to the decoder; zero where unknown.
+    """Parameters of the vision tower and its projector; zero where unknown.
 
     Args:
-        config: The outer configuration, which holds a `vision_config`.
+        config: Outer configuration, with its `vision_config`.
     """
     table = config.get("vision_config")
     if not isinstance(table, Mapping):
@@ -32,7 +31,7 @@ def vision_parameters(config: Mapping[str, Any]) -> int:
     try:
         return _tower(table, config)
     except InputError:
-        return 0  # of a published layout but for a dimension: as good as unknown
+        return 0  # a known layout that lacks a dimension counts as unknown
 
 
 def _tower(table: Mapping[str, Any], config: Mapping[str, Any]) -> int:
@@ -52,7 +51,7 @@ def _linear(inputs: int, outputs: int, *, bias: bool = True) -> int:
 
 
 def _qwen(keys: Keys) -> int:
-    """Patches of several frames, plain blocks, and a merger of `spatial_merge_size`^2."""
+    """Qwen's tower: multi-frame patches, plain blocks, a merger of `spatial_merge_size`^2."""
     hidden, inner = keys.positive("hidden_size"), keys.positive("intermediate_size")
     pixels = keys.positive("in_channels") * keys.positive("temporal_patch_size")
     pixels *= keys.positive("patch_size") ** 2
@@ -85,7 +84,7 @@ def _kimi(keys: Keys) -> int:
 
 
 def _gemma4(keys: Keys, text: Keys) -> int:
-    """Gated blocks with four norms, normalised queries and keys, two position tables."""
+    """Gemma 4's tower: gated blocks, four norms, QK norm, two position tables."""
     hidden, inner = keys.positive("hidden_size"), keys.positive("intermediate_size")
     heads, head_dim = keys.positive("num_attention_heads"), keys.positive("head_dim")
     width, kv_width = heads * head_dim, keys.positive("num_key_value_heads") * head_dim
