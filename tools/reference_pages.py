@@ -31,7 +31,7 @@ def pages() -> dict[str, str]:
 
 def _engines() -> str:
     from servetune.engines import ENGINES, engine
-    from servetune.engines.words import DIALECTS, FIELD_TYPES
+    from servetune.engines.words import FIELD_TYPES
 
     lines = [
         NOTE,
@@ -55,14 +55,16 @@ def _engines() -> str:
         lines.append(f"| `{name}` | {title} | {' | '.join(cells)} |")
     lines += ["", "## What a Plan's fields are called", ""]
     spoken = [
-        name for name in ENGINES if DIALECTS[name] and name not in {"simulated", "vllm-neuron"}
+        name
+        for name in ENGINES
+        if engine(name).words.fields and name not in {"simulated", "vllm-neuron"}
     ]
     lines.append(f"| field | {' | '.join(spoken)} |")
     lines.append(f"|---|{'---|' * len(spoken)}")
     for field in FIELD_TYPES:
         cells = []
         for name in spoken:
-            names = [own for own, neutral in DIALECTS[name].items() if neutral == field]
+            names = [own for own, neutral in engine(name).words.fields.items() if neutral == field]
             cells.append(f"`{names[0]}`" if names else _otherwise(name, field))
         lines.append(f"| `{field}` | {' | '.join(cells)} |")
     lines += [

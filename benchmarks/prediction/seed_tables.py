@@ -20,11 +20,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from servetune.engines.tgi.behaviour import OVERHEADS as TGI_FIT
 from servetune.hardware import instances
 from servetune.models import load_shape
 from servetune.perf.roofline import OperatingPoint, performance_at
 from servetune.perf.roofline.coefficients import Coefficients
-from servetune.perf.roofline.tables import TGI_FIT, table_for
+from servetune.perf.roofline.tables import table_for
 from servetune.plan import Plan
 from servetune.workload import Fixed, Workload
 

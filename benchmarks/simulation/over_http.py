@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from servetune.engines.words import settings_of
+from servetune.engines.translate import settings_of
 from servetune.hardware import node
 from servetune.loadgen import Target, fetch_blocking, parse_metrics, run_load_blocking
 from servetune.metrics import summarize

@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from servetune.engines import engine
-from servetune.engines.words import plan_from_settings
+from servetune.engines.translate import plan_from_settings
 from servetune.servers import free_port, server_of
 
 pytest.importorskip("tokenizers", reason="pip install 'servetune[tokenizers]'")

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from servetune.engines import engine
-from servetune.engines.words import DIALECTS, plan_from_settings
+from servetune.engines.translate import plan_from_settings
 from servetune.errors import EngineError, PlanError
 from servetune.plan.plan import Plan
 
@@ -131,7 +131,7 @@ def test_the_table_of_arguments_types_the_values_of_a_sweep(vllm):
 
 
 def test_every_name_of_the_dialect_is_an_argument_of_vllm(vllm):
-    assert DIALECTS["vllm"].keys() <= vllm.known_arguments
+    assert vllm.words.fields.keys() <= vllm.known_arguments
 
 
 def test_the_executable_is_the_given_one_then_the_variables_then_the_paths(vllm, tmp_path):

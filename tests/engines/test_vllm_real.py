@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from servetune.engines import engine
-from servetune.engines.words import plan_from_settings
+from servetune.engines.translate import plan_from_settings
 from servetune.errors import EngineDied
 from servetune.servers import free_port, server_of
 

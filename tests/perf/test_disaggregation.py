@@ -224,7 +224,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         with pytest.raises(PlanError, match="must be 1 or more"):
             Plan(model="m", **fields)
     with pytest.raises(PlanError, match="in one process"):
-        Plan(model="m", engine="tgi", prefill_replicas=1)
+        resolved(Plan(model="m", engine="tgi", prefill_replicas=1), SHAPE, MACHINE.device)
     with pytest.raises(PlanError, match="cannot travel"):
         CacheTransfer(latency_s=0.0, bytes_per_s=0.0, bytes_per_token=1.0)
 

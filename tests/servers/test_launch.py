@@ -1,7 +1,7 @@
 import sys
 
 from servetune.engines import engine
-from servetune.engines.words import plan_from_settings
+from servetune.engines.translate import plan_from_settings
 from servetune.plan.plan import Plan
 from servetune.servers import launch_environment, server_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 from servetune.engines import engine
-from servetune.engines.words import settings_of
+from servetune.engines.translate import settings_of
 from servetune.errors import InputError, PlanError, UnknownName
 from servetune.plan import Plan
 from servetune.simserver.server_arguments import parse_server_arguments

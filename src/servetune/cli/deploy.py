@@ -29,7 +29,7 @@ from servetune.deploy.bundle import json_text
 from servetune.deploy.endpoint import image_for
 from servetune.deploy.images import named_image
 from servetune.deploy.names import require_name, require_region, require_role
-from servetune.engines import STARTED_VERSIONS, plan_from_settings
+from servetune.engines import engine, plan_from_settings
 from servetune.errors import CannotRender, InputError
 from servetune.hardware import Node, cheapest_instance_with, device, instance, instances
 from servetune.models import load_shape, weight_bytes
@@ -152,7 +152,7 @@ def sagemaker(
     shape = load_shape(plan.model)
     evidence = _evidence(record, source)
     shipped, _ = image_for(plan, container, evidence, image_tag)
-    version = shipped.engine_version or STARTED_VERSIONS.get(plan.engine)
+    version = shipped.engine_version or engine(plan.engine).assumed_version
     explicit_plan = explicit(plan, shape, node.device, version, record)
     nodes = deploy_live.wanted_nodes(node, wanted)
     hosting = deploy_live.hosting_of(

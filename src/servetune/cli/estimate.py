@@ -20,7 +20,7 @@ from servetune.cli.estimate_text import Split, estimate_text
 from servetune.cli.opinions import opinion_text, side_by_side
 from servetune.cli.output import echo, print_json
 from servetune.cli.ranking import ranked_plans, sweep_text
-from servetune.engines import DEFAULTS, check_parallel, with_whole_experts
+from servetune.engines import check_parallel, engines_with_defaults, with_whole_experts
 from servetune.errors import DoesNotFit, InputError, PlanError
 from servetune.hardware import Node, device
 from servetune.metrics import parse_constraints
@@ -37,7 +37,7 @@ from servetune.workload import SHAREGPT, Fixed, Workload
 __all__ = ["estimate"]
 
 #: Engines whose defaults and overheads are known.
-ENGINES = tuple(name for name in DEFAULTS if name != "simulated")
+ENGINES = tuple(name for name in engines_with_defaults() if name != "simulated")
 
 
 @click.command()

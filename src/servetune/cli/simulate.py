@@ -14,7 +14,7 @@ from servetune.cli import options
 from servetune.cli.beside import compare
 from servetune.cli.output import echo, print_json
 from servetune.cli.serve_simulated import Servable
-from servetune.engines import DIALECTS
+from servetune.engines import engine
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
@@ -384,7 +384,7 @@ def simulate(
 
 def _word(engine_name: str, field: str) -> str:
     """The engine's name for a field of the plan."""
-    return next(name for name, its in DIALECTS[engine_name].items() if its == field)
+    return next(name for name, its in engine(engine_name).words.fields.items() if its == field)
 
 
 def _joined(space: Space, side: str, chosen: Mapping[str, Any], engine_name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from servetune.deploy.images import Image
-from servetune.engines.words import DIALECTS, settings_of
+from servetune.engines.translate import settings_of
 from servetune.errors import CannotRender
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan, Setting
@@ -67,9 +67,8 @@ def plain_settings(plan: Plan) -> Settings:
     Raises:
         CannotRender: A setting and its negative are both there and disagree.
     """
-    engine = plan.engine if plan.engine in DIALECTS else None
     settings: Settings = {}
-    for name, value in settings_of(plan, engine).items():
+    for name, value in settings_of(plan).items():
         plain, meant = name, value
         if name.startswith("no_") and isinstance(value, bool):
             plain, meant = name.removeprefix("no_"), not value
@@ -90,7 +89,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         name: As a user says it.
         title: For a reader.
         repository: Of the images in the region's registry.
-        dialect: Whose setting names it takes; a key of `engines.words.DIALECTS`.
+        dialect: Whose setting names it takes; a key of `engines.ENGINES`.
         prefix: Of an environment variable that holds a setting; empty where none has one.
         foreign: Beginnings of variables that are no settings, where `prefix` does not tell.
         model_key: Variable that says where the model is.

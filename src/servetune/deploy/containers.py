@@ -40,7 +40,8 @@ from servetune.deploy.dlc import HF_VLLM, SGLANG, VLLM
 from servetune.deploy.images import Image
 from servetune.deploy.secret import is_secret_name, looks_secret
 from servetune.deploy.tgi_container import TGI
-from servetune.engines.words import DIALECTS, plan_from_settings
+from servetune.engines import ENGINES, engine
+from servetune.engines.translate import plan_from_settings
 from servetune.errors import CannotRender, PlanError, UnknownName
 from servetune.plan.plan import Plan, Setting
 
@@ -302,9 +303,9 @@ CONTAINERS: Mapping[str, Container] = MappingProxyType(
 # What every container shares
 
 
-def _family(engine: str) -> Mapping[str, str] | str:
+def _family(name: str) -> Mapping[str, str] | str:
     """Engines that share a dialect run each other's plans: the simulated one speaks vLLM's."""
-    return DIALECTS.get(engine, engine)
+    return engine(name).words.fields if name in ENGINES else name
 
 
 def _public_name(model: str) -> str:
@@ -344,7 +345,7 @@ def _text(name: str, value: Setting) -> str:
 
 def _value(dialect: str, name: str, text: str) -> Setting:
     """A variable's text as the type that the Plan's field wants, else as it looks."""
-    field = DIALECTS[dialect].get(name)
+    field = engine(dialect).words.fields.get(name)
     if field and str in _types_of(field):
         return text
     if text.lower() in ("true", "false"):

@@ -30,7 +30,9 @@ from types import MappingProxyType
 import msgspec
 
 from servetune.deploy.secret import is_secret_name, looks_secret
-from servetune.engines.words import DIALECTS, FIELD_TYPES, plan_from_settings, settings_of
+from servetune.engines import engine
+from servetune.engines.translate import plan_from_settings, settings_of
+from servetune.engines.words import FIELD_TYPES
 from servetune.errors import CannotRender, PlanError, UnknownName
 from servetune.plan.plan import Plan, Setting
 
@@ -45,7 +47,7 @@ class Launcher(msgspec.Struct, frozen=True, kw_only=True):
     """One engine's command, and the image that it comes in.
 
     Attributes:
-        name: As a user says it; a key of `engines.words.DIALECTS`.
+        name: As a user says it; a key of `engines.ENGINES`.
         title: For a reader.
         image: Of the engine's own project, without a tag.
         tag: Of the image that a version is in.
@@ -461,7 +463,7 @@ def _plainly(extra: Sequence[tuple[str, Setting]]) -> list[tuple[str, Setting]]:
 
 def _with_extra(plan: Plan, extra: Mapping[str, Setting]) -> Plan:
     """The Plan with these further settings; those that have a field fill it."""
-    names = DIALECTS[plan.engine]
+    names = engine(plan.engine).words.fields
     fields: dict[str, Setting] = {}
     rest: dict[str, Setting] = {}
     for name, value in extra.items():
@@ -492,7 +494,7 @@ def _text(value: Setting) -> str:
 
 def _value(dialect: str, name: str, text: str) -> Setting:
     """A word's text as the type that the Plan's field wants, else as it looks."""
-    field = DIALECTS[dialect].get(name)
+    field = engine(dialect).words.fields.get(name)
     if (field and FIELD_TYPES[field] is str) or name == "served_model_name":
         return text
     if re.fullmatch(r"[+-]?\d+", text):

@@ -2,8 +2,8 @@
 
 from servetune.engines.cause import Cause
 from servetune.engines.command.engine import filled_command, words_of
-from servetune.engines.defaults import DEFAULTS, STARTED_VERSIONS, resolved
-from servetune.engines.engine import ENGINES, Engine, FirstCompletion, engine
+from servetune.engines.defaults import engines_with_defaults, resolved
+from servetune.engines.engine import ENGINES, Engine, FirstCompletion, engine, step_law_facts
 from servetune.engines.log import LogReading
 from servetune.engines.memory import (
     WIDEST_FRACTION,
@@ -25,14 +25,12 @@ from servetune.engines.parallel import (
 )
 from servetune.engines.refusals import check_starts
 from servetune.engines.settings import SettingSpec, SettingTable
-from servetune.engines.words import DIALECTS, FIELD_TYPES, plan_from_settings, settings_of
+from servetune.engines.translate import fields_of, plan_from_settings, settings_of
+from servetune.engines.words import FIELD_TYPES, Words
 
 __all__ = [
-    "DEFAULTS",
-    "DIALECTS",
     "ENGINES",
     "FIELD_TYPES",
-    "STARTED_VERSIONS",
     "WIDEST_FRACTION",
     "Cause",
     "Engine",
@@ -41,12 +39,15 @@ __all__ = [
     "Memory",
     "SettingSpec",
     "SettingTable",
+    "Words",
     "check_fits",
     "check_parallel",
     "check_starts",
     "concurrent_sequences",
     "engine",
+    "engines_with_defaults",
     "expert_ways",
+    "fields_of",
     "filled_command",
     "layer_share",
     "memory",
@@ -56,6 +57,7 @@ __all__ = [
     "resolved",
     "settings_of",
     "stage_layers",
+    "step_law_facts",
     "with_useful_places",
     "with_whole_experts",
     "with_wider_share",

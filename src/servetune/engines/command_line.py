@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar
 
 import msgspec
 
 from servetune.engines.cause import Cause, Symptom, diagnose
-from servetune.engines.engine import FirstCompletion
+from servetune.engines.facts import EngineFacts
 from servetune.engines.log import Fact, LogReading, differences, read_facts
 from servetune.engines.program import Program, site_packages_of
 from servetune.engines.settings import SettingTable, with_underscores
 from servetune.engines.sources import read_declarations
 from servetune.engines.tables import known_versions, table_of
-from servetune.engines.words import settings_of
+from servetune.engines.words import Words
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["CommandLineEngine"]
 
 
-class CommandLineEngine:
+class CommandLineEngine(EngineFacts):
     """An engine that is started as `PROGRAM serve MODEL --setting=value`.
 
     Attributes:
@@ -36,31 +35,25 @@ class CommandLineEngine:
         start: Words between the program and the model.
         host_word: Which option takes the address.
         port_word: Which option takes the port.
-        ready_path: Answers 200 once it takes requests.
-        metrics_path: Where it tells of itself; `None` where it does not.
         decided_here: Settings that servetune itself gives, by any spelling.
         underscored: Whether its options keep their underscores.
         symptoms: What its log shows when it stops for a known cause.
         echoes: Error lines that only repeat an earlier one.
         facts: What its log tells of itself.
-        client_args: What its clients need where they say nothing else.
         table_name: Whose table of settings it has.
     """
 
     name: ClassVar[str]
     program: ClassVar[Program]
+    words: ClassVar[Words] = Words()
     start: ClassVar[tuple[str, ...]] = ()
     host_word: ClassVar[str] = "--host"
     port_word: ClassVar[str] = "--port"
-    ready_path: ClassVar[str] = "/health"
-    metrics_path: ClassVar[str | None] = "/metrics"
     decided_here: ClassVar[frozenset[str]] = frozenset({"host", "port", "model"})
     underscored: ClassVar[bool] = False
     symptoms: ClassVar[tuple[Symptom, ...]] = ()
     echoes: ClassVar[str] = r"(?!)"
     facts: ClassVar[Sequence[Fact]] = ()
-    starts_servers: ClassVar[bool] = True
-    client_args: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     @property
     def title(self) -> str:
@@ -165,7 +158,7 @@ class CommandLineEngine:
 
     def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         """The engine's settings that say everything the Plan chose, for a version."""
-        return settings_of(plan, self.name)
+        return self.words.settings(plan, self.name)
 
     def _refuse_decided(self, settings: Mapping[str, Setting]) -> None:
         for name in settings:
@@ -198,25 +191,11 @@ class CommandLineEngine:
         spec = self.settings(version).named(name)
         return [f"--no-{self.option_name(name)}"] if spec is not None and spec.negatable else []
 
-    def environment(self, plan: Plan) -> dict[str, str]:
-        return {}
-
-    def first_completion(self, model: str) -> FirstCompletion:
-        return FirstCompletion(body={"model": model, "prompt": "Hello", "max_tokens": 2})
-
-    def served_name(self, plan: Plan) -> str | None:
-        """The name to ask for; `None` where `/v1/models` tells it."""
-        return None
-
     def explain(self, log_text: str, exit_code: int | None = None) -> Cause:
         return diagnose(log_text, exit_code, symptoms=self.symptoms, echoes=self.echoes)
 
     def read_log(self, log_text: str) -> LogReading:
         return read_facts(log_text, self.facts)
-
-    def taken_settings(self, log_text: str) -> dict[str, Setting]:
-        """Settings that the server really took, as its log tells them."""
-        return self.read_log(log_text).taken
 
     def differences(
         self, plan: Plan, taken: Mapping[str, Setting]

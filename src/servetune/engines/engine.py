@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,13 +10,17 @@ from typing import Any, Protocol
 
 import msgspec
 
+from servetune.engines.behaviour import Behaviour, ReleaseDefaults, StepLawFacts
 from servetune.engines.cause import Cause
 from servetune.engines.log import LogReading
 from servetune.engines.settings import SettingTable
+from servetune.engines.words import Words
 from servetune.errors import UnknownName
+from servetune.hardware.device import Device
+from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["ENGINES", "Engine", "FirstCompletion", "engine"]
+__all__ = ["ENGINES", "OTHER_NAMES", "Engine", "FirstCompletion", "engine", "step_law_facts"]
 
 
 class FirstCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +44,34 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """Key in `ENGINES`, and the dialect of its settings in `engines.words`."""
+        """Key in `ENGINES`."""
 
     @property
     def title(self) -> str:
         """As its makers write it."""
+
+    @property
+    def words(self) -> Words:
+        """Names of its settings for what a Plan says."""
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """Facts that predictions go by."""
+
+    @property
+    def defaults(self) -> tuple[ReleaseDefaults, ...]:
+        """What it does where a Plan is silent, newest release first; empty where not known."""
+
+    @property
+    def assumed_version(self) -> str | None:
+        """Release that a started server is taken to be where its own version is not known."""
+
+    def check_starts(self, plan: Plan, shape: NetworkShape, device: Device) -> None:
+        """Refuse a resolved Plan that it ends with at start, whatever the memory.
+
+        Raises:
+            PlanError: In the engine's words.
+        """
 
     @property
     def starts_servers(self) -> bool:
@@ -177,6 +205,11 @@ ENGINES: Mapping[str, str] = MappingProxyType(
 )
 
 
+#: Names of engines in other tools' records and in measured runs.
+OTHER_NAMES: Mapping[str, str] = MappingProxyType({"trtllm": "tensorrt-llm"})
+
+
+@functools.cache
 def engine(name: str) -> Engine:
     """The engine called `name`.
 
@@ -188,3 +221,13 @@ def engine(name: str) -> Engine:
     module_name, _, class_name = ENGINES[name].partition(":")
     found: Engine = getattr(importlib.import_module(module_name), class_name)()
     return found
+
+
+def step_law_facts(name: str) -> StepLawFacts:
+    """Differences of an engine's step times, also by its name in measured runs.
+
+    An engine that nobody described has none.
+    """
+    own = OTHER_NAMES.get(name, name)
+    facts = engine(own).behaviour.step_law if own in ENGINES else StepLawFacts()
+    return facts if facts.name else msgspec.structs.replace(facts, name=name)

@@ -21,6 +21,7 @@ from functools import lru_cache
 import msgspec
 
 from servetune.engines.defaults import resolved
+from servetune.engines.engine import engine
 from servetune.engines.parallel import (
     distinct_layers,
     layer_share,
@@ -325,7 +326,7 @@ def _check_limits(plan: Plan, shape: NetworkShape) -> None:
             f"({shape.max_context_tokens} tokens)",
             hint=f"use {shape.max_context_tokens} or less",
         )
-    if plan.engine in ("sglang", "tgi"):
+    if not engine(plan.engine).behaviour.budget_covers_answers:
         return
     if tokens < sequences:
         raise PlanError(
@@ -351,7 +352,7 @@ def _usable_bytes(plan: Plan, device: Device) -> float:
 
 def _reserved_bytes(plan: Plan, shape: NetworkShape, device: Device) -> tuple[float, float, float]:
     """Activation, graphs and runtime that the engine keeps inside its share."""
-    if plan.engine == "sglang":
+    if not engine(plan.engine).behaviour.fraction_covers_activation:
         return 0.0, 0.0, 0.0
     if device.architecture == "cpu":
         return _activation_bytes(plan, shape), 0.0, 0.0

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from servetune.engines.engine import engine
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.models.counting import LayerParameters, layer_parameters
@@ -161,9 +162,9 @@ def expert_ways(plan: Plan) -> int:
     vLLM spreads them over tensor- and data-parallel devices together, whole or by column
     (`FusedMoEParallelConfig`, 2026-11); SGLang's data-parallel copies keep their own.
     """
-    if plan.engine == "sglang":
-        return plan.tensor_parallel
-    return plan.tensor_parallel * plan.data_parallel
+    if engine(plan.engine).behaviour.experts_span_copies:
+        return plan.tensor_parallel * plan.data_parallel
+    return plan.tensor_parallel
 
 
 class _Split(NamedTuple):

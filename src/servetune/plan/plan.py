@@ -93,11 +93,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 "a plan that drafts no tokens has no method or acceptance of drafts",
                 hint="say how many with draft_tokens",
             )
-        if self.prefill_replicas is not None and self.engine not in _HANDING_OVER:
-            raise PlanError(
-                f"{self.engine} computes prompts and decodes in one process",
-                hint=f"prefill_replicas are for {', '.join(_HANDING_OVER)}",
-            )
 
     @property
     def devices_per_replica(self) -> int:
@@ -139,9 +134,6 @@ _COUNTS = (
     "draft_tokens",
     "prefill_replicas",
 )
-
-#: Engines that can hand a sequence's cache over to another of their kind.
-_HANDING_OVER = ("vllm", "simulated", "sglang")
 
 _LABELLED = (
     "max_num_seqs",

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines.words import plan_from_settings
+from servetune.engines.translate import plan_from_settings
 from servetune.errors import ServetuneError
 from servetune.metrics import Constraint, value_of
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown

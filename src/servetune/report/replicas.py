@@ -19,7 +19,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from servetune.engines.words import plan_from_settings
+from servetune.engines.translate import plan_from_settings
 from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node
 from servetune.metrics import Constraint, value_of

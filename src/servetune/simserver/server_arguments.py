@@ -15,7 +15,8 @@ from types import MappingProxyType
 import msgspec
 
 from servetune.engines import engine
-from servetune.engines.words import DIALECTS, FIELD_TYPES, plan_from_settings
+from servetune.engines.translate import plan_from_settings
+from servetune.engines.words import FIELD_TYPES
 from servetune.errors import InputError, UnknownName, nearest
 from servetune.perf.sim import without_effect
 from servetune.plan.plan import Plan, Setting
@@ -181,7 +182,7 @@ def argument_types(engine_name: str) -> Mapping[str, type]:
     """What each argument of an engine takes, as far as it means something here."""
     if engine_name == "vllm":
         return engine(engine_name).argument_types()
-    fields = DIALECTS[engine_name].items()
+    fields = engine(engine_name).words.fields.items()
     own = {name: FIELD_TYPES[field] for name, field in fields}
     return {**own, **_OWN_SETTINGS[engine_name]}
 

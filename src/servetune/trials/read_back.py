@@ -21,7 +21,8 @@ from typing import Any
 import msgspec
 
 from servetune.engines import engine
-from servetune.engines.words import DIALECTS, FIELD_TYPES, plan_from_settings
+from servetune.engines.translate import plan_from_settings
+from servetune.engines.words import FIELD_TYPES
 from servetune.errors import LoadError, PlanError
 from servetune.loadgen import Target, fetch_blocking
 from servetune.plan.plan import Plan, Setting
@@ -258,7 +259,7 @@ def _of_info(raw: Mapping[str, Any], name: str) -> Settings:
         return {}
     if name == "sglang" and "tp_size" not in raw:
         return {}
-    known = {word: raw[word] for word in DIALECTS[name] if raw.get(word) is not None}
+    known = {word: raw[word] for word in engine(name).words.fields if raw.get(word) is not None}
     return _fields(name, known) | _switches(name, raw)
 
 
@@ -288,7 +289,7 @@ def _fields(name: str, settings: Mapping[str, Setting]) -> Settings:
     """An engine's settings as fields of a Plan; what cannot be one is left out."""
     found: Settings = {}
     for word, value in settings.items():
-        field = DIALECTS[name].get(word.replace("-", "_"))
+        field = engine(name).words.fields.get(word.replace("-", "_"))
         if field is None or value is None:
             continue
         with contextlib.suppress(PlanError):

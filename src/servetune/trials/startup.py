@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from servetune.engines import DIALECTS, Engine
+from servetune.engines import Engine, fields_of
 from servetune.errors import InputError
 from servetune.plan import Plan
 from servetune.servers import ExternalServer
-from servetune.trials.read_back import fields_of
 
 __all__ = ["external_server", "startup_of", "taken_otherwise_in", "times_in"]
 
@@ -56,7 +55,7 @@ def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, A
         "version": reading.version,
     }
     said: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
-    fields = fields_of(engine.name, reading.taken) if engine.name in DIALECTS else {}
+    fields = fields_of(engine.name, reading.taken)
     settled = {
         name: fields[name]
         for name in _SETTLED

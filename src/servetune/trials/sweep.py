@@ -12,8 +12,6 @@ from typing import TypeVar
 import msgspec
 
 from servetune.engines import (
-    DEFAULTS,
-    STARTED_VERSIONS,
     Engine,
     check_fits,
     check_parallel,
@@ -266,9 +264,9 @@ def problem_of(trial: Trial, run: StudyContext) -> str | None:
         return None
     try:
         plan = trial.plan
-        if plan.engine not in DEFAULTS:  # what it would fill in is not known, nor then what fits
+        if not engine(plan.engine).defaults:  # not known, nor then what fits
             return None
-        version = None if run.simulated else STARTED_VERSIONS.get(plan.engine)
+        version = None if run.simulated else engine(plan.engine).assumed_version
         plan = resolved(plan, run.shape, run.node.device, version=version)
         if run.simulated:  # a real engine says so itself, and its version may think otherwise
             check_starts(trial.plan, run.shape, run.node.device)

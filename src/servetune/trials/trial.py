@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines.words import plan_from_settings
+from servetune.engines.translate import plan_from_settings
 from servetune.errors import InputError
 from servetune.hardware import Node, instances
 from servetune.metrics import Constraint

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
+from servetune.engines.facts import EngineFacts, plain_arguments
 from servetune.engines.settings import SettingTable, with_underscores
-from servetune.engines.unknown import Unknown, plain_arguments
 from servetune.errors import InputError, PlanError
 from servetune.plan.plan import Plan, Setting
 
@@ -93,16 +92,12 @@ def _value(name: str, values: Mapping[str, Setting]) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class Command(Unknown):
+class Command(EngineFacts):
     """An engine of which only its command is known: all settings are passed on as they are."""
 
     name = "command"
     title = "the given command"
-    starts_servers = True
-    ready_path = "/health"
-    metrics_path: str | None = "/metrics"
     known_versions: tuple[str, ...] = ()
-    client_args: Mapping[str, str] = MappingProxyType({})
     known_arguments: frozenset[str] = frozenset()
 
     def settings(

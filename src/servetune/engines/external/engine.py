@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
+from servetune.engines.facts import EngineFacts
 from servetune.engines.settings import SettingTable
-from servetune.engines.unknown import Unknown
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan
 
 __all__ = ["External"]
 
 
-class External(Unknown):
+class External(EngineFacts):
     """Somebody else's server at a URL. It has no settings that servetune could change."""
 
     name = "external"
     title = "an external server"
     starts_servers = False
     ready_path = "/v1/models"
-    metrics_path: str | None = "/metrics"
     known_versions: tuple[str, ...] = ()
-    client_args: Mapping[str, str] = MappingProxyType({})
     known_arguments: frozenset[str] = frozenset()
 
     def settings(

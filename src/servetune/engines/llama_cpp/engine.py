@@ -12,10 +12,10 @@ import msgspec
 from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.helptext import llama_settings
+from servetune.engines.llama_cpp.words import WORDS
 from servetune.engines.log import Fact, LogReading
 from servetune.engines.program import Program
 from servetune.engines.settings import SettingSpec, SettingTable
-from servetune.engines.words import settings_of
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["LlamaCpp"]
@@ -31,6 +31,7 @@ class LlamaCpp(CommandLineEngine):
     """
 
     name = "llama.cpp"
+    words = WORDS
     program = Program(
         title="llama.cpp",
         command="llama-server",
@@ -88,7 +89,7 @@ class LlamaCpp(CommandLineEngine):
 
     def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         """With metrics, which are off unless asked for."""
-        return {"metrics": True, **settings_of(plan, self.name)}
+        return {"metrics": True, **self.words.settings(plan, self.name)}
 
     def server_cmd_args(
         self, settings: Mapping[str, Setting], version: str | None = None

@@ -6,6 +6,7 @@ import re
 
 from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.lmdeploy.words import WORDS
 from servetune.engines.log import Fact, LogReading, python_values
 from servetune.engines.program import Program
 from servetune.plan.plan import Plan, Setting
@@ -17,6 +18,7 @@ class Lmdeploy(CommandLineEngine):
     """LMDeploy 0.16 to 0.18. `--log-level INFO` is what lets its log tell anything."""
 
     name = "lmdeploy"
+    words = WORDS
     program = Program(
         title="LMDeploy",
         command="lmdeploy",

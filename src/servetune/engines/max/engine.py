@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.max.words import WORDS
 from servetune.engines.program import Program
 from servetune.plan.plan import Plan
 
@@ -14,6 +15,7 @@ class ModularMax(CommandLineEngine):
     """MAX 26.5 to 26.7. Its metrics stand on a port of their own, so none are scraped."""
 
     name = "max"
+    words = WORDS
     program = Program(
         title="Modular MAX",
         command="max",

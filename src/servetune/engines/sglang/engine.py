@@ -10,7 +10,9 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import Fact, LogReading, python_values
 from servetune.engines.program import Program
-from servetune.engines.words import settings_of
+from servetune.engines.sglang.behaviour import BEHAVIOUR
+from servetune.engines.sglang.defaults import DEFAULTS
+from servetune.engines.sglang.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["Sglang"]
@@ -25,6 +27,9 @@ class Sglang(CommandLineEngine):
     """
 
     name = "sglang"
+    words = WORDS
+    behaviour = BEHAVIOUR
+    defaults = DEFAULTS
     program = Program(
         title="SGLang",
         command="sglang",
@@ -85,7 +90,7 @@ class Sglang(CommandLineEngine):
 
         `--disable-cuda-graph` is deprecated where the two backends have switches of their own.
         """
-        settings = {"enable_metrics": True, **settings_of(plan, self.name)}
+        settings = {"enable_metrics": True, **self.words.settings(plan, self.name)}
         newer = self.settings(version).named("cuda_graph_backend_decode") is not None
         if newer and plan.enforce_eager and settings.pop("disable_cuda_graph", None):
             settings["cuda_graph_backend_decode"] = "disabled"

@@ -6,6 +6,8 @@ from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.log import Fact
 from servetune.engines.program import Program
+from servetune.engines.tensorrt_llm.behaviour import BEHAVIOUR
+from servetune.engines.tensorrt_llm.words import WORDS
 
 __all__ = ["TensorrtLlm"]
 
@@ -19,6 +21,8 @@ class TensorrtLlm(CommandLineEngine):
     """
 
     name = "tensorrt-llm"
+    words = WORDS
+    behaviour = BEHAVIOUR
     program = Program(
         title="TensorRT-LLM",
         command="trtllm-serve",

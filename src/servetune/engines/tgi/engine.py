@@ -12,6 +12,9 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import Fact, LogReading, differences, python_values
 from servetune.engines.program import Program
+from servetune.engines.tgi.behaviour import BEHAVIOUR
+from servetune.engines.tgi.defaults import DEFAULTS
+from servetune.engines.tgi.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["Tgi"]
@@ -35,6 +38,10 @@ class Tgi(CommandLineEngine):
     """TGI 2.x and 3.x, which runs as a container image far more often than installed."""
 
     name = "tgi"
+    words = WORDS
+    behaviour = BEHAVIOUR
+    defaults = DEFAULTS
+    assumed_version = "3.3"
     program = Program(
         title="TGI",
         command="text-generation-launcher",

@@ -9,7 +9,7 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import Fact
 from servetune.engines.program import Program
-from servetune.engines.words import settings_of
+from servetune.engines.transformers.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["TransformersServe"]
@@ -27,6 +27,7 @@ class TransformersServe(CommandLineEngine):
     """
 
     name = "transformers"
+    words = WORDS
     program = Program(
         title="transformers serve",
         command="transformers",
@@ -75,7 +76,7 @@ class TransformersServe(CommandLineEngine):
 
     def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         """Settings of continuous batching turn it on; unasked it serves one after another."""
-        settings = settings_of(plan, self.name)
+        settings = self.words.settings(plan, self.name)
         if any(name.startswith("cb_") for name in settings):
             settings = {"continuous_batching": True, **settings}
         return settings

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from servetune.engines.behaviour import ReleaseDefaults
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.log import LogReading
 from servetune.engines.program import Program
+from servetune.engines.vllm.behaviour import BEHAVIOUR
+from servetune.engines.vllm.defaults import DEFAULTS
 from servetune.engines.vllm.log import ECHOES, FACTS, SYMPTOMS, taken_by
+from servetune.engines.vllm.refusals import check_starts
+from servetune.engines.vllm.words import WORDS
+from servetune.hardware.device import Device
+from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 
 __all__ = ["EXECUTABLE_VARIABLE", "Vllm"]
@@ -17,6 +26,9 @@ class Vllm(CommandLineEngine):
     """vLLM 0.10 and later."""
 
     name = "vllm"
+    words = WORDS
+    behaviour = BEHAVIOUR
+    defaults: ClassVar[tuple[ReleaseDefaults, ...]] = DEFAULTS
     program = Program(
         title="vLLM",
         command="vllm",
@@ -51,6 +63,9 @@ class Vllm(CommandLineEngine):
         if spec is None or spec.negatable:
             return [f"--no-{self.option_name(name)}"]
         return []
+
+    def check_starts(self, plan: Plan, shape: NetworkShape, device: Device) -> None:
+        check_starts(plan, device)
 
     def environment(self, plan: Plan) -> dict[str, str]:
         """No usage report is sent from a machine under measurement."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from servetune.engines.behaviour import Behaviour, ReleaseDefaults
 from servetune.engines.program import Program
 from servetune.engines.settings import SettingTable
 from servetune.engines.vllm.engine import Vllm
-from servetune.engines.words import settings_of
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
 
@@ -21,6 +23,8 @@ class VllmNeuron(Vllm):
     """
 
     name = "vllm-neuron"
+    behaviour = Behaviour()
+    defaults: ClassVar[tuple[ReleaseDefaults, ...]] = ()  # blocks are counted by hand there
     program = Program(
         title="vLLM on Neuron",
         command="vllm",
@@ -47,7 +51,7 @@ class VllmNeuron(Vllm):
                 "vLLM on Neuron takes the quantization from the checkpoint",
                 hint="leave quantization out, or give additional_config with neuron_config",
             )
-        settings = settings_of(plan, self.name)
+        settings = self.words.settings(plan, self.name)
         if "num_gpu_blocks_override" in settings and "block_size" not in settings:
             raise PlanError(
                 "vLLM on Neuron needs block_size where the blocks of the KV cache are counted",

@@ -22,6 +22,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from servetune.engines import step_law_facts
 from servetune.hardware.device import Device
 from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients
 from servetune.perf.roofline.tables import architecture_of, table_for
@@ -155,21 +156,17 @@ def coefficients_for(device: Device, engine: str = "vllm", version: str = "") ->
     Args:
         version: Of the engine; the present generation where it is not given.
     """
-    engine = "vllm" if engine == "simulated" else engine
+    facts = step_law_facts(engine)
     table = table_for(device, engine, version)
     architecture = architecture_of(device)
-    if architecture in _UNCORRECTED or engine in _OWN_LAW:
+    if architecture in _UNCORRECTED or facts.own_fit:
         return table
-    return _coefficients(table, engine, architecture)
+    return _coefficients(table, facts.name, architecture)
 
 
 #: No run on these was in the fit, and their tables agree with what runs there are: one of a
 #: CPU is a host's affair, and Ada's reproduces the published L4 records.
 _UNCORRECTED = ("cpu", "ada")
-
-
-#: Engines whose overheads were fitted by themselves, two years before the runs of the fit.
-_OWN_LAW = ("tgi",)
 
 
 @functools.cache

@@ -29,6 +29,7 @@ from statistics import NormalDist
 
 import msgspec
 
+from servetune.engines import step_law_facts
 from servetune.errors import InputError
 from servetune.hardware.device import Node
 from servetune.models.shape import (
@@ -242,7 +243,7 @@ def _extrapolation(node: Node, plan: Plan, shape: NetworkShape) -> str:
     parts = [part for layer in shape.layers for part in (layer.mixer, layer.feed_forward)]
     if not all(_measured(part) for part in parts if part is not None):
         return "network"
-    engine = "vllm" if plan.engine == "simulated" else plan.engine
+    engine = step_law_facts(plan.engine).name
     scopes = {factor.scope for factor in fit().factor}
     known = {f"engine:{engine}", f"architecture:{architecture_of(node.device)}"}
     return "known" if known <= scopes else "silicon"

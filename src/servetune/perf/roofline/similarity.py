@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from servetune.engines import step_law_facts
 from servetune.models.quantization import effective_quantization
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.steady_state import LengthMoments, length_moments
@@ -74,7 +75,7 @@ def run_features(
     moments = lengths if isinstance(lengths, LengthMoments) else length_moments(lengths)
     copies = plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)
     return RunFeatures(
-        engine="vllm" if plan.engine == "simulated" else plan.engine,
+        engine=step_law_facts(plan.engine).name,
         storage=effective_quantization(shape.quantization, plan.quantization).name,
         devices=plan.devices_per_replica * plan.replicas // copies,
         concurrency=max(1.0, concurrency / copies),

@@ -18,13 +18,15 @@ import functools
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
+from servetune.engines import step_law_facts
 from servetune.hardware.device import Device
 from servetune.perf.roofline.coefficients import Coefficients
 
-__all__ = ["COEFFICIENTS", "TGI_FIT", "architecture_of", "table_for"]
+__all__ = ["COEFFICIENTS", "architecture_of", "table_for"]
 
 _AMPERE = Coefficients(
     name="vllm-v1/ampere/operator-tables-2026-11",
@@ -171,13 +173,6 @@ COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
 )
 
 
-#: Fitted by `benchmarks/prediction/seed_tables.py --fit` to the eight published figures of
-#: Llama 2 7B (JumpStart study, January 2024: A10G and A100, one to eight devices).
-TGI_FIT: Mapping[str, float] = MappingProxyType(
-    {"step_s": 2.93e-3, "sequence_s": 0.188e-3, "host_layer_s": 0.45e-3}
-)
-
-
 def table_for(device: Device, engine: str = "vllm", version: str = "") -> Coefficients:
     """What the operator tables say of the device's architecture under an engine.
 
@@ -188,16 +183,12 @@ def table_for(device: Device, engine: str = "vllm", version: str = "") -> Coeffi
         version: Of the engine; the present generation where it is not given.
     """
     architecture = architecture_of(device)
+    facts = step_law_facts(engine)
     table = _with_experts(COEFFICIENTS[architecture], architecture, engine)
-    if engine == "tgi":
-        return _tgi(table)
     low, high = _B300_PEAKS
-    if low < (device.fp4_flops or 0) / device.peak_flops("fp8") < high:
+    if not facts.plain_experts and low < (device.fp4_flops or 0) / device.peak_flops("fp8") < high:
         table = _with_b300_fp4(table)
-    table = _of_its_time(table, engine, version)
-    if engine in _PREFILL_FIRST:
-        return _prefill_first(table)
-    return _whole_answers(table) if engine in _WHOLE_ANSWERS else table
+    return _of_engine(table, engine, version)
 
 
 def architecture_of(device: Device) -> str:
@@ -206,49 +197,18 @@ def architecture_of(device: Device) -> str:
     return first if first in COEFFICIENTS else ""
 
 
-class _Reached(msgspec.Struct, frozen=True):
-    """Shares that grouped products reach: `Coefficients.experts_compute_fraction` and its kinds."""
-
-    plain: float
-    packed: float
-    mxfp4: float
-    eight_bit: float
-    blocks: float
-    four_bit: float
-
-
-#: By architecture and engine, in the order of `_Reached`. Half of what sets an engine apart from
-#: the mean of the three is kept (in logarithms), because engines change kernels: from 0.19 to
-#: 0.24 vLLM's products of eight bits fell from 0.36 to 0.14 on Hopper and rose from 0.20 to 0.38
-#: on Blackwell. Packed are int4 and, on Blackwell, mxfp4 that is widened. On Blackwell SGLang and
-#: TensorRT-LLM multiply mxfp4 in eight bits, and vLLM where it is told to (halfway between); on
-#: Hopper all run OpenAI's Triton kernels by default, so TensorRT-LLM has the mean of the others.
-_EXPERTS: Mapping[tuple[str, str], _Reached] = MappingProxyType(
-    {
-        ("blackwell", "vllm"): _Reached(0.37, 0.15, 0.37, 0.32, 0.19, 0.22),
-        ("blackwell", "sglang"): _Reached(0.35, 0.21, 0.64, 0.28, 0.165, 0.21),
-        ("blackwell", "trtllm"): _Reached(0.36, 0.14, 0.54, 0.25, 0.245, 0.21),
-        ("hopper", "vllm"): _Reached(0.42, 0.22, 0.30, 0.34, 0.23, 0.20),
-        ("hopper", "sglang"): _Reached(0.29, 0.20, 0.26, 0.34, 0.215, 0.20),
-        ("hopper", "trtllm"): _Reached(0.41, 0.20, 0.28, 0.34, 0.195, 0.20),
-    }
-)
-
-
 @functools.cache
 def _with_experts(table: Coefficients, architecture: str, engine: str) -> Coefficients:
-    found = _EXPERTS.get((architecture, engine))
-    if found is None:
-        return table
-    return msgspec.structs.replace(
-        table,
-        experts_compute_fraction=found.plain,
-        experts_compute_fraction_packed=found.packed,
-        experts_compute_fraction_mxfp4=found.mxfp4,
-        experts_compute_fraction_8bit=found.eight_bit,
-        experts_compute_fraction_blocks=found.blocks,
-        experts_compute_fraction_4bit=found.four_bit,
-    )
+    """The table with what an engine's products of experts reach.
+
+    Half of what sets an engine apart from the mean of vLLM, SGLang and TensorRT-LLM is kept (in
+    logarithms), because engines change kernels: from 0.19 to 0.24 vLLM's products of eight bits
+    fell from 0.36 to 0.14 on Hopper and rose from 0.20 to 0.38 on Blackwell. Packed are int4 and,
+    on Blackwell, mxfp4 that is widened. On Blackwell SGLang and TensorRT-LLM multiply mxfp4 in
+    eight bits, and vLLM where it is told to (halfway between); on Hopper all run OpenAI's Triton
+    kernels by default, so TensorRT-LLM has the mean of the others.
+    """
+    return msgspec.structs.replace(table, **step_law_facts(engine).experts.get(architecture, {}))
 
 
 #: B300's fp4 peak is three times its fp8 peak, B200's twice (consumer cards' four times, as their
@@ -267,72 +227,23 @@ def _with_b300_fp4(table: Coefficients) -> Coefficients:
 
 
 @functools.cache
-def _tgi(table: Coefficients) -> Coefficients:
-    """Text-generation-inference 1.x of 2023: no captured graphs, and Python for each sequence.
-
-    Every step launches each layer from the host and then walks twice over the batch, moving one
-    number to the device and detokenising for each sequence (`flash_causal_lm.py`,
-    `generate_token`): the three times of `TGI_FIT`. Its router takes in prompts every
-    `max_waiting_tokens` = 20 steps, as many as `max_batch_prefill_tokens` hold, and only where
-    whole answers have room (`queue.rs` and the launcher's arguments). Its experts are MegaBlocks',
-    whose products reach what plain ones do (its paper of 2022).
-    """
-    return msgspec.structs.replace(
-        table,
-        name=f"tgi-1/{table.name.split('/')[1]}/jumpstart-2024-01",
-        captured_tokens=0,
-        prefill_first=1.0,
-        prompts_apart=1.0,
-        admission_steps=20.0,
-        whole_answers=1.0,
-        prompt_s=0.0,
-        host_experts_s=0.0,
-        experts_compute_fraction=table.gemm_compute_fraction,
-        experts_half_columns=0.0,
-        experts_memory_fraction=table.gemm_memory_fraction,
-        experts_s=18e-6,
-        experts_extra_rows=32.0,
-        **TGI_FIT,
-    )
-
-
-#: Engines that compute waiting prompts before they go on decoding, unless told to mix.
-_PREFILL_FIRST = ("sglang",)
-
-
-@functools.cache
-def _prefill_first(table: Coefficients) -> Coefficients:
-    return msgspec.structs.replace(table, prefill_first=1.0)
-
-
-#: Engines that never put a sequence back: TensorRT-LLM's scheduler policy is
-#: GUARANTEED_NO_EVICT unless told otherwise (its documentation of `CapacitySchedulerPolicy`).
-_WHOLE_ANSWERS = ("trtllm",)
-
-
-@functools.cache
-def _whole_answers(table: Coefficients) -> Coefficients:
-    return msgspec.structs.replace(table, whole_answers=1.0)
-
-
-#: TensorRT-LLM 1.0 launches every layer of a step with prompts from the host: it takes 40 ms on
-#: four and on eight devices alike, whatever is computed (Qwen3-32B on H100, 64 layers, prompts of
-#: 1,024 tokens), some 8 of them outside the layers.
-_LAUNCHING_BEFORE, _LAUNCHED_LAYER_S = (1, 1), 0.5e-3
-#: vLLM's experts in eight-bit blocks took longer before 0.18, whatever they computed (MiniMax-M2.5,
-#: 62 layers: 4 ms a step on H200 by 0.16, 2.5 ms on B200 by 0.17).
-_SLOW_BLOCKS_BEFORE, _SLOW_BLOCKS_S = (0, 18), 35e-6
-
-
-@functools.cache
-def _of_its_time(table: Coefficients, engine: str, version: str) -> Coefficients:
-    """What was read off measured runs of earlier releases, of which no table tells."""
-    if engine == "trtllm" and _before(version, _LAUNCHING_BEFORE):
-        return msgspec.structs.replace(table, host_layer_s=_LAUNCHED_LAYER_S)
-    if engine == "vllm" and _before(version, _SLOW_BLOCKS_BEFORE):
-        blocks_s = table.experts_blocks_s + _SLOW_BLOCKS_S
-        return msgspec.structs.replace(table, experts_blocks_s=blocks_s)
-    return table
+def _of_engine(table: Coefficients, engine: str, version: str) -> Coefficients:
+    """The table with what sets an engine, and an earlier release of it, apart."""
+    facts = step_law_facts(engine)
+    changes: dict[str, Any] = dict(facts.coefficients)
+    if facts.plain_experts:
+        changes["experts_compute_fraction"] = table.gemm_compute_fraction
+        changes["experts_memory_fraction"] = table.gemm_memory_fraction
+    if facts.own_fit:
+        architecture = table.name.split("/")[1]
+        changes["name"] = f"{facts.name}-1/{architecture}/{facts.own_fit}"
+    for earlier in facts.earlier:
+        if _before(version, earlier.before):
+            changes |= earlier.coefficients
+            changes |= {
+                name: getattr(table, name) + added_s for name, added_s in earlier.added_s.items()
+            }
+    return msgspec.structs.replace(table, **changes)
 
 
 def _before(version: str, release: tuple[int, int]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from servetune.engines import engine
 from servetune.errors import NotSimulated, PlanError
 from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.prefill_first import SglangScheduler, TgiScheduler
@@ -20,11 +21,11 @@ __all__ = ["describe_scheduler", "scheduler_for", "variant_of"]
 #: `benchmarks/simulation/README.md`.
 _CHECKED: Mapping[str, str] = MappingProxyType(
     {
-        "vllm": "vLLM 0.32 schedules: 752,319 random steps beside its own class, all identical",
-        "sglang": "SGLang 0.5.23 schedules without overlap: 723,595 random steps beside its own "
-        "classes, 98.2% identical",
-        "tgi": "text-generation-inference 1.x and 2.x schedules: read from its router's source, "
-        "not compared step by step",
+        "mixed": "vLLM 0.32 schedules: 752,319 random steps beside its own class, all identical",
+        "prefill_first": "SGLang 0.5.23 schedules without overlap: 723,595 random steps beside "
+        "its own classes, 98.2% identical",
+        "interrupting": "text-generation-inference 1.x and 2.x schedules: read from its router's "
+        "source, not compared step by step",
     }
 )
 _DRAFTING = "; drafted tokens are beyond that comparison"
@@ -32,7 +33,7 @@ _DRAFTING = "; drafted tokens are beyond that comparison"
 
 def describe_scheduler(plan: Plan) -> str:
     """Whose scheduler plays a plan, and how well that was checked, for a reader."""
-    said = _CHECKED.get(plan.engine, _CHECKED["vllm"])
+    said = _CHECKED[engine(plan.engine).behaviour.scheduler]
     return said + (_DRAFTING if plan.draft_tokens else "")
 
 
@@ -56,7 +57,8 @@ def variant_of(plan: Plan, *, ignore_eos: bool = False) -> SchedulerVariant | No
         PlanError: A setting is none that is played, or not of its kind.
     """
     said = {name.replace("-", "_"): value for name, value in plan.extra}
-    if plan.engine == "sglang":
+    scheduler = engine(plan.engine).behaviour.scheduler
+    if scheduler == "prefill_first":
         policy = said.get("schedule_policy", "fcfs")
         if policy not in ("fcfs", "lpm"):
             raise NotSimulated(
@@ -69,7 +71,7 @@ def variant_of(plan: Plan, *, ignore_eos: bool = False) -> SchedulerVariant | No
             mixed_chunk=said.get("enable_mixed_chunk") is True,
             ignore_eos=ignore_eos,
         )
-    if plan.engine == "tgi":
+    if scheduler == "interrupting":
         most_tokens = _number(said, "max_batch_total_tokens", 0)
         return TgiVariant(
             waiting_served_ratio=_number(said, "waiting_served_ratio", 1.2),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from servetune.engines import Memory
+from servetune.engines import Memory, engine
 from servetune.errors import NotSimulated, PlanError, UnknownName
 from servetune.hardware.device import Device
 from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device
@@ -118,7 +118,7 @@ def composes_ahead(plan: Plan, device: Device) -> bool:
     Not on CPUs, nor with pipeline parallelism. It would with drafts of a layer of their own, but
     those are played with steps composed one after another.
     """
-    if plan.engine not in ("vllm", "simulated") or device.architecture == "cpu":
+    if not engine(plan.engine).behaviour.composes_ahead or device.architecture == "cpu":
         return False
     return plan.pipeline_parallel == 1 and not plan.draft_tokens and not plan.prefill_replicas
 
@@ -132,7 +132,7 @@ def routing_of(plan: Plan) -> Routing:
     Raises:
         UnknownName: There is no such method, or it is not played.
     """
-    usual: Routing = "round_robin" if plan.engine == "sglang" else "cache_pressure"
+    usual: Routing = engine(plan.engine).behaviour.routing
     methods: dict[Setting, Routing] = {
         None: usual,
         "auto": usual,

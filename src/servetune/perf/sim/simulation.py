@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from servetune.engines import check_fits, check_parallel, check_starts, resolved
+from servetune.engines import check_fits, check_parallel, check_starts, engine, resolved
 from servetune.errors import PlanError
 from servetune.hardware.device import Node
 from servetune.metrics.record import Record
@@ -131,7 +131,7 @@ def simulate(
         # that compose ahead, by a formula without such a step: there it would count twice.
         composes_ahead=composes_ahead(filled, node.device) and not workload.closed_loop,
     )
-    if filled.engine in ("vllm", "simulated"):
+    if engine(filled.engine).behaviour.needs_room_for_longest:
         check_context_fits(filled, config)
     prefill_pool = prefill_pool_of(filled, node, divided, transfer)
     requests = workload.requests()

@@ -1,16 +1,22 @@
-"""What servetune answers for a server of which it knows nothing but that it speaks HTTP."""
+"""Facts and functions that engines share; a subclass states what differs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
 
+from servetune.engines.behaviour import Behaviour, ReleaseDefaults
 from servetune.engines.cause import Cause, diagnose
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import LogReading
 from servetune.engines.settings import with_underscores
+from servetune.engines.words import Words
+from servetune.hardware.device import Device
+from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["Unknown", "plain_arguments"]
+__all__ = ["EngineFacts", "plain_arguments"]
 
 
 def plain_arguments(settings: Mapping[str, Setting]) -> list[str]:
@@ -25,8 +31,23 @@ def plain_arguments(settings: Mapping[str, Setting]) -> list[str]:
     return words
 
 
-class Unknown:
-    """The part of an engine's contract that needs knowledge of the engine: there is none."""
+class EngineFacts:
+    """An engine that speaks HTTP and of which nothing else is known.
+
+    Attributes are described in `engine.Engine`.
+    """
+
+    starts_servers: ClassVar[bool] = True
+    ready_path: ClassVar[str] = "/health"
+    metrics_path: ClassVar[str | None] = "/metrics"
+    client_args: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    words: ClassVar[Words] = Words(any_setting=True)
+    behaviour: ClassVar[Behaviour] = Behaviour()
+    defaults: ClassVar[tuple[ReleaseDefaults, ...]] = ()
+    assumed_version: ClassVar[str | None] = None
+
+    def check_starts(self, plan: Plan, shape: NetworkShape, device: Device) -> None:
+        """Nothing is refused: the engine's own checks were not read."""
 
     def server_cmd_args(
         self, settings: Mapping[str, Setting], version: str | None = None
@@ -55,7 +76,7 @@ class Unknown:
         return LogReading()
 
     def taken_settings(self, log_text: str) -> dict[str, Setting]:
-        return {}
+        return self.read_log(log_text).taken
 
     def differences(
         self, plan: Plan, taken: Mapping[str, Setting]

@@ -1,0 +1,96 @@
+"""Facts of an engine that predictions go by: its scheduler, its memory, its step times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+
+from servetune.hardware.device import Device
+from servetune.models.shape import NetworkShape
+from servetune.plan.plan import Plan
+
+__all__ = ["Behaviour", "EarlierSteps", "FieldValues", "ReleaseDefaults", "StepLawFacts"]
+
+FieldValues = Mapping[str, Any]
+"""Fields of a Plan to their values."""
+
+
+class ReleaseDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """Defaults of an engine's releases.
+
+    Attributes:
+        since: First release that has them, major and minor.
+        fill: Values of the fields that a Plan leaves open, of a Plan, network and device.
+    """
+
+    since: tuple[int, int]
+    fill: Callable[[Plan, NetworkShape, Device], FieldValues]
+
+
+class EarlierSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of an engine's releases before one.
+
+    Attributes:
+        before: The first release that is not meant, major and minor.
+        coefficients: Fields of `perf.roofline.Coefficients` that have another value.
+        added_s: Those that are larger, by so many seconds.
+    """
+
+    before: tuple[int, int]
+    coefficients: Mapping[str, float] = MappingProxyType({})
+    added_s: Mapping[str, float] = MappingProxyType({})
+
+
+class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Differences of an engine's steps from what its device's operator table says.
+
+    Attributes:
+        name: Of the engine in measured runs and in the fit's factors; its own name where empty.
+        coefficients: Fields of `perf.roofline.Coefficients` that have another value.
+        experts: Architecture to the shares that products of experts reach, by their field.
+        earlier: What was read off measured runs of earlier releases, of which no table tells.
+        plain_experts: Whether experts are multiplied as plain products are, without kernels of
+            their own.
+        own_fit: Label of the fit of this engine alone, which stands instead of the fit of all.
+    """
+
+    name: str = ""
+    coefficients: Mapping[str, float] = MappingProxyType({})
+    experts: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    earlier: tuple[EarlierSteps, ...] = ()
+    plain_experts: bool = False
+    own_fit: str = ""
+
+
+class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine schedules requests and divides memory.
+
+    Attributes:
+        scheduler: `mixed` steps of prompts and answers under one budget of tokens (vLLM);
+            `prefill_first`, waiting prompts before the next answers (SGLang); `interrupting`,
+            answers interrupted for prompts by how many wait (TGI).
+        composes_ahead: Whether a step is composed while the one before it runs.
+        routing: How data-parallel ranks are chosen for a request.
+        hands_over_cache: Whether a sequence's cache can move to another server of its kind.
+        needs_room_for_longest: Whether it refuses to start where its cache is smaller than one
+            longest sequence.
+        budget_covers_answers: Whether `max_num_batched_tokens` counts answers' tokens too, so
+            that it must not be below `max_num_seqs`.
+        fraction_covers_activation: Whether `gpu_memory_fraction` includes activations, captured
+            graphs and libraries, beside weights and cache.
+        experts_span_copies: Whether data-parallel copies share one set of routed experts.
+        step_law: Differences of its step times from the operator tables.
+    """
+
+    scheduler: Literal["mixed", "prefill_first", "interrupting"] = "mixed"
+    composes_ahead: bool = False
+    routing: Literal["cache_pressure", "round_robin"] = "cache_pressure"
+    hands_over_cache: bool = False
+    needs_room_for_longest: bool = False
+    budget_covers_answers: bool = True
+    fraction_covers_activation: bool = True
+    experts_span_copies: bool = True
+    step_law: StepLawFacts = StepLawFacts()

@@ -1,0 +1,50 @@
+"""llama.cpp's names for a Plan's fields: `llama-server`'s options."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from servetune.engines.words import Settings, Words
+from servetune.plan.plan import Plan
+
+__all__ = ["WORDS"]
+
+_IN_THE_FILE = "the GGUF file decides it"
+
+
+def _context(plan: Plan) -> Settings:
+    """Its context is that of all slots together: without a number of slots they share one."""
+    return {"ctx_size": (plan.max_model_len or 0) * (plan.max_num_seqs or 1)}
+
+
+def _cache_type(plan: Plan) -> Settings:
+    return {"cache_type_k": plan.kv_cache_dtype, "cache_type_v": plan.kv_cache_dtype}
+
+
+def _rows(plan: Plan) -> Settings:
+    return {"split_mode": "row"} if plan.tensor_parallel > 1 else {}
+
+
+def _layers(_plan: Plan) -> Settings:
+    return {"split_mode": "layer"}
+
+
+WORDS = Words(
+    fields=MappingProxyType(
+        {
+            "parallel": "max_num_seqs",
+            "batch_size": "max_num_batched_tokens",
+            "cache_prompt": "prefix_caching",
+        }
+    ),
+    aliases=MappingProxyType({"np": "parallel", "b": "batch_size", "c": "ctx_size"}),
+    otherwise=MappingProxyType(
+        {
+            "tensor_parallel": _rows,
+            "pipeline_parallel": _layers,
+            "max_model_len": _context,
+            "kv_cache_dtype": _cache_type,
+        }
+    ),
+    instead=MappingProxyType({"dtype": _IN_THE_FILE, "quantization": _IN_THE_FILE}),
+)

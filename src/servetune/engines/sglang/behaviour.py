@@ -1,0 +1,38 @@
+"""How SGLang 0.5 schedules and divides memory, and how its steps differ from the tables."""
+
+from __future__ import annotations
+
+from servetune.engines.behaviour import Behaviour, StepLawFacts
+
+__all__ = ["BEHAVIOUR"]
+
+BEHAVIOUR = Behaviour(
+    scheduler="prefill_first",
+    routing="round_robin",
+    hands_over_cache=True,
+    budget_covers_answers=False,  # its budget is of a chunk of prompts alone
+    fraction_covers_activation=False,  # `mem_fraction_static` is of weights and cache
+    experts_span_copies=False,
+    step_law=StepLawFacts(
+        name="sglang",
+        coefficients={"prefill_first": 1.0},  # unless it is told to mix
+        experts={
+            "blackwell": {
+                "experts_compute_fraction": 0.35,
+                "experts_compute_fraction_packed": 0.21,
+                "experts_compute_fraction_mxfp4": 0.64,
+                "experts_compute_fraction_8bit": 0.28,
+                "experts_compute_fraction_blocks": 0.165,
+                "experts_compute_fraction_4bit": 0.21,
+            },
+            "hopper": {
+                "experts_compute_fraction": 0.29,
+                "experts_compute_fraction_packed": 0.20,
+                "experts_compute_fraction_mxfp4": 0.26,
+                "experts_compute_fraction_8bit": 0.34,
+                "experts_compute_fraction_blocks": 0.215,
+                "experts_compute_fraction_4bit": 0.20,
+            },
+        },
+    ),
+)

@@ -1,0 +1,63 @@
+"""What SGLang does where a Plan is silent.
+
+Source: SGLang 0.5 `handle_gpu_memory_settings`, read in November 2026.
+"""
+
+from __future__ import annotations
+
+from servetune.engines.behaviour import FieldValues, ReleaseDefaults
+from servetune.hardware.device import Device
+from servetune.models.shape import NetworkShape
+from servetune.plan.plan import Plan
+from servetune.units import MIB
+
+__all__ = ["DEFAULTS"]
+
+#: Below so many MiB: chunk in tokens, largest graph batch on few devices, and on four or more.
+_MEMORY_CLASSES = (
+    (20 * 1024, 2048, 8, 8),
+    (35 * 1024, 4096, 48, 160),
+    (60 * 1024, 4096, 32, 160),
+    (160 * 1024, 8192, 256, 512),
+    (float("inf"), 16384, 512, 512),
+)
+
+
+def _sglang(plan: Plan, shape: NetworkShape, device: Device) -> FieldValues:
+    memory_mib = device.memory_bytes / MIB
+    _, chunk_tokens, few, many = next(row for row in _MEMORY_CLASSES if memory_mib < row[0])
+    graph_batch = few if plan.tensor_parallel < 4 else many
+    chunk_tokens = plan.max_num_batched_tokens or chunk_tokens
+    return {
+        "max_num_batched_tokens": chunk_tokens,
+        # The pool's tokens over the context, times 512, kept within 2,048 and 4,096: the
+        # lower end, as a pool that small is the one where it matters.
+        "max_num_seqs": 2048,
+        "max_model_len": shape.max_context_tokens,
+        "gpu_memory_fraction": _static_fraction(
+            plan, memory_mib, max(chunk_tokens, 2048), graph_batch
+        ),
+        "block_tokens": 1,
+        "dtype": "auto",
+        "kv_cache_dtype": "auto",
+        "prefix_caching": True,
+        "chunked_prefill": True,
+        "enforce_eager": False,
+    }
+
+
+def _static_fraction(plan: Plan, memory_mib: float, chunk_tokens: int, graph_batch: int) -> float:
+    """`mem_fraction_static`: the share for weights and cache, activations not included.
+
+    Reserved are 512 MiB, 1.5 MiB per token of a chunk, 2 MiB per sequence of the largest
+    decode graph and 128 MiB per device; at least 10 GiB on cards above 60 GiB. The few MiB
+    of each captured prefill graph are left out.
+    """
+    devices = plan.tensor_parallel * plan.pipeline_parallel
+    reserved_mib = 512 + 1.5 * chunk_tokens + 2 * graph_batch + devices / 8 * 1024
+    if memory_mib > 60 * 1024:
+        reserved_mib = max(reserved_mib, 10 * 1024)
+    return max(0.1, round((memory_mib - reserved_mib) / memory_mib, 3))
+
+
+DEFAULTS = (ReleaseDefaults(since=(0, 0), fill=_sglang),)

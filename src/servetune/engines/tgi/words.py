@@ -1,0 +1,61 @@
+"""TGI's names for a Plan's fields: arguments of `text-generation-launcher`, releases 1 to 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from servetune.engines.words import Settings, Words
+from servetune.plan.plan import Plan, Setting
+
+__all__ = ["VARIABLES", "WORDS"]
+
+#: Fields that have no option but a variable, which the launcher hands on to the server.
+VARIABLES: Mapping[str, str] = MappingProxyType(
+    {"prefix_caching": "PREFIX_CACHING", "chunked_prefill": "PREFILL_CHUNKING"}
+)
+
+
+def _enforce_eager(plan: Plan) -> Settings:
+    return {"cuda_graphs": "0"} if plan.enforce_eager else {}
+
+
+def _in_environment(_plan: Plan) -> Settings:
+    return {}
+
+
+def _read(settings: Mapping[str, Setting]) -> Settings:
+    """Fields that a start-up log or `/info` says beside the arguments."""
+    found: Settings = {
+        field: settings[field] for field in VARIABLES if isinstance(settings.get(field), bool)
+    }
+    if "cuda_graphs" in settings:
+        found["enforce_eager"] = settings["cuda_graphs"] == "0"
+    return found
+
+
+WORDS = Words(
+    fields=MappingProxyType(
+        {
+            "num_shard": "tensor_parallel",
+            "max_batch_size": "max_num_seqs",
+            "max_batch_prefill_tokens": "max_num_batched_tokens",
+            "max_total_tokens": "max_model_len",
+            "cuda_memory_fraction": "gpu_memory_fraction",
+            "dtype": "dtype",
+            "quantize": "quantization",
+            "kv_cache_dtype": "kv_cache_dtype",
+        }
+    ),
+    values=MappingProxyType(
+        {"kv_cache_dtype": {"fp8": "fp8_e4m3fn", "auto": None}, "dtype": {"auto": None}}
+    ),
+    otherwise=MappingProxyType(
+        {
+            "enforce_eager": _enforce_eager,
+            "prefix_caching": _in_environment,
+            "chunked_prefill": _in_environment,
+        }
+    ),
+    read=_read,
+)
