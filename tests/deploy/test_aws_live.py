@@ -15,14 +15,13 @@ import pytest
 
 from servetune.clock import MonotonicClock
 from servetune.deploy import EndpointOptions, endpoint_of
-from servetune.deploy.aws import Aws, StateFile, apply, check_live, delete, orphans
+from servetune.deploy.aws import Aws, StateFile, apply, check_live, delete, jobs, orphans
 from servetune.deploy.aws.given import hosted, hosted_plan
 from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import quotas
 from servetune.deploy.deployment import deployment_of
 from servetune.hardware import instance
 from servetune.plan import Plan
-from servetune.trials import aws_jobs
 
 pytestmark = pytest.mark.aws
 ROLE = os.environ.get("SERVETUNE_AWS_ROLE", "")
@@ -65,7 +64,7 @@ def test_orphans_can_be_listed(aws):
 
 def test_what_is_not_there_is_told_as_such_by_the_real_services(aws):
     assert asyncio.run(hosted(aws, "servetune-nothing-of-this-name")) is None
-    assert aws_jobs.describe(aws.client("sagemaker"), "servetune-nothing-of-this-name") is None
+    assert jobs.describe(aws.client("sagemaker"), "servetune-nothing-of-this-name") is None
 
 
 @pytest.mark.skipif(not os.environ.get("SERVETUNE_AWS_SPEND"), reason="it costs money")

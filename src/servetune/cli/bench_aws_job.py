@@ -84,38 +84,38 @@ def run(said: Mapping[str, Any]) -> int:
     """
     if said["recommendations"]:
         return _import(said)
-    asked, notes = _asked(said)
+    job, notes = _job(said)
     client, s3 = _clients(said)
     with _refusals():
-        return _work(said, asked, notes, client, s3)
+        return _work(said, job, notes, client, s3)
 
 
-def _work(said: Mapping[str, Any], asked: Any, notes: tuple[str, ...], client: Any, s3: Any) -> int:
-    from servetune.trials import aws_jobs
+def _work(said: Mapping[str, Any], job: Any, notes: tuple[str, ...], client: Any, s3: Any) -> int:
+    from servetune.deploy.aws import jobs
 
     if said["clean"]:
-        taken = aws_jobs.clean(client, asked.name, poll_s=said["poll_every"])
-        print(f"took away {', '.join(taken)}" if taken else f"there is no job {asked.name}")
+        taken = jobs.clean(client, job.name, poll_s=said["poll_every"])
+        print(f"took away {', '.join(taken)}" if taken else f"there is no job {job.name}")
         return 0
     if said["only_status"]:
-        return _tell(aws_jobs.describe(client, asked.name), asked.name)
+        return _tell(jobs.describe(client, job.name), job.name)
     for note in notes:
         echo(f"note: {note}")
     poll_s = said["poll_every"]
-    created = aws_jobs.start(client, asked, force=said["force"], poll_s=poll_s)
-    echo(f"job {asked.name} {'was created' if created else 'is there already'}")
+    created = jobs.start(client, job, force=said["force"], poll_s=poll_s)
+    echo(f"job {job.name} {'was created' if created else 'is there already'}")
     try:
-        described = aws_jobs.wait(client, asked.name, on_status=_Shown(), poll_s=poll_s)
+        described = jobs.wait(client, job.name, on_status=_Shown(), poll_s=poll_s)
     except KeyboardInterrupt:
-        echo(f"job {asked.name} goes on: the same command waits on, --status tells")
+        echo(f"job {job.name} goes on: the same command waits on, --status tells")
         return INTERRUPTED
-    archive = aws_jobs.fetch_archive(s3, described.output or asked.prefix)
-    records = aws_jobs.trials_of(asked, archive, arn=described.arn)
+    archive = jobs.fetch_archive(s3, described.output or job.prefix)
+    records = jobs.trials_of(job, archive, arn=described.arn)
     return _show(said, records)
 
 
-def _asked(said: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
-    from servetune.trials.aws_jobs import Asked, workload_spec
+def _job(said: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
+    from servetune.deploy.aws.jobs import BenchmarkJob, job_parameters
     from servetune.workload.presets import preset
 
     for name in ("sagemaker", "workload", "model", "role_arn", "output_s3"):
@@ -127,25 +127,25 @@ def _asked(said: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
             )
     traffic = preset(said["workload"])
     levels = _levels(said["levels"]) or (said["concurrency"] or traffic.concurrency or 1,)
-    spec, notes = workload_spec(
+    parameters, notes = job_parameters(
         traffic,
         model=said["model"],
         concurrencies=levels,
         request_count=said["request_count"],
-        secret_arn=said["secret_arn"],
     )
     component = said["component"] or said["adapter"]
-    asked = Asked(
+    job = BenchmarkJob(
         endpoint=said["sagemaker"],
         components=(component,) if component else (),
-        spec=spec,
+        parameters=parameters,
+        secret_arn=said["secret_arn"],
         concurrencies=tuple(levels),
         role_arn=said["role_arn"],
         output=said["output_s3"],
         model=said["model"],
         workload=str(said["workload"]),
     )
-    return asked, notes
+    return job, notes
 
 
 def _levels(text: str | None) -> tuple[int, ...]:
@@ -208,9 +208,9 @@ def _tell(described: Any, name: str) -> int:
 
 
 def _import(said: Mapping[str, Any]) -> int:
+    from servetune.deploy.aws.jobs import recommended_trials
     from servetune.deploy.containers import parse_environment
     from servetune.plan import Plan
-    from servetune.trials.aws_jobs import recommended_trials
 
     if not said["model"]:
         raise InputError("recommendations do not name their model", hint="say it with --model")

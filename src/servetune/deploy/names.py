@@ -96,7 +96,7 @@ def require_role(role_arn: str) -> str:
     return role_arn
 
 
-def require_secret(secret_arn: str) -> str:
+def require_secret(secret_arn: str, *, option: str = "--hf-token-secret") -> str:
     """The ARN, where it is that of a secret in Secrets Manager; a token is not repeated.
 
     Raises:
@@ -104,7 +104,7 @@ def require_secret(secret_arn: str) -> str:
     """
     if not _SECRET.fullmatch(secret_arn):
         raise InputError(
-            "--hf-token-secret takes the ARN of a secret, not a token",
+            f"{option} takes the ARN of a secret, not a token",
             hint="it looks like arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-AbCdEf",
         )
     return secret_arn

@@ -13,12 +13,12 @@ from botocore.config import Config
 from doubles import FakeAws
 from doubles.jobs import EXPORT, archive, export
 
+from servetune.deploy.aws import jobs
+from servetune.deploy.aws.job_archive import levels_of, results_of
+from servetune.deploy.aws.jobs import BenchmarkJob, job_parameters
 from servetune.deploy.containers import parse_environment
-from servetune.errors import InputError, LoadError
+from servetune.errors import InputError, LoadError, ServetuneError
 from servetune.store import read_journal
-from servetune.trials import aws_jobs
-from servetune.trials.aws_archive import levels_of, results_of
-from servetune.trials.aws_jobs import Asked, workload_spec
 from servetune.workload.presets import preset, preset_names
 
 ROLE = "arn:aws:iam::123456789012:role/SageMakerExecution"
@@ -47,24 +47,27 @@ def clients(aws):
         client.close()
 
 
-def asked(levels=(1, 4, 8), **more):
-    spec, _ = workload_spec(preset("agent_tool_calling"), model=MODEL, concurrencies=levels)
-    usual = {"endpoint": "plain-endpoint", "role_arn": ROLE, "output": "s3://bucket/bench"}
-    return Asked(spec=spec, concurrencies=tuple(levels), model=MODEL, **(usual | more))
+def job(levels=(1, 4, 8), **more):
+    parameters, _ = job_parameters(preset("agent_tool_calling"), model=MODEL, concurrencies=levels)
+    usual = {
+        "endpoint": "plain-endpoint", "role_arn": ROLE, "output": "s3://bucket/bench",
+        "parameters": parameters,
+    }  # fmt: skip
+    return BenchmarkJob(concurrencies=tuple(levels), model=MODEL, **(usual | more))
 
 
 def wait(client, question, **more):
-    return aws_jobs.wait(client, question.name, sleep=lambda _: None, **more)
+    return jobs.wait(client, question.name, sleep=lambda _: None, **more)
 
 
 def test_a_sweep_is_one_job_and_gives_a_trial_for_each_level(aws, clients):
     client, s3 = clients
-    question = asked(endpoint="my-endpoint", components=("model-1",))
-    assert aws_jobs.start(client, question) is True
+    question = job(endpoint="my-endpoint", components=("model-1",))
+    assert jobs.start(client, question) is True
     seen = []
     ended = wait(client, question, on_status=lambda each, _: seen.append(each.status))
     assert seen == ["InProgress", "InProgress", "Completed"]
-    records = aws_jobs.trials_of(question, aws_jobs.fetch_archive(s3, ended.output), arn=ended.arn)
+    records = jobs.trials_of(question, jobs.fetch_archive(s3, ended.output), arn=ended.arn)
     assert aws.operations(reading=True).count("CreateAIBenchmarkJob") == 1
     assert [record.results["max_concurrency"] for record in records] == [1, 4, 8]
     last = records[-1].results
@@ -86,31 +89,31 @@ def test_a_sweep_is_one_job_and_gives_a_trial_for_each_level(aws, clients):
 def test_an_endpoint_of_components_must_name_one_and_it_must_serve(aws, clients):
     client, _ = clients
     with pytest.raises(LoadError, match="Inference Component Name"):
-        aws_jobs.start(client, asked(endpoint="my-endpoint"))
+        jobs.start(client, job(endpoint="my-endpoint"))
     with pytest.raises(LoadError, match="gone of account not found"):
-        aws_jobs.start(client, asked(endpoint="gone"))
+        jobs.start(client, job(endpoint="gone"))
     assert aws.jobs.workloads == {}  # no workload is left of a job that was refused
 
 
 def test_the_same_question_finds_its_own_job_and_pays_once(aws, clients):
     client, _ = clients
-    question = asked()
-    aws_jobs.start(client, question)
-    assert aws_jobs.start(client, question) is False
+    question = job()
+    jobs.start(client, question)
+    assert jobs.start(client, question) is False
     wait(client, question)
-    assert aws_jobs.start(client, question) is False
+    assert jobs.start(client, question) is False
     assert aws.operations(reading=True).count("CreateAIBenchmarkJob") == 3
     assert len(aws.jobs.jobs) == 1
-    assert asked((1, 4)).name != question.name
-    assert asked(output="s3://bucket/other").name != question.name
-    assert len(asked(endpoint="e" * 63).name) <= 63
+    assert job((1, 4)).name != question.name
+    assert job(output="s3://bucket/other").name != question.name
+    assert len(job(endpoint="e" * 63).name) <= 63
 
 
 def test_force_takes_a_running_job_away_first(aws, clients):
     client, _ = clients
-    question = asked()
-    aws_jobs.start(client, question)
-    assert aws_jobs.start(client, question, force=True, poll_s=0.001) is True
+    question = job()
+    jobs.start(client, question)
+    assert jobs.start(client, question, force=True, poll_s=0.001) is True
     order = aws.operations()
     assert order == [
         "CreateAIWorkloadConfig", "CreateAIBenchmarkJob", "StopAIBenchmarkJob",
@@ -121,20 +124,20 @@ def test_force_takes_a_running_job_away_first(aws, clients):
 
 def test_clean_leaves_nothing_and_may_be_done_twice(aws, clients):
     client, _ = clients
-    question = asked()
-    aws_jobs.start(client, question)
-    taken = aws_jobs.clean(client, question.name, sleep=lambda _: None)
+    question = job()
+    jobs.start(client, question)
+    taken = jobs.clean(client, question.name, sleep=lambda _: None)
     assert taken == [f"job {question.name}", f"workload {question.name}"]
     assert not aws.jobs.jobs
     assert not aws.jobs.workloads
-    assert aws_jobs.clean(client, question.name) == []
-    assert aws_jobs.describe(client, question.name) is None
+    assert jobs.clean(client, question.name) == []
+    assert jobs.describe(client, question.name) is None
 
 
 def test_a_throttled_description_is_asked_for_again(aws, clients):
     client, _ = clients
-    question = asked()
-    aws_jobs.start(client, question)
+    question = job()
+    jobs.start(client, question)
     aws.throttled["DescribeAIBenchmarkJob"] = 3
     assert wait(client, question).status == "Completed"
 
@@ -152,12 +155,12 @@ def test_a_throttled_description_is_asked_for_again(aws, clients):
 def test_a_job_that_ends_badly_says_how(aws, clients, fault, message):
     client, s3 = clients
     aws.jobs.fault = fault
-    question = asked()
-    aws_jobs.start(client, question)
+    question = job()
+    jobs.start(client, question)
 
     def read():
         ended = wait(client, question)
-        return aws_jobs.trials_of(question, aws_jobs.fetch_archive(s3, ended.output))
+        return jobs.trials_of(question, jobs.fetch_archive(s3, ended.output))
 
     with pytest.raises(LoadError, match=message):
         read()
@@ -166,8 +169,8 @@ def test_a_job_that_ends_badly_says_how(aws, clients, fault, message):
 def test_the_wait_has_an_end(aws, clients):
     client, _ = clients
     aws.jobs.job_s = 1e12
-    question = asked()
-    aws_jobs.start(client, question)
+    question = job()
+    jobs.start(client, question)
     clock = iter(range(0, 10**6, 1000))
     with pytest.raises(LoadError, match="has not ended after"):
         wait(client, question, limit_s=5000, now_s=lambda: float(next(clock)))
@@ -178,11 +181,11 @@ def test_a_prefix_with_two_archives_is_refused(aws, clients):
     for name in ("a", "b"):
         aws.s3.put("bucket", f"bench/x/{name}/output.tar.gz", b"")
     with pytest.raises(LoadError, match="left 2 output"):
-        aws_jobs.fetch_archive(s3, "s3://bucket/bench/x/")
+        jobs.fetch_archive(s3, "s3://bucket/bench/x/")
     aws.s3.objects.clear()
     aws.s3.put("bucket", "bench/x/not-output.tar.gz", b"")
     with pytest.raises(LoadError, match="left no output"):
-        aws_jobs.fetch_archive(s3, "s3://bucket/bench/x/")
+        jobs.fetch_archive(s3, "s3://bucket/bench/x/")
 
 
 # archives
@@ -247,8 +250,8 @@ def test_metrics_are_renamed_and_their_units_known():
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_named_workload_can_be_said(name):
-    spec, notes = workload_spec(preset(name), model=MODEL, concurrencies=[8])
-    parameters = spec["parameters"]
+    load, notes = job_parameters(preset(name), model=MODEL, concurrencies=[8])
+    parameters = job(parameters=load).spec()["parameters"]
     assert parameters["prompt_input_tokens_mean"] > 0
     assert parameters["concurrency"] == 8
     known = {
@@ -262,20 +265,17 @@ def test_every_named_workload_can_be_said(name):
 
 
 def test_lengths_are_the_laws():
-    spec, _ = workload_spec(preset("agent_tool_calling"), model=MODEL, concurrencies=[1])
-    assert abs(spec["parameters"]["prompt_input_tokens_mean"] - 800) <= 2
-    assert abs(spec["parameters"]["prompt_input_tokens_stddev"] - 29) <= 2
-    assert spec["parameters"]["streaming"] is False
+    load, _ = job_parameters(preset("agent_tool_calling"), model=MODEL, concurrencies=[1])
+    assert abs(load.prompt_input_tokens_mean - 800) <= 2
+    assert abs(load.prompt_input_tokens_stddev - 29) <= 2
+    assert load.streaming is False
 
 
 def test_a_token_is_named_by_its_arn_or_not_at_all():
     arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-AbCdEf"
-    spec, _ = workload_spec(preset("default"), model=MODEL, concurrencies=[1], secret_arn=arn)
-    assert spec["secrets"] == {"hf_token": arn}
-    with pytest.raises(InputError, match="by its ARN"):
-        workload_spec(
-            preset("default"), model=MODEL, concurrencies=[1], secret_arn="hf_" + "a1" * 17
-        )
+    assert job(secret_arn=arn).spec()["secrets"] == {"hf_token": arn}
+    with pytest.raises(InputError, match="ARN of a secret, not a token"):
+        job(secret_arn="hf_" + "a1" * 17)
 
 
 @pytest.mark.parametrize(
@@ -288,8 +288,8 @@ def test_a_token_is_named_by_its_arn_or_not_at_all():
     ],
 )
 def test_what_the_service_would_refuse_is_refused_before(more, message):
-    with pytest.raises(InputError, match=message):
-        asked(**more)
+    with pytest.raises(ServetuneError, match=message):
+        job(**more)
 
 
 # recommendations
@@ -324,7 +324,7 @@ PROPOSED = {
 def test_recommendations_become_candidates_that_say_whose_figures_they_are(aws, clients):
     client, _ = clients
     aws.jobs.recommendations = {"rec": PROPOSED}
-    (record,) = aws_jobs.recommended_trials(
+    (record,) = jobs.recommended_trials(
         client, "rec", model=MODEL, plan_of=lambda _, env: parse_environment("lmi", env)
     )
     assert record.plan.tensor_parallel == 2
@@ -349,9 +349,9 @@ def test_recommendations_become_candidates_that_say_whose_figures_they_are(aws, 
 def test_recommendations_that_are_none_are_an_error(aws, clients, said, message):
     aws.jobs.recommendations = {"rec": said}
     with pytest.raises(LoadError, match=message):
-        aws_jobs.recommended_trials(clients[0], "rec", model=MODEL, plan_of=None)
+        jobs.recommended_trials(clients[0], "rec", model=MODEL, plan_of=None)
     with pytest.raises(LoadError, match="ResourceNotFound"):
-        aws_jobs.recommended_trials(clients[0], "gone", model=MODEL, plan_of=None)
+        jobs.recommended_trials(clients[0], "gone", model=MODEL, plan_of=None)
 
 
 # the command

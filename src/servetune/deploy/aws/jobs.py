@@ -1,8 +1,8 @@
-"""AWS's own benchmark jobs as a back end: asked, waited for, read, and remembered as trials.
+"""AWS's own benchmark jobs as a back end: created, watched, read, and recorded as trials.
 
-A job is named by what it is asked, so that the same command finds its own job again: after
-Ctrl-C it waits on, after the end it reads the result without paying twice, and only `--force`
-runs it anew. Each job writes below a prefix of its own.
+A job is named by a digest of its request, so that the same command finds its own job again:
+after Ctrl-C it waits on, after the end it reads the result without paying twice, and only
+`--force` runs it anew. Each job writes below a prefix of its own.
 
 Every operation and field is of botocore 1.44.5's model of SageMaker; the workload's parameters
 are those of AWS's documentation of AI workloads, read in November 2026. Statuses are InProgress,
@@ -22,24 +22,26 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from servetune.deploy.aws.job_archive import Level, levels_of, results_of
+from servetune.deploy.names import require_name, require_role, require_secret
 from servetune.errors import InputError, LoadError
 from servetune.plan.plan import Plan
 from servetune.store import SCHEMA, TrialConfig, TrialRecord, now_utc, provenance, trial_key
-from servetune.trials.aws_archive import Level, levels_of, results_of
 from servetune.workload.traffic import Traffic
 
 __all__ = [
     "ENDED",
-    "Asked",
-    "Described",
+    "BenchmarkJob",
+    "JobParameters",
+    "JobStatus",
     "clean",
     "describe",
     "fetch_archive",
+    "job_parameters",
     "recommended_trials",
     "start",
     "trials_of",
     "wait",
-    "workload_spec",
 ]
 
 POLL_S = 30.0
@@ -48,77 +50,111 @@ _STATUSES = ENDED | {"InProgress", "Stopping"}
 
 ARCHIVE = "output.tar.gz"
 
-_ROLE = re.compile(r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
-_SECRET = re.compile(r"arn:aws[a-z\-]*:secretsmanager:[a-z0-9-]+:\d{12}:secret:\S+")
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/\S*)?")
-_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 
-#: Draws of a law that give the mean and deviation that a job is told.
+#: Samples of a length law from which its mean and standard deviation are computed.
 DRAWS = 4096
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A benchmark job before it is one.
+class JobParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """Load of a benchmark job, under the service's names.
 
     Attributes:
-        endpoint: Its name.
-        components: Of the endpoint; an endpoint made of components must name them.
-        spec: The workload's, as the service takes it.
-        concurrencies: The levels, all in one job.
-        role_arn: That the job runs as.
+        prompt_input_tokens_mean: Mean length of prompts.
+        prompt_input_tokens_stddev: Standard deviation of it.
+        output_tokens_mean: Mean length of answers.
+        output_tokens_stddev: Standard deviation of it.
+        concurrency: Concurrent requests; several levels make a sweep within one job.
+        request_count: Requests of each level.
+        streaming: Whether answers are streamed.
+        tokenizer: Hub id of the tokenizer that counts.
+        extra_inputs: Members added to each request.
+        random_seed: Seed of prompts and lengths.
+    """
+
+    prompt_input_tokens_mean: int
+    prompt_input_tokens_stddev: int
+    output_tokens_mean: int
+    output_tokens_stddev: int
+    concurrency: int | list[int]
+    request_count: int
+    streaming: bool
+    tokenizer: str
+    extra_inputs: str = "ignore_eos:true"
+    random_seed: int = 42
+
+
+class BenchmarkJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A benchmark job before it is created.
+
+    Attributes:
+        endpoint: Name of the endpoint.
+        components: Components of the endpoint; an endpoint made of components must name them.
+        parameters: Load of the job.
+        concurrencies: Levels, all in one job.
+        role_arn: Role that the job runs as.
         output: `s3://bucket/prefix`; the job's own name is put behind it.
-        model: That is asked, and whose tokenizer counts.
-        workload: Its name, for the record.
+        model: Model that is measured, and whose tokenizer counts.
+        workload: Name of the workload, for the record.
+        secret_arn: Secret with the hub's token, for a gated tokenizer.
     """
 
     endpoint: str
     components: tuple[str, ...] = ()
-    spec: dict[str, Any]
+    parameters: JobParameters
     concurrencies: tuple[int, ...]
     role_arn: str
     output: str
     model: str
     workload: str = ""
+    secret_arn: str | None = None
 
     def __post_init__(self) -> None:
-        if not _ROLE.fullmatch(self.role_arn):
-            raise InputError(
-                f"'{self.role_arn}' is not the ARN of a role",
-                hint="it looks like arn:aws:iam::123456789012:role/SageMakerExecution",
-            )
+        require_role(self.role_arn)
         if not _BUCKET.fullmatch(self.output):
             raise InputError(
                 f"'{self.output}' names no S3 prefix", hint="such as s3://bucket/bench"
             )
         for name in (self.endpoint, *self.components):
-            if not _NAME.fullmatch(name):
-                raise InputError(f"'{name}' is not a name that SageMaker takes")
+            require_name(name)
         if not self.concurrencies or min(self.concurrencies) < 1:
             raise InputError("a job needs at least one concurrency, of 1 or more")
+        if self.secret_arn is not None:
+            require_secret(self.secret_arn, option="--secret-arn")
+
+    def spec(self) -> dict[str, Any]:
+        """The workload as the service takes it."""
+        secrets = {"hf_token": self.secret_arn}
+        return {
+            "benchmark": {"type": "aiperf"},
+            "parameters": msgspec.to_builtins(self.parameters),
+            "tooling": {"api_standard": "openai"},
+            **({"secrets": secrets} if self.secret_arn else {}),
+        }
 
     @property
     def name(self) -> str:
-        """Of job and workload: equal for equal questions, at most 63 characters."""
-        said = [self.endpoint, self.components, self.spec, self.output]
-        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:10]
+        """Name of job and workload: equal for equal requests, at most 63 characters."""
+        held = [self.endpoint, self.components, self.spec(), self.output]
+        digest = hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:10]
         stem = self.endpoint.removeprefix("servetune-")[:40].rstrip("-")
         return f"servetune-{stem}-{digest}"
 
     @property
     def prefix(self) -> str:
-        """Where this job alone writes."""
+        """Prefix that this job alone writes below."""
         return f"{self.output.rstrip('/')}/{self.name}/"
 
     def workload_request(self) -> dict[str, Any]:
-        """Of CreateAIWorkloadConfig."""
+        """Request of CreateAIWorkloadConfig."""
         return {
             "AIWorkloadConfigName": self.name,
-            "AIWorkloadConfigs": {"WorkloadSpec": {"Inline": json.dumps(self.spec)}},
+            "AIWorkloadConfigs": {"WorkloadSpec": {"Inline": json.dumps(self.spec())}},
             "Tags": self._tags(),
         }
 
     def job_request(self) -> dict[str, Any]:
-        """Of CreateAIBenchmarkJob."""
+        """Request of CreateAIBenchmarkJob."""
         endpoint: dict[str, Any] = {"Identifier": self.endpoint}
         if self.components:
             endpoint["InferenceComponents"] = [{"Identifier": one} for one in self.components]
@@ -135,8 +171,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return [{"Key": "servetune:endpoint", "Value": self.endpoint}]
 
 
-class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as the service describes it."""
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as the service describes it.
+
+    Attributes:
+        name: Name of the job.
+        status: Status in the service's words.
+        reason: Reason of a failure.
+        arn: ARN of the job.
+        output: S3 prefix that it writes below.
+    """
 
     name: str
     status: str
@@ -149,58 +193,39 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ENDED
 
 
-# what is asked
-
-
-def workload_spec(
+def job_parameters(
     traffic: Traffic,
     *,
     model: str,
     concurrencies: Sequence[int],
     request_count: int | None = None,
-    secret_arn: str | None = None,
-    seed: int = 42,
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A named workload in the service's parameters, and what those cannot say.
+) -> tuple[JobParameters, tuple[str, ...]]:
+    """A named workload in the service's parameters, and what those cannot express.
 
     The job makes prompts of its own from mean and deviation of their lengths; a mixture of parts
     becomes the mean and deviation of the mixture.
 
     Raises:
-        InputError: The secret is no ARN of Secrets Manager, or the workload is a data set.
+        InputError: The workload is a data set.
     """
-    if secret_arn is not None and not _SECRET.fullmatch(secret_arn):
-        raise InputError(
-            "the tokenizer's token must be named by its ARN in Secrets Manager",
-            hint="such as arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-token-AbCdEf",
-        )
-    lengths = [_moments(traffic, field) for field in ("input_tokens", "output_tokens")]
-    (input_mean, input_std), (output_mean, output_std) = lengths
+    input_mean, input_stddev = _moments(traffic, "input_tokens")
+    output_mean, output_stddev = _moments(traffic, "output_tokens")
     levels = list(concurrencies)
-    parameters: dict[str, Any] = {
-        "prompt_input_tokens_mean": round(input_mean),
-        "prompt_input_tokens_stddev": round(input_std),
-        "output_tokens_mean": round(output_mean),
-        "output_tokens_stddev": round(output_std),
-        "concurrency": levels if len(levels) > 1 else levels[0],
-        "request_count": request_count or traffic.request_count,
-        "streaming": traffic.stream,
-        "tokenizer": model,
-        "extra_inputs": "ignore_eos:true",
-        "random_seed": seed,
-    }
-    spec: dict[str, Any] = {
-        "benchmark": {"type": "aiperf"},
-        "parameters": parameters,
-        "tooling": {"api_standard": "openai"},
-    }
-    if secret_arn is not None:
-        spec["secrets"] = {"hf_token": secret_arn}
-    return spec, tuple(_unsaid(traffic))
+    parameters = JobParameters(
+        prompt_input_tokens_mean=round(input_mean),
+        prompt_input_tokens_stddev=round(input_stddev),
+        output_tokens_mean=round(output_mean),
+        output_tokens_stddev=round(output_stddev),
+        concurrency=levels if len(levels) > 1 else levels[0],
+        request_count=request_count or traffic.request_count,
+        streaming=traffic.stream,
+        tokenizer=model,
+    )
+    return parameters, tuple(_unsupported(traffic))
 
 
 def _moments(traffic: Traffic, field: str) -> tuple[float, float]:
-    """Mean and standard deviation over all parts, each as often as its weight says."""
+    """Mean and standard deviation of a length over all parts, by weight."""
     rng = np.random.default_rng(1)
     total = sum(part.weight for part in traffic.parts)
     mean = square = 0.0
@@ -217,7 +242,7 @@ def _moments(traffic: Traffic, field: str) -> tuple[float, float]:
     return mean, max(0.0, square - mean**2) ** 0.5
 
 
-def _unsaid(traffic: Traffic) -> list[str]:
+def _unsupported(traffic: Traffic) -> list[str]:
     lacking = {
         "shared prefixes": any(part.prefix for part in traffic.parts),
         "documents": any(part.documents for part in traffic.parts),
@@ -232,34 +257,31 @@ def _unsaid(traffic: Traffic) -> list[str]:
     return [f"the job's synthetic prompts have no {', '.join(names)}: expect other figures"]
 
 
-# the job
-
-
-def start(client: Any, asked: Asked, *, force: bool = False, poll_s: float = POLL_S) -> bool:
+def start(client: Any, job: BenchmarkJob, *, force: bool = False, poll_s: float = POLL_S) -> bool:
     """Create the workload and the job, unless they are there; whether a job was created.
 
     Args:
         client: boto3's for `sagemaker`.
-        asked: What is asked.
-        force: Take an earlier job of this name away first, whatever its state.
-        poll_s: Between looks at a job that has to stop before that.
+        job: The job.
+        force: Whether an earlier job of this name is deleted first, whatever its state.
+        poll_s: Time between looks at a job that has to stop before that.
 
     Raises:
         LoadError: The service refuses.
     """
     if force:
-        clean(client, asked.name, poll_s=poll_s)
-    is_new = _create(client, "CreateAIWorkloadConfig", asked.workload_request())
+        clean(client, job.name, poll_s=poll_s)
+    is_new = _create(client, "CreateAIWorkloadConfig", job.workload_request())
     try:
-        return _create(client, "CreateAIBenchmarkJob", asked.job_request())
+        return _create(client, "CreateAIBenchmarkJob", job.job_request())
     except LoadError:
         if is_new:  # nobody would look for a workload without its job
             with contextlib.suppress(LoadError):
-                _call(client.delete_ai_workload_config, AIWorkloadConfigName=asked.name)
+                _call(client.delete_ai_workload_config, AIWorkloadConfigName=job.name)
         raise
 
 
-def describe(client: Any, name: str) -> Described | None:
+def describe(client: Any, name: str) -> JobStatus | None:
     """The job as it is; `None` where there is none.
 
     Raises:
@@ -268,20 +290,20 @@ def describe(client: Any, name: str) -> Described | None:
     from botocore.exceptions import ClientError
 
     try:
-        said = client.describe_ai_benchmark_job(AIBenchmarkJobName=name)
+        answer = client.describe_ai_benchmark_job(AIBenchmarkJobName=name)
     except ClientError as error:
         if _code(error) == "ResourceNotFound":
             return None
         raise _refused("DescribeAIBenchmarkJob", error) from None
-    status = said["AIBenchmarkJobStatus"]
+    status = answer["AIBenchmarkJobStatus"]
     if status not in _STATUSES:
         raise LoadError(f"job {name} has the status '{status}', which is in no table of ours")
-    return Described(
+    return JobStatus(
         name=name,
         status=status,
-        reason=said.get("FailureReason", ""),
-        arn=said.get("AIBenchmarkJobArn", ""),
-        output=said.get("OutputConfig", {}).get("S3OutputLocation", ""),
+        reason=answer.get("FailureReason", ""),
+        arn=answer.get("AIBenchmarkJobArn", ""),
+        output=answer.get("OutputConfig", {}).get("S3OutputLocation", ""),
     )
 
 
@@ -289,12 +311,12 @@ def wait(
     client: Any,
     name: str,
     *,
-    on_status: Callable[[Described, float], None] = lambda _described, _waited_s: None,
+    on_status: Callable[[JobStatus, float], None] = lambda _described, _waited_s: None,
     limit_s: float = 6 * 3600.0,
     poll_s: float = POLL_S,
     now_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Described:
+) -> JobStatus:
     """Wait until a job has ended well.
 
     Ctrl-C leaves the job as it is; the same command finds it again. A description that is
@@ -305,7 +327,7 @@ def wait(
     """
     begun_s = now_s()
     while True:
-        described = _described_patiently(client, name)
+        described = _status_unless_throttled(client, name)
         waited_s = now_s() - begun_s
         if described is not None:
             on_status(described, waited_s)
@@ -323,7 +345,7 @@ def wait(
         sleep(poll_s)
 
 
-def _described_patiently(client: Any, name: str) -> Described | None:
+def _status_unless_throttled(client: Any, name: str) -> JobStatus | None:
     """`None` where the service had no time for the question."""
     try:
         described = describe(client, name)
@@ -367,9 +389,6 @@ def clean(
     return taken
 
 
-# the result
-
-
 def fetch_archive(s3: Any, output: str) -> bytes:
     """The one archive below a job's own prefix.
 
@@ -403,31 +422,31 @@ def fetch_archive(s3: Any, output: str) -> bytes:
     return body
 
 
-def trials_of(asked: Asked, archive: bytes, *, arn: str = "") -> list[TrialRecord]:
+def trials_of(job: BenchmarkJob, archive: bytes, *, arn: str = "") -> list[TrialRecord]:
     """A record for each level, as a measured trial has it.
 
     Raises:
         LoadError: The archive is not whole.
     """
-    return [_trial(asked, level, arn) for level in levels_of(archive, asked.concurrencies)]
+    return [_trial(job, level, arn) for level in levels_of(archive, job.concurrencies)]
 
 
-def _trial(asked: Asked, level: Level, arn: str) -> TrialRecord:
-    parameters = asked.spec["parameters"]
+def _trial(job: BenchmarkJob, level: Level, arn: str) -> TrialRecord:
+    parameters = job.parameters
     client_args = {
-        "workload": asked.workload,
+        "workload": job.workload,
         "max_concurrency": level.concurrency,
-        "num_prompts": parameters["request_count"],
+        "num_prompts": parameters.request_count,
         "dataset_name": "aws-synthetic",
         "member": level.member,
     }
-    target = "/".join(("sagemaker:", asked.endpoint, *asked.components))
+    target = "/".join(("sagemaker:", job.endpoint, *job.components))
     results = results_of(level)
     completed = results.get("completed")
     return TrialRecord(
         servetune_schema=SCHEMA,
         key=trial_key(
-            model=asked.model,
+            model=job.model,
             engine="external",
             server_args={"url": target},
             client_args=client_args,
@@ -438,24 +457,22 @@ def _trial(asked: Asked, level: Level, arn: str) -> TrialRecord:
         metadata={
             "gpu_type": "unknown",
             "gpu_count": None,
-            "model_tag": asked.model,
+            "model_tag": job.model,
             "framework": "external",
             "measured_by": "AWS AI benchmark job",
-            "job": asked.name,
+            "job": job.name,
             "job_arn": arn,
             "urls": [target],
-            "input_tokens": parameters["prompt_input_tokens_mean"],
-            "output_tokens": parameters["output_tokens_mean"],
-            "seed": parameters["random_seed"],
+            "input_tokens": parameters.prompt_input_tokens_mean,
+            "output_tokens": parameters.output_tokens_mean,
+            "seed": parameters.random_seed,
             **({"search_boundary": level.boundary} if level.boundary is not None else {}),
         },
         provenance=provenance(
-            started_at=now_utc(), seed=parameters["random_seed"], engine_version=None
+            started_at=now_utc(), seed=parameters.random_seed, engine_version=None
         ),
     )
 
-
-# recommendations
 
 #: Metrics of PerformanceTarget and of aiperf, under which an expectation may come.
 _EXPECTED: Mapping[str, tuple[str, float]] = {
@@ -493,17 +510,17 @@ def recommended_trials(
     from botocore.exceptions import ClientError
 
     try:
-        said = client.describe_ai_recommendation_job(AIRecommendationJobName=name)
+        answer = client.describe_ai_recommendation_job(AIRecommendationJobName=name)
     except ClientError as error:
         raise _refused("DescribeAIRecommendationJob", error) from None
-    status = said["AIRecommendationJobStatus"]
+    status = answer["AIRecommendationJobStatus"]
     if status != "Completed":
-        reason = said.get("FailureReason")
+        reason = answer.get("FailureReason")
         raise LoadError(
             f"recommendation job {name} is {status}{f': {reason}' if reason else ''}",
             hint="import it once it has completed",
         )
-    rows = said.get("Recommendations") or []
+    rows = answer.get("Recommendations") or []
     if not rows:
         raise LoadError(f"recommendation job {name} completed and recommends nothing")
     return [_recommended(row, f"{name}/{place}", model, plan_of) for place, row in enumerate(rows)]
@@ -566,9 +583,6 @@ def _expected_results(expected: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             factor = 1e3 if str(row.get("Unit", "")).lower() in {"s", "seconds"} else factor
         results[field] = value * factor
     return results
-
-
-# calls
 
 
 def _create(client: Any, operation: str, request: dict[str, Any]) -> bool:

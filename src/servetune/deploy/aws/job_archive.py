@@ -1,4 +1,4 @@
-"""What AWS's benchmark job leaves: one archive of aiperf's files, read strictly, as trials.
+"""Archive of an AWS benchmark job: aiperf's files, read strictly, as levels of concurrency.
 
 All levels of a sweep share their files' names, so members are matched by their whole path and
 never by an ending, and a search's history is looked for first. A level that is missing is an
@@ -27,7 +27,7 @@ EXPORT = "profile_export_aiperf.json"
 HISTORY = "search_history.json"
 _NESTED = re.compile(r"search_iter_(\d+)/profile_runs/run_(\d+)/" + re.escape(EXPORT))
 
-#: Of one export; a job's whole archive is some kilobytes for each request.
+#: Size of one export at most; a job's whole archive is some kilobytes for each request.
 LARGEST_MEMBER_BYTES = 256 * 1024 * 1024
 
 
@@ -35,10 +35,11 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     """One concurrency of a job, or one step of its search.
 
     Attributes:
-        concurrency: `None` for a step of a search.
+        concurrency: Concurrent requests; `None` for a step of a search.
         export: aiperf's metrics as they came.
-        member: Of the archive.
-        boundary: Of a search: largest feasible and smallest infeasible, either may be null.
+        member: Path of the file in the archive.
+        boundary: Result of a search: largest feasible and smallest infeasible, either may be
+            null.
     """
 
     concurrency: int | None
@@ -48,11 +49,11 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def levels_of(archive: bytes, concurrencies: Sequence[int]) -> tuple[Level, ...]:
-    """The levels in an archive, in the order in which they were asked.
+    """The levels in an archive, in the order of the request.
 
     Args:
         archive: `output.tar.gz`.
-        concurrencies: That the job was asked for; one for a single run.
+        concurrencies: Levels that the job was created with; one for a single run.
 
     Raises:
         LoadError: It is truncated, or a level is not there, or cannot be read.
@@ -154,7 +155,7 @@ _MS: Mapping[str, float] = {"ms": 1.0, "milliseconds": 1.0, "s": 1e3, "sec": 1e3
 
 
 def results_of(level: Level) -> dict[str, Any]:
-    """A level's metrics under the journal's names; what it does not say is not there.
+    """A level's metrics under the journal's names; what the export lacks is not there.
 
     Raises:
         LoadError: A latency has a unit that is not known.
@@ -168,8 +169,8 @@ def results_of(level: Level) -> dict[str, Any]:
         unit = str(block.get("unit", "ms")).lower()
         if unit not in _MS:
             raise LoadError(f"{theirs} of {level.member} is in '{unit}', which is no known unit")
-        for said, statistic in _STATISTICS.items():
-            value = block.get(said)
+        for theirs_stat, statistic in _STATISTICS.items():
+            value = block.get(theirs_stat)
             if isinstance(value, int | float):
                 results[f"{statistic}_{ours}_ms"] = value * _MS[unit]
     for theirs, ours in _RATES.items():
