@@ -52,9 +52,9 @@ def test_the_bundled_tables_have_these_rows():
         ("tdp_watts = 75", 'half_dtype = "bf8"', "line 17: half_dtype invalid enum value 'bf8'"),
         ('link = "pcie4"', 'link = "string"', "line 18: link is unknown: 'string'"),
         ('name = "Mine"', 'name = " "', "line 11: name must not be empty"),
-        ('name = "Mine"', 'name = "First"', "line 11: name 'First' was described above already"),
-        ("# a comment", "[[devices]]", "has 'devices', and only"),
-        ("# a comment", "x = 1", "has 'x', and only"),
+        ('name = "Mine"', 'name = "First"', "line 11: name 'First' is already described above"),
+        ("# a comment", "[[devices]]", "has 'devices', but only"),
+        ("# a comment", "x = 1", "has 'x', but only"),
     ],
 )
 def test_a_wrong_device_is_refused_with_its_line_and_key(old, new, message):

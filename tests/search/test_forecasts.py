@@ -112,7 +112,7 @@ def test_two_measurements_of_a_synthetic_machine_find_nearly_the_best():
 
 @pytest.mark.parametrize("bad", [{"objective": 0}, {"limit_ratio": -1.0}, {"concurrency": 0}])
 def test_forecasts_that_make_no_sense_are_refused(bad):
-    with pytest.raises(InputError, match="forecast"):
+    with pytest.raises(InputError, match="must be positive"):
         Forecasts([Forecast(**{"objective": 1.0, "limit_ratio": 1.0, **bad})])
 
 

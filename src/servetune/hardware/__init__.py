@@ -1,4 +1,4 @@
-"""Machines: accelerators, links, instances and what is plugged in here."""
+"""Machines: accelerators, links, cloud instances and detection of local hardware."""
 
 from servetune.hardware.catalog import device, device_names, link, load_devices, node
 from servetune.hardware.detect import detect, detect_cpu, device_for_card

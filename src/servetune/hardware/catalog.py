@@ -1,4 +1,4 @@
-"""Accelerators and links: the bundled ones, and those that a user adds."""
+"""Catalogue of devices and links: bundled ones and the user's own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["device", "device_names", "link", "load_devices", "node"]
 
 
 def load_devices(extra_toml: Path | None = None) -> Mapping[str, Device]:
-    """All devices by name: the bundled ones, the user's own, and those of `extra_toml`.
+    """Devices by name: bundled, user's own, and those of `extra_toml`.
 
-    A device takes the place of an earlier one of the same name. The user's own are in the
-    file that `SERVETUNE_DEVICES` names, or in `~/.config/servetune/devices.toml`; both files
-    have the form of the bundled one:
+    A later device replaces an earlier one of the same name. The user's own are in the file
+    named by `SERVETUNE_DEVICES`, or in `~/.config/servetune/devices.toml`; both files have the
+    format of the bundled one:
 
         [[device]]
         name = "My Accelerator"
@@ -35,21 +35,21 @@ def load_devices(extra_toml: Path | None = None) -> Mapping[str, Device]:
         link = "pcie4"
 
     Raises:
-        InputError: A file cannot be read, lacks a key or has an impossible number.
+        InputError: A file is unreadable, lacks a key or has an impossible number.
     """
     return _devices(extra_toml).by_name
 
 
 def device(name: str, *, extra_toml: Path | None = None) -> Device:
-    """The device of that name or alias; letter case, spaces, dashes and maker do not count.
+    """Device by name or alias; letter case, spaces, dashes and vendor do not count.
 
-    Where no spelling fits, neither does the order of the words, nor those that tell no two
-    devices apart (`A100 80GB SXM`, `H100-SXM5`, `GB200 NVL72`), nor a memory or form that the
-    device really has (`L40S PCIe`, `l4-24gb`). An instance's name means its device.
+    Without an exact match, the order of words is ignored, and so are words that distinguish no
+    two devices (`A100 80GB SXM`, `H100-SXM5`, `GB200 NVL72`) and a memory size or form factor
+    that the device has (`L40S PCIe`, `l4-24gb`). An instance's name stands for its device.
 
     Raises:
-        UnknownName: No such device; the nearest are in the hint.
-        InputError: A user's file of devices is wrong.
+        UnknownName: No such device; the nearest names are in the hint.
+        InputError: The user's device file is wrong.
 
     Example:
         >>> device("nvidia l4").name
@@ -59,10 +59,10 @@ def device(name: str, *, extra_toml: Path | None = None) -> Device:
     found = (
         known.by_spelling.get(_spelling(name))
         or known.by_words.get(_words(name))
-        or known.by_what_it_has(_words(name))
+        or known.by_name_and_features(_words(name))
     )
-    if found is None and (rented := _rented().get(name.strip().lower())):
-        found = known.by_name.get(rented)
+    if found is None and (of_instance := _instance_devices().get(name.strip().lower())):
+        found = known.by_name.get(of_instance)
     if found is None:
         within = [each.name for words, each in known.by_words.items() if words < _words(name)]
         close = list(dict.fromkeys([*within, *nearest(name, known.by_name)]))[:4]
@@ -72,12 +72,12 @@ def device(name: str, *, extra_toml: Path | None = None) -> Device:
 
 
 def device_names() -> tuple[str, ...]:
-    """Names of all devices, as the catalogue orders them, those that a user added last."""
+    """Names of all devices in catalogue order, the user's own last."""
     return tuple(_devices(None).by_name)
 
 
 def link(name: str) -> Link:
-    """The link of that name, such as `pcie4`, `pcie4-p2p` or `nvlink4`."""
+    """Link by name, such as `pcie4`, `pcie4-p2p` or `nvlink4`."""
     known = _links()
     if name not in known:
         raise UnknownName("link", name, known)
@@ -91,13 +91,13 @@ def node(
     link_name: str | None = None,
     extra_toml: Path | None = None,
 ) -> Node:
-    """A machine with `count` devices behind the link that is usual for them.
+    """Machine with `count` devices joined by their usual link.
 
     Args:
-        gpu: A name that `device` knows, or a device.
-        count: How many.
-        link_name: Another link than the device's own.
-        extra_toml: More devices than the bundled and the user's own.
+        gpu: Device, or its name as for `device`.
+        count: Number of devices.
+        link_name: Link to use instead of the device's own.
+        extra_toml: File with further devices.
     """
     found = gpu if isinstance(gpu, Device) else device(gpu, extra_toml=extra_toml)
     return Node(
@@ -109,7 +109,7 @@ def node(
 
 
 class _Devices:
-    """Devices by name, and by every spelling of their names and aliases; the last one counts."""
+    """Device index by name and by every spelling of names and aliases; the last entry counts."""
 
     def __init__(self, rows: Iterable[DeviceRow]) -> None:
         named: dict[str, DeviceRow] = {}
@@ -129,16 +129,19 @@ class _Devices:
             words: devices[key] for words, keys in owners.items() if len(keys) == 1 for key in keys
         }
 
-    def by_what_it_has(self, words: frozenset[str]) -> Device | None:
-        """The only device that the words name, with the memory and the form that they say."""
-        said = {word for word in words if word == "pcie" or _MEMORY.fullmatch(word)}
+    def by_name_and_features(self, words: frozenset[str]) -> Device | None:
+        """Only device that matches the words, including memory size and form factor."""
+        features = {word for word in words if word == "pcie" or _MEMORY.fullmatch(word)}
         left_out = [
-            frozenset(some) for count in range(len(said)) for some in combinations(said, count + 1)
+            frozenset(some)
+            for count in range(len(features))
+            for some in combinations(features, count + 1)
         ]
         fitting = {
             found.name: found
             for some in left_out
-            if (found := self.by_words.get(words - some)) and all(_has(found, it) for it in said)
+            if (found := self.by_words.get(words - some))
+            and all(_has(found, it) for it in features)
         }
         return next(iter(fitting.values())) if len(fitting) == 1 else None
 
@@ -170,31 +173,31 @@ def _links() -> Mapping[str, Link]:
     )
 
 
-#: Written with a name as often as without, and never what tells two devices apart.
-_FILLING = re.compile(
+#: Optional words of device names that distinguish no two devices.
+_OPTIONAL = re.compile(
     r"nvidia|amd|intel|aws|google|tesla|geforce|instinct|hgx|dgx|oam|sxm\d?|hbm\d?e?|gpu|tensor|"
     r"core|accelerator|edition|generation|blackwell|mega|nvl\d+"
 )
 _MEMORY = re.compile(r"(\d+)(gb|gib|g)")
 _GLUED = re.compile(r"(sxm\d?|pcie|oam)")
 
-#: A device's memory as its name says it, over what the driver reports in GiB: cards that correct
-#: errors report a sixteenth less, and some names count in 10^9 bytes.
-_LEAST_SAID, _MOST_SAID = 0.97, 1.09
+#: Range of the memory size in a device's name over the size that the driver reports, in GiB: with
+#: error correction a driver reports a sixteenth less, and some names count in 10^9 bytes.
+_LEAST_NAMED, _MOST_NAMED = 0.97, 1.09
 
 
 def _has(found: Device, word: str) -> bool:
-    """Whether a device has this memory, or is a card where it says so."""
+    """Whether a device has this memory size or form factor."""
     if word == "pcie":
         return found.link.startswith("pcie")
-    said = _MEMORY.fullmatch(word)
-    assert said is not None
-    return _LEAST_SAID <= int(said[1]) * GIB / found.memory_bytes <= _MOST_SAID
+    memory = _MEMORY.fullmatch(word)
+    assert memory is not None
+    return _LEAST_NAMED <= int(memory[1]) * GIB / found.memory_bytes <= _MOST_NAMED
 
 
 @lru_cache(maxsize=1)
-def _rented() -> Mapping[str, str]:
-    """The device's name of every bundled instance, SageMaker's and EC2's."""
+def _instance_devices() -> Mapping[str, str]:
+    """Device name of every bundled instance, SageMaker's and EC2's."""
     return MappingProxyType(
         {
             row.name: row.device
@@ -206,11 +209,11 @@ def _rented() -> Mapping[str, str]:
 
 def _words(name: str) -> frozenset[str]:
     words = re.split(r"[\s_,()/-]+", _GLUED.sub(r" \1 ", name.strip().lower()))
-    return frozenset(word for word in words if word and not _FILLING.fullmatch(word))
+    return frozenset(word for word in words if word and not _OPTIONAL.fullmatch(word))
 
 
 def _spelling(name: str) -> str:
-    """What counts of a name: letters and digits, without the maker in front."""
+    """Normalised name: letters and digits, without a leading vendor."""
     letters = re.sub(r"[^a-z0-9]", "", name.lower())
     return re.sub(r"^(nvidia|amd|aws|intel|google)(?=.)", "", letters)
 

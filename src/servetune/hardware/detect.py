@@ -1,4 +1,4 @@
-"""What is plugged into this machine, by NVML and the operating system; nothing is started."""
+"""Local hardware, by NVML and the operating system; no process is started."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["detect", "detect_cpu", "device_for_card"]
 
 
 def detect(nvml: Any = None) -> Node | None:
-    """The NVIDIA devices of this machine as one node, or None where there are none.
+    """NVIDIA devices of this machine as one node, or None without any.
 
-    Where cards differ, the most numerous kind counts (the first listed, among equals), and the
-    node's name says what is left out. The link is NVLink where a card reports an active one,
+    Where cards differ, the most numerous kind is used (the first listed, among equals), and
+    the node's name lists the others. The link is NVLink where a card reports an active one,
     else PCI Express of the card's generation, with peer-to-peer where the driver allows it. The
     power limit is the one that the driver enforces.
 
     Args:
-        nvml: The `pynvml` module, or something with its functions; the installed one by
-            default, and None is returned where it is not installed.
+        nvml: Module `pynvml`, or an object with its functions; by default the installed
+            module, and the result is None without it.
 
     Raises:
-        UnknownName: A card is there, but the catalogue does not know it.
-        InputError: Every card is split into MIG instances, which have a share of a card's speed.
+        UnknownName: A card is not in the catalogue.
+        InputError: Every card is split into MIG instances, each with a share of its speed.
     """
     nvml = nvml or _installed_nvml()
     if nvml is None:
@@ -41,7 +41,7 @@ def detect(nvml: Any = None) -> Node | None:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
-        return None  # no driver, or no permission: the same to a caller
+        return None  # no driver or no permission
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         cards = [_card(nvml, handle) for handle in handles]
@@ -72,11 +72,11 @@ def detect(nvml: Any = None) -> Node | None:
 
 
 def detect_cpu() -> Node:
-    """This machine's processor as one device; its speeds are guesses and say so.
+    """Processor of this machine as one device, with guessed speeds.
 
-    The law is cores times 2.5 GHz times 32 operations per cycle (two 256-bit fused
+    The guess is cores times 2.5 GHz times 32 operations per cycle (two 256-bit fused
     multiply-adds of 32-bit numbers), and 10 GB/s per core up to two memory channels of
-    20 GB/s for each eight cores, 40 GB/s at least. A measurement replaces it.
+    20 GB/s for each eight cores, 40 GB/s at least. `calibrate` replaces it by a measurement.
     """
     cores, memory_bytes = _cpu_count(), _memory_bytes()
     channels_gb_per_s = max(40.0, 5.0 * cores)
@@ -101,15 +101,15 @@ def detect_cpu() -> Node:
 
 
 def device_for_card(card_name: str, memory_bytes: float) -> Device:
-    """The catalogue's device for a card as the driver names it, with the driver's memory.
+    """Catalogue device for a card's driver name, with the memory that the driver reports.
 
-    Names that cover several cards are told apart by memory (`NVIDIA A100-SXM4-80GB` says
-    it, `Tesla V100-SXM2` and `NVIDIA GH200` may not), never by a part of the name: an L40S
-    is no L40, an H100 PCIe no H100 SXM.
+    Names shared by several cards (`Tesla V100-SXM2`, `NVIDIA GH200`) are distinguished by
+    memory size, never by part of the name: an L40S is not an L40, an H100 PCIe not an H100
+    SXM.
 
     Raises:
         UnknownName: The catalogue has no such card.
-        InputError: It is a MIG instance, a share of a card.
+        InputError: The card is a MIG instance.
     """
     if re.search(r"\bMIG\b", card_name):
         raise InputError(
@@ -143,8 +143,8 @@ _DESCRIBE = (
     "or name another device with --gpu"
 )
 
-#: Names of NVML that several cards share, or that older drivers cut off; the catalogue's
-#: aliases have the others.
+#: Devices by NVML name, for names shared by several cards or truncated by older drivers; other
+#: names are aliases in the catalogue.
 _CARDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "a100-sxm": ("A100-40GB", "A100-80GB"),
@@ -157,7 +157,7 @@ _CARDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 
-#: What joins cards that usually have no NVLink, where one reports it.
+#: NVLink bridges of cards that usually have none, for those that report one.
 _BRIDGES: Mapping[str, str] = MappingProxyType(
     {
         "A30": "nvlink3-bridge",
@@ -173,7 +173,7 @@ _BRIDGES: Mapping[str, str] = MappingProxyType(
 
 
 class _Card(NamedTuple):
-    """A card as the driver describes it."""
+    """Card as described by the driver."""
 
     name: str
     memory_bytes: float
@@ -181,7 +181,7 @@ class _Card(NamedTuple):
 
 
 def _count_of(cards: Sequence[_Card]) -> str:
-    """For a reader: `1x Tesla T4, 2x NVIDIA L4`."""
+    """Counts of cards by name: `1x Tesla T4, 2x NVIDIA L4`."""
     counts = Counter(f"{card.name}{' (MIG)' if card.split else ''}" for card in cards)
     return ", ".join(f"{count}x {name}" for name, count in counts.items())
 
@@ -207,7 +207,7 @@ def _installed_nvml() -> Any:
 
 def _card(nvml: Any, handle: Any) -> _Card:
     name = nvml.nvmlDeviceGetName(handle)
-    mode = _ask(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))
+    mode = _query(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))
     return _Card(
         name=name.decode() if isinstance(name, bytes) else str(name),
         memory_bytes=float(nvml.nvmlDeviceGetMemoryInfo(handle).total),
@@ -216,7 +216,7 @@ def _card(nvml: Any, handle: Any) -> _Card:
 
 
 def _with_power_limit(nvml: Any, handle: Any, found: Device) -> Device:
-    limit_mw = _ask(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+    limit_mw = _query(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
     return msgspec.structs.replace(found, tdp_watts=limit_mw / 1000) if limit_mw else found
 
 
@@ -224,9 +224,9 @@ def _link_name(nvml: Any, handles: Iterable[Any], found: Device) -> str:
     first, *others = handles
     if not others:
         return found.link
-    if _ask(nvml, lambda: nvml.nvmlDeviceGetNvLinkState(first, 0)):
+    if _query(nvml, lambda: nvml.nvmlDeviceGetNvLinkState(first, 0)):
         return _BRIDGES.get(found.name, found.link if "nvlink" in found.link else "nvlink3-bridge")
-    generation = _ask(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(first))
+    generation = _query(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(first))
     if generation is None:
         return found.link
     direct = all(_reaches(nvml, first, other) for other in others)
@@ -234,17 +234,17 @@ def _link_name(nvml: Any, handles: Iterable[Any], found: Device) -> str:
 
 
 def _reaches(nvml: Any, first: Any, other: Any) -> bool:
-    """Whether the driver lets one card read another's memory."""
-    status = _ask(
+    """Whether the driver allows one card to read another's memory."""
+    status = _query(
         nvml, lambda: nvml.nvmlDeviceGetP2PStatus(first, other, nvml.NVML_P2P_CAPS_INDEX_READ)
     )
     return bool(status == nvml.NVML_P2P_STATUS_OK)
 
 
-def _ask(nvml: Any, question: Callable[[], Any]) -> Any:
-    """An answer of NVML, or None where this card or driver has none."""
+def _query(nvml: Any, call: Callable[[], Any]) -> Any:
+    """Result of an NVML call, or None where the card or driver does not support it."""
     try:
-        return question()
+        return call()
     except nvml.NVMLError:
         return None
 
@@ -259,4 +259,4 @@ def _memory_bytes() -> float:
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (ValueError, OSError, AttributeError):
-        return 8.0 * GIB  # a system that does not say; small, so that nothing is promised
+        return 8.0 * GIB  # unknown: a conservative guess

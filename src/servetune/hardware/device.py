@@ -1,4 +1,4 @@
-"""Machines: an accelerator, how several of them are linked, and what they cost."""
+"""Hardware types: device, link between devices, node and price."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Device", "Link", "Node", "Price"]
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One accelerator as a program sees it.
+    """One accelerator.
 
-    Rates are dense (no structured sparsity) and per device; `None` where the silicon
-    has no such path. `memory_bytes` is what the driver reports as total, which is less
-    than the number on the box where error correction takes its share.
+    Rates are dense (no structured sparsity) and per device; `None` where the hardware has no
+    such unit. `memory_bytes` is the total reported by the driver, which is below the nominal
+    size where error correction takes a share.
 
-    `half_dtype` is the 16-bit type that an engine serves in and `bf16_flops` its rate. It is
-    fp16 on Volta and Turing, which have no bf16: vLLM and SGLang fall back to fp16 there when
-    the dtype is left to them. `tdp_watts` is the board's power limit, or the one that the
-    driver enforces here; a low one keeps the clocks below those that the rates assume.
+    `half_dtype` is the 16-bit type that engines serve in and `bf16_flops` its rate. It is fp16
+    on Volta and Turing, which have no bf16: vLLM and SGLang then choose fp16 by default.
+    `tdp_watts` is the board's power limit, or the one that the driver enforces; a low limit
+    keeps clocks below those that the rates assume.
     """
 
     name: str
@@ -41,13 +41,13 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def peak_flops(self, dtype: str) -> float:
         """Dense FLOP/s at which this device multiplies matrices of `dtype`.
 
-        A narrow dtype without a unit of its own is widened to sixteen bits before it is
-        multiplied, and so runs at their rate.
+        A narrow dtype without a unit of its own is widened to 16 bits first and runs at that
+        rate.
         """
         return self._unit_flops(dtype) or self.bf16_flops
 
     def multiplies(self, dtype: str) -> bool:
-        """Whether there is a unit for fp8, int8 or fp4; sixteen bits always have one."""
+        """Whether the device multiplies `dtype` natively; always true for 16 bits."""
         return bool(self._unit_flops(dtype))
 
     def _unit_flops(self, dtype: str) -> float | None:
@@ -56,11 +56,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the devices of one node reach each other.
+    """Interconnect between the devices of one node.
 
-    `bytes_per_s` is per device and direction. `all_reduce_bytes_per_s` and
-    `all_reduce_latency_s` are keyed by nothing but the group size: see
-    `perf.roofline.collectives`, which owns the law.
+    `bytes_per_s` is per device and direction; `perf.roofline.collectives` derives the time of
+    an all-reduce from it.
     """
 
     name: str
@@ -70,7 +69,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one node costs per hour, where and when that was read."""
+    """Hourly price of one node, with region, source and date."""
 
     usd_per_hour: float
     region: str
@@ -79,10 +78,10 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One machine: `device_count` equal devices behind one kind of link.
+    """One machine: `device_count` equal devices joined by one kind of link.
 
-    `network_bytes_per_s` is what the whole machine sends to others at once, in one direction
-    (EFA, InfiniBand or Ethernet); `None` where it is not known.
+    `network_bytes_per_s` is the machine's total network bandwidth in one direction (EFA,
+    InfiniBand or Ethernet); `None` where unknown.
     """
 
     name: str
@@ -103,6 +102,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def label(self) -> str:
-        """For a reader: `4x L4 (ml.g6.12xlarge)`."""
+        """Display name: `4x L4 (ml.g6.12xlarge)`."""
         plain = f"{self.device_count}x {self.device.name}"
         return plain if self.name == plain else f"{plain} ({self.name})"

@@ -1,4 +1,4 @@
-"""Machines that can be rented: SageMaker hosting (`ml.`) and EC2, with their prices."""
+"""Cloud instances: SageMaker hosting (`ml.`) and EC2, with their prices."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from servetune.units import GB, GIB
 
 __all__ = ["Service", "cheapest_instance_with", "instance", "instances"]
 
-#: Who rents the machine out: the same hardware has another name and another price.
+#: AWS service; the same hardware has another name and another price in each.
 Service: TypeAlias = Literal["sagemaker", "ec2"]
 
 
 def instance(name: str, *, service: Service | None = None) -> Node:
-    """The instance of exactly that name: with `ml.` SageMaker's, without it EC2's.
+    """Instance by exact name: SageMaker's with `ml.`, EC2's without it.
 
     Args:
-        name: Letter case does not count.
-        service: Where only one will do, such as for a deployment: its name is then found with
-            or without the prefix.
+        name: Instance name; letter case does not count.
+        service: Required service, such as for a deployment; the `ml.` prefix is then
+            optional.
 
     Raises:
-        UnknownName: No such instance; the nearest are in the hint.
+        UnknownName: No such instance; the nearest names are in the hint.
 
     Example:
         >>> instance("g6.12xlarge").label, instance("g6.12xlarge").price.usd_per_hour
@@ -42,7 +42,7 @@ def instance(name: str, *, service: Service | None = None) -> Node:
     prefix = "ml." if service == "sagemaker" else ""
     rows = _rows(service)
     if prefix + bare not in rows:
-        # Compared without the prefix that all share, so that the nearest names are near.
+        # Compared without the common prefix, so that the nearest names are close.
         close = nearest(bare, [full.removeprefix(prefix) for full in rows])
         hint = f"did you mean {', '.join(prefix + short for short in close)}" if close else ""
         raise UnknownName("instance", name, rows, hint=hint)
@@ -50,18 +50,18 @@ def instance(name: str, *, service: Service | None = None) -> Node:
 
 
 def instances(service: Service = "sagemaker") -> Mapping[str, Node]:
-    """All bundled instances of a service by name, SageMaker's with their `ml.`."""
+    """Bundled instances of a service by name, SageMaker's with `ml.`."""
     return MappingProxyType({name: _instance(row) for name, row in _rows(service).items()})
 
 
 def cheapest_instance_with(
-    wanted: Device | str, count: int = 1, *, service: Service = "sagemaker"
+    gpu: Device | str, count: int = 1, *, service: Service = "sagemaker"
 ) -> Node | None:
-    """The priced instance at least cost per hour that has at least `count` such devices.
+    """Cheapest instance per hour with at least `count` devices of this kind.
 
     None where no instance has them, or none of those has a public price.
     """
-    name = wanted.name if isinstance(wanted, Device) else device(wanted).name
+    name = gpu.name if isinstance(gpu, Device) else device(gpu).name
     priced = [
         (candidate.price.usd_per_hour, candidate.device_count, candidate.name, candidate)
         for candidate in instances(service).values()

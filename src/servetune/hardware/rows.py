@@ -1,7 +1,7 @@
-"""Machines as a datasheet states them, in TOML, and what is wrong with a table of them.
+"""TOML tables of devices, links and instances, and their validation.
 
-The tables are in units that people read in datasheets (MiB, GB/s, TFLOPS, Gb/s); `catalog` and
-`rental` turn them into bytes, bytes per second and FLOP/s.
+The tables use the units of datasheets (MiB, GB/s, TFLOPS, Gb/s); `catalog` and
+`instance_catalog` convert them to bytes, bytes per second and FLOP/s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["DeviceRow", "InstanceRow", "LinkRow", "bundled", "device_rows"]
 
 
 class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A device: see `device.Device` for what each number means."""
+    """Device row; `device.Device` documents each number."""
 
     name: str
     vendor: str
@@ -39,7 +39,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class LinkRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link: GB/s per device and direction."""
+    """Link row, in GB/s per device and direction."""
 
     name: str
     gb_per_s: float
@@ -48,7 +48,7 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class InstanceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine that can be rented."""
+    """Cloud instance row."""
 
     name: str
     device: str
@@ -67,22 +67,22 @@ _Row = TypeVar("_Row", bound=msgspec.Struct)
 
 
 def bundled(file: str, table: str, kind: type[_Row]) -> tuple[_Row, ...]:
-    """The rows of a file that came with servetune; the tests check what is in them."""
+    """Rows of a bundled file; tests validate its contents."""
     text = resources.files("servetune.hardware").joinpath(f"data/{file}").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text)[table], tuple[kind, ...])  # type: ignore[valid-type]
 
 
 def device_rows(text: str, where: str, links: tuple[str, ...]) -> tuple[DeviceRow, ...]:
-    """The devices that a user wrote.
+    """Devices of a user's text.
 
     Args:
         text: TOML with one [[device]] table for each device.
-        where: What messages call the text: the file's name.
-        links: The names that `link` may have.
+        where: File name, for messages.
+        links: Valid values of `link`.
 
     Raises:
-        InputError: It is not TOML, or a device lacks a key, has an unknown one or an impossible
-            value; the message has the line and the key.
+        InputError: The text is not TOML, or a device lacks a key, has an unknown one or an
+            impossible value; the message has the line and the key.
     """
     try:
         tables = tomllib.loads(text)
@@ -95,7 +95,7 @@ def device_rows(text: str, where: str, links: tuple[str, ...]) -> tuple[DeviceRo
         raise InputError(f"'{where}' has no [[device]] table", hint=_GUIDE)
     if tables:
         raise InputError(
-            f"'{where}' has '{next(iter(tables))}', and only [[device]] tables are known",
+            f"'{where}' has '{next(iter(tables))}', but only [[device]] tables are allowed",
             hint=_GUIDE,
         )
     rows = []
@@ -104,9 +104,7 @@ def device_rows(text: str, where: str, links: tuple[str, ...]) -> tuple[DeviceRo
         row = _device_row(table, text, where, index, links)
         earlier = taken.setdefault(row.name, index)
         if earlier != index:
-            raise _wrong(
-                text, where, index, "name", f"'{row.name}' was described above already", ""
-            )
+            raise _wrong(text, where, index, "name", f"'{row.name}' is already described above", "")
         rows.append(row)
     return tuple(rows)
 
@@ -132,7 +130,7 @@ def _device_row(table: Any, text: str, where: str, index: int, links: tuple[str,
 
 
 def _reason(message: str) -> tuple[str, str, str]:
-    """Which key is wrong, how, and what to do, from a message of msgspec."""
+    """Key, error and hint from a message of msgspec."""
     if missing := re.search(r"missing required field `(\w+)`", message):
         return missing[1], "is missing", ""
     if unknown := re.search(r"unknown field `([^`]+)`", message):
@@ -154,7 +152,7 @@ def _wrong(text: str, where: str, index: int, key: str, what: str, hint: str) ->
 
 
 def _line(text: str, index: int, key: str) -> int | None:
-    """The line of a key in the n-th [[device]] table, or of the table where the key is not."""
+    """Line of a key in the n-th [[device]] table, or of the table without the key."""
     lines = text.splitlines()
     heads = [n for n, line in enumerate(lines) if re.match(r"\s*\[\[\s*device\s*\]\]", line)]
     if index >= len(heads):

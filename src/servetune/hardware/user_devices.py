@@ -1,4 +1,4 @@
-"""Where a user's own devices are: the file that `device` and `node` read without being told."""
+"""User's own device file, which `device` and `node` read by default."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from servetune.hardware.rows import DeviceRow, device_rows
 
 __all__ = ["FileStamp", "file_stamp", "read_devices", "user_devices_path"]
 
-#: A file as it was at one moment: path, time of change, size. What was read from it is kept
-#: until one of them changes.
+#: Cache key of a file: path, modification time and size.
 FileStamp: TypeAlias = tuple[str, int, int]
 
 
 def user_devices_path() -> Path | None:
-    """The user's file of devices, or None where there is none.
+    """Path of the user's device file, or None without one.
 
-    `SERVETUNE_DEVICES` names it; set to nothing, it switches own devices off. Without it the
-    file is `servetune/devices.toml` in `XDG_CONFIG_HOME`, or in `~/.config`, if it is there.
+    `SERVETUNE_DEVICES` names it; an empty value disables it. The default is
+    `servetune/devices.toml` in `XDG_CONFIG_HOME` or in `~/.config`, if it exists.
     """
     named = os.environ.get("SERVETUNE_DEVICES")
     if named is not None:
@@ -34,7 +33,7 @@ def user_devices_path() -> Path | None:
 
 @lru_cache(maxsize=8)
 def _path_in(config: str) -> Path:
-    """Kept, because it is asked for every row of a table."""
+    """Default path, cached because it is needed for every row of a table."""
     return Path(config) / "servetune" / "devices.toml"
 
 
@@ -42,11 +41,11 @@ def _home() -> Path | None:
     try:
         return Path.home()
     except RuntimeError:
-        return None  # a user without a home
+        return None  # a user without a home directory
 
 
 def file_stamp(path: Path | None) -> FileStamp | None:
-    """The file as it is now; one that is not there is refused when it is read."""
+    """Cache key of the file's current state; a missing file fails when it is read."""
     if path is None:
         return None
     try:
@@ -58,10 +57,10 @@ def file_stamp(path: Path | None) -> FileStamp | None:
 
 @lru_cache(maxsize=8)
 def read_devices(stamp: FileStamp, links: tuple[str, ...]) -> tuple[DeviceRow, ...]:
-    """The devices of a user's file.
+    """Devices of a user's file.
 
     Raises:
-        InputError: It cannot be read or is wrong; see `rows.device_rows`.
+        InputError: The file is unreadable or wrong; see `rows.device_rows`.
     """
     path = Path(stamp[0])
     try:
@@ -69,6 +68,6 @@ def read_devices(stamp: FileStamp, links: tuple[str, ...]) -> tuple[DeviceRow, .
     except (OSError, ValueError) as error:
         raise InputError(
             f"the devices in '{path}' cannot be read: {error}",
-            hint="name another file in SERVETUNE_DEVICES, or set it to nothing to have none",
+            hint="name another file in SERVETUNE_DEVICES, or set it to an empty value to use none",
         ) from error
     return device_rows(text, str(path), links)

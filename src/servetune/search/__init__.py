@@ -1,4 +1,4 @@
-"""Spaces of settings, and the choice among what was tried; knows nothing of servers."""
+"""Search spaces of settings, and the choice among tried configurations."""
 
 from servetune.search.forecasts import Forecast, Forecasts
 from servetune.search.grammar import parse_settings

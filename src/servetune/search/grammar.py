@@ -1,4 +1,4 @@
-"""The argument grammar: text to axes.
+"""Grammar of sweep arguments, parsed into axes.
 
     settings := item (";" item)*
     item     := ["--"] name ("*" name)* [":" type] "=" value
@@ -6,9 +6,9 @@
     value    := scalar | "[" value ("," value)* "]" | "range(" a "," b ["," step] ")"
 
 A scalar is fixed, a list is swept, names joined by `*` are swept together
-(`tensor_parallel_size*data_parallel_size=[(1,4),(2,2),(4,1)]`). A type is the
-annotation, else the table's, else what the text looks like. JSON keeps its quotes.
-Every mistake is an error with its place.
+(`tensor_parallel_size*data_parallel_size=[(1,4),(2,2),(4,1)]`). The type comes from the
+annotation, else from the table, else from the form of the text. JSON keeps its quotes. Every
+mistake is an error with its position.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INT = re.compile(r"[+-]?\d+$")
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf)$")
 _RANGE = re.compile(r"range\((.*)\)$", re.DOTALL)
 _TRUE, _FALSE = frozenset({"true", "True"}), frozenset({"false", "False"})
-#: More on one axis is a slip, or a search that no grid can do.
+#: Largest number of values on one axis; more is a typo, or too much for a grid search.
 MOST_VALUES = 10_000
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -44,16 +44,16 @@ def parse_settings(
     known: Collection[str] | None = None,
     kind: str = "setting",
 ) -> tuple[Axis, ...]:
-    """Read `--server-args` or `--client-args`.
+    """Axes from the text of `--server-args` or `--client-args`.
 
     Args:
-        text: Several options joined by `;`.
-        types: Types by name where the engine (or the client) has a table.
-        known: All names there are, where others shall be refused.
-        kind: For messages, such as "client argument".
+        text: Several settings joined by `;`.
+        types: Types by name, where the engine (or the client) has a table.
+        known: Valid names; `None` accepts any name.
+        kind: Kind of setting for messages, such as "client argument".
 
     Raises:
-        GrammarError: With the place of the mistake.
+        GrammarError: The text does not follow the grammar; it has the position.
     """
     axes: list[Axis] = []
     seen: set[str] = set()
@@ -85,15 +85,15 @@ def _axis(
         _name(part, at + offset, text, known, kind) for part, offset in _parts(names_part, "*")
     )
     value_at = at + len(left) + 1
-    wanted: list[type | None] = [types.get(name) for name in names]
+    cell_types: list[type | None] = [types.get(name) for name in names]
     if colon:
-        wanted = _annotated(annotation, len(names), text, at + len(names_part) + 1)
+        cell_types = _annotated(annotation, len(names), text, at + len(names_part) + 1)
     values = _values(right, value_at, text, composite=len(names) > 1)
     rows = [
         tuple(
             _typed(cell, cell_type, names[i], cell_at, text)
             for i, ((cell, cell_at), cell_type) in enumerate(
-                zip(_row(value, len(names), names, text), wanted, strict=True)
+                zip(_row(value, len(names), names, text), cell_types, strict=True)
             )
         )
         for value in values
@@ -139,13 +139,13 @@ _Piece = tuple[str, int]
 
 
 def _values(right: str, at: int, text: str, *, composite: bool) -> list[_Piece]:
-    """The swept values as text with their places: one for a scalar."""
+    """Swept values as text with their positions; a single one for a scalar."""
     value = right.strip()
     at += len(right) - len(right.lstrip())
     if ranged := _RANGE.match(value):
         return [(str(number), at) for number in _range(ranged[1], text, at)]
     if not value.startswith("["):
-        # forces the check of brackets and quotes for scalars, too
+        # checks brackets and quotes of scalars as well
         list(_split(value, ";", text, at))
         return [(value, at)]
     if not value.endswith("]"):
@@ -205,25 +205,25 @@ def _range(inside: str, text: str, at: int) -> range:
     return span
 
 
-def _typed(piece: str, wanted: type | None, name: str, at: int, text: str) -> Value:
-    if wanted is None:
+def _typed(piece: str, value_type: type | None, name: str, at: int, text: str) -> Value:
+    if value_type is None:
         return _inferred(piece, at, text)
-    if wanted is str:
+    if value_type is str:
         return _unquoted(piece)
-    if wanted is bool:
+    if value_type is bool:
         if piece in _TRUE or piece in _FALSE:
             return piece in _TRUE
-    elif wanted is int:
+    elif value_type is int:
         number = _number(piece)
         if number is not None and math.isfinite(number) and number == int(number):
             return int(number)
-    elif wanted is float:
+    elif value_type is float:
         number = _number(piece)
         if number is not None:
             return number
     else:
         return _json(piece, at, text)
-    raise GrammarError(f"{name} takes {_article(wanted)}, got '{piece}'", text, at)
+    raise GrammarError(f"{name} takes {_type_name(value_type)}, got '{piece}'", text, at)
 
 
 def _inferred(piece: str, at: int, text: str) -> Value:
@@ -242,7 +242,7 @@ def _inferred(piece: str, at: int, text: str) -> Value:
 
 
 def _json(piece: str, at: int, text: str) -> str:
-    """The JSON text as given; a Python literal is put into JSON."""
+    """JSON text as given; a Python literal is converted to JSON."""
     try:
         json.loads(piece)
     except json.JSONDecodeError:
@@ -265,9 +265,9 @@ def _unquoted(piece: str) -> str:
     return piece[1:-1] if quoted else piece
 
 
-def _article(wanted: type) -> str:
+def _type_name(value_type: type) -> str:
     words = {int: "an integer", float: "a number", bool: "true or false"}
-    return words.get(wanted, wanted.__name__)
+    return words.get(value_type, value_type.__name__)
 
 
 def _parts(text: str, separator: str) -> Iterator[_Piece]:
@@ -278,7 +278,7 @@ def _parts(text: str, separator: str) -> Iterator[_Piece]:
 
 
 def _split(piece: str, separator: str, text: str, at: int) -> Iterator[_Piece]:
-    """Parts between separators that stand outside brackets and quotes, with their places."""
+    """Parts between separators outside brackets and quotes, with their positions."""
     open_brackets: list[tuple[str, int]] = []
     quote, start = "", 0
     for index, char in enumerate(piece):
@@ -303,6 +303,6 @@ def _split(piece: str, separator: str, text: str, at: int) -> Iterator[_Piece]:
 
 
 def _opens_quote(piece: str, index: int) -> bool:
-    """An apostrophe inside a word is a letter; a quote begins a value."""
+    """Whether a quote character begins a value, unlike an apostrophe inside a word."""
     before = piece[:index].rstrip()
     return not before or before[-1] in "=,;:([{"

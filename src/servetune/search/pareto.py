@@ -1,4 +1,4 @@
-"""Pareto fronts: what is not beaten in every respect at once."""
+"""Pareto fronts of points with several objectives."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ __all__ = ["pareto_front"]
 
 
 def pareto_front(points: list[tuple[float, ...]], *, maximize: tuple[bool, ...]) -> list[int]:
-    """Indices of the points that no other point dominates, in the order given.
+    """Indices of the non-dominated points, in the given order.
 
-    A point dominates another when it is as good in every coordinate and better in one.
-    Equal points are all kept: they are different ways to the same result. A point with a
-    coordinate that is not a number is never on the front.
+    A point dominates another if it is as good in every coordinate and better in one. Equal
+    points are all kept. A point with a coordinate that is not a number is never on the front.
 
     Args:
-        points: Each of the same length as `maximize`.
-        maximize: For each coordinate whether more is better.
+        points: Points of the same length as `maximize`.
+        maximize: Whether more is better, for each coordinate.
     """
     if not points:
         return []

@@ -1,4 +1,4 @@
-"""Choosing: which of several tried configurations to run, and why."""
+"""Recommendation: the best of several tried configurations, with reasons."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = [
     "recommend",
 ]
 
-#: Share of requests that may fail before a trial's other figures stop being comparable:
-#: published endpoints are judged by 99% success, and a server that refuses a request saves
-#: its work, so with more failures a trial looks faster and cheaper than it is.
+#: Largest share of failed requests with which a trial's other figures stay comparable: published
+#: endpoints are judged by 99% success, and a server that refuses a request saves its work, so
+#: with more failures a trial looks faster and cheaper than it is.
 TOLERATED_ERROR_RATE = 0.01
 
 ObjectiveName = Literal["throughput", "latency", "cost"]
 
 
 class Objective(msgspec.Struct, frozen=True, kw_only=True):
-    """What is best: one metric, and whether more of it is better; `title` is for a reader."""
+    """Objective of a choice: one metric and its direction; `title` is its display name."""
 
     name: ObjectiveName
     metric: str
@@ -45,7 +45,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True):
         return value_of(results, self.metric, self.statistic)
 
     def shown(self, value: float) -> str:
-        """A value of this objective for a reader, with its unit."""
+        """Value of this objective with its unit, for display."""
         return _with_unit(self.metric, value)
 
 
@@ -56,7 +56,8 @@ _RATE_UNITS: Mapping[str, str] = {
     "goodput": " req/s",
 }
 
-#: p99 end-to-end is what a user with a latency promise must keep; means hide the tail.
+#: Objectives by name. Latency is p99 end-to-end, as in a service level objective: means hide the
+#: tail.
 OBJECTIVES: Mapping[str, Objective] = {
     "throughput": Objective(
         name="throughput",
@@ -83,12 +84,12 @@ OBJECTIVES: Mapping[str, Objective] = {
 
 
 class FailedRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one trial that got no whole answer; there is at least one.
+    """Failed requests of one trial; at least one.
 
     Attributes:
-        rate: Share of all requests, above 0 and at most 1.
-        count: `None`, as `total`, where the results give only the rate.
-        total: Requests sent, answered or not.
+        rate: Failed share of all requests, above 0 and at most 1.
+        count: Number of failed requests; `None` where the results have only the rate.
+        total: Number of all requests; `None` where the results have only the rate.
     """
 
     rate: float
@@ -101,7 +102,7 @@ class FailedRequests(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> str:
-        """`47%`; `100%` only where nothing was answered."""
+        """Failed share as text: `47%`; `100%` only if all failed."""
         if self.rate >= 1:
             return "100%"
         percent = self.rate * 100
@@ -109,27 +110,27 @@ class FailedRequests(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fraction(self) -> str:
-        """`14/30`, or the share where the counts are not known."""
+        """Failed count as text: `14/30`, or the share without counts."""
         return self.share if self.count is None else f"{self.count}/{self.total}"
 
     @property
     def sentence(self) -> str:
-        """What failed, and what that means for the trial's other figures."""
-        said = (
+        """Sentence on the failures and their effect on the trial's other figures."""
+        failed = (
             f"{self.share} of its requests failed"
             if self.count is None
             else f"{self.count} of {self.total} requests failed ({self.share})"
         )
-        return said if self.rate >= 1 else f"{said}: its figures are of the others"
+        return failed if self.rate >= 1 else f"{failed}: its figures are of the others"
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration that was tried, with what it did.
+    """Tried configuration with its results.
 
     Attributes:
-        key: The trial's.
-        label: For a reader, what was swept.
-        results: Under the journal's names.
+        key: Key of the trial.
+        label: Display name made of the swept settings.
+        results: Results under the journal's field names.
     """
 
     key: str
@@ -138,17 +139,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice and its grounds.
+    """Chosen configuration and its reasons.
 
     Attributes:
-        chosen: `None` when nothing had a value for the objective.
-        feasible: Whether the chosen one meets every constraint; when nothing does, the
-            chosen one is the nearest miss.
-        unmet: Constraints that the chosen one misses.
-        reasons: Sentences for a reader.
-        feasible_count: Candidates that meet every constraint.
-        left_out_count: Candidates that could not be chosen because too many of their
-            requests failed; see `recommend`.
+        chosen: Chosen candidate; `None` if none has a value for the objective.
+        feasible: Whether the choice meets every constraint; if no candidate does, the choice
+            is the nearest miss.
+        unmet: Constraints that the choice misses.
+        reasons: Reasons as sentences.
+        feasible_count: Number of candidates that meet every constraint.
+        left_out_count: Number of candidates excluded for failed requests; see `recommend`.
     """
 
     objective: str
@@ -165,15 +165,15 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
 def recommend(
     candidates: Sequence[Candidate], constraints: tuple[Constraint, ...], objective_name: str
 ) -> Recommendation:
-    """The best candidate for an objective among those that meet every constraint.
+    """Best candidate for an objective among those that meet every constraint.
 
-    Ties go to the higher output throughput and then to the earlier trial. When nothing
-    meets all constraints, the candidate with the smallest worst relative miss is named
-    instead and marked as infeasible: it tells what to give up.
+    Ties go to the higher output throughput and then to the earlier trial. If no candidate
+    meets all constraints, the one with the smallest worst relative miss is chosen and marked
+    as infeasible: it shows which constraint to relax.
 
-    Either way candidates with more failed requests than `TOLERATED_ERROR_RATE` are left out
-    while there is another one, unless a constraint says how many may fail. One that meets
-    every constraint is still preferred to a cleaner one that does not.
+    Candidates with more failed requests than `TOLERATED_ERROR_RATE` are excluded while there is
+    another one, unless a constraint limits failures. A candidate that meets every constraint
+    is still preferred to one with fewer failures that does not.
     """
     objective = OBJECTIVES[objective_name]
     valued = [c for c in candidates if objective.value(c.results) is not None]
@@ -214,7 +214,7 @@ def recommend(
 
 
 def failed_requests(results: Mapping[str, Any]) -> FailedRequests | None:
-    """The failed requests of a trial; `None` when none failed or the results do not say."""
+    """Failed requests of a trial; `None` without any or without data."""
     rate = value_of(results, "error_rate")
     if rate is None or not rate > 0:
         return None
@@ -227,10 +227,10 @@ def failed_requests(results: Mapping[str, Any]) -> FailedRequests | None:
 def exceeds_error_tolerance(
     results: Mapping[str, Any], constraints: tuple[Constraint, ...]
 ) -> bool:
-    """Whether more requests failed than a choice tolerates.
+    """Whether more requests failed than `TOLERATED_ERROR_RATE`.
 
-    A constraint on `error_rate` is the user's own tolerance and takes this one's place.
-    Results that do not speak of failures, as other tools write them, are not set aside.
+    A constraint on `error_rate` replaces this tolerance. Results without failure counts, as
+    other tools write them, are within it.
     """
     if any(constraint.metric == "error_rate" for constraint in constraints):
         return False
@@ -239,7 +239,7 @@ def exceeds_error_tolerance(
 
 
 def pareto_keys(candidates: Sequence[Candidate]) -> list[str]:
-    """Keys of the candidates on the front of throughput, p99 latency and, where known, cost."""
+    """Keys on the Pareto front of throughput, p99 latency and, where known, cost."""
     priced = all(_value(c, "cost") is not None for c in candidates)
     names = ["throughput", "latency", *(["cost"] if priced else [])]
     points = [
@@ -274,17 +274,17 @@ def _worst_miss(constraints: tuple[Constraint, ...], candidate: Candidate) -> fl
 def _pool_reasons(
     constraints: tuple[Constraint, ...], feasible_count: int, left_out_count: int, total: int
 ) -> list[str]:
-    """Among how many the choice was made."""
-    said = []
+    """Reasons that describe the candidates."""
+    reasons = []
     if constraints and feasible_count:
-        said.append(f"{feasible_count} of {total} trials meet every constraint")
+        reasons.append(f"{feasible_count} of {total} trials meet every constraint")
     if left_out_count:
         trials, are = ("trial", "is") if left_out_count == 1 else ("trials", "are")
-        said.append(
+        reasons.append(
             f"{left_out_count} {trials} with more than {TOLERATED_ERROR_RATE * 100:g}% failed "
             f"requests {are} left out"
         )
-    return said
+    return reasons
 
 
 def _reasons(
@@ -296,24 +296,24 @@ def _reasons(
 ) -> list[str]:
     word = "highest" if objective.maximize else "lowest"
     value = objective.value(chosen.results) or 0.0
-    said = []
+    reasons = []
     if missed:
-        said.append(
+        reasons.append(
             "no trial meets every constraint; this one comes nearest and misses "
             + ", ".join(f"{c.label} (got {_shown(c, chosen)})" for c in missed)
         )
     else:
-        said.append(f"it has the {word} {objective.title} among them: {objective.shown(value)}")
-        said += [f"{c.label} holds: {_shown(c, chosen)}" for c in constraints]
+        reasons.append(f"it has the {word} {objective.title} among them: {objective.shown(value)}")
+        reasons += [f"{c.label} holds: {_shown(c, chosen)}" for c in constraints]
     failed = failed_requests(chosen.results)
     if failed is not None:
-        said.append(failed.sentence)
+        reasons.append(failed.sentence)
     if runner_up is not None and not missed:
         other = objective.value(runner_up.results) or 0.0
         change = (other / value - 1) * 100 if value else 0.0
         apart = "within 0.1%" if abs(change) < 0.05 else f"{change:+.1f}%"
-        said.append(f"next is {runner_up.label}: {objective.shown(other)} ({apart})")
-    return said
+        reasons.append(f"next is {runner_up.label}: {objective.shown(other)} ({apart})")
+    return reasons
 
 
 def _shown(constraint: Constraint, candidate: Candidate) -> str:
@@ -324,7 +324,7 @@ def _shown(constraint: Constraint, candidate: Candidate) -> str:
 
 
 def _with_unit(metric: str, value: float) -> str:
-    """Four digits and the unit; a share of requests has none, as in its constraint."""
+    """Value with four digits and its unit; none for a share of requests."""
     if metric in LATENCIES:
         return f"{value / 1000:,.4g} s" if value >= 1000 else f"{value:,.4g} ms"
     if metric == "cost_per_million_tokens":

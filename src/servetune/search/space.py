@@ -1,4 +1,4 @@
-"""Space: every combination of server and client settings that a search may try."""
+"""Search space: combinations of server and client settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Value = bool | int | float | str | None
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
-    """One or more names and the values that they take together.
+    """Axis of a search space: one or more settings that change together.
 
     Attributes:
-        names: Several when they are tied.
-        rows: One tuple per step of the sweep, each as long as `names`; a single row is a
+        names: Names of the settings; several when they are tied.
+        rows: Values for each step of the sweep, each as long as `names`; a single row is a
             fixed setting.
     """
 
@@ -27,25 +27,25 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Space(msgspec.Struct, frozen=True, kw_only=True):
-    """Axes of the server and of the client, crossed with each other.
+    """Cartesian product of server axes and client axes.
 
-    The client's axes turn fastest, so that all trials of one server stand together and
-    a server starts once per server configuration.
+    Client axes vary fastest, so that all trials of one server are consecutive and a server
+    starts once per server configuration.
     """
 
     server: tuple[Axis, ...] = ()
     client: tuple[Axis, ...] = ()
 
     def servers(self) -> Iterator[dict[str, Value]]:
-        """Every server configuration, the last axis turning fastest."""
+        """Server configurations, the last axis varying fastest."""
         return _crossed(self.server)
 
     def clients(self) -> Iterator[dict[str, Value]]:
-        """Every client configuration, the last axis turning fastest."""
+        """Client configurations, the last axis varying fastest."""
         return _crossed(self.client)
 
     def __len__(self) -> int:
-        """Trials, without making them."""
+        """Number of trials."""
         return math.prod(len(axis.rows) for axis in (*self.server, *self.client))
 
 
