@@ -13,6 +13,7 @@ import msgspec
 from servetune.engines.behaviour import Behaviour, ReleaseDefaults, StepLawFacts
 from servetune.engines.cause import Cause
 from servetune.engines.log import LogReading
+from servetune.engines.metric_names import MetricNames
 from servetune.engines.settings import SettingTable
 from servetune.engines.words import Words
 from servetune.errors import UnknownName
@@ -53,6 +54,10 @@ class Engine(Protocol):
     @property
     def words(self) -> Words:
         """Names of its settings for what a Plan says."""
+
+    @property
+    def metric_names(self) -> MetricNames:
+        """Names of its metrics; empty where it has none that are read."""
 
     @property
     def behaviour(self) -> Behaviour:

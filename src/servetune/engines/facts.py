@@ -10,6 +10,7 @@ from servetune.engines.behaviour import Behaviour, ReleaseDefaults
 from servetune.engines.cause import Cause, diagnose
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import LogReading
+from servetune.engines.metric_names import MetricNames
 from servetune.engines.settings import with_underscores
 from servetune.engines.words import Words
 from servetune.hardware.device import Device
@@ -42,6 +43,7 @@ class EngineFacts:
     metrics_path: ClassVar[str | None] = "/metrics"
     client_args: ClassVar[Mapping[str, str]] = MappingProxyType({})
     words: ClassVar[Words] = Words(any_setting=True)
+    metric_names: ClassVar[MetricNames] = MappingProxyType({})
     behaviour: ClassVar[Behaviour] = Behaviour()
     defaults: ClassVar[tuple[ReleaseDefaults, ...]] = ()
     assumed_version: ClassVar[str | None] = None

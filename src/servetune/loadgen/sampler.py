@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
+from servetune.engines.metrics import COUNTERS, GAUGES, read_engine, scraped_names
 from servetune.errors import InputError
 from servetune.loadgen.scrape import parse_metrics
 from servetune.loadgen.server_side import Series, ServerSide, account
 from servetune.loadgen.target import Target
-from servetune.loadgen.vocabulary import COUNTERS, GAUGES, NAMES, read_engine
 from servetune.units import MIB
 
 __all__ = ["Sampler"]
@@ -238,7 +238,7 @@ def _target_scrape(target: Target) -> dict[str, Any]:
         "port": origin.port,
         "path": f"{origin.prefix}/metrics",
         "api_key_env": target.api_key_env,
-        "names": sorted(NAMES),
+        "names": sorted(scraped_names()),
     }
 
 

@@ -7,9 +7,9 @@ import re
 
 import msgspec
 
+from servetune.engines.metrics import COUNTERS, GAUGES, Samples, read_engine
 from servetune.errors import LoadError
 from servetune.loadgen.server_side import Series, ServerMetrics, account
-from servetune.loadgen.vocabulary import COUNTERS, GAUGES, Samples, read_engine
 
 __all__ = [
     "Samples",

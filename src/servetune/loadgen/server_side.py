@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from servetune.loadgen.vocabulary import COUNTERS, GAUGES
+from servetune.engines.metrics import COUNTERS, GAUGES
 
 __all__ = ["Series", "ServerMetrics", "ServerSide", "account", "increase"]
 

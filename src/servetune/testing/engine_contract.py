@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from servetune.engines import Engine, plan_from_settings
+from servetune.engines.metrics import read_engine
 from servetune.errors import EngineError, PlanError, ServetuneError
-from servetune.loadgen.vocabulary import read_engine
 from servetune.plan import Plan, Setting
 from servetune.servers import free_port, server_of
 

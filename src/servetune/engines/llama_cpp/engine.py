@@ -12,6 +12,7 @@ import msgspec
 from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.helptext import llama_settings
+from servetune.engines.llama_cpp.metrics import METRICS
 from servetune.engines.llama_cpp.words import WORDS
 from servetune.engines.log import Fact, LogReading
 from servetune.engines.program import Program
@@ -32,6 +33,7 @@ class LlamaCpp(CommandLineEngine):
 
     name = "llama.cpp"
     words = WORDS
+    metric_names = METRICS
     program = Program(
         title="llama.cpp",
         command="llama-server",

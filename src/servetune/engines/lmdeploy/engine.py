@@ -6,6 +6,7 @@ import re
 
 from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.lmdeploy.metrics import METRICS
 from servetune.engines.lmdeploy.words import WORDS
 from servetune.engines.log import Fact, LogReading, python_values
 from servetune.engines.program import Program
@@ -19,6 +20,7 @@ class Lmdeploy(CommandLineEngine):
 
     name = "lmdeploy"
     words = WORDS
+    metric_names = METRICS
     program = Program(
         title="LMDeploy",
         command="lmdeploy",

@@ -12,6 +12,7 @@ from servetune.engines.log import Fact, LogReading, python_values
 from servetune.engines.program import Program
 from servetune.engines.sglang.behaviour import BEHAVIOUR
 from servetune.engines.sglang.defaults import DEFAULTS
+from servetune.engines.sglang.metrics import METRICS
 from servetune.engines.sglang.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
@@ -28,6 +29,7 @@ class Sglang(CommandLineEngine):
 
     name = "sglang"
     words = WORDS
+    metric_names = METRICS
     behaviour = BEHAVIOUR
     defaults = DEFAULTS
     program = Program(

@@ -14,6 +14,7 @@ from servetune.engines.log import Fact, LogReading, differences, python_values
 from servetune.engines.program import Program
 from servetune.engines.tgi.behaviour import BEHAVIOUR
 from servetune.engines.tgi.defaults import DEFAULTS
+from servetune.engines.tgi.metrics import METRICS
 from servetune.engines.tgi.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
@@ -39,6 +40,7 @@ class Tgi(CommandLineEngine):
 
     name = "tgi"
     words = WORDS
+    metric_names = METRICS
     behaviour = BEHAVIOUR
     defaults = DEFAULTS
     assumed_version = "3.3"

@@ -11,6 +11,7 @@ from servetune.engines.program import Program
 from servetune.engines.vllm.behaviour import BEHAVIOUR
 from servetune.engines.vllm.defaults import DEFAULTS
 from servetune.engines.vllm.log import ECHOES, FACTS, SYMPTOMS, taken_by
+from servetune.engines.vllm.metrics import METRICS
 from servetune.engines.vllm.refusals import check_starts
 from servetune.engines.vllm.words import WORDS
 from servetune.hardware.device import Device
@@ -27,6 +28,7 @@ class Vllm(CommandLineEngine):
 
     name = "vllm"
     words = WORDS
+    metric_names = METRICS
     behaviour = BEHAVIOUR
     defaults: ClassVar[tuple[ReleaseDefaults, ...]] = DEFAULTS
     program = Program(

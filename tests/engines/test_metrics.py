@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from servetune.engines.metrics import COUNTERS, GAUGES, EngineReading, read_engine, scraped_names
 from servetune.loadgen.scrape import parse_metrics, server_metrics
-from servetune.loadgen.vocabulary import COUNTERS, GAUGES, NAMES, EngineReading, read_engine
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "metrics"
 
@@ -68,8 +68,12 @@ def test_what_is_no_engine_says_nothing():
 
 
 def test_the_sampler_looks_for_every_name_in_every_spelling():
-    assert {"vllm:num_requests_running", "vllm_num_requests_running"} <= NAMES
-    assert {"ray_vllm_kv_cache_usage_perc", "sglang:token_usage", "tgi_queue_size"} <= NAMES
+    assert {"vllm:num_requests_running", "vllm_num_requests_running"} <= scraped_names()
+    assert {
+        "ray_vllm_kv_cache_usage_perc",
+        "sglang:token_usage",
+        "tgi_queue_size",
+    } <= scraped_names()
     assert set(GAUGES) | set(COUNTERS) | {"engine"} == set(EngineReading.__struct_fields__)
 
 

@@ -1,0 +1,164 @@
+"""What an engine says of itself in `/metrics`, in one vocabulary for all.
+
+Each engine's names stand in its folder, read from its source and from recorded scrapes (see
+docs/reference/server-metrics.md, which has them in words, with each engine's traps).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from servetune.engines.engine import ENGINES, engine
+from servetune.engines.metric_names import MetricNames, MetricSum
+
+__all__ = ["COUNTERS", "GAUGES", "EngineReading", "Samples", "read_engine", "scraped_names"]
+
+Samples = Mapping[str, float]
+"""Values by name and labels, written as the server writes them: `name{label="value"}`."""
+
+
+class EngineReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What one scrape says, in servetune's words; `None` where the engine does not tell.
+
+    Several ranks and engines behind one address are added up; of the fractions the largest
+    counts.
+
+    Attributes:
+        engine: Its name; `None` for metrics of something else.
+        running_count: Requests in the batch.
+        waiting_count: Requests in the queue.
+        kv_usage_fraction: Share of the KV cache that is taken.
+        preemption_count: Requests that lost their cache and are computed again.
+        prefix_queries_tokens: Prompt tokens that were looked up in the prefix cache.
+        prefix_hits_tokens: Those that were found there.
+        draft_tokens: Tokens that a draft proposed.
+        accepted_draft_tokens: Those that were kept.
+        draft_acceptance_fraction: As the engine itself computes it over its last steps.
+    """
+
+    engine: str | None = None
+    running_count: float | None = None
+    waiting_count: float | None = None
+    kv_usage_fraction: float | None = None
+    draft_acceptance_fraction: float | None = None
+    preemption_count: float | None = None
+    prefix_queries_tokens: float | None = None
+    prefix_hits_tokens: float | None = None
+    draft_tokens: float | None = None
+    accepted_draft_tokens: float | None = None
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
+
+
+#: What is at the moment; and what only grows until the server starts anew.
+GAUGES = ("running_count", "waiting_count", "kv_usage_fraction", "draft_acceptance_fraction")
+COUNTERS = tuple(
+    name for name in EngineReading.__struct_fields__ if name not in {"engine", *GAUGES}
+)
+
+_FRACTIONS = frozenset({"kv_usage_fraction", "draft_acceptance_fraction"})
+
+
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+
+#: SGLang lets every rank of a copy tell the same; copies themselves differ in `dp_rank`.
+_SAME_ON_EVERY = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
+
+
+@functools.cache
+def _tables() -> Mapping[str, MetricNames]:
+    """Each engine's names; one that inherits them from another is read as the other."""
+    found: dict[str, MetricNames] = {}
+    for name in ENGINES:
+        names = engine(name).metric_names
+        if names and all(names is not other for other in found.values()):
+            found[name] = names
+    return found
+
+
+@functools.cache
+def _own_names() -> frozenset[str]:
+    return frozenset(
+        name
+        for quantities in _tables().values()
+        for alternatives in quantities.values()
+        for metric in alternatives
+        for name in metric.names
+    )
+
+
+@functools.cache
+def scraped_names() -> frozenset[str]:
+    """Every name that is looked at, in each of its spellings."""
+    return frozenset(
+        spelling
+        for name in _own_names()
+        for spelling in (name, name.replace(":", "_"), "ray_" + name.replace(":", "_"))
+    )
+
+
+@functools.cache
+def _prefix() -> re.Pattern[str]:
+    """Beginnings of names: relays that allow no colon write `vllm_`; Ray Serve adds its own."""
+    spaces = sorted({name.partition(":")[0] for name in _own_names() if ":" in name})
+    return re.compile(rf"^(?:ray_)?({'|'.join(spaces)})[:_]")
+
+
+def read_engine(samples: Samples) -> EngineReading:
+    """A scrape in servetune's words.
+
+    Example:
+        >>> read_engine({"tgi_queue_size": 3.0}).waiting_count
+        3.0
+    """
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for key, value in samples.items():
+        name, _, labels = key.partition("{")
+        name = _prefix().sub(r"\1:", name)
+        if name in _own_names() and not math.isnan(value):
+            found.setdefault(name, []).append((dict(_LABEL.findall(labels)), value))
+    for name, quantities in _tables().items():
+        read = {
+            quantity: _first(alternatives, found, largest=quantity in _FRACTIONS)
+            for quantity, alternatives in quantities.items()
+        }
+        if any(value is not None for value in read.values()):
+            return EngineReading(engine=name, **read)
+    return EngineReading()
+
+
+_Found = Mapping[str, list[tuple[dict[str, str], float]]]
+
+
+def _first(alternatives: Iterable[MetricSum], found: _Found, *, largest: bool) -> float | None:
+    for metric in alternatives:
+        values = [
+            value
+            for name in metric.names
+            if name in found
+            for value in _one_per_copy(found[name], metric.modes)
+        ]
+        if values:
+            return max(values) if largest else sum(values)
+    return None
+
+
+def _one_per_copy(rows: list[tuple[dict[str, str], float]], modes: frozenset[str]) -> list[float]:
+    """Values without those that say again what others say.
+
+    SGLang's totals stand under an empty `priority` where requests have priorities, and a
+    draft model's worker is an engine of its own.
+    """
+    totals = [row for row in rows if not row[0].get("priority")] or rows
+    seen: dict[frozenset[tuple[str, str]], float] = {}
+    for labels, value in totals:
+        if labels.get("engine_type") == "draft" or (modes and labels.get("mode") not in modes):
+            continue
+        key = frozenset((k, v) for k, v in labels.items() if k not in _SAME_ON_EVERY)
+        seen[key] = max(value, seen.get(key, value))
+    return list(seen.values())
