@@ -20,8 +20,9 @@ from servetune.perf.roofline.closed_loop_runs import closed_loops
 from servetune.perf.roofline.operations import operations
 from servetune.perf.roofline.similarity import RunFeatures
 from servetune.perf.roofline.steady_state import LengthMoments, length_moments
-from servetune.perf.roofline.step_laws import Stack
+from servetune.perf.roofline.step_laws import PlanBatch
 from servetune.plan import Plan
+from servetune.prediction.inferencemax import unstated_settings
 from servetune.prediction.rows import REQUESTS_PER_USER, run_of
 from servetune.workload import UniformRange
 
@@ -34,8 +35,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         group: What anchors and folds are made of: (model, GPU).
         misfit: Why the plan is said not to fit although it ran, if so.
-        speculative: Whether answers were drafted ahead, as `prediction.recipes` says.
-        held_steps: See `ClosedLoopRun`.
+        speculative: Whether answers were drafted ahead, by `prediction.inferencemax`.
+        admission_delay_steps: See `ClosedLoopRun`.
     """
 
     id: str
@@ -54,7 +55,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     tpot_ms: float
     misfit: str | None
     speculative: bool
-    held_steps: float
+    admission_delay_steps: float
 
     @property
     def group(self) -> tuple[str, str]:
@@ -100,19 +101,19 @@ def loops_of(rows: Iterable[Measured]) -> ClosedLoops:
         if key not in work:
             work[key] = operations(row.plan, row.shape)
     return ClosedLoops(
-        Stack([(work[_work_key(row)], row.node, row.plan) for row in rows]),
+        PlanBatch([(work[_work_key(row)], row.node, row.plan) for row in rows]),
         [row.plan for row in rows],
         [row.kv_tokens for row in rows],
         [_moments(row.lengths) for row in rows],
         [row.concurrency for row in rows],
         [row.request_count for row in rows],
-        held_steps=[row.held_steps for row in rows],
+        admission_delay_steps=[row.admission_delay_steps for row in rows],
     )
 
 
 def _measured(row: dict[str, str], configs: Path) -> Measured:
-    """A row as `servetune estimate --batch` reads it, so that what is judged is what ships."""
-    run = run_of(row, lambda model: _shape(model, configs))
+    """A row as `servetune estimate --batch --as inferencemax` reads it."""
+    run = run_of(row, lambda model: _shape(model, configs), unstated_settings)
     assert isinstance(run.lengths, UniformRange)
     filled = resolved(run.plan, run.shape, run.node.device)
     loop, (misfit,) = closed_loops([run])
@@ -133,7 +134,7 @@ def _measured(row: dict[str, str], configs: Path) -> Measured:
         tpot_ms=float(row["tpot_ms"]),
         misfit=misfit,
         speculative=run.plan.draft_tokens is not None,
-        held_steps=run.held_steps,
+        admission_delay_steps=run.admission_delay_steps,
     )
 
 

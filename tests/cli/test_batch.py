@@ -4,6 +4,7 @@ import pytest
 
 from servetune.cli import batch
 from servetune.errors import PlanError
+from servetune.prediction import tables
 
 HEAD = "id,engine,model,gpu,precision_weights,isl,osl,concurrency,tp,dp,moe_ep,mine"
 GOOD = "a,vllm,Qwen/Qwen3-8B,h100_sxm,bf16,1024,256,16,1,1,1,kept"
@@ -16,9 +17,9 @@ def servetune(called):
 
 @pytest.fixture
 def predict(servetune, tmp_path):
-    def run(*rows, head=HEAD):
+    def run(*rows, head=HEAD, options=()):
         (tmp_path / "rows.csv").write_text("\n".join([head, *rows]) + "\n")
-        done = servetune("estimate", "--batch", "rows.csv", "--out", "out.csv")
+        done = servetune("estimate", "--batch", "rows.csv", "--out", "out.csv", *options)
         if done.returncode:
             return done
         with (tmp_path / "out.csv").open(newline="") as file:
@@ -117,9 +118,14 @@ def test_an_engine_is_given_the_memory_that_it_was_run_with(predict):
     assert "share of memory" not in roomy["assumed"]
 
 
-def test_what_a_public_benchmark_is_known_to_have_set_is_said(predict):
+def test_settings_of_a_benchmark_apply_where_it_is_named_and_are_reported(predict):
     row = "d,sglang,deepseek-ai/DeepSeek-R1,b200_sxm,fp8,8192,1024,16,8,1,1,kept"
-    known, unknown = predict(row, row.replace("8192,1024", "8000,1024"))
+    (plain,) = predict(row)
+    assert plain["assumed"] == ""
+    known, unknown = predict(
+        row, row.replace("8192,1024", "8000,1024"), options=("--as", "inferencemax")
+    )
+    assert float(known["tpot_ms"]) < float(plain["tpot_ms"])
     assert "2 tokens drafted ahead" in known["assumed"]
     assert "held back for 15 steps" in known["assumed"]
     assert unknown["assumed"] == ""
@@ -178,6 +184,8 @@ def test_the_shared_measurements_are_predicted_and_mostly_close(shared, servetun
         "out.csv",
         "--models",
         shared / "data/model_configs",
+        "--as",
+        "inferencemax",
     )
     assert done.returncode == 0, done.stderr
     with (tmp_path / "out.csv").open(newline="") as file:
@@ -195,17 +203,17 @@ def test_the_shared_measurements_are_predicted_and_mostly_close(shared, servetun
 
 
 def test_a_row_that_cannot_be_priced_leaves_the_others_theirs(tmp_path, monkeypatch):
-    priced = batch.predict_runs
+    priced = tables.predict_runs
 
     def picky(runs, calibrations=None):
         if any(run.concurrency == 13 for run in runs):
             raise PlanError("thirteen")
         return priced(runs, calibrations)
 
-    monkeypatch.setattr(batch, "predict_runs", picky)
+    monkeypatch.setattr(tables, "predict_runs", picky)
     source, out = tmp_path / "rows.csv", tmp_path / "out.csv"
     source.write_text("\n".join([HEAD, GOOD, GOOD.replace(",16,", ",13,")]) + "\n")
-    batch.predict_rows(source, out, None)
+    batch.predict_rows(source, out, tables.TableOptions())
     with out.open(newline="") as file:
         good, bad = csv.DictReader(file)
     assert (good["error"], bad["error"]) == ("", "thirteen")

@@ -40,7 +40,7 @@ def run(
     devices: int = 2,
     generations: int = 10,
     coefficients: Coefficients | None = None,
-    held_steps: float = 0.0,
+    admission_delay_steps: float = 0.0,
     places: int | None = None,
     budget: int | None = None,
     memory_fraction: float | None = None,
@@ -61,7 +61,7 @@ def run(
         [length_moments(lengths)],
         [users],
         [generations * users],
-        held_steps=[held_steps],
+        admission_delay_steps=[admission_delay_steps],
     )
     return loops.points(columns_of([coefficients or plain(devices)]))[0]
 
@@ -212,7 +212,9 @@ def test_more_users_than_places_wait_but_change_nothing_else(
 
 def test_prompts_held_back_wait_that_many_steps_once_the_burst_is_over() -> None:
     lengths = UniformRange(1024, 1024, 0.8)
-    free, held = (run(lengths, 32, generations=10_000, held_steps=n) for n in (0.0, 15.0))
+    free, held = (
+        run(lengths, 32, generations=10_000, admission_delay_steps=n) for n in (0.0, 15.0)
+    )
     assert held.ttft_ms - free.ttft_ms == pytest.approx(15 * free.tpot_ms, rel=0.1)
 
 

@@ -15,11 +15,11 @@ from servetune.perf.roofline import ClosedLoopRun
 from servetune.plan import Plan
 from servetune.prediction import aiconfigurator as room
 from servetune.prediction.aiconfigurator import (
-    Opinion,
-    opinion_columns,
-    question_of,
+    AiconfiguratorEstimate,
+    call_for,
+    estimate_columns,
+    estimate_run,
     require_installed,
-    second_opinion,
     with_architecture,
 )
 from servetune.prediction.rows import run_of
@@ -43,7 +43,7 @@ def run(model="Qwen/Qwen3-8B", gpu="H100", count=1, concurrency=16, **chosen):
 
 
 def test_a_plan_is_asked_in_its_words():
-    asked = question_of(run(tensor_parallel=2, replicas=2, count=4, kv_cache_dtype="fp8_e4m3"))
+    asked = call_for(run(tensor_parallel=2, replicas=2, count=4, kv_cache_dtype="fp8_e4m3"))
     assert (asked.system_name, asked.backend_name) == ("h100_sxm", "vllm")
     assert (asked.isl, asked.osl) == (1000, 200)
     assert (asked.tp_size, asked.pp_size, asked.attention_dp_size) == (2, 1, 1)
@@ -57,7 +57,7 @@ def test_a_plan_is_asked_in_its_words():
     ("whole", "split"), [(True, (1, 4)), (False, (4, 1))], ids=["experts whole", "experts split"]
 )
 def test_experts_are_split_or_whole_over_all_ranks(whole, split):
-    asked = question_of(
+    asked = call_for(
         run(
             "Qwen/Qwen3-30B-A3B", count=4, tensor_parallel=2, data_parallel=2, expert_parallel=whole
         )
@@ -79,20 +79,20 @@ def test_experts_are_split_or_whole_over_all_ranks(whole, split):
     ],
 )
 def test_weights_are_named_as_it_names_them(model, quantization, gemm, moe):
-    asked = question_of(run(model, quantization=quantization))
+    asked = call_for(run(model, quantization=quantization))
     assert (asked.gemm_quant_mode, asked.moe_quant_mode) == (gemm, moe)
 
 
 def test_modes_of_the_published_checkpoint_are_left_to_it():
     shape = load_shape("openai/gpt-oss-20b", catalogue_first=True)
-    asked = question_of(run("openai/gpt-oss-20b"), shape.quantization)
+    asked = call_for(run("openai/gpt-oss-20b"), shape.quantization)
     assert (asked.gemm_quant_mode, asked.moe_quant_mode) == (None, None)
 
 
 def test_a_row_of_a_table_is_asked_with_its_mean_lengths():
     row = {"model": "Qwen/Qwen3-8B", "gpu": "h200_sxm", "isl": "1024", "osl": "1024"}
     row |= {"concurrency": "32", "engine": "sglang", "tp": "2"}
-    asked = question_of(run_of(row, lambda name: load_shape(name, catalogue_first=True)))
+    asked = call_for(run_of(row, lambda name: load_shape(name, catalogue_first=True)))
     assert (asked.system_name, asked.backend_name, asked.tp_size) == ("h200_sxm", "sglang", 2)
     assert asked.isl == pytest.approx(922, abs=5)
     assert asked.osl == pytest.approx(922, abs=5)
@@ -108,7 +108,7 @@ def test_a_row_of_a_table_is_asked_with_its_mean_lengths():
 )
 def test_where_it_has_no_word_there_is_no_answer(given, says):
     with pytest.raises(PlanError, match=says) as caught:
-        question_of(run(**given))
+        call_for(run(**given))
     assert caught.value.hint
 
 
@@ -127,11 +127,11 @@ def test_a_configuration_without_a_class_gets_the_one_of_its_type():
 
 
 def test_its_warning_about_the_cache_is_said_in_fits():
-    fine = Opinion(
+    fine = AiconfiguratorEstimate(
         concurrency=1, ttft_ms=1, tpot_ms=2, e2e_ms=3, output_tokens_per_s=4, predictor="it"
     )
-    assert opinion_columns(fine)["fits"] == "true"
-    assert opinion_columns(msgspec.structs.replace(fine, warning="full"))["fits"] == "false"
+    assert estimate_columns(fine)["fits"] == "true"
+    assert estimate_columns(msgspec.structs.replace(fine, warning="full"))["fits"] == "false"
 
 
 def test_without_the_package_the_command_that_installs_it_is_named(monkeypatch):
@@ -146,7 +146,7 @@ def test_the_questions_names_are_its_arguments():
     from aiconfigurator.cli.api import cli_estimate
 
     known = set(inspect.signature(cli_estimate).parameters)
-    assert set(question_of(run()).arguments()) <= known
+    assert set(call_for(run()).arguments()) <= known
 
 
 @real
@@ -162,7 +162,7 @@ def test_the_questions_names_are_its_arguments():
 )
 def test_it_answers_within_what_the_silicon_can_do(model, chosen):
     asked = run(model, **chosen)
-    found = second_opinion(asked, load_config(model, catalogue_first=True))
+    found = estimate_run(asked, load_config(model, catalogue_first=True))
     assert "aiconfigurator 0.12" in found.predictor
     assert found.concurrency == 16
     assert found.tpot_ms > 0.5
@@ -173,8 +173,8 @@ def test_it_answers_within_what_the_silicon_can_do(model, chosen):
 @real
 def test_copies_multiply_its_throughput_and_nothing_else():
     config = load_config("Qwen/Qwen3-8B", catalogue_first=True)
-    one = second_opinion(run(concurrency=8), config)
-    two = second_opinion(run(concurrency=16, replicas=2, count=2), config)
+    one = estimate_run(run(concurrency=8), config)
+    two = estimate_run(run(concurrency=16, replicas=2, count=2), config)
     assert two.ttft_ms == one.ttft_ms
     assert two.output_tokens_per_s == pytest.approx(2 * one.output_tokens_per_s)
 
@@ -184,7 +184,7 @@ def test_a_precision_that_its_tables_lack_is_a_reason_without_paths():
     config = load_config("Qwen/Qwen3-8B", catalogue_first=True)
     asked = msgspec.structs.replace(run(gpu="H200", kv_cache_dtype="fp8"), engine="sglang")
     with pytest.raises(PlanError, match=r"^aiconfigurator has no answer: .*data missing") as caught:
-        second_opinion(asked, config)
+        estimate_run(asked, config)
     assert "site-packages" not in caught.value.message
 
 
@@ -192,6 +192,6 @@ def test_a_precision_that_its_tables_lack_is_a_reason_without_paths():
 def test_its_own_refusal_is_one_clear_line():
     model = "meta-llama/Llama-3.1-405B-Instruct"
     with pytest.raises(PlanError, match=r"^aiconfigurator has no answer: .*does not fit") as caught:
-        second_opinion(run(model), load_config(model, catalogue_first=True))
+        estimate_run(run(model), load_config(model, catalogue_first=True))
     assert "\n" not in caught.value.message
     assert "/tmp" not in caught.value.message

@@ -1,6 +1,7 @@
 import pytest
 
 from servetune.models import load_shape
+from servetune.perf.roofline import predict_runs
 from servetune.prediction.rows import run_of, stored_as
 
 
@@ -30,60 +31,6 @@ def test_a_row_is_priced_in_the_precision_that_ran(model, weights, experts, stor
 def test_gpt_oss_keeps_its_own_four_bits_whatever_a_table_calls_them(weights):
     shape = load_shape("openai/gpt-oss-120b", catalogue_first=True)
     assert stored_as(shape, weights, "mxfp4") == shape
-
-
-@pytest.mark.parametrize(
-    ("version", "drafts"),
-    [
-        ("1.2.0rc6.post3", 3),
-        ("1.2.0rc7", 3),
-        ("1.2.0", 3),
-        ("1.3.0rc1", 3),
-        ("1.2.0rc6.post2", None),
-        ("1.1.0rc2.post2", None),
-        ("1.1.0", None),
-        ("", None),
-        ("nightly-dev", None),
-    ],
-)
-def test_releases_that_draft_are_known_by_their_version(version, drafts):
-    row = {
-        "model": "deepseek-ai/DeepSeek-R1",
-        "engine": "trtllm",
-        "engine_version": version,
-        "gpu": "b200_sxm",
-        "isl": "1024",
-        "osl": "1024",
-        "concurrency": "4",
-        "tp": "8",
-    }
-    assert run_of(row, catalogued).plan.draft_tokens == drafts
-    for other in ({"engine": "vllm"}, {"model": "Qwen/Qwen3-32B"}):
-        assert run_of(row | other, catalogued).plan.draft_tokens is None
-
-
-@pytest.mark.parametrize(
-    ("engine", "gpu", "weights", "cache"),
-    [
-        ("vllm", "h100_sxm", "fp8", None),
-        ("vllm", "b200_sxm", "fp8", "fp8"),
-        ("vllm", "b200_sxm", "nvfp4", "fp8"),
-        ("vllm", "b200_sxm", "bf16", None),
-        ("trtllm", "h100_sxm", "fp8", "fp8"),
-        ("sglang", "h200_sxm", "fp8", "fp8"),
-    ],
-)
-def test_a_silent_table_keeps_the_cache_as_its_engine_does(engine, gpu, weights, cache):
-    row = {
-        "model": "Qwen/Qwen3-32B",
-        "engine": engine,
-        "gpu": gpu,
-        "precision_weights": weights,
-        "isl": "1024",
-        "osl": "1024",
-        "concurrency": "4",
-    }
-    assert run_of(row, catalogued).plan.kv_cache_dtype == cache
 
 
 @pytest.mark.parametrize(
@@ -121,3 +68,42 @@ def test_one_engine_has_many_spellings(engine):
         "concurrency": "4",
     }
     assert run_of(row, catalogued).engine == "trtllm"
+
+
+def priced(users: int) -> float:
+    row = {
+        "model": "deepseek-ai/DeepSeek-R1",
+        "engine": "sglang",
+        "gpu": "b200_sxm",
+        "precision_weights": "fp8",
+        "isl": "1024",
+        "osl": "1024",
+        "concurrency": str(users),
+        "tp": "8",
+    }
+    return predict_runs([run_of(row, catalogued)])[0].point.output_tokens_per_s
+
+
+def test_one_user_more_changes_a_row_by_about_one_users_tokens():
+    assert priced(65) == pytest.approx(priced(64), rel=1.5 / 64)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("users", [4, 64, 128, 512])
+def test_a_row_is_predicted_as_it_stands_where_no_benchmark_is_named(engine, users):
+    row = {
+        "model": "deepseek-ai/DeepSeek-R1",
+        "engine": engine,
+        "engine_version": "1.2.0rc6.post3",
+        "gpu": "b200_sxm",
+        "precision_weights": "nvfp4",
+        "isl": "1024",
+        "osl": "1024",
+        "concurrency": str(users),
+        "tp": "8",
+    }
+    run = run_of(row, catalogued)
+    plan = run.plan
+    assert (plan.tensor_parallel, plan.data_parallel, plan.draft_tokens) == (8, 1, None)
+    assert (plan.max_num_batched_tokens, plan.gpu_memory_fraction) == (None, None)
+    assert (plan.kv_cache_dtype, run.admission_delay_steps) == (None, 0.0)

@@ -32,6 +32,7 @@ from servetune.perf.roofline.local_corrections import LocalCorrections
 from servetune.plan import Plan
 from servetune.prediction.aiconfigurator import require_installed
 from servetune.prediction.calibrations import KeptCalibration, calibration_named
+from servetune.prediction.tables import CONVENTIONS, TableOptions, read_table
 from servetune.workload import SHAREGPT, Fixed, Workload
 
 __all__ = ["estimate"]
@@ -158,6 +159,14 @@ ENGINES = tuple(name for name in engines_with_defaults() if name != "simulated")
     metavar="CSV",
     help="With --batch: measured rows, which correct others of their model and GPU.",
 )
+@click.option(
+    "--as",
+    "convention",
+    type=click.Choice(tuple(CONVENTIONS)),
+    default=None,
+    help="With --batch: benchmark whose server settings apply where its rows state none. "
+    "[default: each row as it stands]",
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as data.")
 def estimate(
     *,
@@ -190,6 +199,7 @@ def estimate(
     batch_out: Path | None,
     models_dir: Path | None,
     batch_anchors: Path | None,
+    convention: str | None,
     as_json: bool,
 ) -> int:
     """What a model can do on a machine: fit, latency, throughput, limits and cost.
@@ -208,10 +218,13 @@ def estimate(
         return predict_rows(
             batch_rows,
             batch_out,
-            models_dir,
-            kept=kept,
-            anchors=batch_anchors,
-            estimator=estimator,
+            TableOptions(
+                models_dir=models_dir,
+                calibration=kept,
+                anchors=read_table(batch_anchors) if batch_anchors is not None else None,
+                estimator=estimator,
+                convention=convention,
+            ),
         )
     if model is None:
         raise click.UsageError("Missing option '--model'.")

@@ -14,7 +14,15 @@ __all__ = ["require_read"]
 
 #: All that a table's rows do not say themselves.
 _OF_A_TABLE = frozenset(
-    {"batch_rows", "batch_out", "models_dir", "batch_anchors", "calibration_name", "estimator"}
+    {
+        "batch_rows",
+        "batch_out",
+        "models_dir",
+        "batch_anchors",
+        "convention",
+        "calibration_name",
+        "estimator",
+    }
 )
 
 _TABLES_ALONE = "it goes with --batch"
@@ -27,12 +35,14 @@ _UNREAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "batch_out": _TABLES_ALONE,
             "models_dir": _TABLES_ALONE,
             "batch_anchors": _TABLES_ALONE,
+            "convention": _TABLES_ALONE,
             "top": "one plan is shown: add --sweep, --gpu all or --instance all",
         },
         "a sweep": {
             "batch_out": _TABLES_ALONE,
             "models_dir": _TABLES_ALONE,
             "batch_anchors": _TABLES_ALONE,
+            "convention": _TABLES_ALONE,
             "plot": _ONE_PLAN,
             "estimator": _ONE_PLAN,
         },
@@ -40,6 +50,7 @@ _UNREAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "batch_out": _TABLES_ALONE,
             "models_dir": _TABLES_ALONE,
             "batch_anchors": _TABLES_ALONE,
+            "convention": _TABLES_ALONE,
             "plot": _ONE_PLAN,
             "estimator": _ONE_PLAN,
             "target": "machines are ordered by cost: add --sweep to order their plans",
@@ -49,6 +60,7 @@ _UNREAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "batch_out": _TABLES_ALONE,
             "models_dir": _TABLES_ALONE,
             "batch_anchors": _TABLES_ALONE,
+            "convention": _TABLES_ALONE,
             "plot": _ONE_PLAN,
             "estimator": _ONE_PLAN,
             "price_per_hour_usd": "machines have prices of their own: name one machine for it",

@@ -12,7 +12,7 @@ from servetune.hardware import Node
 from servetune.models import NetworkShape, load_config
 from servetune.perf import Calibration
 from servetune.perf.roofline import ClosedLoopRun, OperatingPoint, performance_at
-from servetune.prediction.aiconfigurator import Opinion, second_opinion
+from servetune.prediction.aiconfigurator import AiconfiguratorEstimate, estimate_run
 from servetune.units import MS_PER_S, format_rate, format_seconds
 from servetune.workload import Workload
 
@@ -23,7 +23,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """One concurrency as both predictors see it; `theirs` is aiconfigurator's."""
 
     ours: OperatingPoint
-    theirs: Opinion
+    theirs: AiconfiguratorEstimate
 
 
 def side_by_side(
@@ -53,7 +53,7 @@ def side_by_side(
             concurrency=concurrency,
             request_count=workload.request_count,
         )
-        theirs = second_opinion(run, config)
+        theirs = estimate_run(run, config)
         # It prices whole batches on every rank, so ours is priced with as many users.
         ours = performance_at(
             shape, node, best.plan, workload, theirs.concurrency, calibration=calibration

@@ -1,19 +1,19 @@
-"""NVIDIA's aiconfigurator, asked about the same run: a second opinion.
+"""Estimates by NVIDIA's aiconfigurator, an independent predictor of the same runs.
 
-It predicts from operator tables that were measured per GPU and engine, so it has no answer
-where a table lacks the GPU, the kind of network or the precision; that is said, not filled in.
-Its numbers are its own: no factor, interval or calibration of servetune touches them. What is
-asked of it, and how it was read (version 0.12):
+It predicts from operator tables that were measured per GPU and engine, so it has no estimate
+where a table lacks the GPU, the kind of network or the precision; nothing is filled in. No
+factor, interval or calibration of servetune changes its numbers. Arguments of its call
+(version 0.12):
 
-| a run says | it is asked |
+| run | argument |
 |---|---|
 | device, engine | system, backend; its current table, not the measured engine's version |
-| lengths | `isl`, `osl`: their means, as it takes constants |
+| lengths | `isl`, `osl`: means, as it takes constants |
 | concurrency | `batch_size` of one copy's rank; replicas are multiplied afterwards |
-| weights, cache | quantisation modes; those of a published checkpoint it reads itself |
+| weights, cache | quantisation modes; it reads those of a published checkpoint itself |
 | parallelism | `tp`, `pp`, attention `dp`, and of experts `moe_tp` or `moe_ep` |
 
-It prices steady batching, and does not play the burst at the start of a run.
+It estimates a steady state, without the burst at the start of a run.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ from servetune.models.quantization import (
     effective_quantization,
 )
 from servetune.perf.roofline import ClosedLoopRun, length_moments
+from servetune.prediction.rows import Cell, rounded
 
 __all__ = [
-    "Opinion",
-    "Question",
-    "opinion_columns",
-    "question_of",
+    "AiconfiguratorEstimate",
+    "EstimateCall",
+    "call_for",
+    "estimate_columns",
+    "estimate_run",
     "require_installed",
-    "second_opinion",
     "with_architecture",
 ]
 
 PACKAGE = "aiconfigurator"
 
-#: Devices of the catalogue that it has operator tables for.
+#: Device of the catalogue -> system that aiconfigurator has operator tables for.
 SYSTEMS: Mapping[str, str] = MappingProxyType(
     {
         "A100-80GB": "a100_sxm",
@@ -74,8 +75,8 @@ ENGINES: Mapping[str, str] = MappingProxyType(
     {"vllm": "vllm", "simulated": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 )
 
-#: Storage of dense matrices and of experts: servetune's scheme -> its mode. `int4_gN` of any
-#: group is its `int4_wo`.
+#: Storage of dense matrices and of experts: servetune's scheme -> mode of aiconfigurator.
+#: `int4_gN` of any group is `int4_wo`.
 MATRICES: Mapping[str, str] = MappingProxyType(
     {
         "none": "bfloat16",
@@ -102,8 +103,8 @@ EXPERTS: Mapping[str, str] = MappingProxyType(
 
 CACHES: Mapping[str, str] = MappingProxyType({"fp8": "fp8", "int8": "int8", "bf16": "bfloat16"})
 
-#: `model_type` of a configuration that names no class -> (the class that it knows, whether it
-#: reads the numbers under `text_config`). Classes as in Hugging Face transformers.
+#: `model_type` of a configuration that names no class -> (class that aiconfigurator knows, whether
+#: it reads the numbers under `text_config`). Classes as in Hugging Face transformers.
 CLASSES: Mapping[str, tuple[str, bool]] = MappingProxyType(
     {
         "llama": ("LlamaForCausalLM", False),
@@ -132,15 +133,15 @@ CLASSES: Mapping[str, tuple[str, bool]] = MappingProxyType(
 )
 
 
-#: Where its tables lie here, which tells a reader nothing.
+#: Paths of its tables on this machine, which are cut out of its messages.
 _PATH = re.compile(r"(?: (?:at|from|in))? /[^\s,;]+")
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class EstimateCall(msgspec.Struct, frozen=True, kw_only=True):
     """One call of `aiconfigurator.cli.api.cli_estimate`, by the names of its arguments.
 
     Attributes:
-        copies: Replicas, which it does not know of.
+        copies: Replicas, by which its rates are multiplied; no argument of the call.
     """
 
     system_name: str
@@ -158,19 +159,20 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     kvcache_quant_mode: str | None
     copies: int = msgspec.field(default=1)
 
-    def arguments(self) -> dict[str, Any]:
-        said = msgspec.structs.asdict(self)
-        del said["copies"]
-        return said
+    def arguments(self) -> dict[str, str | int | None]:
+        """Arguments by name."""
+        named = msgspec.structs.asdict(self)
+        del named["copies"]
+        return named
 
 
-class Opinion(msgspec.Struct, frozen=True, kw_only=True):
-    """What aiconfigurator says about a run.
+class AiconfiguratorEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Estimate by aiconfigurator of one run.
 
     Attributes:
-        concurrency: That it priced: batches of equal size on every rank.
-        predictor: Its name and version, and the table it read.
-        warning: Its own, where it has one.
+        concurrency: Users of the estimate: batches of equal size on every rank.
+        predictor: Name and version of aiconfigurator, and the table it read.
+        warning: Warning of aiconfigurator; empty if none.
     """
 
     concurrency: int
@@ -191,16 +193,16 @@ def require_installed() -> None:
         )
 
 
-def question_of(run: ClosedLoopRun, published: str = "") -> Question:
-    """The run in aiconfigurator's words.
+def call_for(run: ClosedLoopRun, published: str = "") -> EstimateCall:
+    """Call of aiconfigurator for a run.
 
     Args:
-        run: What is asked.
-        published: How the configuration that it reads says weights are stored. Where the run
-            says the same, the modes are left to it, which knows more of them.
+        run: Run to estimate.
+        published: Storage of weights in the configuration that it reads. Where the run has the
+            same, no modes are passed: aiconfigurator reads more of them than this table has.
 
     Raises:
-        PlanError: It has no words for the device, the engine or the precision.
+        PlanError: aiconfigurator has no table for the device, the engine or the precision.
     """
     plan, moments = run.plan, length_moments(run.lengths)
     system = _word(SYSTEMS, run.node.device.name, "table of the GPU")
@@ -220,7 +222,7 @@ def question_of(run: ClosedLoopRun, published: str = "") -> Question:
         cache = _word(CACHES, dtype, "mode for a cache in")
     ranks = plan.replicas * plan.data_parallel
     group = plan.tensor_parallel * plan.data_parallel
-    return Question(
+    return EstimateCall(
         system_name=system,
         backend_name=backend,
         isl=max(1, round(moments.input_tokens)),
@@ -238,33 +240,33 @@ def question_of(run: ClosedLoopRun, published: str = "") -> Question:
     )
 
 
-def second_opinion(run: ClosedLoopRun, config: Mapping[str, Any]) -> Opinion:
-    """Ask aiconfigurator about a run.
+def estimate_run(run: ClosedLoopRun, config: Mapping[str, Any]) -> AiconfiguratorEstimate:
+    """Estimate of a run by aiconfigurator.
 
     Args:
-        run: What is asked.
-        config: The model's `config.json`; only a folder in the temporary directory sees it.
+        run: Run to estimate.
+        config: The model's `config.json`; written to a temporary folder for the call.
 
     Raises:
-        InputError: It is not installed.
-        PlanError: It has no answer; its own reason is in the message.
+        InputError: aiconfigurator is not installed.
+        PlanError: aiconfigurator has no estimate; its own reason is in the message.
     """
     require_installed()
     published = shape_from_config(config, name=run.shape.name, source="").quantization
-    question = question_of(run, published)
+    call = call_for(run, published)
     written = with_architecture(config)
     with tempfile.TemporaryDirectory(prefix="servetune-") as folder:
         model = Path(folder) / run.shape.name.replace("/", "--")
         model.mkdir()
         (model / "config.json").write_text(json.dumps(written), encoding="utf-8")
-        found = _asked(str(model), question, run.shape.name)
-    e2e_ms = found.ttft + max(0, question.osl - 1) * found.tpot
-    return Opinion(
-        concurrency=round(found.concurrency) * question.copies,
+        found = _call(str(model), call, run.shape.name)
+    e2e_ms = found.ttft + max(0, call.osl - 1) * found.tpot
+    return AiconfiguratorEstimate(
+        concurrency=round(found.concurrency) * call.copies,
         ttft_ms=float(found.ttft),  # its numbers may be numpy's, which JSON does not know
         tpot_ms=float(found.tpot),
         e2e_ms=float(e2e_ms),
-        output_tokens_per_s=float(found.tokens_per_second) * question.copies,
+        output_tokens_per_s=float(found.tokens_per_second) * call.copies,
         predictor=f"{PACKAGE} {metadata.version(PACKAGE)}, its table of "
         f"{found.backend_name} {found.backend_version} on {found.system_name}",
         warning=found.kv_cache_warning or "",
@@ -272,10 +274,10 @@ def second_opinion(run: ClosedLoopRun, config: Mapping[str, Any]) -> Opinion:
 
 
 def with_architecture(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with the class name that aiconfigurator chooses its model by.
+    """Configuration with the class name by which aiconfigurator chooses its model.
 
     Raises:
-        PlanError: It knows no class for this kind of model.
+        PlanError: aiconfigurator knows no class for this kind of model.
     """
     if config.get("architectures"):
         return dict(config)
@@ -290,28 +292,28 @@ def with_architecture(config: Mapping[str, Any]) -> dict[str, Any]:
     return body | {"architectures": [name]}
 
 
-def opinion_columns(opinion: Opinion) -> dict[str, Any]:
-    """The output columns of a table's row; it states no interval."""
+def estimate_columns(estimate: AiconfiguratorEstimate) -> dict[str, Cell]:
+    """Output columns of a table's row; aiconfigurator states no interval."""
     return {
-        "ttft_ms": float(f"{opinion.ttft_ms:.6g}"),
-        "tpot_ms": float(f"{opinion.tpot_ms:.6g}"),
-        "e2e_ms": float(f"{opinion.e2e_ms:.6g}"),
-        "output_tokens_per_s": float(f"{opinion.output_tokens_per_s:.6g}"),
-        "fits": "false" if opinion.warning else "true",
+        "ttft_ms": rounded(estimate.ttft_ms),
+        "tpot_ms": rounded(estimate.tpot_ms),
+        "e2e_ms": rounded(estimate.e2e_ms),
+        "output_tokens_per_s": rounded(estimate.output_tokens_per_s),
+        "fits": "false" if estimate.warning else "true",
     }
 
 
-def _asked(model: str, question: Question, name: str) -> Any:
-    """Its answer; whatever it raises or prints is its own, and comes out as one reason."""
+def _call(model: str, call: EstimateCall, name: str) -> Any:
+    """Answer of aiconfigurator; its exceptions become `PlanError`, its prints are dropped."""
     for logger in (PACKAGE, f"{PACKAGE}_core"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     with contextlib.redirect_stdout(io.StringIO()):  # stdout is for results
         try:
             from aiconfigurator.cli.api import cli_estimate
 
-            return cli_estimate(model, **question.arguments())
+            return cli_estimate(model, **call.arguments())
         except Exception as error:
-            # Any of its own classes, KeyError and ValueError among them, means the same here.
+            # Its own classes, KeyError and ValueError all mean that it has no estimate.
             text = str(error).replace(model, name).strip().splitlines()
             reason = _PATH.sub("", text[0])[:300] if text else ""
             raise PlanError(
@@ -320,7 +322,7 @@ def _asked(model: str, question: Question, name: str) -> Any:
             ) from error
 
 
-def _word(words: Mapping[str, Any], name: str, what: str) -> Any:
+def _word(words: Mapping[str, str], name: str, what: str) -> str:
     if name not in words:
         raise PlanError(
             f"{PACKAGE} has no answer: it knows no {what} {name}",
@@ -330,7 +332,7 @@ def _word(words: Mapping[str, Any], name: str, what: str) -> Any:
 
 
 def _scheme(stored: Quantization, scopes: tuple[str, ...]) -> str:
-    """The scheme of matrices in these scopes, `int4` for any group."""
+    """Scheme of matrices in these scopes, `int4` for any group."""
     part = stored.covering(scopes)
     scheme = part.scheme if part else "none"
     return "int4" if scheme.startswith("int4_") else scheme

@@ -1,4 +1,4 @@
-"""What a table's row does not say, and how it was read so that an engine could run it."""
+"""Assumptions about a row: facts that it does not state, as an engine could run it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,33 @@ from servetune.perf.roofline import ClosedLoopRun
 
 __all__ = ["assumed"]
 
-#: How a table calls one kind of server that does both; `static` batches are such runs too.
-_TOGETHER = ("", "agg", "aggregated", "ifb", "static")
-_APART = ("disagg", "disaggregated", "pd")
-
-#: Whence `prediction.recipes` knows; a row with settings of its own is priced by `estimate`.
-_SO_RUN = "as InferenceMAX ran these settings"
+#: Words of tables for servers that both compute prompts and decode, `static` batches included.
+_AGGREGATED = ("", "agg", "aggregated", "ifb", "static")
+_DISAGGREGATED = ("disagg", "disaggregated", "pd")
 
 
-def assumed(row: Mapping[str, str], run: ClosedLoopRun) -> str:
-    """How the run differs from the row's own words, for a reader; empty where it does not."""
-    return "; ".join(_readings(row, run))
+def assumed(row: Mapping[str, str], run: ClosedLoopRun, benchmark: str | None = None) -> str:
+    """Differences between the run and the row's own words, for a reader; empty if none.
+
+    Args:
+        row: Column to text.
+        run: Run that was read from it.
+        benchmark: Name of the convention whose settings were applied.
+    """
+    return "; ".join(
+        _assumptions(row, run, f"as {_TITLES.get(benchmark or '', benchmark)} ran these settings")
+    )
 
 
-def _readings(row: Mapping[str, str], run: ClosedLoopRun) -> Iterator[str]:
+#: Names of benchmarks as they write themselves.
+_TITLES = {"inferencemax": "InferenceMAX"}
+
+
+def _assumptions(row: Mapping[str, str], run: ClosedLoopRun, source: str) -> Iterator[str]:
     plan = run.plan
     divided = plan.data_parallel > 1 and row.get("dp", "").strip() in ("", "1", "1.0")
     if divided:
-        yield f"attention divided by users over {plan.data_parallel} devices, {_SO_RUN}"
+        yield f"attention divided by users over {plan.data_parallel} devices, {source}"
     elif plan.expert_parallel and row.get("moe_ep", "").strip() in ("", "1", "1.0"):
         yield (
             "experts whole on their devices (expert parallelism): split over "
@@ -35,19 +44,19 @@ def _readings(row: Mapping[str, str], run: ClosedLoopRun) -> Iterator[str]:
     elif not plan.expert_parallel and row.get("moe_ep", "").strip() not in ("", "0", "1", "1.0"):
         yield "no expert parallelism: the network has no experts"
     if plan.draft_tokens:
-        yield f"{plan.draft_tokens} tokens drafted ahead per step, {_SO_RUN}"
-    if run.held_steps:
-        yield f"waiting prompts held back for {run.held_steps:.3g} steps, {_SO_RUN}"
+        yield f"{plan.draft_tokens} tokens drafted ahead per step, {source}"
+    if run.admission_delay_steps:
+        yield f"waiting prompts held back for {run.admission_delay_steps:.3g} steps, {source}"
     if plan.gpu_memory_fraction == WIDEST_FRACTION:
         yield (
             f"engine's share of memory {WIDEST_FRACTION:g}: its default does not hold the weights "
             "and one request"
         )
     mode = row.get("mode", "").strip().lower()
-    if mode in _APART:
+    if mode in _DISAGGREGATED:
         yield (
             f"mode {mode}: priced as one kind of server, as the row does not say which devices "
             "compute prompts; servetune simulate --prefill-replicas plays them apart"
         )
-    elif mode not in _TOGETHER:
+    elif mode not in _AGGREGATED:
         yield f"mode {mode} is not known: priced as one kind of server"

@@ -1,7 +1,7 @@
-"""Measured rows of a table as anchors of others: what `estimate --batch --anchors` rests on.
+"""Measured rows of a table as anchors, which correct the predictions of other rows.
 
 A measured row corrects the rows of the same model on the same kind of device, under any engine
-and with any weights: those that are like it most (`perf.roofline.similarity`).
+and with any weights; the more similar a row is, the more (`perf.roofline.similarity`).
 """
 
 from __future__ import annotations
@@ -18,34 +18,37 @@ from servetune.models import NetworkShape
 from servetune.perf import Anchor, Calibration, RunFeatures, calibrated, run_features
 from servetune.perf.roofline import ClosedLoopRun, LengthMoments, length_moments, predict_runs
 from servetune.prediction.calibrations import KeptCalibration
+from servetune.prediction.conventions import Convention
 from servetune.prediction.rows import run_of
 from servetune.workload import Lengths
 
 __all__ = ["MEASURED", "AnchorsOf", "anchors_of", "corrected_by_kept", "corrected_by_rows"]
 
-#: Columns of what was measured; a row may lack one of them.
+#: Columns of measured times; a row may lack one of them.
 MEASURED = ("ttft_ms", "tpot_ms")
 
-#: Model and kind of device to the runs that were measured of them.
+#: Model and kind of device -> measured runs of both.
 AnchorsOf: TypeAlias = Mapping[tuple[str, str], Sequence[Anchor]]
 
 
 def anchors_of(
-    rows: Sequence[Mapping[str, str]], shape_of: Callable[[str], NetworkShape]
+    rows: Sequence[Mapping[str, str]],
+    shape_of: Callable[[str], NetworkShape],
+    convention: Convention | None = None,
 ) -> AnchorsOf:
-    """Measured rows beside their predictions, by what they are of.
+    """Measured rows with their predictions, by model and kind of device.
 
     Raises:
-        InputError: A row cannot be read, or says nothing that was measured: one anchor fewer
-            than its user believes is worse than none.
+        InputError: A row cannot be read or has no measured time. It stops all, because an
+            anchor that is silently left out would go unnoticed.
     """
     runs, measured = [], []
     for number, row in enumerate(rows, start=1):
         try:
-            runs.append(run_of(row, shape_of))
+            runs.append(run_of(row, shape_of, convention))
             measured.append({name: _time_ms(row, name) for name in MEASURED})
             if not any(measured[-1].values()):
-                raise InputError(f"neither {' nor '.join(MEASURED)} says what was measured")
+                raise InputError(f"neither {' nor '.join(MEASURED)} has a measured time")
         except ServetuneError as error:
             raise InputError(
                 f"anchor {number}: {error.message}", hint=error.hint or "mend or remove that row"
@@ -57,21 +60,21 @@ def anchors_of(
             predicted_tpot_ms=priced.point.tpot_ms,
             measured_ttft_ms=times["ttft_ms"],
             measured_tpot_ms=times["tpot_ms"],
-            place=_place(run),
+            place=_features(run),
         )
-        found.setdefault(_of(run), []).append(anchor)
+        found.setdefault(_group(run), []).append(anchor)
     return found
 
 
 def corrected_by_rows(
     runs: Sequence[ClosedLoopRun], anchors: AnchorsOf
 ) -> list[Calibration | None]:
-    """What the anchors say of each run; `None` where none is of its model and device."""
+    """Correction of each run by anchors; `None` where none is of its model and device."""
     found: list[Calibration | None] = [None] * len(runs)
-    for of, measured in anchors.items():
-        mine = [number for number, run in enumerate(runs) if _of(run) == of]
-        there = calibrated(measured).at(*(_place(runs[number]) for number in mine))
-        for number, correction in zip(mine, there, strict=True):
+    for group, measured in anchors.items():
+        mine = [number for number, run in enumerate(runs) if _group(run) == group]
+        corrections = calibrated(measured).at(*(_features(runs[number]) for number in mine))
+        for number, correction in zip(mine, corrections, strict=True):
             found[number] = correction
     return found
 
@@ -79,7 +82,7 @@ def corrected_by_rows(
 def corrected_by_kept(
     runs: Sequence[ClosedLoopRun], kept: KeptCalibration
 ) -> list[Calibration | None]:
-    """What a kept calibration says of each run; `None` where it is of another."""
+    """Correction of each run by a kept calibration; `None` where it is of another model."""
     mine = [
         number
         for number, run in enumerate(runs)
@@ -90,19 +93,19 @@ def corrected_by_kept(
         )
     ]
     found: list[Calibration | None] = [None] * len(runs)
-    there = kept.calibration.at(*(_place(runs[number]) for number in mine))
-    for number, correction in zip(mine, there, strict=True):
+    corrections = kept.calibration.at(*(_features(runs[number]) for number in mine))
+    for number, correction in zip(mine, corrections, strict=True):
         found[number] = correction
     return found
 
 
-def _of(run: ClosedLoopRun) -> tuple[str, str]:
+def _group(run: ClosedLoopRun) -> tuple[str, str]:
     return run.shape.name, run.node.device.name
 
 
-def _place(run: ClosedLoopRun) -> RunFeatures:
-    place = run_features(run.plan, run.shape, _moments(run.lengths), run.concurrency)
-    return msgspec.structs.replace(place, engine=run.engine) if run.engine else place
+def _features(run: ClosedLoopRun) -> RunFeatures:
+    features = run_features(run.plan, run.shape, _moments(run.lengths), run.concurrency)
+    return msgspec.structs.replace(features, engine=run.engine) if run.engine else features
 
 
 @functools.cache

@@ -1,9 +1,9 @@
-"""The models that a table's rows name, each looked for once.
+"""Models that the rows of a table name, each looked up once.
 
 Tables name checkpoints that others than the publisher stored in fewer bits
 (`nvidia/DeepSeek-R1-FP4`, `RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16`). Where the
-configuration of such a one is not found, that of the model it was made from stands in, stored
-as the name says; the row's `assumed` says so.
+configuration of such a checkpoint is not found, that of the model it was made from is used,
+stored as the name says; the row's `assumed` reports it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ __all__ = ["RowModels", "made_from"]
 
 _FILE = "_config.json"
 _QUANTIZED_FILE = "_hf_quant_config.json"
-#: Last words of a checkpoint's name that say how it was stored, and the table's word for it.
-_STORED = {
+#: Last words of a checkpoint's name that state its storage -> the table's word for it.
+_STORAGE_WORDS = {
     "awq": "int4",
     "gptq": "int4",
     "4bit": "int4",
     **{word: word for word in ("fp8", "nvfp4", "fp4", "mxfp4", "int4", "w4a16", "int8", "w8a8")},
 }
-#: Words beside those that say nothing more about the weights' bits.
-_BESIDE = re.compile(r"quantized|dynamic|static|block|kv|preview|g?128|v\d|pertensor|tensor|per")
+#: Further words of such names, without meaning for the number of bits.
+_IGNORED_WORDS = re.compile(
+    r"quantized|dynamic|static|block|kv|preview|g?128|v\d|pertensor|tensor|per"
+)
 
 
 def made_from(name: str, known: Iterable[str]) -> tuple[str, str] | None:
-    """The known model that a checkpoint was made from, and the table's word for its storage.
+    """Known model that a checkpoint was made from, and the table's word for its storage.
 
-    The word is empty where the name says none: a copy under another publisher.
+    The word is empty where the name states none: a copy under another publisher.
 
     Example:
         >>> made_from("nvidia/DeepSeek-R1-FP4", ["deepseek-ai/DeepSeek-R1"])
@@ -52,19 +54,19 @@ def made_from(name: str, known: Iterable[str]) -> tuple[str, str] | None:
     while words:
         if found := by_short.get("".join(words)):
             return found[0], stored
-        if words[-1] in _STORED:
-            stored = _STORED[words[-1]]
-        elif not _BESIDE.fullmatch(words[-1]):
+        if words[-1] in _STORAGE_WORDS:
+            stored = _STORAGE_WORDS[words[-1]]
+        elif not _IGNORED_WORDS.fullmatch(words[-1]):
             return None
         words = words[:-2]
     return None
 
 
 class RowModels:
-    """Models by the names that rows give them; a name that nobody knows is asked for once.
+    """Models by the names that rows give them; an unknown name is looked up once.
 
     Args:
-        folder: Of configurations that come before the catalogue's, as `org--name_config.json`.
+        folder: Configurations that come before the catalogue's, as `org--name_config.json`.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -73,10 +75,10 @@ class RowModels:
         self._stand_ins: dict[str, str] = {}
 
     def shape(self, model: str) -> NetworkShape:
-        """The dimensions of a model.
+        """Dimensions of a model.
 
         Raises:
-            UnknownName: Neither it nor what it was made from is known.
+            UnknownName: Neither it nor the model it was made from is known.
             InputError: Its configuration cannot be read or is not modelled.
         """
         if model not in self._shapes:
@@ -90,12 +92,12 @@ class RowModels:
         return found
 
     def config(self, model: str) -> dict[str, Any]:
-        """The configuration that `shape` reads; that of no stand-in."""
+        """Configuration that `shape` reads; stand-ins have none."""
         path = self._path(model)
         return load_config(model, catalogue_first=True) if path is None else _read(path)
 
     def stand_in(self, model: str) -> str:
-        """What stands in for a model whose own configuration was not found, if so, in words."""
+        """Sentence on the model used in place of one without a configuration; empty if none is."""
         return self._stand_ins.get(model, "")
 
     def _found(self, model: str) -> NetworkShape:
@@ -121,17 +123,17 @@ class RowModels:
         return path if path.is_file() else None
 
     def _known(self) -> list[str]:
-        there = sorted(self._folder.glob(f"*{_FILE}")) if self._folder is not None else []
+        files = sorted(self._folder.glob(f"*{_FILE}")) if self._folder is not None else []
         own = [
             path.name.removesuffix(_FILE).replace("--", "/", 1)
-            for path in there
+            for path in files
             if not path.name.endswith(_QUANTIZED_FILE)
         ]
         return [*own, *catalogue()]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A configuration, completed by ModelOpt's file where it alone says the quantisation."""
+    """Configuration, with the quantisation of ModelOpt's file where it states none itself."""
     quantized = path.with_name(path.name.removesuffix(_FILE) + _QUANTIZED_FILE)
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -1,8 +1,10 @@
-"""Rows of a measurement table as runs to be priced, and their answers.
+"""Rows of a measurement table as closed-loop runs, and their predictions as columns.
 
 Such tables (NVIDIA's aiconfigurator regression set, InferenceMAX dumps) are measured alike:
 random prompts of 0.8 to 1 times the nominal lengths, ten requests per user, all users at once
-at the start, and as many sequences in the engine as users.
+at the start, and as many sequences in the engine as users. A row is predicted as it stands;
+settings that a benchmark is known to use beside its rows are a `Convention`, applied only where
+one is named.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 
@@ -22,18 +24,21 @@ from servetune.models import ExpertFeedForward, NetworkShape
 from servetune.perf import Calibration
 from servetune.perf.roofline import ClosedLoopRun, PredictedRun, interval_of, length_moments
 from servetune.plan import Plan
-from servetune.prediction.recipes import Asked, recipe_of
+from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
 from servetune.workload import UniformRange
 
-__all__ = ["COLUMNS", "answer", "run_of", "stored_as"]
+__all__ = ["COLUMNS", "Cell", "prediction_columns", "run_of", "stored_as"]
 
-#: Without these a row asks nothing.
+#: Value of a cell that is written.
+Cell: TypeAlias = str | float
+
+#: Columns that every row needs.
 COLUMNS = ("model", "gpu", "isl", "osl", "concurrency")
 
 RANGE_RATIO = 0.8
 REQUESTS_PER_USER = 10
 
-#: Whose kernels and overheads, by the name that a table gives the engine; `_` joins words.
+#: Name of an engine in a table -> engine whose kernels and overheads apply; `_` joins words.
 ENGINES = {
     "vllm": "vllm",
     "sglang": "sglang",
@@ -45,7 +50,7 @@ ENGINES = {
     "": "vllm",
 }
 
-#: Storage of weights by the table's word; `bf16` is the checkpoint unquantised.
+#: Storage of weights in a table's words -> scheme; `bf16` is the checkpoint unquantised.
 STORAGE = {
     "": "",
     "auto": "",
@@ -84,77 +89,55 @@ STORAGE = {
     "sq": "int8",
 }
 
-#: Checkpoints of these precisions come with a cache of one byte per number where the table is
-#: silent: the tables' own concurrencies would not fit otherwise.
-_WITH_FP8_CACHE = ("fp8", "fp8_block", "nvfp4")
-
-#: Share of drafted tokens that is right, chosen by the rows that drafted, none of which any fit
-#: of the law has seen.
-_ACCEPTANCE = 0.7
+#: Engine whose planning rules apply to a run of one copy; vLLM's otherwise, and for attention of
+#: several copies with shared experts.
+_PLANNED_AS = {"sglang": "sglang"}
+_PLANNED_OTHERWISE = "vllm"
 
 
-def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> ClosedLoopRun:
-    """Read a row.
+def run_of(
+    row: Mapping[str, str],
+    shape_of: Callable[[str], NetworkShape],
+    convention: Convention | None = None,
+) -> ClosedLoopRun:
+    """Run that a row describes.
 
     Args:
         row: Column to text.
         shape_of: Finds a model's dimensions.
+        convention: Settings that the row's benchmark uses and its rows do not state; engine
+            defaults if omitted.
 
     Raises:
-        InputError: A number is missing or makes no sense.
+        InputError: A number is missing or out of range.
         UnknownName: Model, GPU, engine or precision is not known.
     """
-    prompt, output = _count(row, "isl"), _count(row, "osl")
-    concurrency, copies = _count(row, "concurrency"), _count(row, "dp", default=1)
-    engine = _known(ENGINES, row.get("engine", ""), "engine")
-    storage = _known(STORAGE, row.get("precision_weights", ""), "precision")
-    experts = _known(STORAGE, row.get("precision_moe", ""), "precision")
-    shape = stored_as(shape_of(_word(row, "model")), storage, experts)
-    cache = row.get("precision_kv", "").strip() or None
-    gpu = device(_word(row, "gpu").replace("_", " "))
-    if cache is None and _caches_in_fp8(engine, storage, gpu):
-        cache = "fp8"
-    tensor_parallel = _count(row, "tp", default=1)
-    # Who has no experts has none to spread: some tables fill the column all the same.
-    spread_experts = _count(row, "moe_ep", default=1) > 1 and _has_experts(shape)
-    version = row.get("engine_version", "").strip()
-    recipe = recipe_of(
-        Asked(
-            engine=engine,
-            version=version,
-            model=shape.name,
-            architecture=gpu.architecture,
-            storage=storage,
-            prompt_tokens=prompt,
-            output_tokens=output,
-            concurrency=concurrency,
-            tensor_parallel=tensor_parallel,
-            copies=copies,
-            spread_experts=spread_experts,
-        )
-    )
-    if recipe.divided_attention:
-        tensor_parallel, copies, spread_experts = 1, tensor_parallel, True
-    drafts = recipe.draft_tokens
+    facts, shape, gpu = _facts(row, shape_of)
+    unstated = UnstatedSettings() if convention is None else convention(facts)
+    tensor_parallel, copies, spread = facts.tensor_parallel, facts.copies, facts.spread_experts
+    if unstated.divided_attention:
+        tensor_parallel, copies, spread = 1, tensor_parallel, True
+    drafts = unstated.draft_tokens
+    planned_as = _PLANNED_AS.get(facts.engine, _PLANNED_OTHERWISE)
     plan = Plan(
         model=shape.name,
-        # Attention of several copies beside common experts is planned as vLLM does it.
-        engine="sglang" if engine == "sglang" and copies == 1 else "vllm",
+        engine=planned_as if copies == 1 else _PLANNED_OTHERWISE,
         tensor_parallel=tensor_parallel,
         pipeline_parallel=_count(row, "pp", default=1),
         data_parallel=copies,
-        expert_parallel=spread_experts,
-        max_num_batched_tokens=recipe.max_num_batched_tokens,
-        gpu_memory_fraction=recipe.gpu_memory_fraction,
-        max_num_seqs=max(1, math.ceil(concurrency / copies)),
-        max_model_len=prompt + output,
-        kv_cache_dtype=cache,
+        expert_parallel=spread,
+        max_num_batched_tokens=unstated.max_num_batched_tokens,
+        gpu_memory_fraction=unstated.gpu_memory_fraction,
+        max_num_seqs=max(1, math.ceil(facts.concurrency / copies)),
+        max_model_len=facts.prompt_tokens + facts.output_tokens,
+        kv_cache_dtype=row.get("precision_kv", "").strip() or unstated.kv_cache_dtype,
         draft_tokens=drafts,
         draft_method="mtp" if drafts else None,
-        draft_acceptance_fraction=_ACCEPTANCE if drafts else None,
+        draft_acceptance_fraction=unstated.draft_acceptance_fraction if drafts else None,
     )
-    # It was run, so as an engine can: `readings` says what of this the row did not.
-    lengths = UniformRange(prompt, output, 1.0 if recipe.equal_lengths else RANGE_RATIO)
+    # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
+    ratio = 1.0 if unstated.equal_lengths else RANGE_RATIO
+    lengths = UniformRange(facts.prompt_tokens, facts.output_tokens, ratio)
     plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
     plan = with_useful_places(plan, shape, gpu, _context_tokens(lengths))
     return ClosedLoopRun(
@@ -162,17 +145,44 @@ def run_of(row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]) -> C
         node=_machine(gpu, plan.device_count),
         plan=plan,
         lengths=lengths,
-        concurrency=concurrency,
-        request_count=REQUESTS_PER_USER * concurrency,
-        engine=engine,
-        engine_version=version,
-        held_steps=recipe.held_steps,
+        concurrency=facts.concurrency,
+        request_count=REQUESTS_PER_USER * facts.concurrency,
+        engine=facts.engine,
+        engine_version=facts.version,
+        admission_delay_steps=unstated.admission_delay_steps,
     )
+
+
+def _facts(
+    row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]
+) -> tuple[RowFacts, NetworkShape, Device]:
+    prompt, output = _count(row, "isl"), _count(row, "osl")
+    concurrency, copies = _count(row, "concurrency"), _count(row, "dp", default=1)
+    engine = _known(ENGINES, row.get("engine", ""), "engine")
+    storage = _known(STORAGE, row.get("precision_weights", ""), "precision")
+    experts = _known(STORAGE, row.get("precision_moe", ""), "precision")
+    shape = stored_as(shape_of(_word(row, "model")), storage, experts)
+    gpu = device(_word(row, "gpu").replace("_", " "))
+    facts = RowFacts(
+        engine=engine,
+        version=row.get("engine_version", "").strip(),
+        model=shape.name,
+        architecture=gpu.architecture,
+        storage=storage,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        concurrency=concurrency,
+        tensor_parallel=_count(row, "tp", default=1),
+        copies=copies,
+        # Some tables fill the column for networks without experts, too.
+        spread_experts=_count(row, "moe_ep", default=1) > 1 and _has_experts(shape),
+    )
+    return facts, shape, gpu
 
 
 @functools.lru_cache(maxsize=256)
 def _machine(gpu: Device, count: int) -> Node:
-    """The same for all rows that ran on it: what is priced for one need not be for the next."""
+    """One node per GPU and count, so that its predictions are computed once for all rows."""
     return node(gpu=gpu, count=count)
 
 
@@ -181,70 +191,59 @@ def _context_tokens(lengths: UniformRange) -> float:
     return length_moments(lengths).context_tokens
 
 
-def _caches_in_fp8(engine: str, storage: str, gpu: Device) -> bool:
-    """Whether a silent table's run kept keys and values in one byte.
-
-    Under vLLM fp8 weights alone do not narrow the cache; recipes ask for it on Blackwell. On
-    Hopper its runs queue where two bytes per number overflow and one would not.
-    """
-    if engine == "vllm" and storage != "nvfp4" and gpu.architecture != "blackwell":
-        return False
-    return storage in _WITH_FP8_CACHE
-
-
 @functools.cache
 def stored_as(shape: NetworkShape, weights: str, experts: str = "") -> NetworkShape:
-    """The network as the measured checkpoint stored it.
+    """Network as the measured checkpoint stored it.
 
-    A table names the precision that ran, the configuration may be that of the first
-    publication. Four-bit checkpoints of networks with experts leave attention alone, and
-    `bf16` of a network that is published in four bits means the rest of it.
+    A table names the precision that ran; the configuration may be that of the first
+    publication. Four-bit checkpoints of networks with experts do not quantise attention, and
+    `bf16` of a network that is published in four bits means the parts that are not.
     """
     sparse = _has_experts(shape)
     published = shape.quantization
-    wanted = weights if weights not in ("", "bf16") else experts if weights == "" else ""
+    target = weights if weights not in ("", "bf16") else experts if weights == "" else ""
     if weights == "bf16" and published.startswith("fp8"):
         return msgspec.structs.replace(shape, quantization="none")
-    if not wanted or published.startswith(wanted) or wanted == "bf16":
+    if not target or published.startswith(target) or target == "bf16":
         return shape
-    if wanted == "fp8":
+    if target == "fp8":
         if published.startswith("fp8"):
             return shape
-        wanted = "fp8_block" if sparse else "fp8"
-    elif wanted in ("nvfp4", "mxfp4", "awq") and sparse:
-        if published.startswith("mxfp4") or (wanted == "awq" and published.startswith("int4")):
-            return shape  # its own four bits, which tables also call by another name
-        wanted = f"{wanted}@feed_forward"
-    return msgspec.structs.replace(shape, quantization=wanted)
+        target = "fp8_block" if sparse else "fp8"
+    elif target in ("nvfp4", "mxfp4", "awq") and sparse:
+        if published.startswith("mxfp4") or (target == "awq" and published.startswith("int4")):
+            return shape  # its published four bits, which tables call by several names
+        target = f"{target}@feed_forward"
+    return msgspec.structs.replace(shape, quantization=target)
 
 
 def _has_experts(shape: NetworkShape) -> bool:
     return any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in shape.layers)
 
 
-def answer(
-    run: ClosedLoopRun, priced: PredictedRun, calibration: Calibration | None = None
-) -> dict[str, Any]:
-    """The row's output columns: times in ms, with the interval that 90% should lie in.
+def prediction_columns(
+    run: ClosedLoopRun, predicted: PredictedRun, calibration: Calibration | None = None
+) -> dict[str, Cell]:
+    """Output columns of a row: times in ms, with the interval that holds 90% of runs.
 
     Args:
-        run: What was asked.
-        priced: Its point, already corrected where there is a calibration.
-        calibration: Narrows the interval.
+        run: Run of the row.
+        predicted: Its point, already corrected where there is a calibration.
+        calibration: Calibration that narrows the interval.
     """
-    point, band = priced.point, interval_of(run.node, run.plan, run.shape, calibration)
+    point, band = predicted.point, interval_of(run.node, run.plan, run.shape, calibration)
     output = run.lengths.output_tokens if isinstance(run.lengths, UniformRange) else 1
     return {
-        "ttft_ms": _rounded(point.ttft_ms),
-        "tpot_ms": _rounded(point.tpot_ms),
-        "e2e_ms": _rounded(point.ttft_ms + (output - 1) * point.tpot_ms),
-        "output_tokens_per_s": _rounded(point.output_tokens_per_s),
-        "ttft_low_ms": _rounded(point.ttft_ms * band.ttft_low_factor),
-        "ttft_high_ms": _rounded(point.ttft_ms * band.ttft_high_factor),
-        "tpot_low_ms": _rounded(point.tpot_ms * band.low_factor),
-        "tpot_high_ms": _rounded(point.tpot_ms * band.high_factor),
-        "fits": "false" if priced.misfit else "true",
-        "error": priced.misfit or "",
+        "ttft_ms": rounded(point.ttft_ms),
+        "tpot_ms": rounded(point.tpot_ms),
+        "e2e_ms": rounded(point.ttft_ms + (output - 1) * point.tpot_ms),
+        "output_tokens_per_s": rounded(point.output_tokens_per_s),
+        "ttft_low_ms": rounded(point.ttft_ms * band.ttft_low_factor),
+        "ttft_high_ms": rounded(point.ttft_ms * band.ttft_high_factor),
+        "tpot_low_ms": rounded(point.tpot_ms * band.low_factor),
+        "tpot_high_ms": rounded(point.tpot_ms * band.high_factor),
+        "fits": "false" if predicted.misfit else "true",
+        "error": predicted.misfit or "",
     }
 
 
@@ -275,9 +274,10 @@ def _count(row: Mapping[str, str], name: str, *, default: int | None = None) -> 
     return int(number)
 
 
-#: No length, concurrency or degree is larger.
+#: Largest length, concurrency or degree that is read.
 MOST = 10_000_000
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """Number as tables print it, with six digits."""
     return float(f"{value:.6g}")

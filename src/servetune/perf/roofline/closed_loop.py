@@ -26,7 +26,7 @@ is waited for before the first token no longer lies between tokens. Under an eng
 prompts first a share exp(-w / together_steps) of later generations comes all at once, as the
 burst does, w the window of generation 1 without the burst's length (zero for equal answers);
 users in step wait for half of the others' prompts before their first token, so only the other
-half lies between their tokens. An engine that holds prompts back adds `held_steps` of tau.
+half lies between their tokens. An engine that delays admission adds `admission_delay_steps` of tau.
 
 Users without a place wait for one and change nothing else; those who have one keep it while
 their prompt is computed. Where prompts fill every step (few tokens to answer), fewer decode
@@ -102,7 +102,7 @@ class ClosedLoops:
         moments: Of the lengths, per run.
         concurrency: Requests in flight, all copies together, per run.
         request_count: Requests of the run, all copies together, per run.
-        held_steps: `ClosedLoopRun.held_steps`, per run; none where not given.
+        admission_delay_steps: `ClosedLoopRun.admission_delay_steps`, per run; none where not given.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ClosedLoops:
         concurrency: Sequence[int],
         request_count: Sequence[int],
         *,
-        held_steps: Sequence[float] | None = None,
+        admission_delay_steps: Sequence[float] | None = None,
     ) -> None:
         self._stack = stack
         self.copies = np.array([plan.replicas * plan.data_parallel for plan in plans], float)
@@ -133,7 +133,9 @@ class ClosedLoops:
         self.users = np.maximum(1.0, self.concurrency / self.copies)
         self.busy_copies = np.minimum(self.concurrency, self.copies)
         self.generations = np.maximum(1.0, np.asarray(request_count, float) / self.concurrency)
-        self.held_steps = np.asarray(held_steps or np.zeros(len(plans)), float)
+        self.admission_delay_steps = np.asarray(
+            admission_delay_steps or np.zeros(len(plans)), float
+        )
         self.kv_tokens = np.asarray(kv_tokens, float)
         self._places = places
         self._full_steps = self.budget / (self.each + self.inputs / self.steps)
@@ -223,7 +225,7 @@ class ClosedLoops:
         clumped_s = np.minimum(self._clump_s(laws, own_s) / self.steps, mixing_s / 2)
         in_step = self._in_step(laws)
         tau_s = tau_s - (1 - in_step) * clumped_s - in_step * mixing_s / 2
-        held_s = others * self.held_steps * tau_s
+        held_s = others * self.admission_delay_steps * tau_s
         return self._request_s(laws) + residual_s + held_s + own_s, tau_s
 
     def _in_step(self, laws: StepLaws) -> Array:

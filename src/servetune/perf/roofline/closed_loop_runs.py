@@ -43,8 +43,8 @@ class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
         engine: Whose kernels and overheads; the plan's engine where `None`. It may be one
             that no plan can name yet, such as `trtllm`.
         engine_version: Where it is known; a generation may have coefficients of its own.
-        held_steps: Decode steps that the engine holds a waiting prompt back for, in the mean:
-            it asks for new requests every so many steps, or waits for company.
+        admission_delay_steps: Mean delay before the engine admits a waiting prompt, in decode
+            steps: it polls for requests every so many steps, or gathers several prompts.
     """
 
     shape: NetworkShape
@@ -55,7 +55,7 @@ class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
     request_count: int
     engine: str | None = None
     engine_version: str = ""
-    held_steps: float = 0.0
+    admission_delay_steps: float = 0.0
 
     @property
     def coefficients(self) -> Coefficients:
@@ -143,7 +143,7 @@ def closed_loops(runs: Sequence[ClosedLoopRun]) -> tuple[ClosedLoops, list[str |
         [moments[run.lengths] for run in runs],
         [run.concurrency for run in runs],
         [run.request_count for run in runs],
-        held_steps=[run.held_steps for run in runs],
+        admission_delay_steps=[run.admission_delay_steps for run in runs],
     )
     return side_by_side, misfits
 
