@@ -71,6 +71,23 @@ def shared():
     return folder
 
 
+@pytest.fixture(scope="session")
+def every_catalogue_model():
+    """Run a check on each model of the catalogue; one failure lists all models that fail it."""
+    from servetune.models import catalogue
+
+    def walk(check):
+        failures = {}
+        for name in sorted(catalogue()):
+            try:
+                check(name)
+            except AssertionError as error:
+                failures[name] = str(error).splitlines()[0]
+        assert not failures, "\n".join(f"{name}: {why}" for name, why in failures.items())
+
+    return walk
+
+
 @pytest.fixture
 def servetune(tmp_path):
     """Run the command line as a user would, in an empty folder."""

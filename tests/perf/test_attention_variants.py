@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from servetune.models import (
     active_parameter_count,
-    catalogue,
     embedding_parameter_count,
     kv_bytes,
     layer_parameters,
@@ -16,6 +17,9 @@ from servetune.models import (
 from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.operations import AttentionOp, Operations, Step, operations
 from servetune.plan.plan import Plan
+
+#: The fixture `every_catalogue_model`: runs a check on each.
+Walk = Callable[[Callable[[str], None]], None]
 
 
 def shape_of(name: str) -> NetworkShape:
@@ -34,20 +38,22 @@ def read_bytes(ops: Operations, sequences: int, context_tokens: int) -> float:
     )
 
 
-@pytest.mark.parametrize("name", sorted(catalogue()))
-def test_a_token_costs_two_flops_per_weight_that_it_meets(name: str) -> None:
-    shape = shape_of(name)
-    ops = ops_of(name)
-    products = sum(op.count * op.flops_per_row for op in ops.matrices)
-    products += sum(op.count * op.flops_per_token for op in ops.experts)
-    vectors = sum(
-        layer.count * layer_parameters(layer, shape.hidden).vectors for layer in shape.layers
-    )
-    met = active_parameter_count(shape) - vectors - shape.extra_parameters - shape.hidden
-    if not shape.tied_embeddings:
-        met -= embedding_parameter_count(shape)
-    # Narrow gates of a column or one per head are not products of their own.
-    assert products == pytest.approx(2 * met, rel=0.004)
+def test_a_token_costs_two_flops_per_weight_that_it_meets(every_catalogue_model: Walk) -> None:
+    def check(name: str) -> None:
+        shape = shape_of(name)
+        ops = ops_of(name)
+        products = sum(op.count * op.flops_per_row for op in ops.matrices)
+        products += sum(op.count * op.flops_per_token for op in ops.experts)
+        vectors = sum(
+            layer.count * layer_parameters(layer, shape.hidden).vectors for layer in shape.layers
+        )
+        met = active_parameter_count(shape) - vectors - shape.extra_parameters - shape.hidden
+        if not shape.tied_embeddings:
+            met -= embedding_parameter_count(shape)
+        # Narrow gates of a column or one per head are not products of their own.
+        assert products == pytest.approx(2 * met, rel=0.004)
+
+    every_catalogue_model(check)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +128,24 @@ def test_experts_of_another_width_pay_for_that_width() -> None:
     assert op == 3 * 3_584 * 3_072
 
 
-@pytest.mark.parametrize("name", sorted(catalogue()))
-def test_every_catalogue_model_has_a_price(name: str) -> None:
-    ops = ops_of(name, tensor_parallel=1)
-    prompt = Step(prefill_tokens=512, prefill_pairs=512 * 513 / 2, prefill_sequences=1)
-    decode = Step(decode_sequences=4, decode_context_tokens=4 * 512)
-    assert 0 < ops.flops(decode) < ops.flops(prompt)
-    assert ops.moved_bytes(prompt) > 0
-    assert all(isinstance(op, AttentionOp) and op.cache_bytes_per_key >= 0 for op in ops.attentions)
+def test_the_price_of_every_catalogue_model_grows_as_its_tokens_do(
+    every_catalogue_model: Walk,
+) -> None:
+    def check(name: str) -> None:
+        ops = ops_of(name, tensor_parallel=1)
+        prompt = Step(prefill_tokens=512, prefill_pairs=512 * 513 / 2, prefill_sequences=1)
+        one = Step(decode_sequences=1, decode_context_tokens=512)
+        four = Step(decode_sequences=4, decode_context_tokens=4 * 512)
+        assert ops.flops(four) == pytest.approx(4 * ops.flops(one))
+        assert 0 < ops.flops(four) < ops.flops(prompt)
+        # Weights are read once for all four, caches and states once for each.
+        assert ops.moved_bytes(one) < ops.moved_bytes(four) < 4 * ops.moved_bytes(one)
+        assert ops.moved_bytes(prompt) > 0
+        assert all(
+            isinstance(op, AttentionOp) and op.cache_bytes_per_key >= 0 for op in ops.attentions
+        )
+
+    every_catalogue_model(check)
 
 
 def test_parts_of_a_mixed_checkpoint_are_multiplied_in_their_own_width() -> None:
