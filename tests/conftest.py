@@ -1,11 +1,13 @@
 """What all tests share: where the optional shared data are, and the command line as a process."""
 
 import importlib.util
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,9 @@ ROOT = TESTS.parent
 TOGETHER = (
     *("deploy", "docs", "hardware", "metrics", "models", "perf", "plan", "report", "search"),
     *("store", "theory", "trials", "workload"),
-    *("cli/test_advice.py", "cli/test_batch.py", "cli/test_bench_checks.py"),
-    *("cli/test_calibrate.py", "cli/test_course.py", "cli/test_deploy_targets.py"),
-    *("cli/test_estimate.py", "cli/test_main.py", "cli/test_simulate.py"),
+    *("api", "cli/test_bench_checks.py"),
+    *("cli/test_course.py", "cli/test_deploy_targets.py"),
+    *("cli/test_main.py", "cli/test_simulate.py"),
     *("e2e/test_rough_handling.py", "e2e/test_simulated_run.py"),
 )
 ALONE = ("trials/test_benched.py", "trials/test_cluster.py")
@@ -102,6 +104,35 @@ def servetune(tmp_path):
             cwd=options.pop("cwd", tmp_path),
             **options,
         )
+
+    return run
+
+
+@pytest.fixture
+def called(tmp_path, monkeypatch):
+    """`servetune` in this very process, for verbs that reckon and start nothing: a process of
+    their own would spend most of its time on importing numpy.
+    """
+
+    from servetune.cli.main import main
+    from servetune.trials import prompting
+
+    def run(*arguments):
+        # They remember files by names that every test's folder may have.
+        for remembered in (prompting._trace, prompting._loaded):
+            remembered.cache_clear()
+        words = ["servetune", *map(str, arguments)]
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
+        with monkeypatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setattr(sys, "argv", words)
+            patch.chdir(tmp_path)
+            with pytest.raises(SystemExit) as stop:
+                main()
+        return subprocess.CompletedProcess(words, stop.value.code, *map(said_on, (out, err)))
+
+    def said_on(stream):
+        stream.seek(0)
+        return stream.read()
 
     return run
 

@@ -1,45 +1,14 @@
-"""The command line without a process, and servers on real sockets for `servetune bench`."""
+"""Servers on real sockets for `servetune bench`."""
 
 import asyncio
 import http.server
-import io
 import json
-import subprocess
-import sys
 import threading
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from servetune.cli.main import main
 from servetune.testing import Behaviour, FakeServer
-from servetune.trials import prompting
-
-
-@pytest.fixture
-def called(tmp_path, monkeypatch):
-    """`servetune` in this very process, for verbs that reckon and start nothing: a process of
-    their own would spend most of its time on importing numpy.
-    """
-
-    def run(*arguments):
-        # They remember files by names that every test's folder may have.
-        for remembered in (prompting._trace, prompting._loaded):
-            remembered.cache_clear()
-        words = ["servetune", *map(str, arguments)]
-        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
-        with monkeypatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-            patch.setattr(sys, "argv", words)
-            patch.chdir(tmp_path)
-            with pytest.raises(SystemExit) as stop:
-                main()
-        return subprocess.CompletedProcess(words, stop.value.code, *map(said_on, (out, err)))
-
-    def said_on(stream):
-        stream.seek(0)
-        return stream.read()
-
-    return run
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from servetune.store import TrialRecord
 __all__ = ["Pick", "Recommend", "recommend"]
 
 
-class Recommend(Limits, Request, frozen=True, kw_only=True):
+class Recommend(Request, frozen=True, kw_only=True):
     """A pick among finished trials."""
 
     verb: ClassVar[str] = "recommend"
@@ -32,6 +32,7 @@ class Recommend(Limits, Request, frozen=True, kw_only=True):
             choices=tuple(OBJECTIVES),
         ),
     ] = "throughput"
+    limits: Limits = Limits()
 
 
 class Pick(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +88,7 @@ def recommend(request: Recommend | str | Path, /, **options: Any) -> Pick:
         InputError: An option or a constraint cannot be read.
     """
     asked = request_of(Recommend, request, options)
-    trials = read(asked.source, asked.constraints)
+    trials = read(asked.source, asked.limits.constraints)
     choice = trials.recommend(asked.objective)
     chosen = trials.record(choice.chosen.key) if choice.chosen else None
     return Pick(

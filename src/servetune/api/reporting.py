@@ -20,7 +20,7 @@ from servetune.store import Artifacts, TrialRecord, write_text
 __all__ = ["Report", "Reported", "write_artifacts", "write_report"]
 
 
-class Report(Limits, Request, frozen=True, kw_only=True):
+class Report(Request, frozen=True, kw_only=True):
     """Summary and dashboard of finished trials."""
 
     verb: ClassVar[str] = "report"
@@ -40,6 +40,7 @@ class Report(Limits, Request, frozen=True, kw_only=True):
         ),
     ] = None
     force: Annotated[bool, option("Permission to write over files that are there.")] = False
+    limits: Limits = Limits()
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +69,7 @@ def write_report(request: Report | str | Path, /, **options: Any) -> Reported:
         InputError: A file would be written over.
     """
     asked = request_of(Report, request, options)
-    trials = read(asked.source, asked.constraints)
+    trials = read(asked.source, asked.limits.constraints)
     compared = tuple(read_records(asked.compare)) if asked.compare else ()
     artifacts = Artifacts.at(asked.output_json or asked.source.with_suffix(".json"))
     if not asked.force:

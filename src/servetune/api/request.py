@@ -10,10 +10,9 @@ from __future__ import annotations
 import functools
 import math
 import tomllib
-from collections.abc import Mapping
-from inspect import get_annotations
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
@@ -41,10 +40,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Attributes:
         verb: Words that name it on the command line, and its table in a configuration file.
         group: Title of its own options in help; parts that verbs share have their own.
+        first: Field that a value without a name sets; the first required one where empty.
     """
 
     verb: ClassVar[str] = ""
     group: ClassVar[str] = "Options"
+    first: ClassVar[str] = ""
 
 
 RequestT = TypeVar("RequestT", bound=Request)
@@ -55,6 +56,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Of the field, the keyword argument and the key in a configuration file.
+        part: Fields that lead to the struct that declares it; empty for the request itself.
         description: Help text.
         option: Spellings, choices and the rest of its declaration.
         group: Title of its section in help.
@@ -65,6 +67,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
+    part: tuple[str, ...]
     description: str
     option: Option
     group: str
@@ -78,30 +81,29 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         """Spellings on the command line, canonical first."""
         return self.option.names or (f"--{self.name.replace('_', '-')}",)
 
+    def value(self, request: Request) -> Any:
+        """The value that a request has for it."""
+        return functools.reduce(getattr, (*self.part, self.name), request)
+
 
 @functools.cache
 def fields_of(kind: type[Request]) -> tuple[Field, ...]:
-    """The options of a request, its own first, then those of the parts that it shares."""
-    described = {each.name: each for each in _struct_type(kind).fields}
-    own = [name for part in kind.__mro__ for name in get_annotations(part)]
-    ordered = [name for name in dict.fromkeys(own) if name in described]
-    return tuple(_field(described[name], _group_of(kind, name)) for name in ordered)
+    """The options of a request in the order of its fields, those of its parts in their place."""
+    return tuple(_fields(kind, ()))
 
 
-def _struct_type(kind: type[Request]) -> inspect.StructType:
-    found = inspect.type_info(kind)
-    assert isinstance(found, inspect.StructType)
-    return found
+def _fields(kind: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[Field]:
+    described = inspect.type_info(kind)
+    assert isinstance(described, inspect.StructType)
+    group = str(getattr(kind, "group", Request.group))
+    for each in described.fields:
+        if isinstance(each.type, inspect.StructType):
+            yield from _fields(each.type.cls, (*path, each.name))
+        else:
+            yield _field(each, group, path)
 
 
-def _group_of(kind: type[Request], name: str) -> str:
-    for part in kind.__mro__:
-        if name in get_annotations(part):
-            return str(vars(part).get("group", Request.group))
-    return Request.group
-
-
-def _field(described: inspect.Field, group: str) -> Field:
+def _field(described: inspect.Field, group: str, part: tuple[str, ...]) -> Field:
     kind, declared, text = described.type, Option(), ""
     if isinstance(kind, inspect.Metadata):
         declared = (kind.extra or {}).get("option", declared)
@@ -115,6 +117,7 @@ def _field(described: inspect.Field, group: str) -> Field:
         default = described.default_factory()
     return Field(
         name=described.name,
+        part=part,
         description=text,
         option=declared,
         group=declared.group or group,
@@ -140,9 +143,9 @@ def request_of(
         UnknownName: There is no such field.
     """
     if isinstance(first, kind):
-        values = {each.name: getattr(first, each.name) for each in fields_of(kind)}
+        values = {each.name: each.value(first) for each in fields_of(kind)}
         return checked(kind, {**values, **options})
-    name = next(each.name for each in fields_of(kind) if each.required)
+    name = kind.first or next(each.name for each in fields_of(kind) if each.required)
     if name in options:
         raise InputError(f"{name} is given twice", hint=f"leave {name}= out")
     return checked(kind, {name: first, **options})
@@ -163,9 +166,20 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{name} is {value}, which is no number", hint="give a finite one")
     try:
-        return msgspec.convert(dict(values), kind, dec_hook=_decoded)
+        return msgspec.convert(_nested(fields, values), kind, dec_hook=_decoded)
     except msgspec.ValidationError as error:
         raise _refusal(kind, str(error)) from None
+
+
+def _nested(fields: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, each in the part of the request that declares it."""
+    whole: dict[str, Any] = {}
+    for name, value in values.items():
+        place = whole
+        for part in fields[name].part:
+            place = place.setdefault(part, {})
+        place[name] = value
+    return whole
 
 
 def _require_choice(field: Field, value: Any) -> None:
@@ -186,7 +200,7 @@ def _decoded(kind: type, value: Any) -> Any:
 def _refusal(kind: type[Request], said: str) -> InputError:
     """Msgspec's message about a path (`$.num_gpus`) in the words of options."""
     message, _, path = said.partition(" - at `$.")
-    name = path.rstrip("`")
+    name = path.rstrip("`").rpartition(".")[2]
     if name:
         return InputError(f"{name}: {message[:1].lower()}{message[1:]}".replace("`", ""))
     missing = [each.name for each in fields_of(kind) if f"`{each.name}`" in said]
@@ -201,7 +215,7 @@ def given(request: Request) -> tuple[Field, ...]:
 
 
 def _differs(request: Request, field: Field) -> bool:
-    return field.required or getattr(request, field.name) != field.default
+    return field.required or field.value(request) != field.default
 
 
 def read_config(path: Path, kind: type[Request]) -> dict[str, Any]:
@@ -238,7 +252,7 @@ def to_toml(request: Request) -> str:
     """
     lines = [f"[{request.verb.replace(' ', '.')}]"]
     for field in fields_of(type(request)):
-        value = getattr(request, field.name)
+        value = field.value(request)
         if value not in (None, ()) and not field.option.hidden:
             lines.append(f"{field.name} = {_toml(value)}")
     return "\n".join(lines) + "\n"
@@ -267,10 +281,21 @@ def schema(kind: type[Request]) -> dict[str, Any]:
         raise NotImplementedError
 
     made = msgspec.json.schema(kind, schema_hook=described)
+    definitions = made.pop("$defs")
+    properties: dict[str, Any] = {}
     for field in fields_of(kind):
+        owner = functools.reduce(_part_type, field.part, cast("type[msgspec.Struct]", kind))
+        properties[field.name] = definitions[owner.__name__]["properties"][field.name]
         allowed = field.option.allowed()
         if allowed and not field.many:
-            properties = made["$defs"][kind.__name__]["properties"][field.name]
             nullable = not field.required and field.default is None
-            properties["enum"] = [*allowed, *([None] if nullable else [])]
-    return made
+            properties[field.name]["enum"] = [*allowed, *([None] if nullable else [])]
+    return {**definitions[kind.__name__], "properties": properties}
+
+
+def _part_type(kind: type[msgspec.Struct], name: str) -> type[msgspec.Struct]:
+    described = inspect.type_info(kind)
+    assert isinstance(described, inspect.StructType)
+    [part] = [each.type for each in described.fields if each.name == name]
+    assert isinstance(part, inspect.StructType)
+    return part.cls

@@ -1,4 +1,4 @@
-"""What `servetune estimate` prints for one plan: model, splits, roofline, limits, commands."""
+"""Text of an estimate of one plan: model, splits, roofline, limits, commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.cli.advice import confidence_text, heading_text, times_said
+from servetune.api.choosing import confidence_text, heading_text, times_texts
 from servetune.hardware import Node
 from servetune.models import NetworkShape
 from servetune.perf.roofline import Estimate, OperatingPoint, Phase
@@ -26,7 +26,7 @@ __all__ = ["Split", "binding", "estimate_text"]
 
 
 #: Operations named of each step; the plot and --json have all.
-_PARTS_SAID = 3
+_PARTS_NAMED = 3
 _SIDES = {"compute": "compute", "memory": "memory", "link": "link", "host": "not the device"}
 
 
@@ -139,7 +139,7 @@ def _splits_text(splits: Sequence[Split], best: Split) -> Iterator[str]:
 
 
 def _times(point: OperatingPoint) -> str:
-    ttft, itl, e2e = times_said(point)
+    ttft, itl, e2e = times_texts(point)
     return f"{ttft:<9} {itl:<9} {e2e:<10}"
 
 
@@ -164,7 +164,7 @@ def _roofline_text(answer: Estimate) -> Iterator[str]:
         yield f"  {name:<21} {phase.flops_per_byte:,.4g}: bound by {binding(phase)}"
         largest = ", ".join(
             f"{part.name} {part.share_fraction:.0%} ({_SIDES[part.side]})"
-            for part in phase.parts[:_PARTS_SAID]
+            for part in phase.parts[:_PARTS_NAMED]
         )
         yield f"  {'':<21} {format_seconds(phase.step_ms / MS_PER_S)} a step: {largest}"
     yield f"  critical batch size   {roofline.critical_batch:.0f} sequences"
@@ -195,21 +195,21 @@ def _constraints_text(checked: Mapping[str, Any], commands: Mapping[str, str]) -
     yield "Under the constraints"
     if checked["judged"]:
         point = checked.get("point")
-        said = ", ".join(checked["judged"])
+        labels = ", ".join(checked["judged"])
         if point is None:
-            yield f"  no concurrency holds {said} in the steady state"
+            yield f"  no concurrency holds {labels} in the steady state"
         else:
             gap = f"ITL {point.itl_ms:.1f} ms, " if point.itl_ms else ""
             yield (
-                f"  concurrency {point.concurrency} holds {said} on average: "
+                f"  concurrency {point.concurrency} holds {labels} on average: "
                 f"{format_rate(point.output_tokens_per_s)} output tokens/s, "
                 f"TTFT {point.ttft_ms:.0f} ms, {gap}"
                 f"end-to-end {format_seconds(point.e2e_ms / MS_PER_S)}"
             )
         yield f"  {confidence_text([checked['caution']])}"
     if checked["by_simulation_only"]:
-        said = ", ".join(checked["by_simulation_only"])
+        labels = ", ".join(checked["by_simulation_only"])
         judge = "servetune simulate"
         if commands:
             judge = f"the {'simulation' if 'drafting' in commands else 'simulated sweep'} below"
-        yield f"  {said}: a formula gives means only; {judge} judges it"
+        yield f"  {labels}: a formula gives means only; {judge} judges it"

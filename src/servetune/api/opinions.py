@@ -1,4 +1,4 @@
-"""What `servetune estimate --estimator aiconfigurator` prints: whose number is whose."""
+"""Predictions of servetune and of NVIDIA's aiconfigurator side by side, never mixed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from servetune.cli.estimate_text import Split
+from servetune.api.estimate_text import Split
 from servetune.hardware import Node
 from servetune.models import NetworkShape, load_config
 from servetune.perf import Calibration

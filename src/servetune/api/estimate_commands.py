@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from servetune.cli.estimate_text import Split
+from servetune.api.estimate_text import Split
 from servetune.engines import settings_of
 from servetune.hardware import Node, instances
 from servetune.perf import AnchorRun
@@ -39,8 +39,8 @@ def tune_commands(
     alike = [s.plan for s in fitting if s.plan.expert_parallel == best.plan.expert_parallel]
     simple = _splits([(plan.tensor_parallel, plan.replicas) for plan in alike]) + _fixed(best.plan)
     advanced = f"{simple};max_num_batched_tokens=[2048,8192,16384]"
-    asked = _client_lengths(workload)
-    client = f"max_concurrency={_listed(loads)};num_prompts={max(1000, 2 * loads[-1])};{asked}"
+    lengths = _client_lengths(workload)
+    client = f"max_concurrency={_listed(loads)};num_prompts={max(1000, 2 * loads[-1])};{lengths}"
     model = ["--model", best.plan.model]
     machine = _machine(node)
     limits = ["--constraints", constraints] if constraints else []
@@ -56,7 +56,7 @@ def tune_commands(
         "simulated": tune("simulated", advanced),
     }
     if best.plan.draft_tokens is not None:
-        load = f"max_concurrency={middle};num_prompts={max(1000, 2 * middle)};{asked}"
+        load = f"max_concurrency={middle};num_prompts={max(1000, 2 * middle)};{lengths}"
         commands["drafting"] = shlex.join(
             [
                 "servetune",
@@ -91,12 +91,12 @@ def anchor_commands(
         stem = f"results/{name}-{number}"
         journals.append(f"{stem}.jsonl")
         arguments = ["servetune", "tune", "--engine", "vllm", "--model", plan.model]
-        arguments += [*_machine(node), "--server-args", _said(plan), "--client-args", load]
+        arguments += [*_machine(node), "--server-args", _server_args(plan), "--client-args", load]
         commands.append(shlex.join([*arguments, "--output-json", f"{stem}.json"]))
     return [*commands, shlex.join(["servetune", "calibrate", *journals, "--name", name])]
 
 
-def _said(plan: Plan) -> str:
+def _server_args(plan: Plan) -> str:
     """All that the plan says, as items of `--server-args`; its copies behind one address."""
     plan = msgspec.structs.replace(plan, data_parallel=plan.data_parallel * plan.replicas)
     return ";".join(f"{name}={_scalar(value)}" for name, value in settings_of(plan).items())
@@ -114,8 +114,8 @@ def _splits(degrees: Sequence[tuple[int, int]]) -> str:
 def _fixed(plan: Plan) -> str:
     """What the plan chose besides its degrees, as items of a sweep."""
     alone = msgspec.structs.replace(plan, pipeline_parallel=1, data_parallel=1)
-    said = {name: value for name, value in settings_of(alone).items() if name not in _SWEPT}
-    return "".join(f";{name}={_scalar(value)}" for name, value in said.items())
+    chosen = {name: value for name, value in settings_of(alone).items() if name not in _SWEPT}
+    return "".join(f";{name}={_scalar(value)}" for name, value in chosen.items())
 
 
 def _scalar(value: object) -> str:
@@ -146,7 +146,7 @@ def _machine(node: Node) -> list[str]:
 
 def _plan_options(plan: Plan) -> list[str]:
     """The plan in the words of `servetune simulate`."""
-    said = {
+    given = {
         "--tensor-parallel": plan.tensor_parallel,
         "--replicas": plan.replicas if plan.replicas > 1 else None,
         "--quantization": plan.quantization,
@@ -157,7 +157,7 @@ def _plan_options(plan: Plan) -> list[str]:
         "--draft-acceptance": plan.draft_acceptance_fraction,
     }
     options: list[str] = []
-    for name, value in said.items():
+    for name, value in given.items():
         options += [] if value is None else [name, str(value)]
     return options + (
         ["--server-args", "enable_expert_parallel=true"] if plan.expert_parallel else []

@@ -1,4 +1,4 @@
-"""`servetune estimate --sweep`, `--gpu all`, `--instance all`: which plan, which machine."""
+"""Choice among plans and machines: which hold the limits, with which confidence, at what cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.cli.output import echo
+from servetune.api.notes import progress
 from servetune.errors import InputError
 from servetune.hardware import Node, Service, device_names, instances, node
 from servetune.metrics import LATENCIES, Constraint, value_of
@@ -22,8 +22,8 @@ from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 from servetune.workload import Fixed, Workload
 
 __all__ = [
-    "Asked",
     "Judge",
+    "Selection",
     "buying_text",
     "confidence_text",
     "confidence_wanted",
@@ -32,8 +32,8 @@ __all__ = [
     "judged_by_formula",
     "machines",
     "offers",
-    "times_said",
     "times_text",
+    "times_texts",
 ]
 
 #: What an operating point says about which constraint: means only.
@@ -57,7 +57,7 @@ COUNTS = (1, 2, 4, 8)
 _CONFIDENCE, _CALIBRATED_CONFIDENCE = 0.8, 0.75
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """What a choice among plans or machines is for.
 
     Attributes:
@@ -90,7 +90,7 @@ def judged_by_formula(limits: Sequence[Constraint]) -> tuple[list[Constraint], l
 
 
 def confidence_wanted(given: float | None, *, calibrated: bool) -> float:
-    """The confidence that was asked for, or the usual one."""
+    """Confidence of a choice: as given, else the usual one."""
     if given is not None:
         return given
     return _CALIBRATED_CONFIDENCE if calibrated else _CONFIDENCE
@@ -208,7 +208,7 @@ def machines(
     kept = [one for one in found if one.device.vendor in STOCK_VENDORS]
     others = sorted({one.device.vendor for one in found} - {*STOCK_VENDORS, "generic"})
     if others:
-        echo(f"left out, because stock vLLM does not run there: {', '.join(others)}")
+        progress(f"left out, because stock vLLM does not run there: {', '.join(others)}")
     if not kept:
         wanted = f"{device_count or 'any number'} of {device_name or 'one GPU'}"
         raise InputError(
@@ -252,33 +252,40 @@ def corrections(kept: KeptCalibration | None, shape: NetworkShape) -> Mapping[st
             f"calibration '{kept.name}' is of {kept.model}, not of {shape.name}",
             hint="leave --calibration out, or measure a trial of this model",
         )
-    echo(f"corrected by '{kept.name}': machines with {kept.device}; all others are not")
+    progress(f"corrected by '{kept.name}': machines with {kept.device}; all others are not")
     return {kept.device: kept.calibration}
 
 
 def offers(
-    asked: Asked, nodes: Sequence[Node], by_device: Mapping[str, Calibration]
+    selection: Selection, nodes: Sequence[Node], by_device: Mapping[str, Calibration]
 ) -> list[Offer]:
     """Machines by what a million output tokens cost on them under the limits on means.
 
     Args:
-        asked: Its plan is laid out over each machine in every way that fits. Limits on means
+        selection: Its plan is laid out over each machine in every way that fits. Limits on means
             are held; others are named and left to a simulation.
         nodes: The machines.
         by_device: Calibrations by the name of the device that they were measured on.
     """
-    judge = Judge(asked.limits, asked.shape, asked.confidence)
+    judge = Judge(selection.limits, selection.shape, selection.confidence)
 
     def holds(on: Node, swept: Swept) -> bool:
-        return asked.allows(swept.plan) and judge.holds(
+        return selection.allows(swept.plan) and judge.holds(
             on, swept.plan, swept.point, swept.correction
         )
 
     if judge.others:
-        said = ", ".join(limit.label for limit in judge.others)
-        echo(f"{said}: not judged here, a formula gives means; check with --sweep or a simulation")
+        labels = ", ".join(limit.label for limit in judge.others)
+        progress(
+            f"{labels}: not judged here, a formula gives means; check with --sweep or a simulation"
+        )
     return cheapest_offers(
-        asked.plan, asked.shape, nodes, asked.workload, holds=holds, calibrations=by_device
+        selection.plan,
+        selection.shape,
+        nodes,
+        selection.workload,
+        holds=holds,
+        calibrations=by_device,
     )
 
 
@@ -303,17 +310,17 @@ def _range_text(factors: Sequence[float]) -> str:
 def heading_text(shape: NetworkShape, where: str, workload: Workload) -> str:
     """The first line of every estimate: what it is of, and that nothing was run."""
     lengths = workload.lengths
-    asked = (
+    load = (
         f"{lengths.input_tokens} in, {lengths.output_tokens} out tokens"
         if isinstance(lengths, Fixed)
         else f"{workload.dataset}'s lengths"
     )
-    return f"ESTIMATE (arithmetic, nothing was run): {shape.name} on {where}, {asked}"
+    return f"ESTIMATE (arithmetic, nothing was run): {shape.name} on {where}, {load}"
 
 
-def buying_text(found: Sequence[Offer], asked: Asked) -> Iterator[str]:
-    top = asked.top
-    yield heading_text(asked.shape, f"{len(found)} machines", asked.workload)
+def buying_text(found: Sequence[Offer], selection: Selection) -> Iterator[str]:
+    top = selection.top
+    yield heading_text(selection.shape, f"{len(found)} machines", selection.workload)
     yield "Machines by cost per million output tokens"
     yield ""
     usable = [offer for offer in found if offer.best is not None]
@@ -351,23 +358,23 @@ def buying_text(found: Sequence[Offer], asked: Asked) -> Iterator[str]:
 
 def _prices_text(priced: Sequence[Offer]) -> Iterator[str]:
     """Where the prices of the listed machines are from, and of which day."""
-    said: dict[tuple[str, str, str], list[str]] = {}
+    priced_from: dict[tuple[str, str, str], list[str]] = {}
     for offer in priced:
         price = offer.node.price
         assert price is not None
         instance_name, _, source = price.source.rpartition(": ")
-        place = said.setdefault((price.region, source, price.date), [])
+        place = priced_from.setdefault((price.region, source, price.date), [])
         place.append(instance_name or offer.node.name)
-    for (region, source, date), names in said.items():
+    for (region, source, date), names in priced_from.items():
         listed = ", ".join(dict.fromkeys(names))
         yield f"prices: {source}, {region}, on demand, read {date}: {listed}"
 
 
 def times_text(point: OperatingPoint) -> str:
-    return "  ".join(f"{said:<8}" for said in times_said(point))
+    return "  ".join(f"{text:<8}" for text in times_texts(point))
 
 
-def times_said(point: OperatingPoint) -> tuple[str, str, str]:
+def times_texts(point: OperatingPoint) -> tuple[str, str, str]:
     """TTFT, ITL and end-to-end; answers of one token have no ITL."""
     ttft_s, itl_s, e2e_s = (
         time_ms / MS_PER_S for time_ms in (point.ttft_ms, point.itl_ms, point.e2e_ms)

@@ -1,10 +1,10 @@
-"""`servetune estimate --plot FILE`: from an estimate to the figure's data, and to the file."""
+"""Roofline and curves of an estimate: the figure's data, and its file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from servetune.cli.estimate_text import Split, binding
+from servetune.api.estimate_text import Split, binding
 from servetune.errors import InputError
 from servetune.hardware import Device, Node
 from servetune.models import NetworkShape
@@ -80,7 +80,7 @@ def roofline_figure(
     assert roofline is not None
     assert throughput is not None
     lengths = workload.lengths
-    asked = (
+    load = (
         f"{lengths.input_tokens:,} tokens in, {lengths.output_tokens:,} out"
         if isinstance(lengths, Fixed)
         else f"{workload.dataset}'s lengths"
@@ -108,11 +108,11 @@ def roofline_figure(
     )
     return RooflineFigure(
         title=f"{shape.name} on {node.label}",
-        subtitle=f"{best.plan.label} · {asked} · predicted by formula, nothing was run",
+        subtitle=f"{best.plan.label} · {load} · predicted by formula, nothing was run",
         device=node.device.name,
         memory_bytes_per_s=node.device.memory_bytes_per_s,
         roofs=tuple(
-            Roof(dtype=said, flops_per_s=rate) for said, rate in _roofs(node.device, dtypes)
+            Roof(dtype=names, flops_per_s=rate) for names, rate in _roofs(node.device, dtypes)
         ),
         dots=tuple(dot for phase, _, found in phases for dot in _dots(phase, found)),
         bars=tuple(_bar(phase, label, found) for phase, label, found in phases),

@@ -2,7 +2,7 @@ import csv
 
 import pytest
 
-from servetune.cli import batch
+from servetune.api import table as batch
 from servetune.errors import PlanError
 from servetune.prediction import tables
 

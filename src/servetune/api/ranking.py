@@ -1,4 +1,4 @@
-"""`servetune estimate --sweep`: the best plans, on one machine or on all of them."""
+"""Ranking of plans by prediction, on one machine or on several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from servetune.cli.advice import Asked, Judge, confidence_text, heading_text, times_text
+from servetune.api.choosing import Judge, Selection, confidence_text, heading_text, times_text
 from servetune.errors import PlanError
 from servetune.hardware import Node
 from servetune.metrics import LATENCIES
@@ -90,7 +90,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 def ranked_plans(
-    asked: Asked, nodes: Sequence[Node], correction_of: CorrectionOf
+    selection: Selection, nodes: Sequence[Node], correction_of: CorrectionOf
 ) -> tuple[list[Ranked], Priced]:
     """The best plans that hold every limit, and what they were chosen from.
 
@@ -99,21 +99,23 @@ def ranked_plans(
     concurrency that suits the target best. Percentiles are judged by simulating the leaders in
     order until enough hold; figures that agree to three digits are simulated once.
     """
-    judge = Judge(asked.limits, asked.shape, asked.confidence)
-    holding, priced = _holding(asked, nodes, judge, correction_of)
-    ordered = sorted(holding, key=lambda found: _order(found, asked.target, several=len(nodes) > 1))
+    judge = Judge(selection.limits, selection.shape, selection.confidence)
+    holding, priced = _holding(selection, nodes, judge, correction_of)
+    ordered = sorted(
+        holding, key=lambda found: _order(found, selection.target, several=len(nodes) > 1)
+    )
     kept: list[Ranked] = []
     done: set[tuple[Any, ...]] = set()
     simulated = 0
     for found in ordered:
-        if len(kept) == asked.top or simulated == MOST_SIMULATED:
+        if len(kept) == selection.top or simulated == MOST_SIMULATED:
             break
         if found.kind in done:
             continue
         plan, here, results = found.swept.plan, found.swept.correction, None
         if judge.others:
             simulated += 1
-            results = _simulated(found, asked, correction_of(found.node))
+            results = _simulated(found, selection, correction_of(found.node))
             if results is None or not judge.simulated_hold(found.node, plan, results, here):
                 continue  # the same plan may hold with fewer users
         kept.append(
@@ -122,7 +124,7 @@ def ranked_plans(
                 swept=found.swept,
                 caution=judge.caution(found.node, plan, here),
                 results=results,
-                interval=interval_of(found.node, plan, asked.shape, here),
+                interval=interval_of(found.node, plan, selection.shape, here),
             )
         )
         done.add(found.kind)
@@ -130,7 +132,7 @@ def ranked_plans(
 
 
 def _holding(
-    asked: Asked, nodes: Sequence[Node], judge: Judge, correction_of: CorrectionOf
+    selection: Selection, nodes: Sequence[Node], judge: Judge, correction_of: CorrectionOf
 ) -> tuple[list[_Found], Priced]:
     """Combinations that hold the limits on means, the best of each that agree in figures.
 
@@ -138,69 +140,80 @@ def _holding(
     are varied on those that lead: they move a plan by far less than another machine does.
     """
     best: dict[tuple[Any, ...], _Found] = {}
-    trusting = Judge(asked.limits, asked.shape, 0.5)
+    trusting = Judge(selection.limits, selection.shape, 0.5)
     count = at_face_value = 0
 
     def look(node: Node, limits: _Limits) -> None:
         nonlocal count, at_face_value
-        for swept in _swept(asked, node, correction_of(node), limits):
+        for swept in _swept(selection, node, correction_of(node), limits):
             count += 1
             at_face_value += trusting.holds(node, swept.plan, swept.point)
             if not judge.holds(node, swept.plan, swept.point, swept.correction):
                 continue
             found = _Found(node, swept)
             known = best.get(found.figures)
-            if known is None or _merit(swept, asked.target) > _merit(known.swept, asked.target):
+            if known is None or _merit(swept, selection.target) > _merit(
+                known.swept, selection.target
+            ):
                 best[found.figures] = found
 
     several = len(nodes) > 1
     if several:
         for node in nodes:
             look(node, "own")
-        ordered = sorted(best.values(), key=lambda found: _order(found, asked.target, several=True))
+        ordered = sorted(
+            best.values(), key=lambda found: _order(found, selection.target, several=True)
+        )
         leading = {found.node.name: found.node for found in ordered}
-        nodes = list(leading.values())[: asked.top]
+        nodes = list(leading.values())[: selection.top]
     for node in nodes:
         look(node, "other" if several else "all")
     return list(best.values()), Priced(
-        count=count, at_face_value=at_face_value, confidence=asked.confidence
+        count=count, at_face_value=at_face_value, confidence=selection.confidence
     )
 
 
 def _swept(
-    asked: Asked, node: Node, correction: Calibration | None, limits: _Limits
+    selection: Selection, node: Node, correction: Calibration | None, limits: _Limits
 ) -> Iterator[Swept]:
     quantizations = (None, "fp8") if node.device.fp8_flops else (None,)
-    plans: Iterator[Plan] = plans_of(asked.plan, asked.shape, node, quantizations=quantizations)
-    silent = asked.plan.max_num_seqs, asked.plan.max_num_batched_tokens
+    plans: Iterator[Plan] = plans_of(
+        selection.plan, selection.shape, node, quantizations=quantizations
+    )
+    silent = selection.plan.max_num_seqs, selection.plan.max_num_batched_tokens
     allowed = (
         each
         for each in plans
-        if asked.allows(each)
+        if selection.allows(each)
         and (
             limits == "all"
             or ((each.max_num_seqs, each.max_num_batched_tokens) == silent) == (limits == "own")
         )
     )
     return sweep(
-        allowed, asked.shape, node, asked.workload, concurrencies=LADDER, calibration=correction
+        allowed,
+        selection.shape,
+        node,
+        selection.workload,
+        concurrencies=LADDER,
+        calibration=correction,
     )
 
 
 def _simulated(
-    found: _Found, asked: Asked, correction: Calibration | None
+    found: _Found, selection: Selection, correction: Calibration | None
 ) -> dict[str, Any] | None:
     users = found.swept.point.concurrency
     load = msgspec.structs.replace(
-        asked.workload, max_concurrency=users, request_count=max(200, 8 * users)
+        selection.workload, max_concurrency=users, request_count=max(200, 8 * users)
     )
     try:
         results = simulated_results(
             found.swept.plan,
-            asked.shape,
+            selection.shape,
             found.node,
             load,
-            percentiles=percentiles_of(asked.limits),
+            percentiles=percentiles_of(selection.limits),
             calibration=correction,
         )
     except PlanError:
@@ -229,12 +242,12 @@ def _order(found: _Found, target: str, *, several: bool) -> tuple[float, float]:
 
 
 def sweep_text(
-    ranked: Sequence[Ranked], priced: Priced, nodes: Sequence[Node], asked: Asked
+    ranked: Sequence[Ranked], priced: Priced, nodes: Sequence[Node], selection: Selection
 ) -> Iterator[str]:
     """The ranking, line by line; machines are named where there are several."""
     several = len(nodes) > 1
     where = f"{len(nodes)} machines" if several else nodes[0].label
-    yield heading_text(asked.shape, where, asked.workload)
+    yield heading_text(selection.shape, where, selection.workload)
     yield f"Best of {priced.count:,} combinations of plan and concurrency"
     if not ranked:
         yield _nothing_text(priced)
@@ -257,7 +270,7 @@ def sweep_text(
         )
     yield ""
     yield _interval_text(ranked)
-    if asked.limits:
+    if selection.limits:
         yield ""
         yield confidence_text([one.caution for one in ranked])
     if any(one.results for one in ranked):

@@ -1,0 +1,265 @@
+"""Calibration: measured trials that correct predictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+import msgspec
+
+from servetune.api.inputs import read_records
+from servetune.api.machine import Machine
+from servetune.api.notes import progress
+from servetune.api.request import Request, given, request_of
+from servetune.api.suggestion import Candidates, SuggestedRuns, suggest_runs
+from servetune.errors import InputError
+from servetune.hardware import Node, instances
+from servetune.models import load_shape
+from servetune.option import Count, argument, option
+from servetune.prediction.calibrations import (
+    KeptCalibration,
+    calibration_named,
+    calibration_names,
+    from_trials,
+    keep,
+    remove,
+)
+from servetune.store import TrialRecord
+from servetune.workload import Fixed, Workload
+
+__all__ = ["Calibrate", "CalibrationNames", "Calibrations", "KeptResult", "calibrate"]
+
+RunCount = Annotated[int, msgspec.Meta(ge=1, le=16)]
+"""Runs worth suggesting."""
+
+
+class Calibrate(Request, frozen=True, kw_only=True):
+    """A correction of predictions by measured trials, made, shown or removed."""
+
+    verb: ClassVar[str] = "calibrate"
+    first: ClassVar[str] = "sources"
+    group: ClassVar[str] = "Calibration"
+
+    sources: Annotated[
+        tuple[Path, ...],
+        argument("Journals or summaries of measured trials.", metavar="[SOURCE]..."),
+    ] = ()
+    name: Annotated[
+        str | None,
+        option("Name to keep the calibration under.", metavar="NAME", default="the journal's"),
+    ] = None
+    list: Annotated[bool, option("Names of the calibrations that are kept.")] = False
+    show: Annotated[
+        str | None, option("Calibration to print, with what it rests on.", metavar="NAME")
+    ] = None
+    remove: Annotated[str | None, option("Calibration to delete.", metavar="NAME")] = None
+
+    suggest: Annotated[
+        bool,
+        option("Runs to measure first, with their commands; needs --model.", group="Suggestion"),
+    ] = False
+    runs: Annotated[
+        RunCount,
+        option("Number of runs that --suggest names.", group="Suggestion", metavar="COUNT"),
+    ] = 2
+    model: Annotated[
+        str | None,
+        option(
+            "Model for --suggest: hub id, folder, or a name of the catalogue.",
+            group="Suggestion",
+            metavar="NAME",
+        ),
+    ] = None
+    machine: Machine = Machine()
+    input_tokens: Annotated[
+        Count,
+        option(
+            "Prompt length, in tokens.",
+            "--input-len",
+            "--input-tokens",
+            group="Suggestion",
+            metavar="TOKENS",
+        ),
+    ] = 1024
+    output_tokens: Annotated[
+        Count,
+        option(
+            "Answer length, in tokens.",
+            "--output-len",
+            "--output-tokens",
+            group="Suggestion",
+            metavar="TOKENS",
+        ),
+    ] = 512
+    concurrency: Annotated[
+        Count,
+        option(
+            "Concurrent users that will be served at most.",
+            "--max-concurrency",
+            "-c",
+            group="Suggestion",
+            metavar="USERS",
+        ),
+    ] = 256
+    quantization: Annotated[
+        tuple[str, ...],
+        option(
+            "Number format of the weights that may be served; repeat it for several.",
+            group="Suggestion",
+            metavar="NAME",
+            default="the checkpoint's",
+        ),
+    ] = ()
+
+
+class KeptResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A calibration that is kept."""
+
+    kept: KeptCalibration
+
+    def to_json(self) -> KeptCalibration:
+        """Plain values for JSON."""
+        return self.kept
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self.kept))
+
+
+class CalibrationNames(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of the calibrations that are kept."""
+
+    names: tuple[str, ...]
+
+    def to_json(self) -> tuple[str, ...]:
+        """Plain values for JSON."""
+        return self.names
+
+    def __str__(self) -> str:
+        return "\n".join(self.names) if self.names else "no calibration is kept"
+
+
+Calibrations: TypeAlias = KeptResult | CalibrationNames | SuggestedRuns | None
+"""What `calibrate` gives: a calibration, the names of all, runs to measure, or nothing."""
+
+
+def calibrate(request: Calibrate | str | Path, /, **options: Any) -> Calibrations:
+    """Turn measured trials into a kept correction, or show, list, remove or suggest.
+
+    Args:
+        request: The request, or one journal.
+        options: Fields of `Calibrate`.
+
+    Returns:
+        The calibration; with `list` the names of all; with `suggest` the runs to measure;
+        with `remove` nothing.
+
+    Raises:
+        InputError: Options contradict, or no trial can serve.
+    """
+    first = request if isinstance(request, Calibrate) else Calibrate(sources=(Path(request),))
+    asked = request_of(Calibrate, first, options)
+    if asked.suggest:
+        return _suggested(asked)
+    _require_nothing_for_suggest(asked)
+    if asked.list:
+        return CalibrationNames(names=tuple(calibration_names()))
+    if asked.remove is not None:
+        remove(asked.remove)
+        progress(f"{asked.remove} is forgotten")
+        return None
+    if asked.show is not None:
+        return KeptResult(kept=calibration_named(asked.show))
+    if not asked.sources:
+        raise InputError(
+            "nothing to do",
+            hint="give a journal, or --suggest, --list, --show NAME or --remove NAME",
+        )
+    records = [record for source in asked.sources for record in read_records(source)]
+    kept = from_trials(
+        records,
+        name=asked.name or asked.sources[0].stem,
+        shape=load_shape(_model_of(records)),
+        node=_node_of(records),
+    )
+    progress(f"kept in {keep(kept)}")
+    return KeptResult(kept=kept)
+
+
+def _suggested(asked: Calibrate) -> SuggestedRuns:
+    if asked.sources or asked.list or asked.show or asked.remove:
+        raise InputError(
+            "--suggest names runs to measure", hint="give --model and the machine with it"
+        )
+    if asked.model is None:
+        raise InputError("--suggest needs --model", hint="name it as servetune estimate does")
+    candidates = Candidates(
+        model=asked.model,
+        node=asked.machine.node(or_cpu=True),
+        workload=Workload(
+            lengths=Fixed(asked.input_tokens, asked.output_tokens), request_count=1000
+        ),
+        quantizations=asked.quantization,
+        most_users=asked.concurrency,
+    )
+    return suggest_runs(candidates, count=asked.runs, name=asked.name or "here")
+
+
+def _require_nothing_for_suggest(asked: Calibrate) -> None:
+    """Refuse options that only `--suggest` reads, where somebody gave them.
+
+    Raises:
+        InputError: With the first of them.
+    """
+    for field in given(asked):
+        if field.group in ("Suggestion", Machine.group):
+            raise InputError(
+                f"{field.names[0]} is read by --suggest alone",
+                hint="a journal says what was measured, and on what",
+            )
+
+
+def _model_of(records: list[TrialRecord]) -> str:
+    models = sorted({str(record.metadata.get("model_tag")) for record in records})
+    if len(models) != 1:
+        raise InputError(
+            f"the journal holds {len(models)} models: {', '.join(models)}",
+            hint="calibrate from a journal of one",
+        )
+    return models[0]
+
+
+def _node_of(records: list[TrialRecord]) -> Node:
+    metadata = records[0].metadata
+    named = str(metadata.get("instance_type") or "")
+    on_instance = named in instances("sagemaker") or named in instances("ec2")
+    gpu = str(metadata.get("gpu_type") or "")
+    if not on_instance and gpu in ("", "unknown"):
+        raise InputError("the journal does not name its machine (metadata.gpu_type)")
+    if gpu.lower().endswith("cpu"):
+        return Machine().node(or_cpu=True)
+    return Machine(
+        gpu=None if on_instance else gpu,
+        num_gpus=metadata.get("gpu_count"),
+        instance=named if on_instance else None,
+    ).node()
+
+
+def _text(kept: KeptCalibration) -> Iterator[str]:
+    found = kept.calibration
+    yield f"{kept.name}: {kept.model} on {kept.device}, {kept.engine}, made {kept.made_at}"
+    yield (
+        f"  times per token x {found.tpot_factor:.3f} (from {found.tpot_anchors} trials), "
+        f"first tokens x {found.ttft_factor:.3f} (from {found.ttft_anchors})"
+    )
+    if found.learned:
+        factors = ", ".join(f"{knob} x {math.exp(by):.2f}" for knob, by in found.learned.items())
+        yield f"  the law itself, which nobody had fitted here: {factors}"
+    for one in kept.anchors:
+        anchor = one.anchor
+        tpot = (anchor.measured_tpot_ms or 0.0) / anchor.predicted_tpot_ms - 1
+        yield (
+            f"  {one.plan}, {one.concurrency} users: TPOT measured {anchor.measured_tpot_ms:.2f} "
+            f"ms, predicted {anchor.predicted_tpot_ms:.2f} ({tpot:+.0%})"
+        )
