@@ -161,11 +161,6 @@ def test_a_sweep_of_a_model_that_fits_nowhere_says_what_is_missing(servetune):
     assert "62.54 GiB per device" in done.stderr
 
 
-def test_instances_is_another_word_for_instance(servetune):
-    done = servetune("estimate", "--model", "Qwen/Qwen3-8B", "--instances", "ml.g6.12xlarge")
-    assert done.returncode == 0
-
-
 def test_numbers_of_gpus_limit_what_is_compared(servetune):
     done = servetune(*ON_ANY, "--gpu", "all", "--num-gpus", "4", "--top", "100", "--json")
     offers = json.loads(done.stdout)["offers"]

@@ -2,7 +2,7 @@ import csv
 
 import pytest
 
-from servetune.api import table as batch
+from servetune.api.table import predict_file
 from servetune.errors import PlanError
 from servetune.prediction import tables
 
@@ -213,7 +213,7 @@ def test_a_row_that_cannot_be_priced_leaves_the_others_theirs(tmp_path, monkeypa
     monkeypatch.setattr(tables, "predict_runs", picky)
     source, out = tmp_path / "rows.csv", tmp_path / "out.csv"
     source.write_text("\n".join([HEAD, GOOD, GOOD.replace(",16,", ",13,")]) + "\n")
-    batch.predict_rows(source, out, tables.TableOptions())
+    predict_file(source, out, tables.TableOptions())
     with out.open(newline="") as file:
         good, bad = csv.DictReader(file)
     assert (good["error"], bad["error"]) == ("", "thirteen")
