@@ -566,7 +566,9 @@ def _ranking(selection: Selection, nodes: Sequence[Node], kept: KeptCalibration 
 
 
 #: Options beside a table, whose rows have all others as columns.
-_BESIDE_A_TABLE = frozenset({"batch", "out", "models", "anchors", "calibration", "estimator", "convention"})
+_BESIDE_A_TABLE = frozenset(
+    {"batch", "out", "models", "anchors", "calibration", "estimator", "convention"}
+)
 
 _TABLES_ALONE = "it goes with --batch"
 _ONE_PLAN = "it is about one plan: leave --sweep and 'all' out beside it"
