@@ -266,13 +266,14 @@ def _with_adapters(plan: Plan, wanted: Wanted) -> Plan:
     chosen = dict(plan.extra)
     if not wanted.adapter or "enable_lora" in chosen:
         return plan
-    if plan.engine not in ("vllm", "simulated"):
+    switch = engine(plan.engine).lora_settings
+    if not switch:
         raise InputError(
             f"adapters on {plan.engine} need its own settings for LoRA",
             hint="sweep with enable_lora=true, so that what is measured takes them",
         )
     added: dict[str, Any] = {
-        "enable_lora": True,
+        **switch,
         "max_loras": len(wanted.adapter),
         "max_lora_rank": LORA_RANK,
     }

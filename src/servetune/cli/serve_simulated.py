@@ -16,6 +16,7 @@ import msgspec
 from servetune.api.inputs import chosen_node
 from servetune.cli import options
 from servetune.cli.output import echo
+from servetune.engines import DEFAULT_ENGINE, engine, simulated_engines
 from servetune.errors import InputError, NotSimulated, PlanError
 from servetune.hardware import Node
 from servetune.models import load_shape
@@ -37,8 +38,8 @@ FRACTION = options.Finite(min=0, max=1)
 @click.option(
     "--engine",
     "engine_name",
-    type=click.Choice(("vllm", "sglang", "tgi")),
-    default="vllm",
+    type=click.Choice(simulated_engines()),
+    default=DEFAULT_ENGINE,
     show_default=True,
     help="Whose scheduler is played, whose arguments these are, whose defaults fill the rest.",
 )
@@ -175,7 +176,7 @@ class Servable(click.Command):
 def serve(
     words: tuple[str, ...],
     *,
-    engine_name: str = "vllm",
+    engine_name: str = DEFAULT_ENGINE,
     gpu: str | None = None,
     num_gpus: int | None = None,
     instance_name: str | None = None,
@@ -266,13 +267,13 @@ def serve(
 
 def _settings_line(engine_name: str, model: str, settings: dict[str, Any]) -> str:
     """What was set, as the engine's own start-up log has it, so that it can be read back."""
-    if engine_name == "sglang":
-        told = {"model_path": model} | settings
-        return f"server_args=ServerArgs({', '.join(f'{k}={v!r}' for k, v in told.items())})"
-    if engine_name == "tgi":
-        told = {"model_id": model} | settings
-        return f"Args {{ {', '.join(f'{k}: {json.dumps(v)}' for k, v in told.items())} }}"
-    return f"non-default args: { ({'model_tag': model} | settings)!r}"
+    report = engine(engine_name).settings_report
+    text = json.dumps if report.json_values else repr
+    members = ", ".join(
+        report.member.format(name=name, value=text(value))
+        for name, value in ({report.model_name: model} | settings).items()
+    )
+    return report.line.format(settings=members)
 
 
 def _with_copies(

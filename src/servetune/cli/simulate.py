@@ -14,7 +14,7 @@ from servetune.cli import options
 from servetune.cli.beside import compare
 from servetune.cli.output import echo, print_json
 from servetune.cli.serve_simulated import Servable
-from servetune.engines import engine
+from servetune.engines import DEFAULT_ENGINE, engine, simulated_engines
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
@@ -41,8 +41,8 @@ _MOST_SHOWN = 80
 @click.option(
     "--engine",
     "engine_name",
-    type=click.Choice(("vllm", "sglang", "tgi")),
-    default="vllm",
+    type=click.Choice(simulated_engines()),
+    default=DEFAULT_ENGINE,
     show_default=True,
     help="Whose scheduler, defaults and words for --server-args.",
 )
@@ -302,7 +302,7 @@ def simulate(
             | {"--constraints": constraints, "--replicas": replicas if replicas > 1 else None}
             | {"--prefill-replicas": prefill_replicas, "--draft-tokens": draft_tokens}
             | {"--draft-method": draft_method, "--draft-acceptance": draft_acceptance_fraction}
-            | {"--engine": engine_name if engine_name != "vllm" else None}
+            | {"--engine": engine_name if engine_name != DEFAULT_ENGINE else None}
         )
         return compare(
             compare_with,
@@ -346,7 +346,7 @@ def simulate(
         calibration.require_for(shape=shape, node=node)
     run = StudyContext(
         model=model,
-        engine="simulated" if engine_name == "vllm" else engine_name,
+        engine=engine(engine_name).simulated_as or engine_name,
         simulated=True,
         shape=shape,
         node=node,
@@ -359,7 +359,7 @@ def simulate(
     artifacts = Artifacts(out_dir, STEM) if out_dir else None
     if artifacts:
         _require_free(artifacts)
-    known = argument_types(engine_name) if engine_name == "vllm" else ()  # the others' are part
+    known = argument_types(engine_name) if engine(engine_name).simulated_as else ()
     note_idle(without_effect(trial.plan), known)
     record, simulation = played(trial, run)
     if token_times and record.results["server"]["itl_is_tpot"]:
@@ -399,7 +399,7 @@ def _joined(space: Space, side: str, chosen: Mapping[str, Any], engine_name: str
         raise InputError(
             f"{'*'.join(swept[0].names)} has {len(swept[0].rows)} values, simulate runs one",
             hint="sweep with servetune tune --engine simulated"
-            if engine_name == "vllm"
+            if engine(engine_name).simulated_as
             else "sweeps are simulated in vLLM's words alone; simulate one value after another",
         )
     settings: dict[str, Any] = next(space.servers() if side == "server" else space.clients())

@@ -35,7 +35,7 @@ from servetune.cli.tune_launcher import (
 )
 from servetune.cli.tune_progress import print_plan, progress_line
 from servetune.cli.tune_server import needed_client_args, require_launch, require_server
-from servetune.engines import ENGINES, engine
+from servetune.engines import DEFAULT_ENGINE, ENGINES, engine
 from servetune.errors import InputError, ServetuneError
 from servetune.hardware import Node
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
@@ -65,10 +65,7 @@ MOST_TRIALS = 100_000
 #: Client arguments that are read for the sake of old scripts and change nothing.
 WITHOUT_EFFECT = ("host", "port", "output_file", "disable_tqdm", "output_details")
 
-#: Engines whose model may have no config.json here: a GGUF file, or another's server.
-WITHOUT_CONFIG = ("llama.cpp", "external", "command")
-
-ENGINE_NAMES = ("simulated", *ENGINES)
+ENGINE_NAMES = tuple(ENGINES)
 
 
 @click.command()
@@ -77,7 +74,7 @@ ENGINE_NAMES = ("simulated", *ENGINES)
     "--engine",
     "--framework",
     "engine_name",
-    default="vllm",
+    default=DEFAULT_ENGINE,
     show_default=True,
     type=click.Choice(ENGINE_NAMES),
     help="What runs the trials.",
@@ -259,8 +256,8 @@ def tune(
       --client-args "max_concurrency=[32,64];num_prompts=1000;dataset_name=sharegpt" \\
       --constraints "e2e_latency:p99<=60s;request_throughput>=5" --output-json out/q.json
     """  # noqa: D301 - click reads the backspace as "keep these lines"
-    simulated = engine_name == "simulated"
-    spoken = engine("vllm" if simulated else engine_name)
+    simulated = engine(engine_name).virtual_time
+    spoken = engine(DEFAULT_ENGINE if simulated else engine_name)
     space = Space(
         server=parse_settings(";".join(server_args), types=spoken.argument_types()),
         client=parse_settings(
@@ -378,7 +375,7 @@ def _shape(model: str, engine_name: str) -> NetworkShape | None:
     try:
         return load_shape(model)
     except ServetuneError as error:
-        if engine_name not in WITHOUT_CONFIG:
+        if engine(engine_name).model_has_config:
             raise
         echo(f"note: nothing is predicted: {error.message}")
         return None
@@ -387,7 +384,7 @@ def _shape(model: str, engine_name: str) -> NetworkShape | None:
 def _note_idle_settings(groups: list[list[Trial]]) -> None:
     """Name what was asked of the engine and changes nothing here, as `simulate` does."""
     idle = {name for group in groups for trial in group[:1] for name in without_effect(trial.plan)}
-    note_idle(sorted(idle), engine("vllm").argument_types())
+    note_idle(sorted(idle), engine(DEFAULT_ENGINE).argument_types())
 
 
 def _calibration(

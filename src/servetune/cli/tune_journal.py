@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from servetune.engines import ENGINES, engine
 from servetune.errors import InputError
 from servetune.store import TrialRecord, latest
 from servetune.trials import StudyContext
@@ -35,7 +36,8 @@ def finished_keys(records: list[TrialRecord], run: StudyContext, *, retry_failed
                 "the journal was written by another tool", hint="choose another --output-json"
             )
         # Not `record.simulated`, which a server that only plays an engine sets as well.
-        played = record.metadata.get("framework") == "simulated"
+        framework = record.metadata.get("framework")
+        played = framework in ENGINES and engine(framework).virtual_time
         if played != run.simulated:
             kind = "simulated" if played else "measured"
             raise InputError(

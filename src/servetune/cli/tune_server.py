@@ -51,7 +51,7 @@ def require_launch(spoken: Engine, launch: Launch) -> None:
         raise InputError(
             "--url is for a server that is there already", hint="add --engine external"
         )
-    if spoken.name == "command" and launch.server_cmd is None:
+    if spoken.needs_command and launch.server_cmd is None:
         raise InputError(
             "--engine command needs a command line",
             hint="give --server-cmd 'PROGRAM {model} --port {port} {settings}'",
@@ -78,7 +78,7 @@ def require_server(
         try:
             executable = spoken.find_executable(launch.executable)
         except EngineError as error:
-            if spoken.name == "vllm":  # whose scheduler the simulation plays
+            if spoken.simulated_as:  # whose scheduler the simulation plays
                 error.hint += "; with --engine simulated and --gpu the same runs without any"
             raise
     version = version_of(spoken, launch, executable)

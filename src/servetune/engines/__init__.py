@@ -2,8 +2,15 @@
 
 from servetune.engines.cause import Cause
 from servetune.engines.command.engine import filled_command, words_of
-from servetune.engines.defaults import engines_with_defaults, resolved
-from servetune.engines.engine import ENGINES, Engine, FirstCompletion, engine, step_law_facts
+from servetune.engines.defaults import engines_with_defaults, resolved, simulated_engines
+from servetune.engines.engine import (
+    DEFAULT_ENGINE,
+    ENGINES,
+    Engine,
+    FirstCompletion,
+    engine,
+    step_law_facts,
+)
 from servetune.engines.log import LogReading
 from servetune.engines.memory import (
     WIDEST_FRACTION,
@@ -29,6 +36,7 @@ from servetune.engines.translate import fields_of, plan_from_settings, settings_
 from servetune.engines.words import FIELD_TYPES, Words
 
 __all__ = [
+    "DEFAULT_ENGINE",
     "ENGINES",
     "FIELD_TYPES",
     "WIDEST_FRACTION",
@@ -56,6 +64,7 @@ __all__ = [
     "rank_weights_bytes",
     "resolved",
     "settings_of",
+    "simulated_engines",
     "stage_layers",
     "step_law_facts",
     "with_useful_places",

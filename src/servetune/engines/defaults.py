@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import msgspec
@@ -12,7 +13,7 @@ from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 
-__all__ = ["engines_with_defaults", "resolved"]
+__all__ = ["engines_with_defaults", "resolved", "simulated_engines"]
 
 
 def resolved(
@@ -60,9 +61,16 @@ def resolved(
     return msgspec.structs.replace(plan, **silent) if silent else plan
 
 
+@functools.cache
 def engines_with_defaults() -> tuple[str, ...]:
     """Names of the engines whose defaults are known, so that their plans can be priced."""
     return tuple(name for name in ENGINES if engine(name).defaults)
+
+
+@functools.cache
+def simulated_engines() -> tuple[str, ...]:
+    """Names of the engines whose servers the simulated server stands in for."""
+    return tuple(name for name in ENGINES if engine(name).server_words is not None)
 
 
 def _require_handover(plan: Plan) -> None:

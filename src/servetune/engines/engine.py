@@ -14,6 +14,7 @@ from servetune.engines.behaviour import Behaviour, ReleaseDefaults, StepLawFacts
 from servetune.engines.cause import Cause
 from servetune.engines.log import LogReading
 from servetune.engines.metric_names import MetricNames
+from servetune.engines.server_side import ServerWords, SettingsReport
 from servetune.engines.settings import SettingTable
 from servetune.engines.words import Words
 from servetune.errors import UnknownName
@@ -21,7 +22,15 @@ from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["ENGINES", "OTHER_NAMES", "Engine", "FirstCompletion", "engine", "step_law_facts"]
+__all__ = [
+    "DEFAULT_ENGINE",
+    "ENGINES",
+    "OTHER_NAMES",
+    "Engine",
+    "FirstCompletion",
+    "engine",
+    "step_law_facts",
+]
 
 
 class FirstCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +67,34 @@ class Engine(Protocol):
     @property
     def metric_names(self) -> MetricNames:
         """Names of its metrics; empty where it has none that are read."""
+
+    @property
+    def server_words(self) -> ServerWords | None:
+        """Arguments that the simulated server understands in its place; `None` for none."""
+
+    @property
+    def settings_report(self) -> SettingsReport:
+        """Places where its servers tell their settings."""
+
+    @property
+    def simulated_as(self) -> str:
+        """Engine that simulates its searches in virtual time; empty where there is none."""
+
+    @property
+    def virtual_time(self) -> bool:
+        """Whether trials start no server and run in virtual time."""
+
+    @property
+    def model_has_config(self) -> bool:
+        """Whether a model that it serves has a config.json where servetune runs."""
+
+    @property
+    def needs_command(self) -> bool:
+        """Whether the user gives the command that starts its servers."""
+
+    @property
+    def lora_settings(self) -> Mapping[str, Setting]:
+        """Settings that let a server take LoRA adapters; empty where they are not known."""
 
     @property
     def behaviour(self) -> Behaviour:
@@ -186,6 +223,9 @@ class Engine(Protocol):
     def taken_settings(self, log_text: str) -> dict[str, Setting]:
         """The settings that the server really took, in the engine's words."""
 
+    def printed_settings(self, log_text: str) -> dict[str, Setting] | None:
+        """Settings of its start-up log, in its own names; `None` where no line tells them."""
+
     def differences(
         self, plan: Plan, taken: Mapping[str, Setting]
     ) -> dict[str, tuple[Setting, Setting]]:
@@ -209,6 +249,9 @@ ENGINES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+
+#: Engine of a command where the user names none.
+DEFAULT_ENGINE = "vllm"
 
 #: Names of engines in other tools' records and in measured runs.
 OTHER_NAMES: Mapping[str, str] = MappingProxyType({"trtllm": "tensorrt-llm"})

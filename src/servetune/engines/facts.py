@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
@@ -11,6 +12,7 @@ from servetune.engines.cause import Cause, diagnose
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import LogReading
 from servetune.engines.metric_names import MetricNames
+from servetune.engines.server_side import ServerWords, SettingsReport
 from servetune.engines.settings import with_underscores
 from servetune.engines.words import Words
 from servetune.hardware.device import Device
@@ -44,6 +46,13 @@ class EngineFacts:
     client_args: ClassVar[Mapping[str, str]] = MappingProxyType({})
     words: ClassVar[Words] = Words(any_setting=True)
     metric_names: ClassVar[MetricNames] = MappingProxyType({})
+    server_words: ClassVar[ServerWords | None] = None
+    settings_report: ClassVar[SettingsReport] = SettingsReport()
+    simulated_as: ClassVar[str] = ""
+    virtual_time: ClassVar[bool] = False
+    model_has_config: ClassVar[bool] = True
+    needs_command: ClassVar[bool] = False
+    lora_settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({})
     behaviour: ClassVar[Behaviour] = Behaviour()
     defaults: ClassVar[tuple[ReleaseDefaults, ...]] = ()
     assumed_version: ClassVar[str | None] = None
@@ -78,6 +87,11 @@ class EngineFacts:
         return LogReading()
 
     def taken_settings(self, log_text: str) -> dict[str, Setting]:
+        return self.read_log(log_text).taken
+
+    def printed_settings(self, log_text: str) -> dict[str, Setting] | None:
+        if not re.search(self.settings_report.printed, log_text):
+            return None
         return self.read_log(log_text).taken
 
     def differences(

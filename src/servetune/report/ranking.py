@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.engines import ENGINES, engine
 from servetune.engines.translate import plan_from_settings
 from servetune.errors import ServetuneError
 from servetune.metrics import Constraint, value_of
@@ -92,7 +93,9 @@ def label_of(record: TrialRecord, names: SweptSettings) -> str:
     parts += [setting_text(name, config.client_args.get(name)) for name in names.client]
     if not parts:
         parts = [setting_text(name, value) for name, value in config.server_args.items()]
-    if not parts and record.metadata.get("framework") == "external":  # only its load is known
+    framework = record.metadata.get("framework")
+    ours = framework not in ENGINES or engine(framework).starts_servers
+    if not parts and not ours:  # only its load is known
         load = {name: config.client_args.get(name) for name in ("max_concurrency", "request_rate")}
         parts = [setting_text(name, value) for name, value in load.items() if value is not None]
     return " · ".join(parts) or "default settings"

@@ -14,75 +14,15 @@ from types import MappingProxyType
 
 import msgspec
 
-from servetune.engines import engine
+from servetune.engines import DEFAULT_ENGINE, ENGINES, engine, simulated_engines
+from servetune.engines.server_side import ServerWords
 from servetune.engines.translate import plan_from_settings
 from servetune.engines.words import FIELD_TYPES
 from servetune.errors import InputError, UnknownName, nearest
 from servetune.perf.sim import without_effect
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["SUPPORTED_ENGINES", "ServerArguments", "argument_types", "parse_server_arguments"]
-
-#: Engines whose words are understood.
-SUPPORTED_ENGINES = ("vllm", "sglang", "tgi")
-
-_SHORT: Mapping[str, str] = MappingProxyType(
-    {
-        "tp": "tensor_parallel_size",
-        "pp": "pipeline_parallel_size",
-        "dp": "data_parallel_size",
-        "q": "quantization",
-        "ep": "enable_expert_parallel",
-    }
-)
-
-#: Words that are no Plan's and mean something here (SGLang 0.5 `ServerArgs`, TGI's launcher).
-_BESIDE: Mapping[str, type] = MappingProxyType(
-    {
-        "model": str,
-        "host": str,
-        "port": int,
-        "served_model_name": str,
-        "tokenizer": str,
-        "seed": int,
-        "api_key": str,
-    }
-)
-#: Settings of their schedulers that `perf.sim` reads.
-_OWN_SETTINGS: Mapping[str, Mapping[str, type]] = MappingProxyType(
-    {
-        "sglang": {
-            "schedule_policy": str,
-            "schedule_conservativeness": float,
-            "max_prefill_tokens": int,
-            "enable_mixed_chunk": bool,
-            "disable_radix_cache": bool,
-            "load_balance_method": str,
-        },
-        "tgi": {
-            "waiting_served_ratio": float,
-            "max_waiting_tokens": int,
-            "max_batch_total_tokens": int,
-        },
-    }
-)
-_SPELLINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "vllm": _SHORT,
-        "sglang": {
-            "model_path": "model",
-            "tokenizer_path": "tokenizer",
-            "random_seed": "seed",
-            "tp": "tp_size",
-            "tensor_parallel_size": "tp_size",
-            "pp": "pp_size",
-            "pipeline_parallel_size": "pp_size",
-            "dp": "dp_size",
-            "data_parallel_size": "dp_size",
-        },
-        "tgi": {"model_id": "model", "hostname": "host", "tokenizer_config_path": "tokenizer"},
-    }
-)
+__all__ = ["ServerArguments", "argument_types", "parse_server_arguments"]
 
 #: Would change how clients reach the server, and does not here.
 _REFUSED = frozenset(
@@ -130,7 +70,9 @@ class ServerArguments(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(f"--{name.replace('_', '-')}" for name in without_effect(plan))
 
 
-def parse_server_arguments(words: Sequence[str], *, engine_name: str = "vllm") -> ServerArguments:
+def parse_server_arguments(
+    words: Sequence[str], *, engine_name: str = DEFAULT_ENGINE
+) -> ServerArguments:
     """Read the words behind `vllm serve`, `sglang.launch_server` or `text-generation-launcher`.
 
     A leading `serve` is passed over, and the first word without a dash is the model.
@@ -145,8 +87,7 @@ def parse_server_arguments(words: Sequence[str], *, engine_name: str = "vllm") -
         >>> read.plan(read.model).label
         'TP2 max_num_seqs=8'
     """
-    if engine_name not in SUPPORTED_ENGINES:
-        raise UnknownName("engine", engine_name, SUPPORTED_ENGINES)
+    server_words = _server_words(engine_name)
     types = _types(engine_name)
     left = list(words[1:] if words and words[0] == "serve" else words)
     found: dict[str, Setting | tuple[str, ...]] = {}
@@ -163,7 +104,7 @@ def parse_server_arguments(words: Sequence[str], *, engine_name: str = "vllm") -
                 f"{word} is not simulated", hint="leave it out: the server speaks plain HTTP"
             )
         kind = types.get(name)
-        if kind is None and engine_name != "vllm":  # there is no table of all their words
+        if kind is None and not server_words.closed:
             kind = str if value is not None or (left and not left[0].startswith("-")) else bool
         if kind is None:
             raise _unrecognized(word, types)
@@ -180,23 +121,34 @@ def parse_server_arguments(words: Sequence[str], *, engine_name: str = "vllm") -
 
 def argument_types(engine_name: str) -> Mapping[str, type]:
     """What each argument of an engine takes, as far as it means something here."""
-    if engine_name == "vllm":
-        return engine(engine_name).argument_types()
-    fields = engine(engine_name).words.fields.items()
-    own = {name: FIELD_TYPES[field] for name, field in fields}
-    return {**own, **_OWN_SETTINGS[engine_name]}
+    spoken, server_words = engine(engine_name), _server_words(engine_name)
+    if server_words.closed:
+        return spoken.argument_types()
+    fields = {name: FIELD_TYPES[field] for name, field in spoken.words.fields.items()}
+    return {**fields, **server_words.own}
+
+
+def _server_words(engine_name: str) -> ServerWords:
+    """Arguments of an engine's server.
+
+    Raises:
+        UnknownName: They are not understood here, or no engine is called so.
+    """
+    found = engine(engine_name).server_words if engine_name in ENGINES else None
+    if found is None:
+        raise UnknownName("engine", engine_name, simulated_engines())
+    return found
 
 
 def _types(engine_name: str) -> Mapping[str, type]:
-    beside = {"model": str} if engine_name == "vllm" else _BESIDE
-    return {**beside, **argument_types(engine_name)}
+    return {**_server_words(engine_name).beside, **argument_types(engine_name)}
 
 
 def _split(word: str, engine_name: str, types: Collection[str]) -> tuple[str, str | None, bool]:
     """Name with underscores, value behind `=`, and whether it began with `no-`."""
     stem, equals, value = word.lstrip("-").partition("=")
     name = stem.replace("-", "_")
-    name = _SPELLINGS[engine_name].get(name, name)
+    name = _server_words(engine_name).spellings.get(name, name)
     negated = name.startswith("no_") and name not in types and name[3:] in types
     return name[3:] if negated else name, value if equals else None, negated
 

@@ -11,7 +11,6 @@ of its start-up log; SGLang 0.5 `/get_server_info`; TGI 3.x `/info`, read in Nov
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import re
@@ -20,10 +19,9 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines import engine
-from servetune.engines.translate import plan_from_settings
+from servetune.engines import ENGINES, engine, fields_of
 from servetune.engines.words import FIELD_TYPES
-from servetune.errors import LoadError, PlanError
+from servetune.errors import LoadError
 from servetune.loadgen import Target, fetch_blocking
 from servetune.plan.plan import Plan, Setting
 
@@ -31,7 +29,6 @@ __all__ = [
     "ReadBack",
     "cloudwatch_log",
     "differences",
-    "fields_of",
     "of_plan",
     "read_log",
     "read_metrics",
@@ -55,36 +52,7 @@ class ReadBack(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = False
 
 
-#: Labels of vllm:cache_config_info that are fields of a Plan.
-_CACHE_LABELS: Mapping[str, str] = {
-    "block_size": "block_tokens",
-    "enable_prefix_caching": "prefix_caching",
-    "gpu_memory_utilization": "gpu_memory_fraction",
-    "cache_dtype": "kv_cache_dtype",
-}
-
-_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_NON_DEFAULT = re.compile(r"non-default args: (\{.*\})\s*$", re.MULTILINE)
-_PAIR = re.compile(r"'(\w+)': (True|False|None|-?\d+(?:\.\d+)?|'[^']*')")
-
-
-#: The line in which an engine prints its settings.
-_PRINTED: Mapping[str, str] = {"sglang": r"server_args=", "tgi": r"\bArgs \{"}
-
-#: Words of the lines that tell settings, of any engine; CloudWatch finds lines with one of them.
-_MARKS = (
-    "non-default args",
-    "server_args=",
-    "max_total_num_tokens=",
-    "Args {",
-    "Setting max batch total tokens",
-    "tokens defaulted to",
-    "Default `max_",
-    "Using prefix caching",
-    "prefill chunking =",
-    "Cuda Graphs are",
-)
 
 #: A printed block of settings is over within so many milliseconds.
 _BLOCK_MS = 10_000
@@ -95,12 +63,13 @@ def read_server(target: Target) -> ReadBack | None:
 
     Servers are asked in turn as each engine would be; a route that is not there is no error.
     """
-    for path, name in (("/get_server_info", "sglang"), ("/info", "tgi")):
-        raw = _json(target, path)
-        if isinstance(raw, dict):
-            found = _of_info(raw, name)
+    for name in ENGINES:
+        report = engine(name).settings_report
+        raw = _json(target, report.route) if report.route else None
+        if isinstance(raw, dict) and any(member in raw for member in report.members):
+            found = fields_of(name, raw)
             if found:
-                return ReadBack(settings=found, source=path, whole=name == "sglang")
+                return ReadBack(settings=found, source=report.route, whole=report.complete)
     settings: Settings = {}
     with contextlib.suppress(LoadError):
         settings |= read_metrics(fetch_blocking(target, "/metrics"))
@@ -113,48 +82,27 @@ def read_server(target: Target) -> ReadBack | None:
 
 
 def read_metrics(text: str) -> Settings:
-    """Of vLLM's metrics: the labels of `vllm:cache_config_info`."""
-    found = _INFO.search(text)
-    if found is None:
-        return {}
+    """Fields of a Plan that a scrape tells in the labels of a metric, such as vLLM's."""
     settings: Settings = {}
-    for name, value in _LABEL.findall(found[1]):
-        if name in _CACHE_LABELS and value not in ("None", ""):
-            field = _CACHE_LABELS[name]
-            with contextlib.suppress(ValueError):
-                settings[field] = _typed(field, value)
+    for name in ENGINES:
+        report = engine(name).settings_report
+        found = re.search(rf"^{report.metric}\{{(.*)\}}", text, re.MULTILINE)
+        for label, value in _LABEL.findall(found[1]) if report.metric and found else ():
+            field = report.labels.get(label)
+            if field is not None and value not in ("None", ""):
+                with contextlib.suppress(ValueError):
+                    settings[field] = _typed(field, value)
     return settings
 
 
 def read_log(text: str) -> ReadBack | None:
-    """Of a start-up log, whosever it is: vLLM's, SGLang's or TGI's."""
-    return _read_vllm(text) or _read_engine("sglang", text) or _read_engine("tgi", text)
-
-
-def _read_engine(name: str, text: str) -> ReadBack | None:
-    """Everything, as the engine settled it."""
-    if not re.search(_PRINTED[name], text):
-        return None
-    taken = engine(name).read_log(text).taken
-    return ReadBack(settings=fields_of(name, taken), source="the start-up log", whole=True)
-
-
-def _read_vllm(text: str) -> ReadBack | None:
-    """Everything that was not left to a default.
-
-    A value that is no literal hides only itself: the others are read one by one.
-    """
-    found = _NON_DEFAULT.findall(text)
-    if not found:
-        return None
-    try:
-        said = ast.literal_eval(found[-1])
-    except (ValueError, SyntaxError):
-        said = {name: ast.literal_eval(value) for name, value in _PAIR.findall(found[-1])}
-    plain = {
-        name: value for name, value in said.items() if isinstance(value, bool | int | float | str)
-    }
-    return ReadBack(settings=_fields("vllm", plain), source="the start-up log", whole=True)
+    """Settings that a start-up log tells, of the first engine that reads it as its own."""
+    for name in ENGINES:
+        settings = engine(name).printed_settings(text)
+        if settings is not None:
+            fields = fields_of(name, settings)
+            return ReadBack(settings=fields, source="the start-up log", whole=True)
+    return None
 
 
 def cloudwatch_log(
@@ -174,7 +122,10 @@ def cloudwatch_log(
         if component
         else f"/aws/sagemaker/Endpoints/{endpoint}"
     )
-    pattern = " ".join(f'?"{mark}"' for mark in _MARKS)
+    marks = dict.fromkeys(
+        mark for name in ENGINES for mark in engine(name).settings_report.log_marks
+    )
+    pattern = " ".join(f'?"{mark}"' for mark in marks)
     since: dict[str, int] = {} if since_s is None else {"startTime": int(since_s * 1000)}
     events = _events(client, logGroupName=group, filterPattern=pattern, **since)
     lines: list[str] = []
@@ -252,50 +203,6 @@ def _alike(was: Setting, now: Setting) -> bool:
     if isinstance(was, numbers) and isinstance(now, numbers):
         return abs(was - now) < 1e-9
     return str(was) == str(now) or {str(was), str(now)} <= {"auto", "bfloat16", "torch.bfloat16"}
-
-
-def _of_info(raw: Mapping[str, Any], name: str) -> Settings:
-    if name == "tgi" and "max_total_tokens" not in raw and "max_batch_total_tokens" not in raw:
-        return {}
-    if name == "sglang" and "tp_size" not in raw:
-        return {}
-    known = {word: raw[word] for word in engine(name).words.fields if raw.get(word) is not None}
-    return _fields(name, known) | _switches(name, raw)
-
-
-def fields_of(name: str, settings: Mapping[str, Setting]) -> Settings:
-    """Settings in an engine's own words as fields of a Plan; what cannot be one is left out."""
-    return _fields(name, settings) | _switches(name, settings)
-
-
-def _switches(name: str, raw: Mapping[str, Any]) -> Settings:
-    """Fields that an engine says the other way round, or beside its arguments."""
-    found: Settings = {}
-    if name == "sglang":
-        if isinstance(raw.get("disable_radix_cache"), bool):
-            found["prefix_caching"] = not raw["disable_radix_cache"]
-        if isinstance(raw.get("disable_cuda_graph"), bool):
-            found["enforce_eager"] = raw["disable_cuda_graph"]
-    elif name == "tgi":
-        for field in ("prefix_caching", "chunked_prefill"):
-            if isinstance(raw.get(field), bool):
-                found[field] = raw[field]
-        if "cuda_graphs" in raw:
-            found["enforce_eager"] = raw["cuda_graphs"] == "0"
-    return found
-
-
-def _fields(name: str, settings: Mapping[str, Setting]) -> Settings:
-    """An engine's settings as fields of a Plan; what cannot be one is left out."""
-    found: Settings = {}
-    for word, value in settings.items():
-        field = engine(name).words.fields.get(word.replace("-", "_"))
-        if field is None or value is None:
-            continue
-        with contextlib.suppress(PlanError):
-            plan = plan_from_settings(name, "x", {word: value})
-            found[field] = getattr(plan, field)
-    return found
 
 
 def _typed(field: str, text: str) -> Setting:

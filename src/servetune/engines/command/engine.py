@@ -96,6 +96,8 @@ class Command(EngineFacts):
     """An engine of which only its command is known: all settings are passed on as they are."""
 
     name = "command"
+    model_has_config = False
+    needs_command = True
     title = "the given command"
     known_versions: tuple[str, ...] = ()
     known_arguments: frozenset[str] = frozenset()

@@ -16,6 +16,7 @@ class External(EngineFacts):
     """Somebody else's server at a URL. It has no settings that servetune could change."""
 
     name = "external"
+    model_has_config = False
     title = "an external server"
     starts_servers = False
     ready_path = "/v1/models"

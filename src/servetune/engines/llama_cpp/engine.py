@@ -32,6 +32,7 @@ class LlamaCpp(CommandLineEngine):
     """
 
     name = "llama.cpp"
+    model_has_config = False
     words = WORDS
     metric_names = METRICS
     program = Program(

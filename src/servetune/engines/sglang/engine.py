@@ -13,6 +13,7 @@ from servetune.engines.program import Program
 from servetune.engines.sglang.behaviour import BEHAVIOUR
 from servetune.engines.sglang.defaults import DEFAULTS
 from servetune.engines.sglang.metrics import METRICS
+from servetune.engines.sglang.server_side import SERVER_WORDS, SETTINGS_REPORT
 from servetune.engines.sglang.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
@@ -29,6 +30,8 @@ class Sglang(CommandLineEngine):
 
     name = "sglang"
     words = WORDS
+    server_words = SERVER_WORDS
+    settings_report = SETTINGS_REPORT
     metric_names = METRICS
     behaviour = BEHAVIOUR
     defaults = DEFAULTS

@@ -33,6 +33,8 @@ class Simulated(Vllm):
     """
 
     name = "simulated"
+    virtual_time = True
+    server_words = None
 
     def find_executable(
         self, given: str | None = None, *, environ: Mapping[str, str] | None = None

@@ -15,6 +15,7 @@ from servetune.engines.program import Program
 from servetune.engines.tgi.behaviour import BEHAVIOUR
 from servetune.engines.tgi.defaults import DEFAULTS
 from servetune.engines.tgi.metrics import METRICS
+from servetune.engines.tgi.server_side import SERVER_WORDS, SETTINGS_REPORT
 from servetune.engines.tgi.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
@@ -40,6 +41,8 @@ class Tgi(CommandLineEngine):
 
     name = "tgi"
     words = WORDS
+    server_words = SERVER_WORDS
+    settings_report = SETTINGS_REPORT
     metric_names = METRICS
     behaviour = BEHAVIOUR
     defaults = DEFAULTS

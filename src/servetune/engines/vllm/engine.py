@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 from servetune.engines.behaviour import ReleaseDefaults
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.log import LogReading
 from servetune.engines.program import Program
+from servetune.engines.server_side import ServerWords
 from servetune.engines.vllm.behaviour import BEHAVIOUR
 from servetune.engines.vllm.defaults import DEFAULTS
 from servetune.engines.vllm.log import ECHOES, FACTS, SYMPTOMS, taken_by
 from servetune.engines.vllm.metrics import METRICS
 from servetune.engines.vllm.refusals import check_starts
+from servetune.engines.vllm.server_side import SERVER_WORDS, SETTINGS_REPORT, printed_settings
 from servetune.engines.vllm.words import WORDS
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
-from servetune.plan.plan import Plan
+from servetune.plan.plan import Plan, Setting
 
 __all__ = ["EXECUTABLE_VARIABLE", "Vllm"]
 
@@ -27,7 +31,11 @@ class Vllm(CommandLineEngine):
     """vLLM 0.10 and later."""
 
     name = "vllm"
+    simulated_as = "simulated"
+    lora_settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({"enable_lora": True})
     words = WORDS
+    server_words: ClassVar[ServerWords | None] = SERVER_WORDS
+    settings_report = SETTINGS_REPORT
     metric_names = METRICS
     behaviour = BEHAVIOUR
     defaults: ClassVar[tuple[ReleaseDefaults, ...]] = DEFAULTS
@@ -72,6 +80,9 @@ class Vllm(CommandLineEngine):
     def environment(self, plan: Plan) -> dict[str, str]:
         """No usage report is sent from a machine under measurement."""
         return {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+    def printed_settings(self, log_text: str) -> dict[str, Setting] | None:
+        return printed_settings(log_text)
 
     def read_log(self, log_text: str) -> LogReading:
         reading = super().read_log(log_text)

@@ -23,6 +23,8 @@ class VllmNeuron(Vllm):
     """
 
     name = "vllm-neuron"
+    simulated_as = ""
+    server_words = None
     behaviour = Behaviour()
     defaults: ClassVar[tuple[ReleaseDefaults, ...]] = ()  # blocks are counted by hand there
     program = Program(

@@ -1,0 +1,70 @@
+"""What a running server of an engine understands and tells: its arguments, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+__all__ = ["ServerWords", "SettingsReport"]
+
+#: Arguments of a server's command line that say nothing of the plan, and their types.
+_SERVER_TYPES: Mapping[str, type] = MappingProxyType(
+    {
+        "model": str,
+        "host": str,
+        "port": int,
+        "served_model_name": str,
+        "tokenizer": str,
+        "seed": int,
+        "api_key": str,
+    }
+)
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class SettingsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Places where a running server tells its own settings.
+
+    Attributes:
+        route: Of its settings as JSON, in its own names; empty where there is none.
+        members: Of that JSON, at least one of which is there.
+        complete: Whether a setting that the route does not tell was left to the default.
+        metric: Whose labels tell settings; empty where there is none.
+        labels: Of the metric, to fields of a Plan.
+        printed: Pattern of the line of its start-up log that has its settings.
+        log_marks: Words of the lines of its log that tell settings.
+        line: That its log would print, with `{settings}`; see `member`.
+        member: One setting of that line, with `{name}` and `{value}`, which is written as Python
+            does, or as JSON where `json_values`.
+        model_name: Of the setting that names the model in that line.
+    """
+
+    route: str = ""
+    members: tuple[str, ...] = ()
+    complete: bool = False
+    metric: str = ""
+    labels: Mapping[str, str] = _NONE
+    printed: str = r"(?!)"
+    log_marks: tuple[str, ...] = ()
+    line: str = ""
+    member: str = ""
+    json_values: bool = False
+    model_name: str = ""
+
+
+class ServerWords(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of an engine's server that the simulated server understands.
+
+    Attributes:
+        spellings: Further names of arguments.
+        own: Settings of its scheduler that the simulation plays, and their types.
+        beside: Arguments that say nothing of the plan, and their types.
+        closed: Whether the engine's table of settings has them all, so that others are refused.
+    """
+
+    spellings: Mapping[str, str] = _NONE
+    own: Mapping[str, type] = MappingProxyType({})
+    beside: Mapping[str, type] = _SERVER_TYPES
+    closed: bool = False
