@@ -25,7 +25,7 @@ from servetune.api.ranking import Priced, Ranked, ranked_plans, sweep_text
 from servetune.api.request import Request, given, request_of
 from servetune.api.speculation import Drafts
 from servetune.api.table import TablePrediction, predict_file
-from servetune.engines import check_parallel, engines_with_defaults, with_whole_experts
+from servetune.engines import check_parallel, engine, engines_with_defaults, with_whole_experts
 from servetune.errors import DoesNotFit, InputError, PlanError
 from servetune.hardware import Node, device
 from servetune.metrics import parse_constraints
@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 #: Engines whose defaults and overheads are known.
-ENGINES = tuple(name for name in engines_with_defaults() if name != "simulated")
+ENGINES = tuple(name for name in engines_with_defaults() if not engine(name).virtual_time)
 
 
 class Estimate(Request, frozen=True, kw_only=True):
@@ -508,7 +508,7 @@ def _estimation(
         write_plot(asked.plot, roofline_figure(best, points, node, shape, workload))
         progress(f"plot       {asked.plot}")
     commands = {}
-    if plan.engine == "vllm":
+    if engine(plan.engine).simulated_as:
         commands = tune_commands(fitting, best, node, workload, asked.limits.constraints)
     judge = Judge(selection.limits, shape, selection.confidence)
     return Estimation(
