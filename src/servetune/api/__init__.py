@@ -1,13 +1,8 @@
 """The library: one request and one function for each verb; `import servetune` is this room."""
 
 from servetune.api.calibration import Calibrate, CalibrationNames, KeptResult, calibrate
-from servetune.api.estimation import (
-    Estimate,
-    Estimation,
-    MachineComparison,
-    Ranking,
-    estimate,
-)
+from servetune.api.estimate_results import Estimation, MachineComparison, Ranking
+from servetune.api.estimation import Estimate, estimate
 from servetune.api.machine import Machine
 from servetune.api.recommendation import Pick, Recommend, recommend
 from servetune.api.reporting import Report, Reported, write_report

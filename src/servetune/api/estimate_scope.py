@@ -1,28 +1,22 @@
-"""Which options of `servetune estimate` each of its four forms reads."""
+"""Options of `estimate` that each of its forms reads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import click
-from click.core import ParameterSource
-
+from servetune.api.request import given
 from servetune.errors import InputError
+
+if TYPE_CHECKING:
+    from servetune.api.estimation import Estimate
 
 __all__ = ["require_read"]
 
-#: All that a table's rows do not say themselves.
-_OF_A_TABLE = frozenset(
-    {
-        "batch_rows",
-        "batch_out",
-        "models_dir",
-        "batch_anchors",
-        "convention",
-        "calibration_name",
-        "estimator",
-    }
+#: Options beside a table, whose rows have all others as columns.
+_BESIDE_A_TABLE = frozenset(
+    {"batch", "out", "models", "anchors", "calibration", "estimator", "convention"}
 )
 
 _TABLES_ALONE = "it goes with --batch"
@@ -32,35 +26,31 @@ _ONE_PLAN = "it is about one plan: leave --sweep and 'all' out beside it"
 _UNREAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "one plan": {
-            "batch_out": _TABLES_ALONE,
-            "models_dir": _TABLES_ALONE,
-            "batch_anchors": _TABLES_ALONE,
-            "convention": _TABLES_ALONE,
+            "out": _TABLES_ALONE,
+            "models": _TABLES_ALONE,
+            "anchors": _TABLES_ALONE,
             "top": "one plan is shown: add --sweep, --gpu all or --instance all",
         },
         "a sweep": {
-            "batch_out": _TABLES_ALONE,
-            "models_dir": _TABLES_ALONE,
-            "batch_anchors": _TABLES_ALONE,
-            "convention": _TABLES_ALONE,
+            "out": _TABLES_ALONE,
+            "models": _TABLES_ALONE,
+            "anchors": _TABLES_ALONE,
             "plot": _ONE_PLAN,
             "estimator": _ONE_PLAN,
         },
         "a comparison of machines": {
-            "batch_out": _TABLES_ALONE,
-            "models_dir": _TABLES_ALONE,
-            "batch_anchors": _TABLES_ALONE,
-            "convention": _TABLES_ALONE,
+            "out": _TABLES_ALONE,
+            "models": _TABLES_ALONE,
+            "anchors": _TABLES_ALONE,
             "plot": _ONE_PLAN,
             "estimator": _ONE_PLAN,
             "target": "machines are ordered by cost: add --sweep to order their plans",
             "price_per_hour_usd": "machines have prices of their own: name one machine for it",
         },
         "a sweep over machines": {
-            "batch_out": _TABLES_ALONE,
-            "models_dir": _TABLES_ALONE,
-            "batch_anchors": _TABLES_ALONE,
-            "convention": _TABLES_ALONE,
+            "out": _TABLES_ALONE,
+            "models": _TABLES_ALONE,
+            "anchors": _TABLES_ALONE,
             "plot": _ONE_PLAN,
             "estimator": _ONE_PLAN,
             "price_per_hour_usd": "machines have prices of their own: name one machine for it",
@@ -69,20 +59,15 @@ _UNREAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 
 
-def require_read(*, batch: bool, sweeping: bool, everywhere: bool) -> None:
+def require_read(asked: Estimate, *, everywhere: bool) -> None:
     """Refuse options that were given and would be passed over.
 
     Raises:
         InputError: With the first such option and why.
     """
-    context = click.get_current_context()
-    given = {
-        option.name: option.opts[0]
-        for option in context.command.params
-        if option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
-    }
-    if batch:
-        others = [spelt for name, spelt in given.items() if name not in _OF_A_TABLE]
+    spelled = {field.name: field.names[0] for field in given(asked)}
+    if asked.batch is not None:
+        others = [option for name, option in spelled.items() if name not in _BESIDE_A_TABLE]
         if others:
             raise InputError(
                 f"--batch takes model, machine and lengths from its rows, not from "
@@ -95,7 +80,7 @@ def require_read(*, batch: bool, sweeping: bool, everywhere: bool) -> None:
         (True, False): "a sweep",
         (False, True): "a comparison of machines",
         (True, True): "a sweep over machines",
-    }[sweeping, everywhere]
+    }[asked.sweep, everywhere]
     for name, why in _UNREAD[form].items():
-        if name in given:
-            raise InputError(f"{given[name]} says nothing to {form}", hint=why)
+        if name in spelled:
+            raise InputError(f"{spelled[name]} says nothing to {form}", hint=why)

@@ -1,0 +1,204 @@
+"""Results of estimates: one machine, a ranking of plans, a comparison of machines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from servetune.api import choosing
+from servetune.api.choosing import Selection
+from servetune.api.corrections import Estimator
+from servetune.api.estimate_text import Split, estimate_text
+from servetune.api.frames import frame
+from servetune.api.opinions import Compared, opinion_text
+from servetune.api.ranking import Priced, Ranked, sweep_text
+from servetune.hardware import Node
+from servetune.models import NetworkShape
+from servetune.perf.roofline import OperatingPoint
+from servetune.perf.sweep import Offer
+from servetune.workload import Workload
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Estimation", "MachineComparison", "Ranking", "Shown"]
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """What an estimation's text depends on besides its figures.
+
+    Attributes:
+        shape: The network.
+        estimator: Whose predictions are shown.
+        limited: Whether there are constraints.
+    """
+
+    shape: NetworkShape
+    estimator: Estimator
+    limited: bool
+
+
+class Estimation(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine, priced in every split of its GPUs.
+
+    Attributes:
+        node: The machine.
+        workload: What is asked of it.
+        chosen: The split that the details are of.
+        splits: All splits, those that do not fit included.
+        curve: Steady states of the chosen split from one user to twice its best throughput's.
+        second_opinion: aiconfigurator's predictions beside servetune's, where asked for.
+        constraints: The highest concurrency that holds the limits a steady state can judge.
+        tune_commands: Commands that try the chosen plan, by name.
+    """
+
+    node: Node
+    workload: Workload
+    chosen: Split
+    splits: tuple[Split, ...]
+    curve: tuple[OperatingPoint, ...]
+    second_opinion: tuple[Compared, ...]
+    constraints: dict[str, Any]
+    tune_commands: dict[str, str]
+    shown: Shown
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the model fits; it does, or there is no estimation."""
+        return True
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """The chosen split's steady state, one row for each concurrency."""
+        return frame(msgspec.to_builtins(point) for point in self.curve)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        named = {name: getattr(self, name) for name in self.__struct_fields__}
+        del named["shown"]
+        return named
+
+    def __str__(self) -> str:
+        shape, alone = self.shown.shape, self.shown.estimator == "aiconfigurator"
+        opinions = list(
+            opinion_text(self.second_opinion, shape, self.node, alone=alone)
+            if self.second_opinion
+            else ()
+        )
+        if alone:
+            return "\n".join(opinions)
+        checked = self.constraints if self.shown.limited else None
+        lines = estimate_text(
+            self.chosen,
+            self.splits,
+            self.node,
+            shape,
+            self.workload,
+            checked,
+            self.tune_commands,
+        )
+        return "\n".join([*lines, *(["", *opinions] if opinions else [])])
+
+
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+    """The best plans for one machine or several.
+
+    Attributes:
+        nodes: The machines.
+        selection: What the plans were chosen for.
+        ranked: Plans that hold every constraint, best first.
+        priced: What they were chosen from.
+    """
+
+    nodes: tuple[Node, ...]
+    selection: Selection
+    ranked: tuple[Ranked, ...]
+    priced: Priced
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a plan holds every constraint."""
+        return bool(self.ranked)
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per plan, best first."""
+        return frame(
+            {
+                "machine": one.node.label,
+                "plan": one.swept.plan.label,
+                "cost_per_million_tokens_usd": one.swept.cost_per_million_tokens_usd,
+                **msgspec.to_builtins(one.swept.point),
+            }
+            for one in self.ranked
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        where = {"node": self.nodes[0]} if len(self.nodes) == 1 else {"nodes": self.nodes}
+        return {
+            **where,
+            "workload": self.selection.workload,
+            "confidence": self.selection.confidence,
+            "priced": self.priced.count,
+            "at_face_value": self.priced.at_face_value,
+            "ranked": self.ranked,
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(sweep_text(self.ranked, self.priced, self.nodes, self.selection))
+
+
+class MachineComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Machines by what a million output tokens cost on them.
+
+    Attributes:
+        selection: What they were compared for.
+        offers: All machines, cheapest first; one that cannot serve says why.
+    """
+
+    selection: Selection
+    offers: tuple[Offer, ...]
+
+    @property
+    def usable(self) -> tuple[Offer, ...]:
+        """Machines that hold the limits."""
+        return tuple(offer for offer in self.offers if offer.best is not None)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a machine holds the limits."""
+        return bool(self.usable)
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per machine that holds the limits, cheapest first."""
+        return frame(
+            {
+                "machine": offer.node.label,
+                "usd_per_hour": offer.node.price.usd_per_hour if offer.node.price else None,
+                "cost_per_million_tokens_usd": offer.best.cost_per_million_tokens_usd,
+                "plan": offer.best.plan.label,
+                **msgspec.to_builtins(offer.best.point),
+            }
+            for offer in self.usable
+            if offer.best is not None
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "workload": self.selection.workload,
+            "confidence": self.selection.confidence,
+            "offers": self.usable[: self.selection.top],
+        }
+
+    def __str__(self) -> str:
+        lines = list(choosing.buying_text(self.offers, self.selection))
+        if self.selection.limits:
+            lines.append(
+                f"constraints on means hold with confidence {self.selection.confidence:g} "
+                "(--confidence)"
+            )
+        return "\n".join(lines)

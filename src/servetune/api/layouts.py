@@ -1,0 +1,167 @@
+"""Layouts of a model over a machine: possible degrees, the best split, and why none fits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from servetune.api.choosing import Judge, Selection
+from servetune.api.estimate_text import Split
+from servetune.engines import check_parallel, with_whole_experts
+from servetune.errors import DoesNotFit, PlanError
+from servetune.hardware import Node
+from servetune.models import NetworkShape
+from servetune.perf import Calibration
+from servetune.perf.roofline import estimate as priced
+from servetune.perf.roofline import length_moments, performance_at
+from servetune.perf.roofline.local_corrections import LocalCorrections
+from servetune.plan import Plan
+from servetune.workload import Workload
+
+__all__ = [
+    "checked",
+    "chosen_split",
+    "laid_out",
+    "long_enough",
+    "possible_degrees",
+    "refuse",
+    "refuse_all",
+    "require_room",
+]
+
+
+def long_enough(plan: Plan, shape: NetworkShape, workload: Workload) -> Plan:
+    """The plan with room for the workload's longest request and no more, unless it says.
+
+    A model's full context (131,072 tokens, say) would shut out machines that serve this
+    workload well.
+    """
+    if plan.max_model_len is not None:
+        return plan
+    longest = length_moments(workload.lengths).longest_tokens
+    rounded = 1024 * math.ceil(longest / 1024)
+    return msgspec.structs.replace(plan, max_model_len=min(shape.max_context_tokens, rounded))
+
+
+def possible_degrees(plan: Plan, shape: NetworkShape, node: Node) -> tuple[int, ...]:
+    """Degrees of tensor parallelism that divide the node's devices and the model.
+
+    Experts that do not divide are placed whole, where that lets a degree run.
+    """
+    degrees = [
+        degree for degree in range(1, node.device_count + 1) if not node.device_count % degree
+    ]
+    return tuple(
+        degree for degree in degrees if _divides(laid_out(plan, shape, degree, node), shape)
+    ) or (1,)
+
+
+def _divides(plan: Plan, shape: NetworkShape) -> bool:
+    try:
+        check_parallel(plan, shape)
+    except PlanError:
+        return False
+    return True
+
+
+def laid_out(plan: Plan, shape: NetworkShape, degree: int, node: Node) -> Plan:
+    """The plan at this degree, with as many copies as the devices hold."""
+    copies = max(1, node.device_count // degree)
+    split = msgspec.structs.replace(plan, tensor_parallel=degree, replicas=copies)
+    return with_whole_experts(split, shape)
+
+
+def chosen_split(fitting: list[Split], target: str) -> Split:
+    """The split with the largest throughput, or the shortest answer when alone."""
+
+    def merit(split: Split) -> float:
+        latency, throughput = split.answer.best_latency, split.answer.best_throughput
+        assert latency is not None
+        assert throughput is not None
+        return -latency.e2e_ms if target == "latency" else throughput.output_tokens_per_s
+
+    return max(fitting, key=merit)
+
+
+def require_room(workload: Workload, shape: NetworkShape, plan: Plan, fitting: list[Split]) -> None:
+    """Refuse a request that is longer than the model's context, or than any cache.
+
+    Raises:
+        PlanError: With both lengths.
+    """
+    longest = workload.longest_tokens()
+    context = plan.max_model_len or shape.max_context_tokens
+    if longest > context:
+        raise PlanError(
+            f"the longest request has {longest:,} tokens, prompt and answer, and the longest "
+            f"sequence is {context:,}",
+            hint="lower --input-len or --output-len"
+            + (", or raise --max-model-len" if plan.max_model_len else ""),
+        )
+    if all(split.answer.limits is None or not split.answer.limits.memory for split in fitting):
+        raise PlanError(
+            f"the cache does not hold one request of {longest:,} tokens",
+            hint="name more or larger GPUs, or a quantisation with --quantization",
+        )
+
+
+def refuse(split: Split) -> None:
+    memory = split.answer.memory
+    message, _, hint = (split.answer.misfit or "the model does not fit").partition("; ")
+    raise DoesNotFit(
+        message,
+        needed_bytes=memory.needed_bytes,
+        available_bytes=memory.usable_bytes,
+        hint=hint or "name more or larger GPUs, or a quantisation with --quantization",
+    )
+
+
+def refuse_all(selection: Selection, node: Node) -> None:
+    """Say what the widest split lacks, where no plan of a sweep could be priced."""
+    degree = (
+        selection.tensor_parallel or possible_degrees(selection.plan, selection.shape, node)[-1]
+    )
+    widest = laid_out(selection.plan, selection.shape, degree, node)
+    split = Split(plan=widest, answer=priced(selection.shape, node, widest, selection.workload))
+    if not split.answer.fits:
+        refuse(split)
+
+
+def checked(
+    best: Split,
+    judge: Judge,
+    shape: NetworkShape,
+    node: Node,
+    workload: Workload,
+    correction: Calibration | None,
+) -> dict[str, Any]:
+    """The highest concurrency up to the best that holds all limits a steady state can judge."""
+    silent = [limit.label for limit in judge.others]
+    throughput = best.answer.best_throughput
+    if not judge.means or throughput is None:
+        return {"judged": [], "by_simulation_only": silent, "concurrency": None}
+    corrections = LocalCorrections(correction, best.plan, shape, length_moments(workload.lengths))
+    holding = None
+    for concurrency in _concurrencies(throughput.concurrency):
+        point = performance_at(
+            shape, node, best.plan, workload, concurrency, calibration=correction
+        )
+        if judge.holds(node, best.plan, point, corrections.at(concurrency)):
+            holding = point
+    judged_at = corrections.at(holding.concurrency if holding else throughput.concurrency)
+    return {
+        "judged": [limit.label for limit in judge.means],
+        "by_simulation_only": silent,
+        "concurrency": holding.concurrency if holding else None,
+        "point": holding,
+        "caution": judge.caution(node, best.plan, judged_at),
+    }
+
+
+def _concurrencies(most: int) -> list[int]:
+    steps = {1, most} | {
+        round(2 ** (k / 2)) for k in range(2 * max(1, math.ceil(math.log2(most + 1))))
+    }
+    return sorted(c for c in steps if c <= most)
