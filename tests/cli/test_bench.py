@@ -372,7 +372,7 @@ def test_an_answer_of_another_length_is_told_and_fails_if_it_must_not_be(fake):
     said = results(server.url, *SMALL, "-n", 4, "--extra-body", short)
     assert (said["failed"], said["wrong_length"]["count"]) == (0, 4)
     printed = run(server.url, *SMALL, "-n", 4, "--extra-body", short)
-    assert "4 answers have another length than asked" in printed
+    assert "4 answers do not have the requested length" in printed
     said = results(server.url, *SMALL, "-n", 4, "--extra-body", short, "--strict-length", code=3)
     assert said["failed"] == 4
 
@@ -537,7 +537,7 @@ def test_interrupting_a_run_leaves_what_was_measured(fake, tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all of its processes
     printed, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "INTERRUPTED: this is what was measured until then" in printed
+    assert "INTERRUPTED: results up to the interruption" in printed
     assert "Traceback" not in errors
     (kept,) = read_journal(tmp_path / "out" / "bench.jsonl")
     assert kept.results["interrupted"] is True
@@ -584,7 +584,7 @@ def test_a_simulated_server_is_said_to_be_one(servetune, tmp_path):
         engine.terminate()
         engine.communicate(timeout=30)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("SIMULATED: the server plays an engine, 20 times as fast")
+    assert done.stdout.startswith("SIMULATED: the server simulates an engine, 20 times as fast")
     (kept,) = read_journal(tmp_path / "out" / "bench.jsonl")
     assert kept.simulated
     assert kept.results["simulated_speed"] == 20

@@ -124,19 +124,19 @@ def test_many_kinds_of_failures_do_not_push_the_figures_away():
     [
         ({"ended_reason": "60 s were over"}, "ended: 60 s were over"),
         ({"aborted_reason": "it died", "not_sent": 12}, "ABORTED: it died; 12 requests were not"),
-        ({"interrupted": True}, "INTERRUPTED: this is what was measured until then"),
+        ({"interrupted": True}, "INTERRUPTED: results up to the interruption"),
         (
             {"saturation": {"saturated": True, "words": "the queue grew by 9/s"}},
             "SATURATED: the queue grew by 9/s",
         ),
         (
             {"until": {"label": "ttft:p99±5%", "reached": False, "relative_half_width": 0.08}},
-            "NOT REACHED: ttft:p99±5% (±8.0% so far); more requests would tell",
+            "NOT REACHED: ttft:p99±5% (±8.0% so far); send more requests",
         ),
-        ({"wrong_length": {"count": 3}}, "3 answers have another length than asked"),
+        ({"wrong_length": {"count": 3}}, "3 answers do not have the requested length"),
         ({"goodput": 1.5, "goodput_fraction": 0.25}, "1.5 requests/s within limits, 25.0% of"),
         ({"prepared": {"notes": ["rows come again"]}}, "note: rows come again"),
-        ({"prepared": {"exact": False, "template": "unknown"}}, "about as long as asked"),
+        ({"prepared": {"exact": False, "template": "unknown"}}, "prompt lengths are approximate"),
         (
             {"server": {"scrape_count": 9, "max_running_count": 4, "max_kv_usage_fraction": 0.5}},
             "4 running at most, KV cache 50.0%",
@@ -166,7 +166,7 @@ def test_gauges_of_a_server_that_was_not_looked_at_meanwhile_are_not_shown():
 
 def test_a_simulated_server_is_named_first():
     text = printed(record(simulated=True, simulated_speed=4.0))
-    assert text.startswith("SIMULATED: the server plays an engine, 4 times as fast")
+    assert text.startswith("SIMULATED: the server simulates an engine, 4 times as fast")
 
 
 def test_limits_are_judged_each_in_a_line():

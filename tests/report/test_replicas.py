@@ -134,7 +134,7 @@ def test_trials_without_results_or_too_wide_are_passed_over() -> None:
     )
     wide = trial(tp=8, concurrency=8, tokens_per_s=1.0)
     assert len(replica_rows([failed, wide, *SWEEP], G6, instances=(1,))) == 3
-    with pytest.raises(InputError, match="can be laid out"):
+    with pytest.raises(InputError, match="no trial of this sweep fits"):
         replica_rows([failed, wide], G6)
 
 
@@ -199,11 +199,11 @@ def test_from_the_command_line(servetune: Any, tmp_path: Path) -> None:
 def test_a_simulated_sweep_is_said_to_be_one() -> None:
     simulated = [msgspec.structs.replace(each, simulated=True) for each in SWEEP]
     told = printed(simulated).splitlines()
-    assert told[0].strip() == "SIMULATED: all rows rest on simulated trials, in which no model ran"
+    assert told[0].strip() == "SIMULATED: all rows are from simulated trials; no model ran"
     assert [line.split()[-1] for line in told if "TP4 x 1" in line] == [
         "simulated",
         "derived",
         "derived",
     ]
     mixed = printed([*SWEEP[:4], simulated[4]])
-    assert "SIMULATED: 3 of 9 rows rest on simulated trials" in mixed
+    assert "SIMULATED: 3 of 9 rows are from simulated trials" in mixed

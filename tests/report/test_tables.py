@@ -159,7 +159,7 @@ def test_an_empty_journal_has_a_sentence():
 def test_a_run_without_any_result_still_shows_why():
     failed = [r for r in factory.sweep() if r.status == "failed"]
     text = printed(ranking_table(failed, LIMITS))
-    assert "no trial ended well, so there is nothing to pick or rank" in text
+    assert "all trials failed, so there is nothing to rank" in text
     assert "Picks" not in text
     assert "out_of_memory" in text
 
@@ -180,10 +180,10 @@ def test_the_comparison_shows_nine_quantities_with_the_error():
 def test_a_comparison_without_a_match_says_so_and_tells_what_is_left_out():
     stranger = record_from_json(factory.foreign_json(33))
     known = record_from_json(factory.foreign_json(32))
-    assert "no measured record is of a configuration" in printed(
+    assert "no measured record has a configuration" in printed(
         comparison_table(factory.sweep(), [stranger])
     )
-    assert "1 measured record(s) fit no single" in printed(
+    assert "1 measured record(s) match no single" in printed(
         comparison_table(factory.sweep(), [stranger, known])
     )
 

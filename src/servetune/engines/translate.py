@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from servetune.engines.engine import ENGINES
 from servetune.engines.engine import engine as engine_named
 from servetune.engines.words import Settings
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["fields_of", "plan_from_settings", "settings_of"]
+__all__ = ["fields_of", "plan_from_settings", "plan_of_any_engine", "settings_of"]
 
 
 def plan_from_settings(engine: str, model: str, settings: Mapping[str, Setting]) -> Plan:
@@ -25,6 +26,17 @@ def plan_from_settings(engine: str, model: str, settings: Mapping[str, Setting])
         PlanError: A value cannot be that field's.
     """
     return engine_named(engine).words.plan(engine, model, settings)
+
+
+def plan_of_any_engine(settings: Mapping[str, Setting]) -> Plan:
+    """Plan of settings whose engine is not recorded, read as the engine that knows most of them.
+
+    Raises:
+        PlanError: A value cannot be that field's.
+    """
+    return plan_from_settings(
+        max(ENGINES, key=lambda name: len(fields_of(name, settings))), "", settings
+    )
 
 
 def settings_of(plan: Plan, engine: str | None = None) -> Settings:

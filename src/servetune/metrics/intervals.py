@@ -37,6 +37,8 @@ __all__ = [
     "percentile_interval",
     "rate_interval",
     "ratio_interval",
+    "student_t",
+    "wilson_interval",
 ]
 
 LEVEL = 0.95
@@ -258,13 +260,14 @@ def _share_interval(
     independent = math.sqrt(share * (1 - share) / total)
     error = max(error, independent)  # batches that vary less than chance allows
     count = share * (1 - share) / error**2
-    reach = student_t(0.5 + level / 2, freedom)
-    middle = (share + reach**2 / (2 * count)) / (1 + reach**2 / count)
-    half = (
-        reach
-        * math.sqrt(share * (1 - share) / count + reach**2 / (4 * count**2))
-        / (1 + reach**2 / count)
-    )
+    return wilson_interval(share, count, student_t(0.5 + level / 2, freedom))
+
+
+def wilson_interval(share: float, count: float, quantile: float) -> tuple[float, float]:
+    """Wilson's score interval of a share of `count` values, at a quantile such as 1.96."""
+    middle = (share + quantile**2 / (2 * count)) / (1 + quantile**2 / count)
+    half = quantile * math.sqrt(share * (1 - share) / count + quantile**2 / (4 * count**2))
+    half /= 1 + quantile**2 / count
     return middle - half, middle + half
 
 

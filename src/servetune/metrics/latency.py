@@ -16,11 +16,9 @@ __all__ = [
     "FloatArray",
     "Gaps",
     "arrivals_of",
-    "e2e_latencies_s",
     "gaps_between",
     "gaps_of",
     "itl_gaps_s",
-    "tpots_s",
     "ttfts_s",
 ]
 
@@ -31,16 +29,6 @@ _BATCH_CHUNKS = 100_000
 def ttfts_s(records: Iterable[Record]) -> FloatArray:
     """Times to first token, from due."""
     return known(columns_of(list(records)).ttft_s)
-
-
-def tpots_s(records: Iterable[Record]) -> FloatArray:
-    """Times per output token after the first, of requests with two tokens or more."""
-    return known(columns_of(list(records)).tpot_s)
-
-
-def e2e_latencies_s(records: Iterable[Record]) -> FloatArray:
-    """End-to-end latencies, from due."""
-    return columns_of(list(records)).e2e_s
 
 
 def itl_gaps_s(records: Iterable[Record]) -> FloatArray:

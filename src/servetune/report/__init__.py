@@ -1,4 +1,4 @@
-"""What a run found, for people and for scripts: summary, tables and dashboard."""
+"""Reports of a run: JSON summary, terminal tables and dashboard."""
 
 from servetune.report.bench import bench_table
 from servetune.report.comparison import (

@@ -1,10 +1,10 @@
-"""Against: whether a run reproduces an earlier one, metric by metric.
+"""Baseline comparison: whether a run reproduces an earlier one, metric by metric.
 
-A figure is the same where the two runs' intervals overlap. An older record may have no
-intervals; then a band of the tolerance stands for them. Intervals say how well a run knows its
-own figures and nothing of another day, so that a difference smaller than the tolerance is
-called close, not worse, however sure both runs are. An interval that reaches further than half of
-its figure overlaps with almost anything: figures that differ within it are unknown, not the same.
+Two values are the same if their confidence intervals overlap. A record without intervals gets
+a band of the tolerance instead. Intervals cover the variation within a run, not between days,
+so a difference below the tolerance is called close, not worse, however narrow the intervals.
+An interval wider than half of its value on either side overlaps with almost anything: values
+that differ within it are unknown, not the same.
 """
 
 from __future__ import annotations
@@ -19,45 +19,37 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from servetune.metrics.intervals import wilson_interval
+from servetune.metrics.slo import field_of
+from servetune.report.comparison import COMPARED
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 
 __all__ = ["TOLERANCE", "BaselineComparison", "Row", "baseline_table", "compare_with_baseline"]
 
-#: Run-to-run differences below this are expected of an unchanged server.
+#: Relative difference that is treated as noise between runs of an unchanged server.
 TOLERANCE = 0.05
 
-#: Reach of an interval, as a share of its figure, from which on it can tell nothing.
+#: Half width of an interval, as a share of its value, above which it is inconclusive.
 WIDE = 0.5
 
 Verdict = Literal["same", "close", "worse", "better", "unknown"]
 
-#: Quantity, statistic, and the results' own name of it.
-_COMPARED = (
-    ("output_throughput", "mean", "output_throughput"),
-    ("request_throughput", "mean", "request_throughput"),
-    ("ttft", "mean", "mean_ttft_ms"),
-    ("ttft", "median", "median_ttft_ms"),
-    ("ttft", "p99", "p99_ttft_ms"),
-    ("itl", "mean", "mean_itl_ms"),
-    ("itl", "p99", "p99_itl_ms"),
-    ("tpot", "mean", "mean_tpot_ms"),
-    ("e2e_latency", "mean", "mean_e2e_latency_ms"),
-    ("e2e_latency", "p99", "p99_e2e_latency_ms"),
-)
+#: Quantity and statistic of each row: those of a prediction, and the median TTFT.
+_COMPARED = (*COMPARED[:3], ("ttft", "median"), *COMPARED[3:])
 
 Ends = tuple[float, float]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of both runs.
+    """One quantity of both runs.
 
     Attributes:
-        field: Under the results' names.
-        before: Of the earlier run.
-        before_ends: Its interval, or the band that stands for one.
-        now: Of this run.
-        now_ends: Likewise.
-        change_fraction: now / before - 1; `None` where nothing was before.
+        field: Result field.
+        before: Value of the baseline.
+        before_ends: Confidence interval of the baseline, or the tolerance band.
+        now: Value of this run.
+        now_ends: Confidence interval of this run, or the tolerance band.
+        change_fraction: Relative change, now / before - 1; `None` without a baseline value.
     """
 
     field: str
@@ -72,14 +64,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A run beside the one that it should reproduce.
+    """Comparison of a run with the baseline that it should reproduce.
 
     Attributes:
-        rows: Of the metrics that both have.
-        unlike: Why the two loads were not the same; empty where they were.
-        differences: What the engine says of its settings that the trial had otherwise.
-        key: The earlier trial's.
-        tolerance: See the module.
+        rows: Rows for the quantities of either run.
+        unlike: Differences between the two loads; empty for equal loads.
+        differences: Engine settings that differ from the baseline's.
+        key: Key of the baseline trial.
+        tolerance: Relative difference treated as noise.
     """
 
     rows: tuple[Row, ...]
@@ -94,13 +86,13 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reproduced(self) -> bool:
-        """Whether every figure that can be judged is the same or close, under the same load."""
+        """Whether every conclusive row is the same or close, under the same load."""
         judged = [row.verdict for row in self.rows if row.verdict != "unknown"]
         return bool(judged) and set(judged) <= {"same", "close"} and not self.unlike
 
     @property
     def missed(self) -> bool:
-        """Whether the earlier figures were not reached, or not shown to be."""
+        """Whether the baseline was missed, or reaching it was not shown."""
         return (
             self.regressed
             or bool(self.unlike)
@@ -109,7 +101,7 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The verdict, for a reader."""
+        """Verdict as a sentence."""
         if self.unlike:
             return f"not comparable: {'; '.join(self.unlike)}"
         worse = [_name(row) for row in self.rows if row.verdict == "worse"]
@@ -122,22 +114,17 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.reproduced:
             return "nothing can be compared"
-        untold = [
+        unknown = [
             _name(row) for row in self.rows if row.verdict == "unknown" and row.change_fraction
         ]
-        return (
-            f"reproduced; too few requests to tell {', '.join(untold)}" if untold else "reproduced"
-        )
+        doubt = f"; too few requests to compare {', '.join(unknown)}" if unknown else ""
+        return f"reproduced{doubt}"
 
     def to_json(self) -> dict[str, Any]:
-        """As a record holds it."""
+        """JSON form in a trial record."""
         raw: dict[str, Any] = msgspec.to_builtins(self)
-        return {
-            **raw,
-            "verdict": self.words,
-            "reproduced": self.reproduced,
-            "regressed": self.regressed,
-        }
+        verdicts = ("reproduced", "regressed")
+        return {**raw, "verdict": self.words, **{name: getattr(self, name) for name in verdicts}}
 
 
 def compare_with_baseline(
@@ -151,15 +138,13 @@ def compare_with_baseline(
     """Compare the results of two runs of the same load.
 
     Args:
-        before: Results of the earlier one, under the journal's names.
-        now: Of this one.
-        key: Of the earlier trial.
-        tolerance: Band where there is no interval, and the difference that is none.
-        differences: Of the engine's settings, where they were read.
+        before: Results of the baseline, under the journal's field names.
+        now: Results of this run.
+        key: Key of the baseline trial.
+        tolerance: Relative difference treated as noise.
+        differences: Engine settings that differ from the baseline's.
     """
-    rows = [
-        _row(name, statistic, field, before, now, tolerance) for name, statistic, field in _COMPARED
-    ]
+    rows = [_row(name, statistic, before, now, tolerance) for name, statistic in _COMPARED]
     rows.append(_failures(before, now))
     return BaselineComparison(
         rows=tuple(row for row in rows if row.before is not None or row.now is not None),
@@ -173,11 +158,11 @@ def compare_with_baseline(
 def _row(
     name: str,
     statistic: str,
-    field: str,
     before: Mapping[str, Any],
     now: Mapping[str, Any],
     tolerance: float,
 ) -> Row:
+    field = field_of(name, statistic)
     was, is_now = (quantity_value(results, name, statistic) for results in (before, now))
     was_ends, was_open = _ends(before, field, was, tolerance)
     now_ends, now_open = _ends(now, field, is_now, tolerance)
@@ -202,9 +187,9 @@ def _row(
 def _ends(
     results: Mapping[str, Any], field: str, value: float | None, tolerance: float
 ) -> tuple[Ends | None, bool]:
-    """The interval of a figure, and whether an end of it is not known.
+    """Interval of a value, and whether one of its ends is unknown.
 
-    An unknown end is put as far from the value as the known one is, or the tolerance.
+    An unknown end is placed symmetrically to the known one, or at the tolerance.
     """
     if value is None:
         return None, False
@@ -238,12 +223,12 @@ def _verdict(
     if abs(change) <= tolerance:
         return "close"
     if is_open:
-        return "unknown"  # too few requests to tell
+        return "unknown"  # too few requests
     return "better" if (change > 0) == maximize else "worse"
 
 
 def _failures(before: Mapping[str, Any], now: Mapping[str, Any]) -> Row:
-    """Failed requests as shares, with Wilson's intervals of their own."""
+    """Row of the failed share of requests, with Wilson's intervals."""
     was, was_ends = _failed_share(before)
     is_now, now_ends = _failed_share(now)
     verdict: Verdict = "unknown"
@@ -267,15 +252,12 @@ def _failed_share(results: Mapping[str, Any]) -> tuple[float | None, Ends | None
     completed, failed = results.get("completed"), results.get("failed", 0)
     if not isinstance(completed, int) or not isinstance(failed, int) or completed + failed == 0:
         return None, None
-    total, z = completed + failed, 1.96
-    share = failed / total
-    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
-    reach = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    reach /= 1 + z * z / total
-    return share, (max(0.0, middle - reach), middle + reach)
+    share = failed / (completed + failed)
+    low, high = wilson_interval(share, completed + failed, 1.96)
+    return share, (max(0.0, low), high)
 
 
-#: How far the mean lengths of two loads may be apart that count as the same.
+#: Largest relative difference in mean length between equal loads.
 _SAME_LENGTHS = 0.05
 
 
@@ -303,7 +285,7 @@ def _name(row: Row) -> str:
 
 
 def baseline_table(compared: BaselineComparison) -> RenderableType:
-    """Both runs beside each other, and the verdict below."""
+    """Table of both runs with the verdict below."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(f"against {compared.key}".strip(), no_wrap=True)
     for head in ("before", "now", "change"):
@@ -319,7 +301,7 @@ def baseline_table(compared: BaselineComparison) -> RenderableType:
             row.verdict,
         )
     lines: list[RenderableType] = [table, Text(compared.words, style="bold")]
-    lines += [Text(f"  {said}") for said in compared.differences]
+    lines += [Text(f"  {difference}") for difference in compared.differences]
     return Group(*lines)
 
 
@@ -330,5 +312,5 @@ def _with_ends(row: Row, value: float | None, ends: Ends | None) -> str:
     text = shown(value, unit)
     if ends is None:
         return text
-    # Nothing here can be below nothing, however little a run knows.
+    # None of these quantities can be negative.
     return f"{text} [{shown(max(0.0, ends[0]), unit)}, {shown(ends[1], unit)}]"

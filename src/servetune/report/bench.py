@@ -1,6 +1,6 @@
-"""A run of load for the terminal: latencies with their certainty, rates, failures, verdicts.
+"""Terminal report of a load run: latencies with intervals, rates, failures and verdicts.
 
-Every line of it fits a terminal of 80 columns, but for what servers say in their own words.
+Lines fit a terminal of 80 columns, except for error messages of servers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rich.text import Text
 from servetune.metrics import Constraint
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import constraint_lines
+from servetune.report.tables import fact_table
 from servetune.store.schema import TrialRecord
 from servetune.units import format_rate, format_seconds
 
@@ -23,60 +24,48 @@ __all__ = ["bench_table"]
 _LATENCIES = ("ttft", "tpot", "itl", "e2e_latency")
 _STATISTICS = ("mean", "median", "p90", "p99")
 _SHOWN_FAILURES = 5
-_AROUND = 2
-"""Scrapes before and after a run, which say nothing of how full the server was meanwhile."""
+#: Scrapes before and after a run, which do not show the load during it.
+_SCRAPES_AROUND = 2
 
 
 def bench_table(record: TrialRecord, constraints: tuple[Constraint, ...]) -> RenderableType:
-    """The whole of one run of load on servers that were there already.
+    """Report of one load run on running servers.
 
     Args:
-        record: Of the run, whole or not.
-        constraints: Judged below the figures.
+        record: Record of the run, complete or not.
+        constraints: Constraints to check below the figures.
     """
     results = record.results
     lines: list[RenderableType] = []
     if record.simulated:
         lines.append(Text(_simulated(results), style="bold yellow"))
-    lines += [Text(_heading(record)), Text(), _fact_table(record), Text()]
+    lines += [Text(_heading(record)), Text(), fact_table(_facts(results)), Text()]
     if results["completed"]:
         lines += [_latency_table(results), Text()]
-        lines += [Text(said) for said in _steady(results)]
-    lines += [Text(said) for said in (*_failures(results), *_notes(results))]
-    lines += [Text(said, style="bold") for said in _verdicts(results)]
-    lines += [Text(said) for said in constraint_lines(record, constraints)]
+        lines += [Text(line) for line in _steady(results)]
+    lines += [Text(line) for line in (*_failures(results), *_notes(results))]
+    lines += [Text(line, style="bold") for line in _verdicts(results)]
+    lines += [Text(line) for line in constraint_lines(record, constraints)]
     return Group(*lines)
 
 
 def _simulated(results: Mapping[str, Any]) -> str:
     speed = results.get("simulated_speed")
     fast = f", {speed:g} times as fast as the engine" if speed not in (None, 1.0) else ""
-    return f"SIMULATED: the server plays an engine{fast}; no model ran"
+    return f"SIMULATED: the server simulates an engine{fast}; no model ran"
 
 
 def _heading(record: TrialRecord) -> str:
     urls = ", ".join(record.metadata.get("urls", ()))
-    model = str(record.metadata.get("model_tag", ""))  # its server may have named it anything
+    model = str(record.metadata.get("model_tag", ""))  # any text that the server returned
     return f"{''.join(filter(str.isprintable, model))} at {urls}"
 
 
-# facts
-
-
-def _fact_table(record: TrialRecord) -> Table:
-    facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    facts.add_column(no_wrap=True)
-    facts.add_column()
-    for name, said in _facts(record.results):
-        facts.add_row(name, Text(said))
-    return facts
-
-
 def _facts(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    asked = results["completed"] + results["failed"]
+    total = results["completed"] + results["failed"]
     yield (
         "requests",
-        f"{results['completed']:,} of {asked:,} answered in {format_seconds(results['duration'])}",
+        f"{results['completed']:,} of {total:,} answered in {format_seconds(results['duration'])}",
     )
     if results["completed"]:
         yield (
@@ -101,8 +90,8 @@ def _facts(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if wait.get("mean") is not None:
         most = shown(wait["max"], "ms")
         yield "sent", f"{shown(wait['mean'], 'ms')} after due on average, {most} at worst"
-    if said := _server(results.get("server") or {}):
-        yield "server", said
+    if server := _server(results.get("server") or {}):
+        yield "server", server
 
 
 def _per_s(results: Mapping[str, Any], name: str) -> str:
@@ -110,9 +99,9 @@ def _per_s(results: Mapping[str, Any], name: str) -> str:
 
 
 def _server(totals: Mapping[str, Any]) -> str:
-    """What the server and its cards said of themselves, as far as they did."""
+    """Metrics reported by the server and its GPUs, as far as available."""
     words = []
-    watched = (totals.get("scrape_count") or 0) > _AROUND
+    watched = (totals.get("scrape_count") or 0) > _SCRAPES_AROUND
     for name, form, gauge in (
         ("max_running_count", "{:,} running at most", True),
         ("max_waiting_count", "{:,} waiting", True),
@@ -135,7 +124,7 @@ def _server(totals: Mapping[str, Any]) -> str:
 
 
 def _latency_table(results: Mapping[str, Any]) -> Table:
-    """Rows of what was measured; half of each 95 % interval's width stands beside the value."""
+    """Latency table; half of each 95 % interval's width follows the value."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("from due", no_wrap=True)
     for head in _STATISTICS:
@@ -143,7 +132,7 @@ def _latency_table(results: Mapping[str, Any]) -> Table:
     intervals = results.get("intervals") or {}
     for name in _LATENCIES:
         values = [quantity_value(results, name, statistic) for statistic in _STATISTICS]
-        if values[0] is None:  # an answer in one piece has no first token
+        if values[0] is None:  # an answer that did not stream has no first token
             continue
         cells = [
             shown(value, "ms") + _spread(intervals.get(f"{statistic}_{name}_ms"), value)
@@ -160,7 +149,7 @@ def _latency_table(results: Mapping[str, Any]) -> Table:
 
 
 def _spread(interval: Any, value: float | None) -> str:
-    """Half of an interval's width, in percent of the value."""
+    """Half of an interval's width, in percent of the value: ` ±3.1%`."""
     if not interval or None in interval or not value:
         return ""
     half = (interval[1] - interval[0]) / 2 / value
@@ -186,25 +175,22 @@ def _steady(results: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-# what went otherwise
-
-
 def _failures(results: Mapping[str, Any]) -> Iterator[str]:
     failures = results["failures"]
     for failure in failures[:_SHOWN_FAILURES]:
         yield f"FAILED {failure['count']:,} x {failure['outcome']}: {failure['sample']}"
     if len(failures) > _SHOWN_FAILURES:
-        yield f"FAILED in {len(failures) - _SHOWN_FAILURES} more ways, which are in the record"
+        yield f"FAILED in {len(failures) - _SHOWN_FAILURES} more ways; the record lists them"
     wrong = results.get("wrong_length") or {}
     if wrong.get("count"):
-        yield f"{wrong['count']:,} answers have another length than asked"
+        yield f"{wrong['count']:,} answers do not have the requested length"
 
 
 def _notes(results: Mapping[str, Any]) -> Iterator[str]:
     prepared = results.get("prepared") or {}
     if prepared.get("exact") is False and prepared.get("template") != "none":
-        yield "note: prompts are about as long as asked, for want of the model's tokenizer or chat"
-        yield "      template (--tokenizer); tokens here are the server's count, where it has one"
+        yield "note: prompt lengths are approximate without the model's tokenizer and chat template"
+        yield "      (--tokenizer); token counts are the server's, where it reports them"
     for note in prepared.get("notes") or ():
         yield f"note: {note}"
 
@@ -220,9 +206,9 @@ def _verdicts(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"ended: {ended}"
     until = results.get("until")
     if until and not until["reached"]:
-        yield f"NOT REACHED: {until['label']}{_known_to(until)}; more requests would tell"
+        yield f"NOT REACHED: {until['label']}{_precision(until)}; send more requests"
     if results.get("interrupted"):
-        yield f"INTERRUPTED: this is what was measured until then{_unsent(results)}"
+        yield f"INTERRUPTED: results up to the interruption{_unsent(results)}"
     yield str(results["instrument"]["verdict"])
 
 
@@ -230,6 +216,6 @@ def _unsent(results: Mapping[str, Any]) -> str:
     return f"; {results['not_sent']:,} requests were not sent" if results.get("not_sent") else ""
 
 
-def _known_to(until: Mapping[str, Any]) -> str:
+def _precision(until: Mapping[str, Any]) -> str:
     width = until.get("relative_half_width")
     return "" if width is None else f" (±{width:.1%} so far)"

@@ -1,4 +1,4 @@
-"""Comparison: what was predicted beside what was measured, for the same configuration."""
+"""Comparison of predicted and measured results of the same configuration."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ COMPARED: tuple[tuple[str, str], ...] = (
     ("e2e_latency", "p99"),
 )
 
-#: Where the load went and what it printed says nothing of what was tried.
-_NOT_TRIED = frozenset(
+#: Settings that do not identify a configuration: addresses, files and output options.
+_NOT_COMPARED = frozenset(
     {
         "host",
         "port",
@@ -54,7 +54,7 @@ _NOT_TRIED = frozenset(
 
 
 class PredictionPair(msgspec.Struct, frozen=True, kw_only=True):
-    """One configuration with two sets of results under the journal's names."""
+    """Predicted and measured results of one configuration, under the journal's field names."""
 
     label: str
     key: str
@@ -63,10 +63,10 @@ class PredictionPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuantityError(msgspec.Struct, frozen=True, kw_only=True):
-    """One quantity of a pair.
+    """Prediction error of one quantity.
 
     Attributes:
-        error_fraction: predicted / measured - 1; `None` where either is not known.
+        error_fraction: Relative error, predicted / measured - 1; `None` without both values.
     """
 
     quantity: str
@@ -77,7 +77,7 @@ class QuantityError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pairs_within(records: Sequence[TrialRecord]) -> list[PredictionPair]:
-    """Pairs of the records that were measured and carry their own prediction."""
+    """Pairs from measured records that contain their own prediction."""
     names = varying(records)
     return [
         PredictionPair(
@@ -94,11 +94,11 @@ def pairs_within(records: Sequence[TrialRecord]) -> list[PredictionPair]:
 def pairs_between(
     predicted: Sequence[TrialRecord], measured: Sequence[TrialRecord]
 ) -> list[PredictionPair]:
-    """Each measured record with the one prediction of the same configuration.
+    """Pairs of each measured record and the prediction of the same configuration.
 
-    Two records are of the same configuration when every setting that both name is equal
-    (at least one is), and so are model and GPU where both say them. A measured record that
-    fits several predictions equally well is left out: it does not say enough to be judged by.
+    Two records have the same configuration if every setting that both name is equal (at least
+    one is), and so are model and GPU where both name them. A measured record that matches
+    several predictions equally well is ambiguous and left out.
     """
     usable = [record for record in predicted if record.status == "ok"]
     names = varying(usable)
@@ -122,7 +122,7 @@ def pairs_between(
 
 
 def quantity_errors(pair: PredictionPair) -> list[QuantityError]:
-    """The rows of `COMPARED` for one pair."""
+    """Errors of one pair for the rows of `COMPARED`."""
     gaps = []
     for name, statistic in COMPARED:
         predicted = quantity_value(pair.predicted, name, statistic)
@@ -142,7 +142,7 @@ def quantity_errors(pair: PredictionPair) -> list[QuantityError]:
 
 
 def median_errors(pairs: Sequence[PredictionPair]) -> dict[tuple[str, str], float | None]:
-    """Median absolute error of each row of `COMPARED` over all pairs, as a fraction."""
+    """Median absolute relative error of each row of `COMPARED` over all pairs."""
     errors: dict[tuple[str, str], list[float]] = {compared: [] for compared in COMPARED}
     for pair in pairs:
         for gap in quantity_errors(pair):
@@ -160,7 +160,7 @@ def _shared_settings(one: TrialRecord, other: TrialRecord) -> int:
         (one.config.server_args, other.config.server_args),
         (one.config.client_args, other.config.client_args),
     ):
-        for name in (mine.keys() & theirs.keys()) - _NOT_TRIED:
+        for name in (mine.keys() & theirs.keys()) - _NOT_COMPARED:
             if mine[name] != theirs[name]:
                 return 0
             count += 1

@@ -1,4 +1,4 @@
-"""Figure data: all that the dashboard draws, as plain JSON values and nothing else."""
+"""Figure data of the dashboard, as plain JSON values."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from servetune.store.schema import TrialRecord
 
 __all__ = ["header_of", "load_setting_of", "page_data"]
 
-#: Digits that a picture can show; the journal keeps all of them.
+#: Significant digits of a figure; the journal has all of them.
 _DIGITS = 6
-#: A page is read, not archived: longer texts and lists stay in the journal.
+#: Longest text and list on the page; longer ones are cut, as the journal has them.
 _LONGEST_TEXT = 6000
 _LONGEST_LIST = 40
 
@@ -52,14 +52,14 @@ def page_data(
     comparison: Sequence[TrialRecord] | None = None,
     timeline: Json | None = None,
 ) -> Json:
-    """Everything on the page.
+    """Data of the whole page.
 
     Args:
-        records: The run's trials, in the order tried.
-        constraints: Those that are switched on when the page opens.
-        title: Shown where the records name no model.
-        comparison: Measured records to set beside the run's.
-        timeline: Of the requests of a single trial, as `timeline_of` makes it.
+        records: Trials of the run in order.
+        constraints: Constraints that are enabled when the page opens.
+        title: Page title where the records name no model.
+        comparison: Measured records to compare with the run's.
+        timeline: Request timeline of a single trial, from `timeline_of`.
     """
     names = varying(records)
     load = load_setting_of(records)
@@ -74,7 +74,7 @@ def page_data(
         ],
         "statistics": list(STATISTICS),
         "objectives": [msgspec.to_builtins(objective) for objective in OBJECTIVES.values()],
-        "constraints": [_constraint(c) for c in constraints],
+        "constraints": [msgspec.to_builtins(c) | {"label": c.label} for c in constraints],
         "tolerated_error_rate": TOLERATED_ERROR_RATE,
         "settings": [
             {"name": name, "short": short_name(name), "side": side}
@@ -95,9 +95,9 @@ def page_data(
 
 
 def header_of(records: Sequence[TrialRecord]) -> Json:
-    """What all trials have in common, for the top of the page; `None` where not known."""
+    """Facts common to all trials, for the top of the page; `None` where unknown."""
 
-    def said(name: str) -> str | None:
+    def common(name: str) -> str | None:
         values = dict.fromkeys(
             str(record.metadata[name])
             for record in records
@@ -107,11 +107,11 @@ def header_of(records: Sequence[TrialRecord]) -> Json:
 
     engines = dict.fromkeys(name for record in records if (name := _engine(record)))
     return {
-        "model": said("model_tag"),
-        "machine": _machine(said("gpu_type"), said("gpu_count")),
-        "instance": said("instance_type"),
-        "price": said("price_per_hour_usd"),
-        "price_source": said("price_source"),
+        "model": common("model_tag"),
+        "machine": _machine(common("gpu_type"), common("gpu_count")),
+        "instance": common("instance_type"),
+        "price": common("price_per_hour_usd"),
+        "price_source": common("price_source"),
         "engine": ", ".join(engines) or None,
         "workload": _workload(records),
         "date": _date(records),
@@ -124,7 +124,7 @@ def header_of(records: Sequence[TrialRecord]) -> Json:
 
 
 def load_setting_of(records: Sequence[TrialRecord]) -> str | None:
-    """The client setting that says how much load there is: the first that was swept."""
+    """Swept client setting that determines the load; `None` without one."""
     for name in LOAD_SETTINGS:
         if len({load for record in records if (load := load_of(record, name))}) > 1:
             return name
@@ -138,12 +138,12 @@ def _machine(gpu: str | None, count: str | None) -> str | None:
 
 
 def _workload(records: Sequence[TrialRecord]) -> str | None:
-    """What was asked, where it was the same in all trials: `1,000 requests of sharegpt, ...`."""
-    asked = [record.config.client_args for record in records]
+    """Workload, where equal in all trials: `1,000 requests of sharegpt, ...`."""
+    clients = [record.config.client_args for record in records]
 
     def same(name: str) -> Any:
-        values = {repr(each.get(name)) for each in asked}
-        return asked[0].get(name) if asked and len(values) == 1 else None
+        values = {repr(each.get(name)) for each in clients}
+        return clients[0].get(name) if clients and len(values) == 1 else None
 
     parts = []
     count, dataset = same("num_prompts"), same("dataset_name")
@@ -165,7 +165,7 @@ def _engine(record: TrialRecord) -> str:
 
 
 def _mean_lengths(record: TrialRecord) -> tuple[float, float] | None:
-    """Input and output tokens of the average request that was answered."""
+    """Mean input and output tokens of the answered requests."""
     completed = record.results.get("completed")
     tokens_in = record.results.get("total_input_tokens")
     tokens_out = record.results.get("total_output_tokens")
@@ -175,7 +175,7 @@ def _mean_lengths(record: TrialRecord) -> tuple[float, float] | None:
 
 
 def _date(records: Sequence[TrialRecord]) -> str | None:
-    """Day of the first trial to the last, from what the records say."""
+    """Date of the first trial, and of the last if it differs."""
     days = sorted(str(at)[:10] for record in records if (at := record.provenance.get("started_at")))
     if not days:
         return None
@@ -214,16 +214,6 @@ def _trial(record: TrialRecord, names: SweptSettings, load: str | None) -> Json:
     }
 
 
-def _constraint(constraint: Constraint) -> Json:
-    return {
-        "metric": constraint.metric,
-        "statistic": constraint.statistic,
-        "op": constraint.op,
-        "value": constraint.value,
-        "label": constraint.label,
-    }
-
-
 def _pick(pick: Recommendation) -> Json:
     return {
         "key": pick.chosen.key if pick.chosen else None,
@@ -237,16 +227,7 @@ def _pair(pair: PredictionPair) -> Json:
     return {
         "label": pair.label,
         "key": pair.key,
-        "gaps": [
-            {
-                "quantity": gap.quantity,
-                "statistic": gap.statistic,
-                "predicted": _slim(gap.predicted),
-                "measured": _slim(gap.measured),
-                "error_fraction": _slim(gap.error_fraction),
-            }
-            for gap in quantity_errors(pair)
-        ],
+        "gaps": [_slim(msgspec.to_builtins(error)) for error in quantity_errors(pair)],
     }
 
 
@@ -263,7 +244,7 @@ def _reference(record: TrialRecord) -> Json:
 
 
 def _failed_requests(record: TrialRecord) -> Json | None:
-    """In words, so that the page spells them as the command line does."""
+    """Failed requests as texts, so that page and command line use the same words."""
     failed = failed_requests(record.results)
     if failed is None:
         return None
@@ -275,7 +256,7 @@ def _failed_requests(record: TrialRecord) -> Json | None:
 
 
 def _slim(value: Any) -> Any:
-    """The value as a page needs it: fewer digits, no endless lists, nothing non-finite."""
+    """Value for the page: rounded, lists and texts cut, non-finite numbers null."""
     if isinstance(value, float):
         return _rounded(value)
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What a report shows: each quantity's name, true unit, direction and spelling for a reader."""
+"""Quantities of a report: name, unit, direction and display names."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 
 __all__ = ["DASH", "QUANTITIES", "STATISTICS", "Quantity", "quantity_value", "shown"]
 
-#: What stands where nothing was measured; never `NaN`, never 0.
+#: Text for a missing value; never `NaN`, never 0.
 DASH = "–"
-#: Statistics of a latency that a reader may choose from.
+#: Statistics of a latency that the dashboard offers.
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
 
 Unit = Literal["ms", "tokens/s", "requests/s", "USD", "fraction"]
 
 
-class Quantity(msgspec.Struct, frozen=True, kw_only=True):
-    """One quantity of a trial.
+class Quantity(msgspec.Struct, frozen=True):
+    """Quantity of a trial.
 
     Attributes:
-        title: Full name, as on an axis.
-        short: As in a table's head.
-        unit: Of the value that `quantity_value` gives.
+        name: Key of the quantity.
+        title: Full name, for an axis.
+        short: Short name, for a table heading.
+        unit: Unit of the value from `quantity_value`.
         maximize: Whether more is better.
     """
 
@@ -39,73 +40,37 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_statistics(self) -> bool:
-        """Whether it is a distribution over requests (or gaps) and needs a statistic."""
+        """Whether the quantity is a distribution and needs a statistic."""
         return self.name in LATENCIES
 
 
 QUANTITIES: Mapping[str, Quantity] = {
-    q.name: q
-    for q in (
-        Quantity(
-            name="e2e_latency", title="End-to-end latency", short="E2E", unit="ms", maximize=False
+    row[0]: Quantity(*row)
+    for row in (
+        ("e2e_latency", "End-to-end latency", "E2E", "ms", False),
+        ("ttft", "Time to first token", "TTFT", "ms", False),
+        ("itl", "Inter-token latency", "ITL", "ms", False),
+        ("tpot", "Time per output token", "TPOT", "ms", False),
+        ("output_throughput", "Output throughput", "Output", "tokens/s", True),
+        ("request_throughput", "Request throughput", "Requests", "requests/s", True),
+        ("input_throughput", "Input throughput", "Input", "tokens/s", True),
+        (
+            "output_throughput_per_gpu",
+            "Output throughput per GPU in use",
+            "Output per GPU",
+            "tokens/s",
+            True,
         ),
-        Quantity(name="ttft", title="Time to first token", short="TTFT", unit="ms", maximize=False),
-        Quantity(name="itl", title="Inter-token latency", short="ITL", unit="ms", maximize=False),
-        Quantity(
-            name="tpot", title="Time per output token", short="TPOT", unit="ms", maximize=False
+        (
+            "user_throughput",
+            "Output speed that one user sees (1 / median TPOT)",
+            "Per user",
+            "tokens/s",
+            True,
         ),
-        Quantity(
-            name="output_throughput",
-            title="Output throughput",
-            short="Output",
-            unit="tokens/s",
-            maximize=True,
-        ),
-        Quantity(
-            name="request_throughput",
-            title="Request throughput",
-            short="Requests",
-            unit="requests/s",
-            maximize=True,
-        ),
-        Quantity(
-            name="input_throughput",
-            title="Input throughput",
-            short="Input",
-            unit="tokens/s",
-            maximize=True,
-        ),
-        Quantity(
-            name="output_throughput_per_gpu",
-            title="Output throughput per GPU in use",
-            short="Output per GPU",
-            unit="tokens/s",
-            maximize=True,
-        ),
-        Quantity(
-            name="user_throughput",
-            title="Output speed that one user sees (1 / median TPOT)",
-            short="Per user",
-            unit="tokens/s",
-            maximize=True,
-        ),
-        Quantity(
-            name="goodput", title="Goodput", short="Goodput", unit="requests/s", maximize=True
-        ),
-        Quantity(
-            name="cost_per_million_tokens",
-            title="Cost per million output tokens",
-            short="$/M tokens",
-            unit="USD",
-            maximize=False,
-        ),
-        Quantity(
-            name="error_rate",
-            title="Failed requests",
-            short="Errors",
-            unit="fraction",
-            maximize=False,
-        ),
+        ("goodput", "Goodput", "Goodput", "requests/s", True),
+        ("cost_per_million_tokens", "Cost per million output tokens", "$/M tokens", "USD", False),
+        ("error_rate", "Failed requests", "Errors", "fraction", False),
     )
 }
 
@@ -113,10 +78,10 @@ QUANTITIES: Mapping[str, Quantity] = {
 def quantity_value(
     results: Mapping[str, Any], name: str, statistic: str = "mean", *, devices: int | None = None
 ) -> float | None:
-    """A quantity of a trial's results in its own unit; `None` when the results do not say.
+    """Value of a quantity in its own unit; `None` without data.
 
-    Two are derived: throughput per GPU needs the number of `devices` that the trial used,
-    and what one user sees is the inverse of the median time per output token.
+    Two quantities are derived: throughput per GPU needs the number of `devices` of the trial,
+    and throughput per user is the inverse of the median time per output token.
     """
     if name == "output_throughput_per_gpu" and results.get(name) is None:
         total = value_of(results, "output_throughput")
@@ -129,7 +94,7 @@ def quantity_value(
 
 
 def shown(value: float | None, unit: Unit) -> str:
-    """A value with its unit, for a reader; a dash where there is none."""
+    """Value with its unit, for display; a dash without a value."""
     if value is None or not math.isfinite(value):
         return DASH
     if unit == "ms":

@@ -1,4 +1,4 @@
-"""Ranking: what differs between the trials of a run, which is best, and what each meets."""
+"""Ranking of a run's trials: swept settings, constraint checks and picks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from servetune.engines import ENGINES, engine
-from servetune.engines.translate import plan_from_settings
+from servetune.engines.translate import plan_of_any_engine
 from servetune.errors import ServetuneError
 from servetune.metrics import Constraint, value_of
+from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 from servetune.search import (
     OBJECTIVES,
@@ -33,13 +34,14 @@ __all__ = [
     "failed_text",
     "label_of",
     "picks",
+    "plan_of",
     "ranked",
     "setting_text",
     "short_name",
     "varying",
 ]
 
-#: Settings whose names are long beside what they mean to a reader.
+#: Short display names of settings.
 _SHORT: Mapping[str, str] = {
     "tensor_parallel_size": "TP",
     "tp_size": "TP",
@@ -58,8 +60,8 @@ _SHORT: Mapping[str, str] = {
 
 
 class SweptSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of the settings that are not the same in all records: degrees of parallelism,
-    sizes, load, then the others by name.
+    """Names of the settings that differ between records: degrees of parallelism, sizes, load,
+    then the others by name.
     """
 
     server: tuple[str, ...]
@@ -67,7 +69,7 @@ class SweptSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConstraintCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """How one trial stands to the constraints; `unknown` ones were not measured."""
+    """Constraints that one trial meets and misses, and those without a measured value."""
 
     met: tuple[Constraint, ...] = ()
     missed: tuple[Constraint, ...] = ()
@@ -79,7 +81,7 @@ class ConstraintCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def varying(records: Sequence[TrialRecord]) -> SweptSettings:
-    """Which settings were swept; a setting that some records do not name varies too."""
+    """Settings that differ between records, including those that some records lack."""
     return SweptSettings(
         server=_varying_names([record.config.server_args for record in records]),
         client=_varying_names([record.config.client_args for record in records]),
@@ -87,7 +89,7 @@ def varying(records: Sequence[TrialRecord]) -> SweptSettings:
 
 
 def label_of(record: TrialRecord, names: SweptSettings) -> str:
-    """What sets this trial apart, short: `TP4 · batched tokens 8192 · concurrency 32`."""
+    """Short name of a trial from its swept settings: `TP4 · concurrency 32`."""
     config = record.config
     parts = [setting_text(name, config.server_args.get(name)) for name in names.server]
     parts += [setting_text(name, config.client_args.get(name)) for name in names.client]
@@ -102,7 +104,7 @@ def label_of(record: TrialRecord, names: SweptSettings) -> str:
 
 
 def setting_text(name: str, value: Any) -> str:
-    """One setting for a reader: `TP4`, `concurrency 32`, `enforce_eager True`."""
+    """Display text of a setting: `TP4`, `concurrency 32`, `enforce_eager True`."""
     short = short_name(name)
     text = DASH if value is None else str(value)
     return f"{short}{text}" if short in ("TP", "PP", "DP") else f"{short} {text}"
@@ -113,7 +115,7 @@ def short_name(name: str) -> str:
 
 
 def candidates_of(records: Sequence[TrialRecord]) -> list[Candidate]:
-    """The trials that ended well, as the search room chooses among them."""
+    """Successful trials as candidates for a recommendation."""
     names = varying(records)
     return [
         Candidate(key=record.key, label=label_of(record, names), results=record.results)
@@ -123,14 +125,14 @@ def candidates_of(records: Sequence[TrialRecord]) -> list[Candidate]:
 
 
 def any_failed(records: Sequence[TrialRecord]) -> bool:
-    """Whether a trial that ended well has failed requests, so that a table needs a column."""
+    """Whether any successful trial has failed requests."""
     return any(record.status == "ok" and failed_requests(record.results) for record in records)
 
 
 def failed_text(record: TrialRecord) -> str:
-    """A trial's failed requests for a reader: `0`, `1/300`, or `14/30, 47% failed`.
+    """Failed requests of a trial as text: `0`, `1/300`, or `14/30, 47% failed`.
 
-    The words stand where there are more than a choice tolerates.
+    The percentage appears beyond the tolerated error rate.
     """
     failed = failed_requests(record.results)
     if failed is None:
@@ -141,16 +143,13 @@ def failed_text(record: TrialRecord) -> str:
 def picks(
     records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
 ) -> dict[str, Recommendation]:
-    """The recommended trial for each objective: throughput, latency and cost."""
+    """Recommendation for each objective: throughput, latency and cost."""
     candidates = candidates_of(records)
     return {name: recommend(candidates, constraints, name) for name in OBJECTIVES}
 
 
 def check_constraints(record: TrialRecord, constraints: tuple[Constraint, ...]) -> ConstraintCheck:
-    """Which constraints the trial meets, misses, and does not speak of.
-
-    A failed trial speaks of none.
-    """
+    """Constraint check of a trial; a failed trial has values for none."""
     verdicts = [(c, c.holds(record.results)) for c in constraints]
     return ConstraintCheck(
         met=tuple(c for c, holds in verdicts if holds is True),
@@ -160,12 +159,12 @@ def check_constraints(record: TrialRecord, constraints: tuple[Constraint, ...]) 
 
 
 def constraint_lines(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Iterator[str]:
-    """One line for each constraint: whether it holds, and the value that says so."""
-    standing = check_constraints(record, constraints)
+    """One line per constraint: whether it holds, and the measured value."""
+    check = check_constraints(record, constraints)
     for word, limits in (
-        ("holds", standing.met),
-        ("MISSES", standing.missed),
-        ("not known:", standing.unknown),
+        ("holds", check.met),
+        ("MISSES", check.missed),
+        ("not known:", check.unknown),
     ):
         for limit in limits:
             quantity = QUANTITIES[limit.metric]
@@ -176,10 +175,10 @@ def constraint_lines(record: TrialRecord, constraints: tuple[Constraint, ...]) -
 def ranked(
     records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
 ) -> list[TrialRecord]:
-    """Trials with results, those that meet every constraint first, each by output throughput.
+    """Successful trials, those that meet every constraint first, each by output throughput.
 
-    Those with too many failed requests stand below the others that meet (or miss) the
-    constraints, as in `recommend`. Equal ones keep the order in which they were tried.
+    Trials with too many failed requests come after the others that meet (or miss) the
+    constraints, as in `recommend`. Equal trials keep their order.
     """
 
     def rank(record: TrialRecord) -> tuple[bool, bool, float]:
@@ -193,11 +192,21 @@ def ranked(
     return sorted((record for record in records if record.status == "ok"), key=rank)
 
 
-def devices_of(record: TrialRecord) -> int | None:
-    """Accelerators that the trial used: the plan's, else what the settings say.
+def plan_of(record: TrialRecord) -> Plan | None:
+    """Plan of a trial: recorded, or read from its settings; `None` if they are invalid."""
+    if record.plan is not None:
+        return record.plan
+    try:
+        return plan_of_any_engine(record.config.server_args)
+    except ServetuneError:  # a setting of another tool
+        return None
 
-    The `gpu_count` of other tools' journals is the machine's, so it counts only where
-    nothing says how the model was split.
+
+def devices_of(record: TrialRecord) -> int | None:
+    """Number of devices that the trial used, from its plan or its settings.
+
+    The `gpu_count` of other tools' journals is the machine's, so it is used only where the
+    parallel split is unknown.
     """
     if record.plan is not None:
         return record.plan.device_count
@@ -205,18 +214,15 @@ def devices_of(record: TrialRecord) -> int | None:
     if isinstance(used, int) and used > 0:
         return used
     settings = record.config.server_args
-    if any(name.endswith(("tensor_parallel_size", "tp_size")) for name in settings):
-        engine = "sglang" if "tp_size" in settings else "vllm"
-        try:
-            return plan_from_settings(engine, "", settings).device_count
-        except ServetuneError:  # another tool's value; the machine's count is the next best
-            pass
+    split = any(name.endswith(("tensor_parallel_size", "tp_size")) for name in settings)
+    if split and (plan := plan_of(record)) is not None:
+        return plan.device_count
     count = record.metadata.get("gpu_count")
     return count if isinstance(count, int) and count > 0 else None
 
 
 def _varying_names(settings: list[dict[str, Any]]) -> tuple[str, ...]:
-    # Equal settings may have been written in another order, so the order is the table's.
+    # Records may list settings in any order, so the order is that of the table.
     order = {name: place for place, name in enumerate(_SHORT)}
     names = sorted(
         {name for each in settings for name in each},

@@ -1,10 +1,10 @@
-"""Few wide copies or many narrow ones: one table out of a sweep, at equal accelerators.
+"""Replica layouts: few wide copies against many narrow ones on equal hardware.
 
-A trial tells what its copies do at their share of the load. Copies that do not share a
-device do not know of each other, so a machine full of them does as many times as much at as
-many times the load, with the same latencies; and so do several machines. Rows that rest on
-that are marked `derived`. Where a full machine was measured, further machines are derived
-from it, and the ratio to single copies says what sharing a host took (`host_fraction`).
+A trial measures its copies at their share of the load. Copies on separate devices are
+independent, so a machine full of them has the throughput times their number at the load times
+their number, with the same latencies; and so do several machines. Rows computed in this way
+are marked `derived`. Where a full machine was measured, further machines are derived from it,
+and its ratio to single copies is the cost of sharing a host (`host_fraction`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from servetune.engines.translate import plan_from_settings
-from servetune.errors import InputError, ServetuneError
+from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.metrics import Constraint, value_of
 from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH
+from servetune.report.ranking import plan_of
 from servetune.search import exceeds_error_tolerance
 from servetune.store.schema import TrialRecord
 from servetune.units import format_rate, format_usd
 
 __all__ = ["ReplicaRow", "replica_rows", "replica_table"]
 
-#: What grows with copies; latencies do not.
+#: Results proportional to the number of copies.
 _EXTENSIVE = (
     "request_throughput",
     "output_throughput",
@@ -44,27 +44,27 @@ _EXTENSIVE = (
 
 
 class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to fill machines with copies, at one load.
+    """Layout of copies on instances, at one load.
 
     Attributes:
-        layout: For a reader: `TP2 x 2`.
-        devices_per_copy: That one copy is split over.
-        copies: On one instance.
-        instances: Of them.
-        idle_devices: Of one instance, paid for and unused.
-        load: In all: requests in flight, or requests per second of an open loop.
-        load_unit: `in flight` or `req/s`.
-        output_tokens_per_s: In all.
-        p99_e2e_ms: End to end; `None` where it was not measured.
-        success_fraction: Of requests; `None` where the trial does not say.
-        usd_per_million_tokens: Of output, at the instance's price; `None` without one.
-        meets: Whether the constraints hold, too many failures counting as a miss.
-        measured: Whether just this was tried; else it is derived.
-        simulated: Whether no model ran in the trial that it rests on.
-        host_fraction: Measured on a full machine over what its copies do alone at the same
-            share of load; `None` where one of them was not measured.
-        settings: Beside the layout, where they differ between trials.
-        key: Of the trial that it rests on.
+        layout: Display name: `TP2 x 2`.
+        devices_per_copy: Devices of one copy.
+        copies: Copies on one instance.
+        instances: Number of instances.
+        idle_devices: Unused devices of one instance.
+        load: Total load: requests in flight, or requests per second of an open loop.
+        load_unit: Unit of the load: `in flight` or `req/s`.
+        output_tokens_per_s: Total output throughput.
+        p99_e2e_ms: p99 end-to-end latency; `None` if not measured.
+        success_fraction: Share of successful requests; `None` if unknown.
+        usd_per_million_tokens: Cost per million output tokens; `None` without a price.
+        meets: Whether the constraints hold and failures are within the tolerance.
+        measured: Whether exactly this layout was measured; else it is derived.
+        simulated: Whether the source trial was simulated.
+        host_fraction: Throughput of a full machine over that of its copies alone at the same
+            share of load; `None` where either was not measured.
+        settings: Other settings that differ between trials.
+        key: Key of the source trial.
     """
 
     layout: str
@@ -87,7 +87,7 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Trial(msgspec.Struct, frozen=True):
-    """A usable trial: how it was laid out, and what one copy did."""
+    """Usable trial with its layout and the load per copy."""
 
     record: TrialRecord
     plan: Plan
@@ -97,12 +97,12 @@ class _Trial(msgspec.Struct, frozen=True):
     load_unit: str
 
     @property
-    def group(self) -> tuple[Any, ...]:
-        """Trials of equal copies, whatever their number and load."""
+    def copy_plan(self) -> Plan:
+        """Plan of one copy: equal for trials that differ in number of copies and load."""
         one = msgspec.structs.replace(self.plan, replicas=1)
         if not self.plan.expert_parallel:
             one = msgspec.structs.replace(one, data_parallel=1)
-        return (one,)
+        return one
 
 
 def replica_rows(
@@ -115,27 +115,27 @@ def replica_rows(
 ) -> list[ReplicaRow]:
     """Rows for every layout of the sweep and every number of instances, best first.
 
-    Each row is a layout's best point: the highest throughput that meets the constraints,
-    or the highest at all where none does. With `load` it is instead the measured point
-    nearest to that total load, so that all rows answer the same demand.
+    Each row is a layout's best point: the highest throughput that meets the constraints, or
+    the highest of all where none does. With `load` it is the point nearest to that total load
+    instead, so that all rows serve the same demand.
 
     Raises:
-        InputError: No trial of the sweep can be laid out on the instance.
+        InputError: No trial of the sweep fits the instance.
     """
     trials = [trial for record in records if (trial := _trial(record)) is not None]
     fitting = [trial for trial in trials if trial.devices_per_copy <= node.device_count]
     if not fitting:
         raise InputError(
-            f"no trial of this sweep can be laid out on {node.label}",
+            f"no trial of this sweep fits {node.label}",
             hint="it needs trials with results, a concurrency and at most "
             f"{node.device_count} devices per copy",
         )
-    groups: dict[tuple[Any, ...], list[_Trial]] = {}
+    groups: dict[Plan, list[_Trial]] = {}
     for trial in fitting:
-        groups.setdefault(trial.group, []).append(trial)
-    varying = _varying([group[0] for group in groups])
+        groups.setdefault(trial.copy_plan, []).append(trial)
+    varying = _varying(list(groups))
     rows = []
-    for (plan,), members in groups.items():
+    for plan, members in groups.items():
         for count in instances:
             points = [
                 _row(trial, members, node, count, constraints, _settings(plan, varying))
@@ -146,7 +146,7 @@ def replica_rows(
 
 
 def _trial(record: TrialRecord) -> _Trial | None:
-    """A record as a trial; `None` where it failed or does not say what it must."""
+    """Record as a usable trial; `None` if it failed or lacks load or layout."""
     results = record.results
     throughput = value_of(results, "output_throughput")
     load, unit = results.get("max_concurrency"), "in flight"
@@ -155,7 +155,7 @@ def _trial(record: TrialRecord) -> _Trial | None:
     is_load = isinstance(load, int | float) and math.isfinite(load) and load > 0
     if record.status != "ok" or not throughput or not is_load:
         return None
-    plan = record.plan or _plan_of(record)
+    plan = plan_of(record)
     if plan is None or plan.prefill_replicas:
         return None
     copies = plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)
@@ -163,21 +163,8 @@ def _trial(record: TrialRecord) -> _Trial | None:
     return _Trial(record, plan, copies, plan.device_count // copies, load / copies, unit)
 
 
-def _plan_of(record: TrialRecord) -> Plan | None:
-    settings = record.config.server_args
-    engine = "sglang" if "tp_size" in settings else "vllm"
-    try:
-        return plan_from_settings(engine, "", settings)
-    except ServetuneError:  # another tool's value
-        return None
-
-
 def _sources(members: list[_Trial], node: Node) -> list[_Trial]:
-    """Trials to derive from: full machines where there are any, else all.
-
-    A full machine at one load is no answer at another, so a load that only smaller
-    trials had is still taken from them.
-    """
+    """Source trials: full machines, and other trials at loads that no full machine had."""
     full = [trial for trial in members if _fills(trial, node)]
     loads = {trial.load_per_copy for trial in full}
     return full + [trial for trial in members if trial.load_per_copy not in loads]
@@ -245,7 +232,7 @@ def _scaled(results: dict[str, Any], factor: float) -> dict[str, Any]:
 
 
 def _host_fraction(trial: _Trial, members: list[_Trial], node: Node) -> float | None:
-    """What a full machine does over what its copies do alone, at the same share of load."""
+    """Throughput of a full machine over that of its copies alone, at equal load per copy."""
     if not _fills(trial, node) or trial.copies == 1:
         return None
     alone = [
@@ -265,7 +252,7 @@ def _chosen(points: list[ReplicaRow], load: float | None) -> ReplicaRow:
 
 
 def _varying(plans: list[Plan]) -> tuple[str, ...]:
-    """Fields of the plans that differ beside the layout."""
+    """Plan fields that differ, without those of the layout."""
     layout = {"tensor_parallel", "pipeline_parallel", "data_parallel", "replicas"}
     return tuple(
         name
@@ -279,7 +266,7 @@ def _settings(plan: Plan, names: tuple[str, ...]) -> str:
 
 
 def replica_table(rows: Sequence[ReplicaRow], node: Node) -> RenderableType:
-    """The rows for a terminal or a file, with what the derived ones rest on below."""
+    """Table of the rows, with notes on derived and simulated ones."""
     table = Table(
         title=f"Copies on {node.label}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
@@ -297,17 +284,17 @@ def replica_table(rows: Sequence[ReplicaRow], node: Node) -> RenderableType:
     simulated = sum(row.simulated for row in rows)
     heads = []
     if simulated:
-        which = (
-            "all rows rest" if simulated == len(rows) else f"{simulated} of {len(rows)} rows rest"
-        )
-        heads.append(Text(f"SIMULATED: {which} on simulated trials, in which no model ran"))
-    notes = [Text("derived: copies that share no device are taken to do as much beside others")]
+        which = "all" if simulated == len(rows) else f"{simulated} of {len(rows)}"
+        heads.append(Text(f"SIMULATED: {which} rows are from simulated trials; no model ran"))
+    notes = [
+        Text("derived: computed from fewer copies, which share no device and so do not interact")
+    ]
     shares = sorted({row.host_fraction for row in rows if row.host_fraction is not None})
     if shares:
-        told = ", ".join(f"{share:.0%}" for share in shares)
-        notes.append(Text(f"full machines did {told} of what their copies do alone"))
+        listed = ", ".join(f"{share:.0%}" for share in shares)
+        notes.append(Text(f"full machines reached {listed} of the throughput of separate copies"))
     if node.price is None:
-        notes.append(Text(f"no public price of {node.name} is known; no cost is given"))
+        notes.append(Text(f"{node.name} has no public price, so no cost is shown"))
     return Group(*heads, table, *notes)
 
 

@@ -1,7 +1,8 @@
-"""The roofline of one plan as a picture: data first, an SVG drawn from it second.
+"""Roofline figure of one plan: its data, and the SVG drawn from it.
 
-Colours are the dashboard's, light and dark; shape says the phase and a label the operation,
-so that colour never carries meaning alone. The file loads nothing and runs nothing.
+Colours are those of the dashboard, light and dark; shapes mark the phase and labels the
+operation, so that colour never carries meaning alone. The file has no scripts and no external
+resources.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ __all__ = [
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """The flat part of the roof for one dtype (or several at one rate)."""
+    """Compute roof of one dtype (or of several at one rate)."""
 
     dtype: str
     flops_per_s: float
 
 
 class Dot(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation of one step under the roof; `phase` is `prefill` or `decode`."""
+    """Operation of one step under the roof; `phase` is `prefill` or `decode`."""
 
     name: str
     kind: str
@@ -49,7 +50,7 @@ class Dot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation's share of a step's time, those without a dot included."""
+    """Share of one operation in a step's time, operations without a dot included."""
 
     name: str
     kind: str
@@ -58,7 +59,7 @@ class StepSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepBar(msgspec.Struct, frozen=True, kw_only=True):
-    """One step: what it is, how long it takes, and what on."""
+    """Step with its time, its bottleneck and its slices."""
 
     phase: str
     label: str
@@ -68,7 +69,7 @@ class StepBar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BandPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A value at one concurrency, with the band that nine of ten runs should be in."""
+    """Value at one concurrency, with its 90% prediction band."""
 
     concurrency: int
     value: float
@@ -77,7 +78,7 @@ class BandPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """A quantity over concurrency; `unit` is `s` or `/s`."""
+    """Quantity over concurrency; `unit` is `s` or `/s`."""
 
     title: str
     unit: str
@@ -85,7 +86,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RooflineFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the picture shows."""
+    """Data of the whole figure."""
 
     title: str
     subtitle: str
@@ -99,7 +100,7 @@ class RooflineFigure(msgspec.Struct, frozen=True, kw_only=True):
     footnote: str
 
 
-#: Kind of work -> the dashboard's colour.
+#: Dashboard colour by kind of operation.
 _COLOURS = {
     "matrices": "--c0",
     "experts": "--c1",
@@ -109,7 +110,7 @@ _COLOURS = {
     "engine": "--c5",
 }
 _WIDTH, _HEIGHT = 1360, 900
-#: Operations with less of the step carry no name under the roof.
+#: Smallest share of a step with a label under the roof.
 _LABELLED_FRACTION = 0.025
 _STYLE = """
 svg.roofline { background: var(--page); font: 12px system-ui, -apple-system, "Segoe UI", Roboto,
@@ -150,12 +151,12 @@ th:first-child, td:first-child { text-align: left; }
 
 
 def roofline_svg(figure: RooflineFigure) -> str:
-    """The picture as one SVG file; equal figures give equal files."""
+    """Figure as an SVG file; equal figures give equal files."""
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + _drawing(figure)
 
 
 def roofline_html(figure: RooflineFigure) -> str:
-    """A page with the picture and its numbers as tables."""
+    """HTML page with the figure and its numbers as tables."""
     title = html.escape(f"{figure.title} · servetune")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -192,7 +193,7 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 @cache
 def _tokens() -> str:
-    """The dashboard's colours: its light ones, and its dark ones where the reader prefers."""
+    """CSS colours of the dashboard, light and dark."""
     style = (resources.files("servetune.report") / "templates/dashboard.css").read_text("utf-8")
     light = re.search(r":root \{(.*?)\}", style, re.S)
     dark = re.search(r':root\[data-theme="dark"\] \{(.*?)\}', style, re.S)
@@ -202,7 +203,7 @@ def _tokens() -> str:
 
 
 class _Axis:
-    """A logarithmic axis from `low` to `high`, in pixels from `start` to `end`."""
+    """Logarithmic axis from `low` to `high`, in pixels from `start` to `end`."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high, self.start, self.end = low, high, start, end
@@ -229,13 +230,13 @@ class _Axis:
 
 
 def _drawing(figure: RooflineFigure) -> str:
-    said = html.escape(f"Roofline of {figure.title}: {figure.subtitle}")
+    label = html.escape(f"Roofline of {figure.title}: {figure.subtitle}")
     size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
-    names = f'class="roofline" role="img" aria-label="{said}"'
+    names = f'class="roofline" role="img" aria-label="{label}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {names}>',
-        f"<title>{said}</title><style>{_tokens()}{_STYLE}</style>",
-        # A viewer that shows the file alone has no page behind it.
+        f"<title>{label}</title><style>{_tokens()}{_STYLE}</style>",
+        # Background for viewers that show the file without a page.
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="var(--page)"/>',
         _text(24, 42, figure.title, "h1"),
         _text(24, 66, figure.subtitle, ""),
@@ -288,9 +289,9 @@ def _roof_line(roof: Roof, bytes_per_s: float, x: _Axis, y: _Axis) -> str:
     ridge = roof.flops_per_s / bytes_per_s
     start = max(x.low, y.low / bytes_per_s)
     points = [(start, start * bytes_per_s), (ridge, roof.flops_per_s), (x.high, roof.flops_per_s)]
-    said = html.escape(f"{roof.dtype}: {_si(roof.flops_per_s)}FLOP/s, ridge at {ridge:.0f}")
+    tip = html.escape(f"{roof.dtype}: {_si(roof.flops_per_s)}FLOP/s, ridge at {ridge:.0f}")
     path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points)
-    return f'<polyline class="roof" points="{path}"><title>{said}</title></polyline>'
+    return f'<polyline class="roof" points="{path}"><title>{tip}</title></polyline>'
 
 
 _Box = tuple[float, float, float, float]
@@ -310,7 +311,7 @@ def _roof_labels(
 def _memory_label(
     figure: RooflineFigure, x: _Axis, y: _Axis, places: Sequence[tuple[float, float, float]]
 ) -> tuple[str, _Box]:
-    """Along the slanted part of the roof, where fewest dots are beneath it."""
+    """Label along the memory roof, at the place that covers the fewest dots."""
     bytes_per_s = figure.memory_bytes_per_s
     lowest = max(x.low, y.low / bytes_per_s)
     ridge = min(roof.flops_per_s for roof in figure.roofs) / bytes_per_s
@@ -327,7 +328,7 @@ def _memory_label(
         return (px - wide, py - high, px + wide, py + high)
 
     def covered(box: _Box) -> int:
-        # A name beside its dot takes room, too.
+        # The label next to a dot takes space as well.
         return sum(
             _overlap(box, (px - r - 70, py - r, px + r + 70, py + r)) for px, py, r in places
         )
@@ -347,7 +348,7 @@ def _radius(dot: Dot) -> float:
 
 def _dot(dot: Dot, px: float, py: float, radius: float) -> str:
     colour = _COLOURS[dot.kind]
-    said = html.escape(
+    tip = html.escape(
         f"{dot.phase}, {dot.name}: {dot.share_fraction:.1%} of the step, "
         f"{dot.flops_per_byte:,.3g} FLOP/byte at {_si(dot.flops_per_s)}FLOP/s"
     )
@@ -355,13 +356,13 @@ def _dot(dot: Dot, px: float, py: float, radius: float) -> str:
     if dot.phase == "prefill":
         return (
             f'<circle {style} cx="{px:.1f}" cy="{py:.1f}" r="{radius:.1f}">'
-            f"<title>{said}</title></circle>"
+            f"<title>{tip}</title></circle>"
         )
     r = radius * math.sqrt(math.pi / 2)  # a diamond of the circle's area
     corners = (
         f"{px:.1f},{py - r:.1f} {px + r:.1f},{py:.1f} {px:.1f},{py + r:.1f} {px - r:.1f},{py:.1f}"
     )
-    return f'<polygon {style} points="{corners}"><title>{said}</title></polygon>'
+    return f'<polygon {style} points="{corners}"><title>{tip}</title></polygon>'
 
 
 def _dot_labels(
@@ -370,9 +371,9 @@ def _dot_labels(
     taken: list[_Box],
     frame: _Box,
 ) -> Iterator[str]:
-    """Names beside their dots, the largest shares first, wherever there is room.
+    """Labels next to their dots, largest shares first, where there is space.
 
-    A small one, or one without room, keeps its tooltip and its share in the bar below.
+    A dot without a label still has its tooltip and its share in the bar below.
     """
     solid = [(px - r, py - r, px + r, py + r) for px, py, r in places]
     for dot, (px, py, r), own in zip(dots, places, solid, strict=True):
@@ -425,7 +426,7 @@ def _overlap(a: _Box, b: _Box) -> bool:
 
 
 def _legend(figure: RooflineFigure, left: float, baseline: float) -> Iterator[str]:
-    """Shapes for the steps beside the heading, colours for kinds of work below it."""
+    """Legend: shapes of the steps, and colours of the kinds of operation."""
     right, above = 862.0, baseline - 22
     for bar in reversed(figure.bars):
         right -= 40 + _width_of(bar.label)
@@ -484,13 +485,13 @@ def _curves_panel(figure: RooflineFigure) -> Iterator[str]:
         top = 152 + each * number - (8 * number)
         bottom = top + 156
         last = number == len(figure.curves) - 1
-        yield from _curve(curve, figure.chosen_concurrency, x, top, bottom, said=number == 0)
+        yield from _curve(curve, figure.chosen_concurrency, x, top, bottom, with_label=number == 0)
         if last:
             yield _text((left + right) / 2, bottom + 36, "requests in flight", "", "middle")
 
 
 def _curve(
-    curve: Curve, chosen: int, x: _Axis, top: float, bottom: float, *, said: bool
+    curve: Curve, chosen: int, x: _Axis, top: float, bottom: float, *, with_label: bool
 ) -> Iterator[str]:
     low = min(point.low for point in curve.points)
     high = max(point.high for point in curve.points)
@@ -513,7 +514,7 @@ def _curve(
     lower = " ".join(f"{x(p.concurrency):.1f},{y(p.low):.1f}" for p in reversed(curve.points))
     yield f'<polygon class="band" points="{upper} {lower}"/>'
     yield _line(x(chosen), top, x(chosen), bottom, "mark")
-    if said:
+    if with_label:
         side = "end" if x(chosen) > (x.start + x.end) / 2 else "start"
         gap = -6 if side == "end" else 6
         yield _text(x(chosen) + gap, top + 8, f"best throughput: {chosen:,}", "marked halo", side)
@@ -550,7 +551,7 @@ def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> st
 
 
 def _width_of(text: str) -> float:
-    """Pixels that a 12 px sans-serif takes, on the wide side."""
+    """Width of a 12 px sans-serif text in pixels, an upper estimate."""
     return 6.5 * len(text)
 
 
@@ -568,7 +569,7 @@ def _plain(value: float) -> str:
 
 
 def _si(value: float) -> str:
-    """Four digits at most with the SI prefix: `989 T`, so that a unit can follow."""
+    """Number with three digits and an SI prefix, to be followed by a unit: `989 T`."""
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if value >= size:
             return f"{value / size:,.3g} {prefix}"

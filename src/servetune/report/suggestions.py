@@ -1,9 +1,8 @@
-"""Reading aids: what figures like these usually suggest. Suggestions, never verdicts.
+"""Suggestions for a trial's figures; hints to a reader, never verdicts.
 
-The limits are those that users of SageMaker's benchmarks already know: a first token
-after more than 500 ms asks for a smaller batch or a faster instance, gaps above 50 ms for
-tensor parallelism or a faster backend, and a throughput that no longer grows with load
-for more replicas.
+The limits are those of SageMaker's benchmarks: a first token after more than 500 ms suggests a
+smaller batch or a faster instance, inter-token gaps above 50 ms suggest tensor parallelism or
+a faster backend, and a throughput that no longer grows with load suggests more replicas.
 """
 
 from __future__ import annotations
@@ -19,36 +18,36 @@ __all__ = ["LOAD_SETTINGS", "load_of", "suggestions"]
 
 TTFT_LIMIT_MS = 500.0
 ITL_LIMIT_MS = 50.0
-#: Less gain than this from at least half as much load again counts as a plateau.
+#: Plateau: throughput gains less than this share from at least 1.5 times the load.
 PLATEAU_GAIN_FRACTION = 0.05
 PLATEAU_LOAD_RATIO = 1.5
-#: Client settings that say how much load there is.
+#: Client settings that determine the load.
 LOAD_SETTINGS = ("max_concurrency", "request_rate")
 
 
 def suggestions(record: TrialRecord, records: Sequence[TrialRecord] = ()) -> list[str]:
-    """Sentences about one trial; `records` of the same run show whether it is saturated."""
+    """Suggestions for one trial; other `records` of the run show whether it is saturated."""
     if record.status != "ok":
         return []
-    said = []
+    found = []
     ttft_ms = value_of(record.results, "ttft")
     itl_ms = value_of(record.results, "itl")
     if ttft_ms is not None and ttft_ms > TTFT_LIMIT_MS:
-        said.append(
+        found.append(
             f"mean TTFT {shown(ttft_ms, 'ms')} is above 500 ms: "
             "a smaller batch or a faster instance may help"
         )
     if itl_ms is not None and itl_ms > ITL_LIMIT_MS:
-        said.append(
+        found.append(
             f"mean ITL {shown(itl_ms, 'ms')} is above 50 ms: "
             "more tensor parallelism or a faster backend may help"
         )
     plateau = _plateau(record, records)
-    return [*said, plateau] if plateau else said
+    return [*found, plateau] if plateau else found
 
 
 def load_of(record: TrialRecord, name: str) -> float | None:
-    """The load setting as a number; `None` for `inf` and for what is not one."""
+    """Load setting as a number; `None` if infinite or not a number."""
     value = record.config.client_args.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
@@ -90,5 +89,5 @@ def _same_but_load(one: TrialRecord, other: TrialRecord, load_name: str) -> bool
 
 
 def _without(settings: dict[str, Any], name: str) -> dict[str, Any]:
-    # num_prompts usually grows with the load and is no setting of its own.
+    # num_prompts usually grows with the load and is not an independent setting.
     return {key: value for key, value in settings.items() if key not in (name, "num_prompts")}

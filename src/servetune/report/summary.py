@@ -1,7 +1,7 @@
-"""The summary artifact: what a run found, in one JSON document that scripts read.
+"""JSON summary of a run, for scripts.
 
-The names are llm-optimizer's; `recommended`, `pareto` and part of `metadata` are added.
-Nothing here looks at a clock: equal records give equal bytes.
+Field names are llm-optimizer's; `recommended`, `pareto` and part of `metadata` are added. The
+output depends on the records only: equal records give equal bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BEST = {
 
 
 def summary(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> dict[str, Any]:
-    """The document as JSON-ready values; order of trials as given."""
+    """Summary as JSON values, with the trials in the given order."""
     by_key = {record.key: record for record in reversed(records)}
     return {
         "metadata": _metadata(records, constraints),
@@ -48,10 +48,10 @@ def summary(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...])
 
 
 def summary_json(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> bytes:
-    """The document as indented UTF-8 text with a last newline; equal records, equal bytes.
+    """Summary as indented UTF-8 text with a final newline.
 
-    Its first names keep their order; below them names are sorted, because equal settings
-    may have been written down in another order.
+    Top-level fields keep their order; nested ones are sorted, because equal settings may have
+    been written in another order.
     """
     parts = {
         name: msgspec.Raw(msgspec.json.encode(value, order="deterministic"))
@@ -61,47 +61,46 @@ def summary_json(records: Sequence[TrialRecord], constraints: tuple[Constraint, 
 
 
 def records_from_summary(raw: Any) -> list[TrialRecord]:
-    """The trials in a decoded JSON document: a summary, one record, or a list of records.
+    """Trials of a decoded JSON document: a summary, one record, or a list of records.
 
-    What a summary says once for all (model, GPU, constraints) is filled in where a record
-    of it is silent.
+    Values shared by all trials of a summary (model, GPU, constraints) are filled into records
+    that lack them.
 
     Raises:
-        StoreError: It is none of these, with the place.
+        StoreError: The document is none of these; the message has the position.
     """
     if isinstance(raw, dict) and "test_results" in raw:
         shared = raw.get("metadata")
         rows = raw["test_results"]
         if not isinstance(rows, list):
-            raise StoreError("'test_results' is not a list", hint=_WANTED)
+            raise StoreError("'test_results' is not a list", hint=_ACCEPTED)
         filled = [_filled(row, shared if isinstance(shared, dict) else {}) for row in rows]
         return _records(filled, "test_results")
     if isinstance(raw, list):
         return _records(raw, "record ")
     if isinstance(raw, dict) and "config" in raw:
         return [record_from_json(raw)]
-    raise StoreError("neither a summary nor trial records", hint=_WANTED)
+    raise StoreError("neither a summary nor trial records", hint=_ACCEPTED)
 
 
 def simulated_share(records: Sequence[TrialRecord]) -> bool | Literal["mixed"]:
-    """Whether no real server answered in any trial, in none (`False`), or in some."""
+    """Whether all trials were simulated, none (`False`), or some (`"mixed"`)."""
     kinds = {record.simulated for record in records}
     return "mixed" if len(kinds) > 1 else kinds == {True}
 
 
 def simulated_speed(records: Sequence[TrialRecord]) -> float | None:
-    """The most of an engine's seconds that passed in one real second; `None` where none hurried.
+    """Highest time-lapse factor of the simulated servers; `None` where all ran in real time.
 
-    Figures of such trials are the hurried server's: its latencies and costs are too low, its
-    rates too high, by this factor.
+    Latencies and costs of such a trial are too low and its rates too high by this factor.
     """
-    said = (record.results.get("simulated_speed") for record in records)
+    speeds = (record.results.get("simulated_speed") for record in records)
     return max(
-        (speed for speed in said if isinstance(speed, int | float) and speed != 1), default=None
+        (speed for speed in speeds if isinstance(speed, int | float) and speed != 1), default=None
     )
 
 
-_WANTED = "give a journal (.jsonl), a summary with 'test_results', one record or a list of them"
+_ACCEPTED = "give a journal (.jsonl), a summary with 'test_results', one record or a list of them"
 
 
 def _records(rows: list[Any], place: str) -> list[TrialRecord]:
@@ -120,12 +119,12 @@ def _records(rows: list[Any], place: str) -> list[TrialRecord]:
 def _filled(row: Any, shared: Mapping[str, Any]) -> Any:
     if not isinstance(row, dict):
         return row
-    said = {
+    common = {
         name: shared[name]
         for name in ("gpu_type", "gpu_count", "framework", "model_tag")
         if shared.get(name) is not None
     }
-    filled = {**row, "metadata": {**said, **(row.get("metadata") or {})}}
+    filled = {**row, "metadata": {**common, **(row.get("metadata") or {})}}
     if not row.get("constraints") and isinstance(shared.get("constraints"), list):
         filled["constraints"] = shared["constraints"]
     return filled
@@ -151,17 +150,17 @@ def _metadata(
 
 
 def _common(records: Sequence[TrialRecord], name: str) -> Any:
-    """The value that all records have under a name; `None` when they differ or are silent."""
+    """Metadata value shared by all records; `None` where they differ or lack it."""
     values = [record.metadata.get(name) for record in records]
     return values[0] if values and all(value == values[0] for value in values) else None
 
 
 def _framework(records: Sequence[TrialRecord]) -> Any:
-    said = {
+    names = {
         str(record.metadata.get("framework") or record.results.get("backend") or "")
         for record in records
     } - {""}
-    return said.pop() if len(said) == 1 else None
+    return names.pop() if len(names) == 1 else None
 
 
 def _best_configurations(

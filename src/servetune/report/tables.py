@@ -1,9 +1,9 @@
-"""Tables for the terminal, which read as well in a file: words beside every mark and colour."""
+"""Terminal tables, readable without colour: every mark and colour has a word."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
 import msgspec
@@ -41,13 +41,14 @@ from servetune.units import MS_PER_S
 __all__ = [
     "comparison_table",
     "console",
+    "fact_table",
     "pairs_table",
     "ranking_table",
     "recommendation_text",
     "simulated_notice",
 ]
 
-#: Where no terminal says how wide it is, lines are as long as the widest table needs.
+#: Width where there is no terminal, enough for the widest table.
 _PLAIN_WIDTH = 160
 
 _PICK_TITLES = {
@@ -58,27 +59,37 @@ _PICK_TITLES = {
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """Where tables are printed: 160 columns and no colour codes when it is no terminal.
+    """Console for tables: 160 columns and no colours where it is not a terminal.
 
-    `NO_COLOR` holds; rich reads it.
+    `NO_COLOR` is honoured by rich.
     """
-    plain = _Paper(file=file, highlight=False)
+    plain = _Console(file=file, highlight=False)
     if plain.is_terminal:
         return plain
-    return _Paper(file=file, highlight=False, width=_PLAIN_WIDTH, color_system=None)
+    return _Console(file=file, highlight=False, width=_PLAIN_WIDTH, color_system=None)
 
 
-class _Paper(Console):
-    """A console that leaves it to its caller what a closed pipe means."""
+class _Console(Console):
+    """Console that raises on a closed pipe instead of exiting."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
+def fact_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """Table of names and values without a header."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, text in facts:
+        table.add_row(name, Text(text))
+    return table
+
+
 def ranking_table(
     records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
 ) -> RenderableType:
-    """The three picks, all trials in order of merit, and the failed ones with their reasons."""
+    """Picks, ranked trials, and failed trials with their reasons."""
     if not records:
         return Text("no trials in this journal")
     parts: list[RenderableType] = []
@@ -91,14 +102,14 @@ def ranking_table(
     if len(failed) < len(records):
         parts += [Text(), _Picks(records, constraints), Text(), _Ranking(records, constraints)]
     else:
-        parts += [Text(), Text("no trial ended well, so there is nothing to pick or rank")]
+        parts += [Text(), Text("all trials failed, so there is nothing to rank")]
     if failed:
         parts += [Text(), _failures_table(failed, varying(records))]
     return Group(*parts)
 
 
 def simulated_notice(records: Sequence[TrialRecord]) -> str:
-    """What was simulated, as a sentence; empty when every trial was measured."""
+    """Notice that trials were simulated; empty if all were measured."""
     count = sum(record.simulated for record in records)
     if not count:
         return ""
@@ -120,23 +131,26 @@ def simulated_notice(records: Sequence[TrialRecord]) -> str:
 def comparison_table(
     predicted_records: Sequence[TrialRecord], measured_records: Sequence[TrialRecord]
 ) -> RenderableType:
-    """Predicted beside measured for every configuration that both name, with the error."""
+    """Table of predicted and measured values of each common configuration, with the error."""
     pairs = pairs_between(predicted_records, measured_records)
     if not pairs:
-        return Text("no measured record is of a configuration that was tried here")
+        return Text("no measured record has a configuration of this run")
     table = pairs_table(pairs, title="Predicted and measured", predicted="predicted")
     left_out = sum(record.status == "ok" for record in measured_records) - len(pairs)
-    note = f"{left_out} measured record(s) fit no single configuration of this run"
+    note = f"{left_out} measured record(s) match no single configuration of this run"
     return Group(table, *([Text(note)] if left_out else []))
 
 
 def pairs_table(
     pairs: Sequence[PredictionPair], *, title: str, predicted: str, medians: bool = False
 ) -> Table:
-    """Every row of every pair with its error, and where asked for the errors' medians.
+    """Table of all rows of all pairs with their errors.
 
     Args:
-        predicted: What the first of the two numbers is called.
+        pairs: Predicted and measured results.
+        title: Title of the table.
+        predicted: Heading of the predicted values.
+        medians: Whether rows with median errors follow.
     """
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("configuration", no_wrap=True)
@@ -158,7 +172,7 @@ def pairs_table(
 
 
 def recommendation_text(rec: Recommendation) -> str:
-    """A recommendation as plain lines: what to run, and why."""
+    """Recommendation as plain lines: the configuration and the reasons."""
     title = _PICK_TITLES.get(rec.objective, rec.objective)
     if rec.chosen is None:
         return "\n".join([f"{title}: none", *(f"  - {reason}" for reason in rec.reasons)])
@@ -171,7 +185,7 @@ def recommendation_text(rec: Recommendation) -> str:
 
 
 class _Column(msgspec.Struct, frozen=True, kw_only=True):
-    """A column of the ranking; on a narrow terminal the highest `rank` goes first."""
+    """Column of the ranking; a narrow terminal drops the highest `rank` first."""
 
     head: str
     rank: int
@@ -181,7 +195,7 @@ class _Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Ranking:
-    """The ranked table, with as many columns as the console is wide."""
+    """Ranked table with as many columns as fit the console."""
 
     def __init__(self, records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> None:
         self._records = ranked(records, constraints)
@@ -203,7 +217,7 @@ class _Ranking:
         hidden = len(self._columns) - len(columns)
         if hidden:
             many = "1 column does" if hidden == 1 else f"{hidden} columns do"
-            yield Text(f"{many} not fit here; the dashboard shows all of them")
+            yield Text(f"{many} not fit here; the dashboard shows all columns")
 
     def _table(self, columns: Sequence[_Column]) -> Table:
         table = Table(
@@ -222,7 +236,7 @@ class _Ranking:
 
 
 def _width(console: Console, options: ConsoleOptions, table: Table) -> int:
-    """Columns that the table would take if nothing limited it."""
+    """Natural width of a table in columns."""
     return Measurement.get(console, options.update(width=1000), table).maximum
 
 
@@ -249,8 +263,8 @@ def _columns(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
                 head="constraints",
                 rank=0,
                 right=False,
-                cell=lambda record: _standing_text(record, constraints),
-                narrow=lambda record: _standing_count(record, constraints),
+                cell=lambda record: _constraint_text(record, constraints),
+                narrow=lambda record: _constraint_count(record, constraints),
             )
         )
     if simulated_share(records) == "mixed":
@@ -277,7 +291,7 @@ def _setting_column(name: str, side: str) -> _Column:
 def _number_column(
     records: Sequence[TrialRecord], head: str, rank: int, name: str, statistic: str = "mean"
 ) -> _Column:
-    """A column whose numbers have equally many decimals, three digits for the smallest."""
+    """Column of numbers with equal decimals, three digits for the smallest."""
     per = MS_PER_S if head.endswith(" s") else 1.0
     values = [quantity_value(record.results, name, statistic) for record in records]
     least = min((value / per for value in values if value), default=1.0)
@@ -290,22 +304,22 @@ def _number_column(
     return _Column(head=head, rank=rank, cell=cell)
 
 
-def _standing_text(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
-    standing = check_constraints(record, constraints)
-    if standing.meets_all:
+def _constraint_text(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
+    check = check_constraints(record, constraints)
+    if check.meets_all:
         return f"✓ meets all {len(constraints)}" if len(constraints) > 1 else "✓ met"
-    said = [f"misses {', '.join(_limited(c) for c in standing.missed)}"] if standing.missed else []
-    said += [f"{_limited(c)} not measured" for c in standing.unknown]
-    return "✗ " + ", ".join(said)
+    words = [f"misses {', '.join(_limited(c) for c in check.missed)}"] if check.missed else []
+    words += [f"{_limited(c)} not measured" for c in check.unknown]
+    return "✗ " + ", ".join(words)
 
 
-def _standing_count(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
+def _constraint_count(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
     met = len(check_constraints(record, constraints).met)
     return f"{'✓' if met == len(constraints) else '✗'} {met} of {len(constraints)}"
 
 
 def _limited(constraint: Constraint) -> str:
-    """What a constraint limits, without the limit, which stands above the table."""
+    """Metric and statistic of a constraint; the limit is stated above the table."""
     quantity = QUANTITIES[constraint.metric]
     if not quantity.has_statistics:
         return constraint.metric
@@ -313,7 +327,7 @@ def _limited(constraint: Constraint) -> str:
 
 
 class _Picks:
-    """The three picks: a table where it fits, else one paragraph for each."""
+    """Picks: a table where it fits, else one paragraph each."""
 
     def __init__(self, records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> None:
         self._records = records
@@ -330,10 +344,10 @@ class _Picks:
             yield from self._left_out()
         else:
             yield from (Text(recommendation_text(pick)) for pick in self._picks.values())
-        yield from (Text(f"suggestion for {label}: {said}") for label, said in self._suggested())
+        yield from (Text(f"suggestion for {label}: {text}") for label, text in self._suggested())
 
     def _left_out(self) -> Iterator[Text]:
-        """What the paragraphs say among their reasons, for which the table has no column."""
+        """Note on excluded trials, for which the table has no column."""
         count = max(pick.left_out_count for pick in self._picks.values())
         if count:
             yield Text(
@@ -342,11 +356,11 @@ class _Picks:
             )
 
     def _suggested(self) -> Iterator[tuple[str, str]]:
-        """Reading aids for the chosen trials, each trial once."""
+        """Suggestions for the chosen trials, each trial once."""
         chosen = {pick.chosen.key: pick.chosen for pick in self._picks.values() if pick.chosen}
         for key, candidate in chosen.items():
-            for said in suggestions(self._by_key[key], self._records):
-                yield candidate.label, said
+            for text in suggestions(self._by_key[key], self._records):
+                yield candidate.label, text
 
     def _table(self) -> Table:
         table = Table(title="Picks", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -365,11 +379,11 @@ class _Picks:
                 table.add_row(title, DASH, *[DASH] * (5 + failing), Text("; ".join(pick.reasons)))
                 continue
             record = self._by_key[pick.chosen.key]
-            standing = (
-                _standing_text(record, self._constraints) if self._constraints else "none given"
+            check = (
+                _constraint_text(record, self._constraints) if self._constraints else "none given"
             )
             numbers = [*_pick_numbers(record), *([failed_text(record)] if failing else [])]
-            table.add_row(title, Text(pick.chosen.label), *numbers, standing)
+            table.add_row(title, Text(pick.chosen.label), *numbers, check)
         return table
 
 
@@ -404,7 +418,7 @@ def _failures_table(failed: Sequence[TrialRecord], names: SweptSettings) -> Tabl
         table.add_row(
             Text(label_of(record, names)),
             Text(failure.kind if failure else DASH),
-            Text(failure.reason if failure else "the record does not say"),
+            Text(failure.reason if failure else "not recorded"),
         )
     return table
 

@@ -1,4 +1,4 @@
-"""Timeline: what every request waited for, and how full the engine was, as figure data."""
+"""Figure data of a run's timeline: phases of requests, batch size and KV-cache use."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from servetune.metrics import Record
 
 __all__ = ["MOST_BARS", "timeline_of"]
 
-#: Bars that a page holds: a browser draws them without a pause, and the page stays below
-#: half a megabyte.
+#: Largest number of request bars, so that drawing is instant and the page stays below half a
+#: megabyte.
 MOST_BARS = 2000
-#: Points of a curve; a screen has hardly more columns.
+#: Points of a curve, about the columns of a screen.
 _POINTS = 400
-#: A tenth of a millisecond is less than a pixel on any run.
+#: Decimals of times in seconds; a tenth of a millisecond is less than a pixel.
 _DECIMALS = 4
 
 
@@ -29,15 +29,15 @@ def timeline_of(
 ) -> dict[str, Any]:
     """Bars of single requests, and curves of the whole run.
 
-    Of more than `MOST_BARS` requests an even choice is drawn; the curves are of all. Running
-    are requests from when their prompt was first taken up to their last token, waiting are
-    those that are due and not running. A preempted request goes on counting as running.
+    Of more than `MOST_BARS` requests an even sample is drawn; the curves are of all. A request
+    is running from its first scheduling to its last token, and waiting from due until then. A
+    preempted request still counts as running.
 
     Args:
-        records: At least one, by index.
-        admitted_s: When each one's prompt was first taken up, if it was.
-        seen_by_client: Whether that is when it was sent, because nobody saw it taken up.
-        kv_use: Pairs (seconds, share of the KV cache in use).
+        records: Records in order of index, at least one.
+        admitted_s: Time of each request's first scheduling, if any.
+        seen_by_client: Whether these are send times, as the client cannot see scheduling.
+        kv_use: Pairs of seconds and used share of the KV cache.
     """
     end_s = max(record.end_s for record in records)
     chosen = _even(len(records), MOST_BARS)
@@ -58,15 +58,15 @@ def timeline_of(
 
 
 def _even(count: int, most: int) -> list[int]:
-    """Places of at most `most` of `count` things, the first and the last among them."""
+    """Indexes of at most `most` of `count` items, evenly spaced, both ends included."""
     if count <= most:
         return list(range(count))
     return [round(i) for i in np.linspace(0, count - 1, most)]
 
 
 def _bar(record: Record, admitted_s: float | None) -> list[Any]:
-    """Index, due, admitted, first token, end, tokens in, tokens out, and whether it was
-    answered whole; a time that never came is `None`.
+    """Index, due, admitted, first token, end, tokens in, tokens out, and whether the answer
+    was complete; a missing time is `None`.
     """
     first_s = record.chunk_times_s[0] if record.chunk_times_s else None
     times_s = (record.due_s, admitted_s, first_s, record.end_s)
@@ -80,7 +80,7 @@ def _bar(record: Record, admitted_s: float | None) -> list[Any]:
 
 
 def _curves(records: Sequence[Record], starts_s: Sequence[float], end_s: float) -> dict[str, Any]:
-    """Means of each stretch of time, so that nothing between two points is lost."""
+    """Curves of means over time bins, so that no peak between two points is lost."""
     edges_s = np.linspace(0.0, end_s or 1.0, _POINTS + 1)
     due = _area(np.array([record.due_s for record in records]), edges_s)
     started = _area(np.array(starts_s), edges_s)
@@ -97,7 +97,7 @@ _Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def _area(times_s: _Floats, edges_s: _Floats) -> _Floats:
-    """Integral up to each edge of how many of the times are past: sum of (edge - time)."""
+    """Integral up to each edge of the number of past times: sum of (edge - time)."""
     ordered = np.sort(times_s)
     past = np.searchsorted(ordered, edges_s, side="right")
     sums = np.concatenate([[0.0], np.cumsum(ordered)])

@@ -1,4 +1,4 @@
-"""One trial for the terminal: how fast, how much, what of the cache, and whether it kept up."""
+"""Terminal report of one simulated trial."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from servetune.metrics import Constraint
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import constraint_lines
-from servetune.report.tables import simulated_notice
+from servetune.report.tables import fact_table, simulated_notice
 from servetune.store.schema import TrialRecord
 from servetune.units import format_seconds
 
@@ -27,12 +27,12 @@ _RATES = ("output_throughput", "input_throughput", "request_throughput", "goodpu
 def trial_table(
     record: TrialRecord, constraints: tuple[Constraint, ...], *, heading: str
 ) -> RenderableType:
-    """The whole of one simulated trial.
+    """Report of one simulated trial.
 
     Args:
-        record: That ended well.
-        constraints: Judged below the figures.
-        heading: What was simulated, in a line.
+        record: Successful trial.
+        constraints: Constraints to check below the figures.
+        heading: Line that describes the simulation.
     """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("latency", no_wrap=True)
@@ -43,33 +43,28 @@ def trial_table(
             QUANTITIES[name].title,
             *(shown(quantity_value(record.results, name, each), "ms") for each in _STATISTICS),
         )
-    facts = Table(box=None, pad_edge=False, show_header=False)
-    facts.add_column(no_wrap=True)
-    facts.add_column()
-    for name, said in _facts(record.results):
-        facts.add_row(name, Text(said))
     lines: list[RenderableType] = [
         Text(simulated_notice([record]), style="bold yellow"),
         Text(heading),
         Text(),
-        facts,
+        fact_table(_facts(record.results)),
         table,
     ]
     if record.results["server"]["itl_is_tpot"]:
         lines.append(Text(_MEAN_GAPS))
     if record.results["server"]["saturated"]:
         lines.append(Text(_SATURATED, style="bold"))
-    lines += [Text(said) for said in constraint_lines(record, constraints)]
+    lines += [Text(line) for line in constraint_lines(record, constraints)]
     return Group(*lines)
 
 
 _MEAN_GAPS = (
-    "of so many requests only the first and the last token are timed: gaps between tokens are "
-    "each request's mean gap"
+    "with this many requests only the first and the last token are timed: each ITL is a request's "
+    "mean gap"
 )
 _SATURATED = (
     "SATURATED: requests came faster than they were served, so these latencies grow with "
-    "the length of the run and say nothing of a lasting state"
+    "the length of the run and describe no steady state"
 )
 
 
@@ -89,7 +84,7 @@ def _facts(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if cost is not None:
         yield "cost per million output tokens", shown(cost, "USD")
     concurrency = results["concurrency"]
-    if concurrency is not None and not server["saturated"]:  # its backlog is not in there
+    if concurrency is not None and not server["saturated"]:  # it would not include the backlog
         yield "requests in flight, mean", f"{concurrency:.3g}"
     yield "KV cache at its fullest", shown(server["kv_peak_fraction"], "fraction")
     if server["cached_fraction"]:

@@ -1,8 +1,8 @@
-"""Page: template, style, script and data joined into one file that loads nothing.
+"""Dashboard page: template, style, script and data in one file without external resources.
 
-The content policy names the script and the style by their digest, so that nothing else
-runs even if a model's name or a log's tail were markup; and they cannot be, because data
-travels as JSON with `<` escaped and enters the page as text.
+The content security policy allows the script and the style by their digest, so that no other
+script runs. Data is embedded as JSON with `<` escaped and inserted as text, so that a model's
+name or a log cannot become markup.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from servetune.store.schema import TrialRecord
 
 __all__ = ["dashboard_html"]
 
-#: In the order in which they build on each other.
+#: Script files in the order of their dependencies.
 _SCRIPTS = (
     "guard.js",
     "values.js",
@@ -51,14 +51,14 @@ def dashboard_html(
     comparison: Sequence[TrialRecord] | None = None,
     timeline: dict[str, Any] | None = None,
 ) -> str:
-    """The whole page as text; equal arguments give equal pages.
+    """Dashboard as HTML; equal arguments give equal pages.
 
     Args:
-        records: The run's trials, in the order tried; may be empty.
-        constraints: Those that are switched on when the page opens.
-        title: Of the window, and of the page where the records name no model.
-        comparison: Measured records to set beside the run's.
-        timeline: Of the requests of a single trial, as `timeline_of` makes it.
+        records: Trials of the run in order; may be empty.
+        constraints: Constraints that are enabled when the page opens.
+        title: Window title, and page title where the records name no model.
+        comparison: Measured records to compare with the run's.
+        timeline: Request timeline of a single trial, from `timeline_of`.
     """
     data = page_data(records, constraints, title=title, comparison=comparison, timeline=timeline)
     style, script = _text("dashboard.css"), _script()
@@ -77,7 +77,7 @@ def dashboard_html(
 
 @cache
 def _script() -> str:
-    """All scripts as one function, so that nothing is left in the global scope."""
+    """Scripts joined in one function, so that the global scope stays empty."""
     parts = "\n".join(_text(name) for name in _SCRIPTS)
     return f"(() => {{\n'use strict';\n{parts}}})();"
 
@@ -88,7 +88,7 @@ def _text(name: str) -> str:
 
 
 def _embedded(data: object) -> str:
-    """JSON that cannot end its own element: `<`, `>` and `&` only as escapes."""
+    """JSON with `<`, `>` and `&` escaped, so that it cannot end its script element."""
     text = msgspec.json.encode(data).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -98,5 +98,5 @@ def _digest(text: str) -> str:
 
 
 def _joined(template: str, parts: Mapping[str, str]) -> str:
-    """The template with each `{{name}}` replaced, once: what is put in is not read again."""
+    """Template with each `{{name}}` replaced in a single pass."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)

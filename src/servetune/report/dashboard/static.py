@@ -1,4 +1,4 @@
-"""The page without its script: the same findings as plain tables."""
+"""Static part of the dashboard: the findings as plain tables, readable without scripts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COLUMNS = (
 def static_html(
     records: Sequence[TrialRecord], constraints: tuple[Constraint, ...], *, title: str
 ) -> str:
-    """Heading, picks with their reasons, and all trials; every text escaped."""
+    """Heading, picks with their reasons, and all trials, as escaped HTML."""
     if not records:
         return f'<div class="static"><h1>{html.escape(title)}</h1><p>No trials yet.</p></div>'
     names = varying(records)
@@ -55,7 +55,7 @@ def static_html(
                 for name, statistic in _COLUMNS
             ),
             *([failed_text(record)] if failing else []),
-            _standing(record, constraints),
+            _constraint_text(record, constraints),
         ]
         for record in ranked(records, constraints)
     ]
@@ -88,13 +88,13 @@ def _head(name: str, statistic: str) -> str:
     return f"{quantity.short} {statistic}" if quantity.has_statistics else quantity.title
 
 
-def _standing(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
-    standing = check_constraints(record, constraints)
-    said = ["meets every constraint"] if standing.meets_all and constraints else []
-    said += [f"misses {c.label}" for c in standing.missed]
-    said += [f"{c.label} not measured" for c in standing.unknown]
-    said += ["simulated"] if record.simulated else []
-    return ", ".join(said)
+def _constraint_text(record: TrialRecord, constraints: tuple[Constraint, ...]) -> str:
+    check = check_constraints(record, constraints)
+    words = ["meets every constraint"] if check.meets_all and constraints else []
+    words += [f"misses {c.label}" for c in check.missed]
+    words += [f"{c.label} not measured" for c in check.unknown]
+    words += ["simulated"] if record.simulated else []
+    return ", ".join(words)
 
 
 def _row(tag: str, cells: Iterable[str]) -> str:
