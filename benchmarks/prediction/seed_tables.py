@@ -24,7 +24,7 @@ from servetune.engines.tgi.behaviour import OVERHEADS as TGI_FIT
 from servetune.hardware import instances
 from servetune.models import load_shape
 from servetune.perf.roofline import OperatingPoint, performance_at
-from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.coefficients import Coefficients, changed
 from servetune.perf.roofline.tables import table_for
 from servetune.plan import Plan
 from servetune.workload import Fixed, Workload
@@ -177,7 +177,7 @@ def prediction(row: Published, overheads: Mapping[str, float]) -> float:
         plan,
         Workload(lengths=lengths, request_count=1000),
         row.concurrency,
-        coefficients=msgspec.structs.replace(table, **overheads),
+        coefficients=changed(table, overheads),
     )
     return METRICS[row.metric][1](point, row.output_tokens)
 

@@ -43,9 +43,9 @@ def test_what_is_left_beside_the_device_is_the_engine(model, ways, chosen):
     law, parts = parts_of(model, ways, chosen, DECODE)
     engine = next(part for part in parts if part.kind == "engine")
     c = law.coefficients
-    captured = DECODE.tokens <= c.captured_tokens
+    captured = DECODE.tokens <= c.launch.captured_tokens
     assert captured
-    assert engine.time_ms / 1000 == pytest.approx(c.step_s + 32 * c.sequence_s, rel=1e-6)
+    assert engine.time_ms / 1000 == pytest.approx(c.host.step_s + 32 * c.host.sequence_s, rel=1e-6)
 
 
 def test_prefill_multiplies_and_decode_reads():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -13,7 +12,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf import performance_at, simulate
 from servetune.perf.roofline.closed_loop import ClosedLoops, RunPoint
-from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.coefficients import Coefficients, changed
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.operations import operations
 from servetune.perf.roofline.steady_state import length_moments
@@ -26,11 +25,11 @@ MODEL = "Qwen/Qwen3-32B"
 SHAPE = load_shape(MODEL, catalogue_first=True)
 
 
-def plain(devices: int, **fields: float) -> Coefficients:
-    """Of H100 without what the simulator does not play."""
+def plain(devices: int, values: dict[str, float] | None = None) -> Coefficients:
+    """Coefficients of H100 without what the simulator does not simulate."""
     chosen = coefficients_for(node(gpu="H100", count=devices).device)
-    fields = {"warm_up_s": 0.0, "clump_prompts": 0.0, "intake_s": 0.0} | fields
-    return msgspec.structs.replace(chosen, **fields)
+    quiet = ("closed_loop.warm_up_s", "closed_loop.clump_prompts", "closed_loop.intake_s")
+    return changed(chosen, dict.fromkeys(quiet, 0.0) | (values or {}))
 
 
 def run(
@@ -175,7 +174,9 @@ def test_more_users_never_wait_less_and_never_get_tokens_sooner() -> None:
 
 def test_a_cold_run_pays_its_warm_up_once() -> None:
     lengths = UniformRange(1024, 512, 0.8)
-    warm, cold = (run(lengths, 16, coefficients=plain(2, warm_up_s=s)) for s in (0.0, 2.0))
+    warm, cold = (
+        run(lengths, 16, coefficients=plain(2, {"closed_loop.warm_up_s": s})) for s in (0.0, 2.0)
+    )
     assert cold.ttft_ms - warm.ttft_ms == pytest.approx(2000 / 10)
     assert cold.tpot_ms == warm.tpot_ms
 
@@ -183,7 +184,7 @@ def test_a_cold_run_pays_its_warm_up_once() -> None:
 def test_users_in_step_wait_longer_first_and_shorter_between_tokens() -> None:
     lengths = Fixed(2048, 128)
     apart = run(lengths, 64)
-    in_step = run(lengths, 64, coefficients=plain(2, prefill_first=1.0))
+    in_step = run(lengths, 64, coefficients=plain(2, {"scheduling.prefill_first": True}))
     assert in_step.ttft_ms > 2 * apart.ttft_ms
     assert in_step.tpot_ms < apart.tpot_ms
 
@@ -220,7 +221,7 @@ def test_prompts_held_back_wait_that_many_steps_once_the_burst_is_over() -> None
 
 def test_equal_answers_keep_users_in_step_and_spread_ones_do_not() -> None:
     """Under an engine that computes prompts first; half of the prompts then lie before tokens."""
-    first = plain(2, prefill_first=1.0)
+    first = plain(2, {"scheduling.prefill_first": True})
     gaps = [
         run(lengths, 64, coefficients=chosen).tpot_ms
         for lengths in (Fixed(2048, 256), UniformRange(4096, 512, 0.0))
@@ -232,6 +233,9 @@ def test_equal_answers_keep_users_in_step_and_spread_ones_do_not() -> None:
 
 def test_whole_answers_leave_fewer_places_where_answers_are_long() -> None:
     lengths = UniformRange(1024, 8192, 0.8)
-    loose, whole = (run(lengths, 512, coefficients=plain(2, whole_answers=w)) for w in (0.0, 1.0))
+    loose, whole = (
+        run(lengths, 512, coefficients=plain(2, {"scheduling.whole_answers": w}))
+        for w in (False, True)
+    )
     assert whole.running == pytest.approx(loose.running * 0.56, rel=0.02)
     assert whole.ttft_ms > loose.ttft_ms

@@ -12,6 +12,7 @@ from servetune.models import counting, load_shape
 from servetune.models.shape import NetworkShape
 from servetune.perf import Estimate, estimate, performance_at, simulate
 from servetune.perf.roofline import COEFFICIENTS
+from servetune.perf.roofline.coefficients import changed
 from servetune.plan.plan import Plan
 from servetune.workload.lengths import SHAREGPT, Fixed, Lengths
 from servetune.workload.workload import Workload
@@ -176,7 +177,7 @@ def test_unseen_silicon_gets_a_wider_interval_and_nothing_is_called_calibrated(
 
 
 def test_given_coefficients_are_used_and_named(shape: NetworkShape) -> None:
-    slow = msgspec.structs.replace(COEFFICIENTS["hopper"], name="mine", step_s=0.1)
+    slow = changed(COEFFICIENTS["hopper"], {"host.step_s": 0.1}, name="mine")
     found = estimate(shape, node(gpu="H100"), plan(), workload(), coefficients=slow)
     assert found.coefficients == "mine"
     assert found.best_latency is not None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from servetune.hardware import device, node
 from servetune.models import load_shape
 from servetune.perf.roofline import Step, coefficients_for, operations
-from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.coefficients import Coefficients, changed, value_at
 from servetune.perf.roofline.step import StepLaw
 from servetune.perf.roofline.tables import table_for
 from servetune.plan import Plan
@@ -32,7 +31,7 @@ def experts_s(
 def test_narrow_slices_of_experts_reach_less_of_the_peak() -> None:
     """Eight devices are less than eight times as fast, as each holds few columns."""
     c = table_for(device("H200"))
-    c = msgspec.structs.replace(c, experts_s=0.0, experts_blocks_s=0.0)
+    c = changed(c, {"experts.layer_s": 0.0, "experts.layer_blocks_s": 0.0})
     one, eight = (
         experts_s("deepseek-ai/DeepSeek-V3", "H200", c=c, tensor_parallel=ways) for ways in (1, 8)
     )
@@ -71,8 +70,8 @@ def test_each_storage_has_kernels_of_its_own(
     base = coefficients_for(device(gpu))
     slowed = []
     for each in ("", "_packed", "_mxfp4", "_8bit", "_blocks", "_4bit"):
-        name = f"experts_compute_fraction{each}"
-        slow = msgspec.structs.replace(base, **{name: getattr(base, name) / 2})
+        path = f"experts.compute_fraction{each}"
+        slow = changed(base, {path: value_at(base, path) / 2})
         took = [experts_s(model, gpu, c=c, quantization=storage) for c in (base, slow)]
         if took[1] > took[0]:
             slowed.append(each)
@@ -117,21 +116,23 @@ def test_four_bits_of_b300_reach_what_those_of_b200_do() -> None:
     for gpu in ("B200", "B300"):
         part = device(gpu)
         assert part.fp4_flops is not None
-        rates[gpu] = part.fp4_flops * coefficients_for(part).gemm_compute_fraction_4bit
+        rates[gpu] = part.fp4_flops * coefficients_for(part).gemm.compute_fraction_4bit
     assert 1.0 < rates["B300"] / rates["B200"] < 1.15
     ultra, usual, consumer = (coefficients_for(device(n)) for n in ("B300", "B200", "RTX 5090"))
-    assert ultra.experts_compute_fraction_8bit == usual.experts_compute_fraction_8bit
-    assert consumer.gemm_compute_fraction_4bit == usual.gemm_compute_fraction_4bit
+    assert ultra.experts.compute_fraction_8bit == usual.experts.compute_fraction_8bit
+    assert consumer.gemm.compute_fraction_4bit == usual.gemm.compute_fraction_4bit
 
 
 def test_an_earlier_release_has_what_is_known_of_it() -> None:
     """TensorRT-LLM 1.0 launched every layer from the host, vLLM before 0.18 had slower blocks."""
     hopper = device("H200")
     present = coefficients_for(hopper, "trtllm")
-    assert coefficients_for(hopper, "trtllm", "1.0.0rc3").host_layer_s > 2 * present.host_layer_s
+    earlier = coefficients_for(hopper, "trtllm", "1.0.0rc3")
+    assert earlier.launch.layer_s > 2 * present.launch.layer_s
     ours = coefficients_for(hopper)
     for version in ("0.16.0", "v0.9.2"):
-        assert coefficients_for(hopper, "vllm", version).experts_blocks_s > ours.experts_blocks_s
+        then = coefficients_for(hopper, "vllm", version)
+        assert then.experts.layer_blocks_s > ours.experts.layer_blocks_s
     for engine, version in (
         ("trtllm", "1.1.0rc2.post2"),
         ("vllm", "0.18.0"),

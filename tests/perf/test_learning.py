@@ -11,6 +11,7 @@ from servetune.models import shape_from_config
 from servetune.perf import Calibration, learned_factors, simulate
 from servetune.perf.roofline import ClosedLoopRun, predict_runs
 from servetune.perf.roofline.calibration import LEARNED, relearned
+from servetune.perf.roofline.coefficients import value_at
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step_laws import columns_of
 from servetune.plan import Plan
@@ -49,11 +50,11 @@ def run(users: int, prompt: int, machine=CPU) -> ClosedLoopRun:
 
 def measured_under(factors, runs):
     """The formula's own answers under another law, as if they had been measured warm."""
-    cold = {"warm_up_s": 0.0}
+    cold = {"closed_loop.warm_up_s": 0.0}
     law = Calibration(learned=factors)
     points = [one.point for one in predict_runs(runs, [law] * len(runs))]
     base = coefficients_for(CPU.device)
-    warm_up_ms = 1e3 * (base.warm_up_s - cold["warm_up_s"]) / 8
+    warm_up_ms = 1e3 * (base.closed_loop.warm_up_s - cold["closed_loop.warm_up_s"]) / 8
     return [point.ttft_ms - warm_up_ms for point in points], [point.tpot_ms for point in points]
 
 
@@ -108,7 +109,7 @@ def test_estimate_and_simulation_run_under_the_learned_law():
     load = Workload(lengths=Fixed(64, 64), request_count=8, max_concurrency=1)
     usual, late = (simulate(plan, SHAPE, CPU, load, calibration=c) for c in (None, slow))
     base = coefficients_for(CPU.device)
-    assert late.busy_s - usual.busy_s == pytest.approx(late.steps * 2 * base.step_s, rel=1e-6)
+    assert late.busy_s - usual.busy_s == pytest.approx(late.steps * 2 * base.host.step_s, rel=1e-6)
     assert slow.at() == ()
 
 
@@ -117,10 +118,10 @@ def test_a_share_stays_below_one_however_much_is_learned():
     for by in (-8.0, 8.0):
         changed = relearned(base, {"prompt": by})
         for name in LEARNED["prompt"]:
-            assert 0 < getattr(changed, name) < 1, name
+            assert 0 < value_at(changed, name) < 1, name
     same, before = (columns_of([each]) for each in (relearned(base, {"prompt": 0.0}), base))
     assert {name: value[0] for name, value in same.items()} == pytest.approx(
         {name: value[0] for name, value in before.items()}, rel=1e-12
     )
     faster = relearned(base, {"prompt": -0.5})
-    assert faster.gemm_compute_fraction > base.gemm_compute_fraction
+    assert faster.gemm.compute_fraction > base.gemm.compute_fraction

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 
 from servetune.hardware import node
 from servetune.models import load_shape
+from servetune.perf.roofline.coefficients import changed
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.operations import Step, operations
 from servetune.perf.roofline.step import StepLaw
@@ -75,7 +75,7 @@ def test_a_step_beyond_captured_graphs_waits_for_its_experts_to_be_launched() ->
     plan = Plan(model=shape.name, tensor_parallel=8)
     ops = operations(plan, shape)
     chosen = coefficients_for(machine.device)
-    slow = msgspec.structs.replace(chosen, host_experts_s=chosen.host_experts_s + 1e-3)
+    slow = changed(chosen, {"launch.experts_s": chosen.launch.experts_s + 1e-3})
     captured = Step(decode_sequences=256, decode_context_tokens=256 * 1000)
     eager = Step(prefill_tokens=600, prefill_pairs=600 * 300, prefill_sequences=1)
     added = [
@@ -89,7 +89,7 @@ def test_a_step_beyond_captured_graphs_waits_for_its_experts_to_be_launched() ->
 def test_verifying_drafts_keeps_the_host_busy_for_each_sequence() -> None:
     shape, machine = load_shape("Qwen/Qwen3-32B", catalogue_first=True), node(gpu="H100", count=2)
     chosen = coefficients_for(machine.device)
-    busier = msgspec.structs.replace(chosen, draft_sequence_s=chosen.draft_sequence_s + 1e-4)
+    busier = changed(chosen, {"host.draft_sequence_s": chosen.host.draft_sequence_s + 1e-4})
     step = Step(decode_sequences=50, decode_context_tokens=50_000)
     added = []
     for drafted in (None, 3):
@@ -108,7 +108,7 @@ def test_experts_of_prompts_are_launched_on_top_whatever_the_devices(devices: in
     plan = Plan(model=shape.name, tensor_parallel=devices)
     ops = operations(plan, shape)
     chosen = coefficients_for(machine.device)
-    more = msgspec.structs.replace(chosen, host_experts_s=chosen.host_experts_s + 1e-5)
+    more = changed(chosen, {"launch.experts_s": chosen.launch.experts_s + 1e-5})
 
     def added_s(step: Step) -> float:
         slow, plain = (StepLaw(ops, machine, plan, each) for each in (more, chosen))

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ from servetune.hardware import device, instance
 from servetune.models import load_shape
 from servetune.perf import performance_at
 from servetune.perf.roofline import Step, coefficients_for, operations, step_law, table_for
+from servetune.perf.roofline.coefficients import changed
 from servetune.plan import Plan
 from servetune.workload import Fixed, Workload
 
@@ -30,7 +30,9 @@ def decode(sequences: int) -> Step:
 def test_one_sequence_waits_for_the_host_to_launch_each_layer() -> None:
     c = table_for(P4D.device, "tgi")
     law = step_law(Plan(model="m", engine="tgi", tensor_parallel=8), LLAMA, P4D, c)
-    assert law(decode(1)) == pytest.approx(c.step_s + c.sequence_s + 32 * c.host_layer_s)
+    assert law(decode(1)) == pytest.approx(
+        c.host.step_s + c.host.sequence_s + 32 * c.launch.layer_s
+    )
 
 
 def test_the_fit_to_later_engines_does_not_touch_it() -> None:
@@ -39,9 +41,9 @@ def test_the_fit_to_later_engines_does_not_touch_it() -> None:
     assert table_for(device("A100"), "tgi").name == "tgi-1/ampere/jumpstart-2024-01"
 
 
-def served(users: int, input_tokens: int, output_tokens: int, **changed: float) -> float:
+def served(users: int, input_tokens: int, output_tokens: int, **changes: float) -> float:
     """Sequences that run at once on one A100-40GB."""
-    coefficients = msgspec.structs.replace(table_for(P4D.device, "tgi"), **changed)  # type: ignore[arg-type]
+    coefficients = changed(table_for(P4D.device, "tgi"), changes)
     plan = Plan(model="m", engine="tgi", max_num_seqs=users, max_num_batched_tokens=4096)
     load = Workload(lengths=Fixed(input_tokens, output_tokens), request_count=1000)
     return performance_at(LLAMA, P4D, plan, load, users, coefficients=coefficients).running
@@ -50,11 +52,11 @@ def served(users: int, input_tokens: int, output_tokens: int, **changed: float) 
 def test_no_more_run_than_prompts_were_let_in() -> None:
     """Four prompts of 1,000 tokens every 20 steps are ten sequences of 49 steps."""
     assert served(64, 1000, 50) == pytest.approx(4 * 49 / 20, rel=0.01)
-    assert served(64, 1000, 50, admission_steps=0.0) > 15
+    assert served(64, 1000, 50, **{"scheduling.admission_steps": 0.0}) > 15
 
 
 def test_whole_answers_take_their_room_before_the_first_token() -> None:
-    loose = served(512, 16, 1024, whole_answers=0.0)
+    loose = served(512, 16, 1024, **{"scheduling.whole_answers": False})
     assert served(512, 16, 1024) < 0.65 * loose
 
 
@@ -62,7 +64,7 @@ def test_a_prompt_apart_holds_up_all_that_decode() -> None:
     load = Workload(lengths=Fixed(1000, 50), request_count=1000)
     plan = Plan(model="m", engine="tgi", max_num_seqs=8)
     table = table_for(P4D.device, "tgi")
-    mixed = msgspec.structs.replace(table, prompts_apart=0.0)
+    mixed = changed(table, {"scheduling.separate_prefill": False})
     rates = [
         performance_at(LLAMA, P4D, plan, load, 8, coefficients=c).requests_per_s
         for c in (table, mixed)

@@ -210,7 +210,7 @@ def test_alone_a_request_takes_its_prompt_and_its_decode_steps() -> None:
     point = steady(Fixed(1000, 101)).at(1)
     of = law(tensor_parallel=4)
     coefficients = coefficients_for(L4)
-    way_in_s = coefficients.request_s + 1000 * coefficients.prompt_token_s
+    way_in_s = coefficients.host.request_s + 1000 * coefficients.host.prompt_token_s
     assert point.ttft_ms == pytest.approx(1e3 * (way_in_s + of(prompt(1000))))
     assert point.itl_ms == pytest.approx(1e3 * of(decode(1, 1051)))
     assert point.e2e_ms == pytest.approx(point.ttft_ms + 100 * point.itl_ms)

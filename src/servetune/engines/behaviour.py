@@ -35,7 +35,7 @@ class EarlierSteps(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         before: The first release that is not meant, major and minor.
-        coefficients: Fields of `perf.roofline.Coefficients` that have another value.
+        coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
         added_s: Those that are larger, by so many seconds.
     """
 
@@ -49,8 +49,8 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Of the engine in measured runs and in the fit's factors; its own name where empty.
-        coefficients: Fields of `perf.roofline.Coefficients` that have another value.
-        experts: Architecture to the shares that products of experts reach, by their field.
+        coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
+        experts: Architecture to the shares that products of experts reach, by their path.
         earlier: What was read off measured runs of earlier releases, of which no table tells.
         plain_experts: Whether experts are multiplied as plain products are, without kernels of
             their own.

@@ -113,7 +113,9 @@ def service_of(
         ),
         config=config,
         law=step_law(filled, shape, node, chosen),
-        overhead=RequestOverhead(request_s=chosen.request_s, prompt_token_s=chosen.prompt_token_s),
+        overhead=RequestOverhead(
+            request_s=chosen.host.request_s, prompt_token_s=chosen.host.prompt_token_s
+        ),
         ranks=filled.data_parallel,
         prefill_pool=prefill_pool_of(filled, node, divided),
     )

@@ -15,23 +15,23 @@ BEHAVIOUR = Behaviour(
     experts_span_copies=False,
     step_law=StepLawFacts(
         name="sglang",
-        coefficients={"prefill_first": 1.0},  # unless it is told to mix
+        coefficients={"scheduling.prefill_first": True},  # unless it is told to mix
         experts={
             "blackwell": {
-                "experts_compute_fraction": 0.35,
-                "experts_compute_fraction_packed": 0.21,
-                "experts_compute_fraction_mxfp4": 0.64,
-                "experts_compute_fraction_8bit": 0.28,
-                "experts_compute_fraction_blocks": 0.165,
-                "experts_compute_fraction_4bit": 0.21,
+                "experts.compute_fraction": 0.35,
+                "experts.compute_fraction_packed": 0.21,
+                "experts.compute_fraction_mxfp4": 0.64,
+                "experts.compute_fraction_8bit": 0.28,
+                "experts.compute_fraction_blocks": 0.165,
+                "experts.compute_fraction_4bit": 0.21,
             },
             "hopper": {
-                "experts_compute_fraction": 0.29,
-                "experts_compute_fraction_packed": 0.20,
-                "experts_compute_fraction_mxfp4": 0.26,
-                "experts_compute_fraction_8bit": 0.34,
-                "experts_compute_fraction_blocks": 0.215,
-                "experts_compute_fraction_4bit": 0.20,
+                "experts.compute_fraction": 0.29,
+                "experts.compute_fraction_packed": 0.20,
+                "experts.compute_fraction_mxfp4": 0.26,
+                "experts.compute_fraction_8bit": 0.34,
+                "experts.compute_fraction_blocks": 0.215,
+                "experts.compute_fraction_4bit": 0.20,
             },
         },
     ),

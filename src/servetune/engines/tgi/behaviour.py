@@ -20,7 +20,7 @@ __all__ = ["BEHAVIOUR", "OVERHEADS"]
 #: Fitted by `benchmarks/prediction/seed_tables.py --fit` to the eight published figures of
 #: Llama 2 7B (JumpStart study, January 2024: A10G and A100, one to eight devices).
 OVERHEADS: Mapping[str, float] = MappingProxyType(
-    {"step_s": 2.93e-3, "sequence_s": 0.188e-3, "host_layer_s": 0.45e-3}
+    {"host.step_s": 2.93e-3, "host.sequence_s": 0.188e-3, "launch.layer_s": 0.45e-3}
 )
 
 BEHAVIOUR = Behaviour(
@@ -29,16 +29,16 @@ BEHAVIOUR = Behaviour(
     step_law=StepLawFacts(
         name="tgi",
         coefficients={
-            "captured_tokens": 0,
-            "prefill_first": 1.0,
-            "prompts_apart": 1.0,
-            "admission_steps": 20.0,
-            "whole_answers": 1.0,
-            "prompt_s": 0.0,
-            "host_experts_s": 0.0,
-            "experts_half_columns": 0.0,
-            "experts_s": 18e-6,
-            "experts_extra_rows": 32.0,
+            "launch.captured_tokens": 0,
+            "scheduling.prefill_first": True,
+            "scheduling.separate_prefill": True,
+            "scheduling.admission_steps": 20.0,
+            "scheduling.whole_answers": True,
+            "host.prompt_s": 0.0,
+            "launch.experts_s": 0.0,
+            "experts.half_columns": 0.0,
+            "experts.layer_s": 18e-6,
+            "experts.extra_rows": 32.0,
             **OVERHEADS,
         },
         plain_experts=True,

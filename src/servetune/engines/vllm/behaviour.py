@@ -14,24 +14,24 @@ BEHAVIOUR = Behaviour(
         name="vllm",
         experts={
             "blackwell": {
-                "experts_compute_fraction": 0.37,
-                "experts_compute_fraction_packed": 0.15,
-                "experts_compute_fraction_mxfp4": 0.37,
-                "experts_compute_fraction_8bit": 0.32,
-                "experts_compute_fraction_blocks": 0.19,
-                "experts_compute_fraction_4bit": 0.22,
+                "experts.compute_fraction": 0.37,
+                "experts.compute_fraction_packed": 0.15,
+                "experts.compute_fraction_mxfp4": 0.37,
+                "experts.compute_fraction_8bit": 0.32,
+                "experts.compute_fraction_blocks": 0.19,
+                "experts.compute_fraction_4bit": 0.22,
             },
             "hopper": {
-                "experts_compute_fraction": 0.42,
-                "experts_compute_fraction_packed": 0.22,
-                "experts_compute_fraction_mxfp4": 0.30,
-                "experts_compute_fraction_8bit": 0.34,
-                "experts_compute_fraction_blocks": 0.23,
-                "experts_compute_fraction_4bit": 0.20,
+                "experts.compute_fraction": 0.42,
+                "experts.compute_fraction_packed": 0.22,
+                "experts.compute_fraction_mxfp4": 0.30,
+                "experts.compute_fraction_8bit": 0.34,
+                "experts.compute_fraction_blocks": 0.23,
+                "experts.compute_fraction_4bit": 0.20,
             },
         },
         # Experts in eight-bit blocks took longer before 0.18, whatever they computed
         # (MiniMax-M2.5, 62 layers: 4 ms a step on H200 by 0.16, 2.5 ms on B200 by 0.17).
-        earlier=(EarlierSteps(before=(0, 18), added_s={"experts_blocks_s": 35e-6}),),
+        earlier=(EarlierSteps(before=(0, 18), added_s={"experts.layer_blocks_s": 35e-6}),),
     ),
 )

@@ -105,7 +105,8 @@ def _work(part: Part, law: StepLaw, step: Step) -> tuple[str, str, str, float, f
         moved_bytes = part.cache_bytes_per_key * (keys + step.prefill_tokens)
         name = "attention" if part.window is None else f"attention, last {part.window:,} keys"
         return name, "attention", "bf16", part.count * flops, part.count * moved_bytes
-    sampled_bytes = ops.vocab * law.coefficients.sampling_bytes_per_logit * step.logit_rows
+    per_logit = law.coefficients.small_kernels.sampling_bytes_per_logit
+    sampled_bytes = ops.vocab * per_logit * step.logit_rows
     name, kind, moved_bytes = {
         "elementwise": (
             "norms and gates",

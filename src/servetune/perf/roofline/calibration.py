@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from servetune.perf.roofline.closed_loop import RunPoint
-from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients
+from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients, changed, value_at
 from servetune.perf.roofline.similarity import RunFeatures, doubts, guessed_logs, similarity_of
 from servetune.perf.roofline.steady_state import Correction
 
@@ -29,30 +29,30 @@ _TTFT_REACH = 1.2
 #: Engine times that lie outside the device and scale with the step all the same.
 _STEP_FIELDS = (
     "device_factor",
-    "step_s",
-    "sequence_s",
-    "draft_sequence_s",
-    "prompt_s",
-    "host_layer_s",
-    "host_experts_s",
+    "host.step_s",
+    "host.sequence_s",
+    "host.draft_sequence_s",
+    "host.prompt_s",
+    "launch.layer_s",
+    "launch.experts_s",
 )
-_REQUEST_FIELDS = ("request_s", "prompt_token_s")
+_REQUEST_FIELDS = ("host.request_s", "host.prompt_token_s")
 
 
 #: Knob -> the coefficients that it scales; a share of a peak is divided instead.
 LEARNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "step": ("step_s", "host_layer_s", "host_experts_s"),
-        "sequence": ("sequence_s", "draft_sequence_s"),
+        "step": ("host.step_s", "launch.layer_s", "launch.experts_s"),
+        "sequence": ("host.sequence_s", "host.draft_sequence_s"),
         "device": ("device_factor",),
         "prompt": (
-            "gemm_compute_fraction",
-            "gemm_compute_fraction_8bit",
-            "gemm_compute_fraction_4bit",
-            "attention_compute_fraction",
+            "gemm.compute_fraction",
+            "gemm.compute_fraction_8bit",
+            "gemm.compute_fraction_4bit",
+            "attention.compute_fraction",
             *EXPERT_SHARES,
         ),
-        "request": ("request_s",),
+        "request": ("host.request_s",),
     }
 )
 _SHARES = ("prompt",)
@@ -152,9 +152,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def _slower(self, base: Coefficients, fields: Sequence[str]) -> Coefficients:
         base = self.relearned(base)
-        slower = {name: getattr(base, name) * self.tpot_factor for name in fields}
-        name = f"{base.name}, calibrated by {self.tpot_anchors}"
-        return msgspec.structs.replace(base, name=name, **slower)
+        slower = {path: value_at(base, path) * self.tpot_factor for path in fields}
+        return changed(base, slower, name=f"{base.name}, calibrated by {self.tpot_anchors}")
 
 
 def calibrated(anchors: Sequence[Anchor]) -> Calibration:
@@ -227,12 +226,12 @@ def _doubts(
 
 def relearned(base: Coefficients, factors: Mapping[str, float]) -> Coefficients:
     """The coefficients with the learned factors on them."""
-    changed = {}
+    values = {}
     for knob, by in factors.items():
-        for field in LEARNED[knob]:
-            value = getattr(base, field)
+        for path in LEARNED[knob]:
+            value = value_at(base, path)
             if knob in _SHARES:  # of time, so that a share stays below one
-                changed[field] = 1 / (1 + (1 - value) / value * float(np.exp(by)))
+                values[path] = 1 / (1 + (1 - value) / value * float(np.exp(by)))
             else:
-                changed[field] = value * float(np.exp(by))
-    return msgspec.structs.replace(base, **changed)
+                values[path] = value * float(np.exp(by))
+    return changed(base, values)

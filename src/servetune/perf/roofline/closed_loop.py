@@ -153,7 +153,7 @@ class ClosedLoops:
         Where the engine reserves whole answers a sequence keeps all of its place from the start.
         """
         whole = self.inputs + self.outputs
-        kept = self.context + c["whole_answers"] * (whole - self.context)
+        kept = self.context + c["scheduling.whole_answers"] * (whole - self.context)
         places = np.minimum(self._places, self.kv_tokens / kept)
         return np.asarray(np.minimum(self.users, np.maximum(1.0, places)))
 
@@ -231,18 +231,18 @@ class ClosedLoops:
     def _in_step(self, laws: StepLaws) -> Array:
         """Share of later generations that come all at once, as the burst does."""
         window = np.sqrt(12) * self.spread
-        shares: Array = np.exp(-window / laws.c["together_steps"])
-        shares[laws.c["prefill_first"] == 0] = 0.0
+        shares: Array = np.exp(-window / laws.c["closed_loop.together_steps"])
+        shares[laws.c["scheduling.prefill_first"] == 0] = 0.0
         return shares
 
     def _clump_s(self, laws: StepLaws, prompt_s: Array) -> Array:
         """What a prompt waits for others that came just before it, beyond evenly spread ones."""
         users = self._placed(laws.c)
         others: Array = self._clump_share * (np.sqrt(users) - 1)
-        return np.asarray(laws.c["clump_prompts"] * others * prompt_s)
+        return np.asarray(laws.c["closed_loop.clump_prompts"] * others * prompt_s)
 
     def _request_s(self, laws: StepLaws) -> Array:
-        return np.asarray(laws.c["request_s"] + laws.c["prompt_token_s"] * self.inputs)
+        return np.asarray(laws.c["host.request_s"] + laws.c["host.prompt_token_s"] * self.inputs)
 
     def _mixed_s(self, laws: StepLaws, prompts: Array, sequences: Array) -> Array:
         """Steps that compute `prompts` prompts beside `sequences` decoding ones."""
@@ -262,7 +262,7 @@ class ClosedLoops:
         users = self._placed(laws.c)
         burst_s, burst_steps = self._burst(laws, users, tau_s)
         later = np.maximum(0.0, self.generations - 1)
-        total = burst_s + laws.c["warm_up_s"]
+        total = burst_s + laws.c["closed_loop.warm_up_s"]
         in_step = self._in_step(laws)
         one = np.ones_like(tau_s)
         clump_s = self._clump_s(laws, self._mixed_s(laws, one, 0 * one))
@@ -286,5 +286,5 @@ class ClosedLoops:
         steps = users / taken
         beside = users / 2 * (1 - 1 / steps)  # those that already decode, on average
         step_s = self._mixed_s(laws, taken, beside)
-        intake_s = laws.c["intake_s"] * users / 2
+        intake_s = laws.c["closed_loop.intake_s"] * users / 2
         return self._request_s(laws) + intake_s + step_s * (steps + 1) / 2, steps

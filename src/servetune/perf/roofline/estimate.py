@@ -314,9 +314,9 @@ def _roofline(
     peak_flops = device.peak_flops(heaviest.math_dtype)
     narrow = peak_flops > device.bf16_flops
     reached_flops = peak_flops * (
-        c.gemm_compute_fraction_8bit if narrow else c.gemm_compute_fraction
+        c.gemm.compute_fraction_8bit if narrow else c.gemm.compute_fraction
     )
-    reached_bytes_per_s = device.memory_bytes_per_s * c.gemm_memory_fraction
+    reached_bytes_per_s = device.memory_bytes_per_s * c.gemm.memory_fraction
 
     def phase(step: Step) -> Phase:
         flops, moved_bytes = ops.flops(step), ops.moved_bytes(step)
@@ -387,7 +387,7 @@ def _concurrency_limits(
         step_s = law.seconds(0, 0.0, 0, sequences, sequences * moments.context_tokens)
         return step_s / tokens_per_step(plan)
 
-    spent_s = first_token_factor * law.coefficients.request_s
+    spent_s = first_token_factor * law.coefficients.host.request_s
     holders = {
         "memory": int(kv_tokens // moments.longest_tokens) * copies,
         "decode": _most(decode_s, itl_limit_ms / MS_PER_S) * copies,

@@ -24,7 +24,7 @@ import msgspec
 
 from servetune.engines import step_law_facts
 from servetune.hardware.device import Device
-from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients
+from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients, changed, value_at
 from servetune.perf.roofline.tables import architecture_of, table_for
 
 __all__ = ["KNOBS", "Factor", "Fit", "Knob", "coefficients_for", "corrected", "fit"]
@@ -51,22 +51,22 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
 KNOBS: Mapping[str, Knob] = MappingProxyType(
     {
         "gemm_compute": Knob(
-            fields=("gemm_compute_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
+            fields=("gemm.compute_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
         ),
         "gemm_compute_8bit": Knob(
-            fields=("gemm_compute_fraction_8bit",), share=True, all_sd=0.3, architecture_sd=0.2
+            fields=("gemm.compute_fraction_8bit",), share=True, all_sd=0.3, architecture_sd=0.2
         ),
-        "gemm_compute_4bit": Knob(fields=("gemm_compute_fraction_4bit",), share=True, all_sd=0.3),
+        "gemm_compute_4bit": Knob(fields=("gemm.compute_fraction_4bit",), share=True, all_sd=0.3),
         "gemm_memory": Knob(
-            fields=("gemm_memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
+            fields=("gemm.memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
         ),
         "gemm_memory_8bit": Knob(
-            fields=("gemm_memory_fraction_8bit",), share=True, all_sd=0.3, architecture_sd=0.2
+            fields=("gemm.memory_fraction_8bit",), share=True, all_sd=0.3, architecture_sd=0.2
         ),
-        "gemm_memory_4bit": Knob(fields=("gemm_memory_fraction_4bit",), share=True, all_sd=0.3),
-        "attention_compute": Knob(fields=("attention_compute_fraction",), share=True, all_sd=0.3),
+        "gemm_memory_4bit": Knob(fields=("gemm.memory_fraction_4bit",), share=True, all_sd=0.3),
+        "attention_compute": Knob(fields=("attention.compute_fraction",), share=True, all_sd=0.3),
         "attention_memory": Knob(
-            fields=("attention_memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
+            fields=("attention.memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
         ),
         "experts_compute": Knob(
             fields=EXPERT_SHARES,
@@ -75,34 +75,42 @@ KNOBS: Mapping[str, Knob] = MappingProxyType(
             architecture_sd=0.2,
         ),
         "experts_memory": Knob(
-            fields=("experts_memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
+            fields=("experts.memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
         ),
-        "latent_memory": Knob(fields=("latent_memory_share",), all_sd=0.2),
+        "latent_memory": Knob(fields=("attention.latent_memory_share",), all_sd=0.2),
         "kernel": Knob(
-            fields=("gemm_s", "gemm_8bit_s", "gemm_blocks_s", "attention_s", "elementwise_s"),
+            fields=(
+                "gemm.kernel_s",
+                "gemm.kernel_8bit_s",
+                "gemm.kernel_blocks_s",
+                "attention.kernel_s",
+                "small_kernels.kernel_s",
+            ),
             all_sd=0.3,
             engine_sd=0.2,
             architecture_sd=0.2,
         ),
         "experts_s": Knob(
-            fields=("experts_s", "experts_blocks_s", "experts_4bit_s"), all_sd=0.5, engine_sd=0.3
+            fields=("experts.layer_s", "experts.layer_blocks_s", "experts.layer_4bit_s"),
+            all_sd=0.5,
+            engine_sd=0.3,
         ),
         "experts_extra_rows": Knob(
-            fields=("experts_extra_rows", "experts_extra_rows_packed"), all_sd=0.7
+            fields=("experts.extra_rows", "experts.extra_rows_packed"), all_sd=0.7
         ),
-        "latent_s": Knob(fields=("latent_s",), all_sd=0.5),
-        "index_s": Knob(fields=("index_s",), all_sd=0.7),
-        "step_s": Knob(fields=("step_s",), all_sd=0.5, engine_sd=0.4),
-        "sequence_s": Knob(fields=("sequence_s",), all_sd=0.7, engine_sd=0.5),
-        "prompt_s": Knob(fields=("prompt_s",), all_sd=0.7, engine_sd=0.5),
-        "host_experts_s": Knob(fields=("host_experts_s",), all_sd=1.0, engine_sd=0.7),
-        "draft_sequence_s": Knob(fields=("draft_sequence_s",), all_sd=0.7, engine_sd=0.7),
-        "warm_up_s": Knob(fields=("warm_up_s",), all_sd=0.7, engine_sd=0.7),
-        "clump": Knob(fields=("clump_prompts",), all_sd=0.5, engine_sd=0.7),
-        "intake_s": Knob(fields=("intake_s",), all_sd=1.0, engine_sd=0.7),
-        "together_steps": Knob(fields=("together_steps",), all_sd=1.0),
-        "agreement_latency": Knob(fields=("agreement_latency_factor",), all_sd=0.3),
-        "agreement_rate": Knob(fields=("agreement_rate_factor",), all_sd=0.3),
+        "latent_s": Knob(fields=("attention.latent_s",), all_sd=0.5),
+        "index_s": Knob(fields=("attention.index_s",), all_sd=0.7),
+        "step_s": Knob(fields=("host.step_s",), all_sd=0.5, engine_sd=0.4),
+        "sequence_s": Knob(fields=("host.sequence_s",), all_sd=0.7, engine_sd=0.5),
+        "prompt_s": Knob(fields=("host.prompt_s",), all_sd=0.7, engine_sd=0.5),
+        "host_experts_s": Knob(fields=("launch.experts_s",), all_sd=1.0, engine_sd=0.7),
+        "draft_sequence_s": Knob(fields=("host.draft_sequence_s",), all_sd=0.7, engine_sd=0.7),
+        "warm_up_s": Knob(fields=("closed_loop.warm_up_s",), all_sd=0.7, engine_sd=0.7),
+        "clump": Knob(fields=("closed_loop.clump_prompts",), all_sd=0.5, engine_sd=0.7),
+        "intake_s": Knob(fields=("closed_loop.intake_s",), all_sd=1.0, engine_sd=0.7),
+        "together_steps": Knob(fields=("closed_loop.together_steps",), all_sd=1.0),
+        "agreement_latency": Knob(fields=("collectives.latency_factor",), all_sd=0.3),
+        "agreement_rate": Knob(fields=("collectives.rate_factor",), all_sd=0.3),
         "device": Knob(fields=("device_factor",), all_sd=0.0, engine_sd=0.1),
     }
 )
@@ -185,11 +193,11 @@ def corrected(
         if factor.scope in scopes:
             sums[factor.knob] = sums.get(factor.knob, 0.0) + factor.value
     values = {
-        field: _moved(getattr(table, field), by, share=KNOBS[knob].share)
+        path: _moved(value_at(table, path), by, share=KNOBS[knob].share)
         for knob, by in sums.items()
-        for field in KNOBS[knob].fields
+        for path in KNOBS[knob].fields
     }
-    return msgspec.structs.replace(table, name=name, **values)
+    return changed(table, values, name=name)
 
 
 def _moved(value: float, by: float, *, share: bool) -> float:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from servetune.perf.roofline.calibration import LEARNED, relearned
 from servetune.perf.roofline.closed_loop_runs import ClosedLoopRun, closed_loops
+from servetune.perf.roofline.coefficients import changed
 from servetune.perf.roofline.step_laws import columns_of
 from servetune.perf.roofline.tables import architecture_of
 from servetune.units import MS_PER_S
@@ -61,7 +61,7 @@ def learned_factors(
     loops = closed_loops(runs)[0]
     base = [run.coefficients for run in runs]
     if warm:
-        base = [msgspec.structs.replace(c, warm_up_s=0.0) for c in base]
+        base = [changed(c, {"closed_loop.warm_up_s": 0.0}) for c in base]
     truth = [
         (quantity, index, np.log(value), accident)
         for quantity, values, accident in (

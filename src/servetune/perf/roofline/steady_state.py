@@ -148,18 +148,18 @@ class SteadyState:
         self._gained = tokens_per_step(plan)
         self._decode_steps = (moments.output_tokens - 1) / self._gained
         c = law.coefficients
-        self._request_s = c.request_s + c.prompt_token_s * moments.input_tokens
+        self._request_s = c.host.request_s + c.host.prompt_token_s * moments.input_tokens
         whole_tokens = moments.input_tokens + moments.output_tokens
-        kept_tokens = moments.context_tokens + c.whole_answers * (
+        kept_tokens = moments.context_tokens + c.scheduling.whole_answers * (
             whole_tokens - moments.context_tokens
         )
         caps = [float(plan.max_num_seqs), kv_tokens / kept_tokens]
         if self._decode_steps > 0:
             each = law.tokens_each + moments.input_tokens / self._decode_steps
             caps.append(self._budget / each)
-        if c.admission_steps:
+        if c.scheduling.admission_steps:
             taken = max(1.0, self._budget // moments.input_tokens)
-            caps.append(taken * max(1.0, self._decode_steps / c.admission_steps))
+            caps.append(taken * max(1.0, self._decode_steps / c.scheduling.admission_steps))
         self.most_running = max(1.0, min(caps))
 
     def at(self, concurrency: int, correction: Correction = _AS_PRICED) -> OperatingPoint:
@@ -243,7 +243,7 @@ class SteadyState:
         A prompt longer than the budget leaves takes several steps, each with all decoding
         sequences beside it.
         """
-        if self._law.coefficients.prompts_apart and sequences:
+        if self._law.coefficients.scheduling.separate_prefill and sequences:
             return self._mixed_s(prompts, 0.0) + self._decode_s(sequences)
         tokens = prompts * self.moments.input_tokens
         left = self._budget - sequences * self._law.tokens_each

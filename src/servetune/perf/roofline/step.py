@@ -76,7 +76,7 @@ class StepLaw:
         self.ops = ops
         self.coefficients = coefficients
         device, c = node.device, coefficients
-        self._bytes_per_s = device.memory_bytes_per_s * c.gemm_memory_fraction
+        self._bytes_per_s = device.memory_bytes_per_s * c.gemm.memory_fraction
         lines = [(op, _matrix_line(op, ops.activation_bytes, device, c)) for op in ops.matrices]
         self._token_lines = [line for op, line in lines if not op.logits_only]
         self._logit_lines = [line for op, line in lines if op.logits_only]
@@ -94,10 +94,10 @@ class StepLaw:
             for op in ops.attentions
             for flops_per_s, bytes_per_s in [_attention_rates(op, device, c)]
         ]
-        self._attention_kernels_s = c.attention_s * sum(
+        self._attention_kernels_s = c.attention.kernel_s * sum(
             op.count for op in ops.attentions
-        ) + c.latent_s * sum(op.count for op in ops.attentions if op.latent)
-        self._attention_kernels_s += c.index_s * sum(
+        ) + c.attention.latent_s * sum(op.count for op in ops.attentions if op.latent)
+        self._attention_kernels_s += c.attention.index_s * sum(
             op.count for op in ops.attentions if op.indexing
         )
         self._reduce = _scaled(node, ops.tensor_parallel, c)
@@ -107,10 +107,10 @@ class StepLaw:
         self._graphs = not plan.enforce_eager
         self.tokens_each = 1 + (plan.draft_tokens or 0)
         self._drafted = drafts_on_device(plan)
-        self._verified_s = coefficients.draft_sequence_s if plan.draft_tokens else 0.0
+        self._verified_s = coefficients.host.draft_sequence_s if plan.draft_tokens else 0.0
         expert_layers = sum(op.count for op in ops.experts)
-        self._launch_s = c.host_layer_s * ops.layer_count
-        self._routing_s = c.host_experts_s * expert_layers
+        self._launch_s = c.launch.layer_s * ops.layer_count
+        self._routing_s = c.launch.experts_s * expert_layers
         self._dense: dict[tuple[float, float], float] = {}
 
     def __call__(self, step: Step) -> float:
@@ -144,14 +144,14 @@ class StepLaw:
             device_s += self._drafting_s(decode_sequences)
         for op, pair_s, key_s in self._attentions:
             if prefill_tokens:
-                extra = self.coefficients.attention_extra_pairs_per_token * prefill_tokens
+                extra = self.coefficients.attention.extra_pairs_per_token * prefill_tokens
                 device_s += pair_s * (op.pairs(prefill_tokens, prefill_pairs) + extra)
             if decode_sequences:
                 device_s += key_s * op.keys(decode_sequences, decode_context_tokens)
         c = self.coefficients
         return (
             self._host_s(prefill_sequences + decode_sequences)
-            + c.prompt_s * prefill_sequences
+            + c.host.prompt_s * prefill_sequences
             + self._verified_s * decode_sequences
             + self._launched_s(c.device_factor * device_s, prefill_tokens, decode_sequences)
         )
@@ -213,17 +213,17 @@ class StepLaw:
         ):
             parts += [(op, _line_s([line], rows)) for op, line in zip(matrices, lines, strict=True)]
         parts += [(line.op, self._experts_s(line, step.tokens)) for line in self._experts]
-        extra = c.attention_extra_pairs_per_token * step.prefill_tokens
+        extra = c.attention.extra_pairs_per_token * step.prefill_tokens
         for op, pair_s, key_s in self._attentions:
-            kernels_s = c.attention_s + (c.latent_s if op.latent else 0.0)
-            kernels_s += c.index_s if op.indexing else 0.0
+            kernels_s = c.attention.kernel_s + (c.attention.latent_s if op.latent else 0.0)
+            kernels_s += c.attention.index_s if op.indexing else 0.0
             pairs = op.pairs(step.prefill_tokens, step.prefill_pairs)
             pairs_s = pair_s * (pairs + extra) if step.prefill_tokens else 0.0
             keys_s = key_s * op.keys(step.decode_sequences, step.decode_context_tokens)
             parts.append((op, op.count * kernels_s + pairs_s + keys_s))
-        elementwise_s = ops.layer_count * c.elementwise_per_layer * c.elementwise_s
+        elementwise_s = ops.layer_count * c.small_kernels.per_layer * c.small_kernels.kernel_s
         elementwise_s += ops.elementwise_bytes_per_token * step.tokens / self._bytes_per_s
-        sampled_bytes = ops.vocab * c.sampling_bytes_per_logit * step.logit_rows
+        sampled_bytes = ops.vocab * c.small_kernels.sampling_bytes_per_logit * step.logit_rows
         parts += [
             ("elementwise", elementwise_s),
             ("sampling", sampled_bytes / self._bytes_per_s),
@@ -234,11 +234,11 @@ class StepLaw:
         return [(part, c.device_factor * seconds) for part, seconds in parts]
 
     def _host_s(self, sequences: float) -> float:
-        return self.coefficients.step_s + self.coefficients.sequence_s * sequences
+        return self.coefficients.host.step_s + self.coefficients.host.sequence_s * sequences
 
     def _captured(self, sequences: float) -> bool:
         """Whether a captured graph covers a step of so many tokens."""
-        return self._graphs and sequences <= self.coefficients.captured_tokens
+        return self._graphs and sequences <= self.coefficients.launch.captured_tokens
 
     def _launched_s(self, device_s: float, prefill_tokens: float, decode_sequences: float) -> float:
         """The device's time with what launching adds to it."""
@@ -259,9 +259,10 @@ class StepLaw:
         for line in self._experts:
             seconds += self._experts_s(line, tokens)
         seconds += self._attention_kernels_s
-        seconds += ops.layer_count * c.elementwise_per_layer * c.elementwise_s
+        seconds += ops.layer_count * c.small_kernels.per_layer * c.small_kernels.kernel_s
         seconds += ops.elementwise_bytes_per_token * tokens / self._bytes_per_s
-        seconds += ops.vocab * c.sampling_bytes_per_logit * logit_rows / self._bytes_per_s
+        sampling_bytes = ops.vocab * c.small_kernels.sampling_bytes_per_logit * logit_rows
+        seconds += sampling_bytes / self._bytes_per_s
         seconds += self._agreement_s(tokens, logit_rows)
         if len(self._dense) >= _REMEMBERED:
             self._dense.clear()
@@ -305,7 +306,7 @@ def _scaled(node: Node, group: int, c: Coefficients) -> Collective:
     if node.link.bytes_per_s < FABRIC_BYTES_PER_S:
         return law
     return Collective(
-        law.latency_s * c.agreement_latency_factor, law.bytes_per_s * c.agreement_rate_factor
+        law.latency_s * c.collectives.latency_factor, law.bytes_per_s * c.collectives.rate_factor
     )
 
 
@@ -390,56 +391,56 @@ def _matrix_line(
     op: MatrixOp, activation_bytes: float, device: Device, c: Coefficients
 ) -> _MatrixLine:
     kind = kind_of(op, device)
-    kernel_s, fraction = c.gemm_s, c.gemm_compute_fraction
+    kernel_s, fraction = c.gemm.kernel_s, c.gemm.compute_fraction
     if kind.narrow:
-        kernel_s = c.gemm_blocks_s if kind.blocks else c.gemm_8bit_s
-        fraction = c.gemm_compute_fraction_4bit if kind.four_bit else c.gemm_compute_fraction_8bit
-    reached = c.gemm_memory_fraction
+        kernel_s = c.gemm.kernel_blocks_s if kind.blocks else c.gemm.kernel_8bit_s
+        fraction = c.gemm.compute_fraction_4bit if kind.four_bit else c.gemm.compute_fraction_8bit
+    reached = c.gemm.memory_fraction
     if kind.thin:
-        reached = c.gemm_memory_fraction_4bit if kind.four_bit else c.gemm_memory_fraction_8bit
+        reached = c.gemm.memory_fraction_4bit if kind.four_bit else c.gemm.memory_fraction_8bit
     bytes_per_s = device.memory_bytes_per_s * reached
     return _MatrixLine(
         kernel_s=op.count * kernel_s,
         compute_s=op.count * op.flops_per_row / (kind.peak_flops * fraction),
         weights_s=op.count * op.weight_bytes / bytes_per_s,
         traffic_s=op.count * (op.inputs + op.outputs) * activation_bytes / bytes_per_s,
-        extra_rows=c.gemm_extra_rows if kind.narrow else 0.0,
+        extra_rows=c.gemm.extra_rows if kind.narrow else 0.0,
     )
 
 
 def _experts_line(op: ExpertsOp, device: Device, c: Coefficients) -> _ExpertsLine:
     kind = kind_of(op, device)
-    kernel_s, extra_rows = c.experts_s, c.experts_extra_rows
+    kernel_s, extra_rows = c.experts.layer_s, c.experts.extra_rows
     if kind.four_bit:
-        kernel_s, fraction = c.experts_4bit_s, c.experts_compute_fraction_4bit
+        kernel_s, fraction = c.experts.layer_4bit_s, c.experts.compute_fraction_4bit
     elif kind.blocks:
-        kernel_s, fraction = c.experts_blocks_s, c.experts_compute_fraction_blocks
+        kernel_s, fraction = c.experts.layer_blocks_s, c.experts.compute_fraction_blocks
     elif kind.narrow:
-        fraction = c.experts_compute_fraction_8bit
+        fraction = c.experts.compute_fraction_8bit
     elif kind.widened:
-        extra_rows, fraction = c.experts_extra_rows_packed, c.experts_compute_fraction_packed
+        extra_rows, fraction = c.experts.extra_rows_packed, c.experts.compute_fraction_packed
         if kind.mxfp4:
-            fraction = c.experts_compute_fraction_mxfp4
+            fraction = c.experts.compute_fraction_mxfp4
     else:
-        fraction = c.experts_compute_fraction
+        fraction = c.experts.compute_fraction
     return _ExpertsLine(
         op=op,
         kernel_s=kernel_s,
-        flops_per_s=kind.peak_flops * fraction / (1 + c.experts_half_columns / op.columns),
-        bytes_per_s=device.memory_bytes_per_s * c.experts_memory_fraction,
+        flops_per_s=kind.peak_flops * fraction / (1 + c.experts.half_columns / op.columns),
+        bytes_per_s=device.memory_bytes_per_s * c.experts.memory_fraction,
         extra_rows=extra_rows,
     )
 
 
 def _attention_rates(op: AttentionOp, device: Device, c: Coefficients) -> tuple[float, float]:
     """FLOP/s and bytes/s of cache that attention reaches."""
-    flops_per_s = device.bf16_flops * c.attention_compute_fraction
-    bytes_per_s = device.memory_bytes_per_s * c.attention_memory_fraction
+    flops_per_s = device.bf16_flops * c.attention.compute_fraction
+    bytes_per_s = device.memory_bytes_per_s * c.attention.memory_fraction
     if op.latent:
-        flops_per_s *= c.latent_compute_share
-        bytes_per_s *= c.latent_memory_share
+        flops_per_s *= c.attention.latent_compute_share
+        bytes_per_s *= c.attention.latent_memory_share
     if op.small_cache:
-        bytes_per_s *= c.small_cache_memory_share
+        bytes_per_s *= c.attention.small_cache_memory_share
     return flops_per_s, bytes_per_s
 
 

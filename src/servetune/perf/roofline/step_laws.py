@@ -15,13 +15,13 @@ Places that a plan does not use have a count of zero.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from servetune.hardware.device import Node
-from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.coefficients import PATHS, Coefficients
 from servetune.perf.roofline.collectives import (
     FABRIC_BYTES_PER_S,
     GATHER_SHARE,
@@ -42,20 +42,15 @@ __all__ = ["Array", "PlanBatch", "StepLaws", "columns_of"]
 
 Array = NDArray[np.float64]
 
-_FIELDS = tuple(
-    field.name for field in msgspec.structs.fields(Coefficients) if field.name != "name"
-)
+_VALUES = attrgetter(*PATHS)
 
 
 def columns_of(coefficients: Sequence[Coefficients]) -> dict[str, Array]:
-    """Field -> its values, each of shape (R,)."""
+    """Path of a coefficient -> its values, each of shape (R,)."""
     distinct = {id(value): value for value in coefficients}
-    rows = {
-        key: np.array([getattr(value, name) for name in _FIELDS], dtype=float)
-        for key, value in distinct.items()
-    }
+    rows = {key: np.array(_VALUES(value), dtype=float) for key, value in distinct.items()}
     table = np.stack([rows[id(value)] for value in coefficients])
-    return {name: table[:, index] for index, name in enumerate(_FIELDS)}
+    return {name: table[:, index] for index, name in enumerate(PATHS)}
 
 
 class PlanBatch:
@@ -93,24 +88,26 @@ class StepLaws:
         self._stack = stack
         flat = stack.flat
         memory = flat["bytes_per_s"]
-        self._plain_bytes_per_s = memory * c["gemm_memory_fraction"]
+        self._plain_bytes_per_s = memory * c["gemm.memory_fraction"]
         self._matrices = _matrix_lines(stack.matrices, memory, c)
         self._expert_rates = (
             _expert_flops_per_s(stack.experts, c),
-            (memory * c["experts_memory_fraction"])[:, None],
+            (memory * c["experts.memory_fraction"])[:, None],
         )
-        self._extra_gemm_rows = c["gemm_extra_rows"][:, None] * stack.matrices["narrow"]
+        self._extra_gemm_rows = c["gemm.extra_rows"][:, None] * stack.matrices["narrow"]
         self._extra_rows = np.where(
             stack.experts["widened"] > 0,
-            c["experts_extra_rows_packed"][:, None],
-            c["experts_extra_rows"][:, None],
+            c["experts.extra_rows_packed"][:, None],
+            c["experts.extra_rows"][:, None],
         )
         attention = stack.attentions
-        faster = np.where(attention["latent"] > 0, c["latent_compute_share"][:, None], 1.0)
-        reached_flops = (flat["bf16_flops"] * c["attention_compute_fraction"])[:, None] * faster
-        share = np.where(attention["latent"] > 0, c["latent_memory_share"][:, None], 1.0)
-        share *= np.where(attention["small_cache"] > 0, c["small_cache_memory_share"][:, None], 1.0)
-        reached_bytes = (memory * c["attention_memory_fraction"])[:, None] * share
+        latent = attention["latent"] > 0
+        faster = np.where(latent, c["attention.latent_compute_share"][:, None], 1.0)
+        reached_flops = (flat["bf16_flops"] * c["attention.compute_fraction"])[:, None] * faster
+        share = np.where(latent, c["attention.latent_memory_share"][:, None], 1.0)
+        small = attention["small_cache"] > 0
+        share *= np.where(small, c["attention.small_cache_memory_share"][:, None], 1.0)
+        reached_bytes = (memory * c["attention.memory_fraction"])[:, None] * share
         self._pair_s = attention["count"] * attention["pair_flops"] / reached_flops
         each = flat["tokens_each"][:, None]
         self._key_s = attention["count"] * np.maximum(
@@ -118,16 +115,16 @@ class StepLaws:
         )
         latent_layers = (attention["count"] * attention["latent"]).sum(axis=1)
         self._fixed_s = (
-            flat["layers"] * c["elementwise_per_layer"] * c["elementwise_s"]
-            + attention["count"].sum(axis=1) * c["attention_s"]
-            + latent_layers * c["latent_s"]
-            + (attention["count"] * attention["indexing"]).sum(axis=1) * c["index_s"]
+            flat["layers"] * c["small_kernels.per_layer"] * c["small_kernels.kernel_s"]
+            + attention["count"].sum(axis=1) * c["attention.kernel_s"]
+            + latent_layers * c["attention.latent_s"]
+            + (attention["count"] * attention["indexing"]).sum(axis=1) * c["attention.index_s"]
             + (stack.experts["count"] * _expert_kernel_s(stack.experts, c)).sum(axis=1)
         )
         self._expert_layers = stack.experts["count"].sum(axis=1)
         fabric = flat["fabric"] > 0
-        latency = np.where(fabric, c["agreement_latency_factor"], 1.0)
-        rate = np.where(fabric, c["agreement_rate_factor"], 1.0)
+        latency = np.where(fabric, c["collectives.latency_factor"], 1.0)
+        rate = np.where(fabric, c["collectives.rate_factor"], 1.0)
         self._collectives = {
             name: (flat[f"{name}_latency_s"] * latency, flat[f"{name}_s_per_byte"] / rate)
             for name in ("reduce", "exchange", "send")
@@ -151,17 +148,18 @@ class StepLaws:
             device_s += self._drafting_s(decode_sequences)
         window = attention["window"]
         pairs = np.minimum(prefill_pairs[:, None], prefill_tokens[:, None] * window)
-        pairs += (c["attention_extra_pairs_per_token"] * prefill_tokens)[:, None]
+        pairs += (c["attention.extra_pairs_per_token"] * prefill_tokens)[:, None]
         keys = np.minimum(decode_context_tokens[:, None], decode_sequences[:, None] * window)
         device_s += (self._pair_s * pairs).sum(axis=1) + (self._key_s * keys).sum(axis=1)
         captured = flat["graphs"] > 0
-        captured &= prefill_tokens + decode_sequences <= c["captured_tokens"]
-        experts_s = c["host_experts_s"] * self._expert_layers
+        captured &= prefill_tokens + decode_sequences <= c["launch.captured_tokens"]
+        experts_s = c["launch.experts_s"] * self._expert_layers
         routed_s = np.where(captured | (prefill_tokens <= 0), 0.0, experts_s)
-        launched_s = c["host_layer_s"] * flat["layers"] + experts_s - routed_s
+        launched_s = c["launch.layer_s"] * flat["layers"] + experts_s - routed_s
         floor_s = np.where(captured, 0.0, launched_s)
-        host_s = c["step_s"] + c["sequence_s"] * sequences + c["prompt_s"] * prefill_sequences
-        host_s += c["draft_sequence_s"] * decode_sequences * (flat["tokens_each"] > 1)
+        host_s = c["host.step_s"] + c["host.sequence_s"] * sequences
+        host_s = host_s + c["host.prompt_s"] * prefill_sequences
+        host_s += c["host.draft_sequence_s"] * decode_sequences * (flat["tokens_each"] > 1)
         return np.asarray(host_s + np.maximum(c["device_factor"] * device_s, floor_s) + routed_s)
 
     def _drafting_s(self, sequences: Array) -> Array:
@@ -193,7 +191,7 @@ class StepLaws:
         seconds += (experts["count"] * np.maximum(computed / flops_per_s, moved / bytes_per_s)).sum(
             axis=1
         )
-        per_row = flat["vocab"] * c["sampling_bytes_per_logit"] * rows
+        per_row = flat["vocab"] * c["small_kernels.sampling_bytes_per_logit"] * rows
         seconds += (
             flat["elementwise_bytes_per_token"] * tokens + per_row
         ) / self._plain_bytes_per_s
@@ -224,8 +222,9 @@ def _matrix_lines(
 ) -> tuple[Array, Array, Array, Array]:
     flops_per_s, reached_bytes_per_s = _rates(table, bytes_per_s, c)
     narrow = table["narrow"] > 0
-    narrow_s = np.where(table["blocks"] > 0, c["gemm_blocks_s"][:, None], c["gemm_8bit_s"][:, None])
-    kernel_s = np.where(narrow, narrow_s, c["gemm_s"][:, None])
+    blocks_s, narrow_s = (c[f"gemm.kernel_{kind}_s"][:, None] for kind in ("blocks", "8bit"))
+    narrow_s = np.where(table["blocks"] > 0, blocks_s, narrow_s)
+    kernel_s = np.where(narrow, narrow_s, c["gemm.kernel_s"][:, None])
     count = table["count"]
     return (
         count * kernel_s,
@@ -241,30 +240,32 @@ def _rates(
     """FLOP/s and bytes/s that products of each kind reach."""
     fraction = np.where(
         table["four_bit"] > 0,
-        c["gemm_compute_fraction_4bit"][:, None],
+        c["gemm.compute_fraction_4bit"][:, None],
         np.where(
             table["narrow"] > 0,
-            c["gemm_compute_fraction_8bit"][:, None],
-            c["gemm_compute_fraction"][:, None],
+            c["gemm.compute_fraction_8bit"][:, None],
+            c["gemm.compute_fraction"][:, None],
         ),
     )
     thin = np.where(
         table["thin"] > 0,
-        c["gemm_memory_fraction_8bit"][:, None],
-        c["gemm_memory_fraction"][:, None],
+        c["gemm.memory_fraction_8bit"][:, None],
+        c["gemm.memory_fraction"][:, None],
     )
-    thin = np.where(table["four_bit"] > 0, c["gemm_memory_fraction_4bit"][:, None], thin)
+    thin = np.where(table["four_bit"] > 0, c["gemm.memory_fraction_4bit"][:, None], thin)
     return table["peak_flops"] * fraction, bytes_per_s[:, None] * thin
 
 
 def _expert_kernel_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
-    plain, blocks, four_bit = (c[f"experts{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit"))
+    plain, blocks, four_bit = (
+        c[f"experts.layer{kind}_s"][:, None] for kind in ("", "_blocks", "_4bit")
+    )
     return np.where(table["four_bit"] > 0, four_bit, np.where(table["blocks"] > 0, blocks, plain))
 
 
 def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> Array:
     plain, packed, mxfp4, eight_bit, blocks, four_bit = (
-        c[f"experts_compute_fraction{kind}"][:, None]
+        c[f"experts.compute_fraction{kind}"][:, None]
         for kind in ("", "_packed", "_mxfp4", "_8bit", "_blocks", "_4bit")
     )
     packed = np.where(table["mxfp4"] > 0, mxfp4, packed)
@@ -272,7 +273,7 @@ def _expert_flops_per_s(table: Mapping[str, Array], c: Mapping[str, Array]) -> A
     narrow = np.where(table["blocks"] > 0, blocks, eight_bit)
     narrow = np.where(table["four_bit"] > 0, four_bit, narrow)
     fraction = np.where(table["narrow"] > 0, narrow, wide)
-    narrowed = 1 + c["experts_half_columns"][:, None] / table["columns"]
+    narrowed = 1 + c["experts.half_columns"][:, None] / table["columns"]
     return np.asarray(table["peak_flops"] * fraction / narrowed)
 
 

@@ -1,15 +1,16 @@
-"""The step law's coefficients by silicon and engine, before any fit.
+"""Coefficients of the step law by silicon and engine, before any fit.
 
-| from | what |
+| measured with | kernels |
 |---|---|
 | vLLM 0.24 (0.14 on A100) on L40S, H100, H200, B200 | products, attention, one device of a group |
 | vLLM 0.19 and 0.24, SGLang 0.5.10 and 0.5.14, TensorRT-LLM 1.3rc on the same | grouped products |
-| the same on B300 | what its fp4 reaches |
+| vLLM, SGLang and TensorRT-LLM of the same releases on B300 | products in fp4 |
 
-All by `tools/operator_facts.py` from public operator tables (aiconfigurator-core 0.12.0,
-Apache-2.0). Picked by looking at measured runs, between what tables say, were three of
-`Coefficients`' defaults and what earlier releases did (`_of_its_time`): `experts_s` (19 to 60 us),
-`gemm_8bit_s` (2.5 us of a plain product to 6 us with a kernel that quantises) and `host_experts_s`.
+All were derived by `tools/operator_facts.py` from public operator tables (aiconfigurator-core
+0.12.0, Apache-2.0). Three defaults were chosen by looking at measured runs, between the values of
+the tables: `experts.layer_s` (19 to 60 us), `gemm.kernel_8bit_s` (2.5 us of a plain product to 6 us
+with a kernel that quantises) and `launch.experts_s`; likewise what `engines` states of earlier
+releases.
 """
 
 from __future__ import annotations
@@ -18,87 +19,121 @@ import functools
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
-
-import msgspec
 
 from servetune.engines import step_law_facts
 from servetune.hardware.device import Device
-from servetune.perf.roofline.coefficients import Coefficients
+from servetune.perf.roofline.coefficients import (
+    AttentionKernels,
+    ClosedLoopEffects,
+    Coefficients,
+    ExpertProducts,
+    HostOverheads,
+    LaunchOverheads,
+    MatrixProducts,
+    SmallKernels,
+    changed,
+    value_at,
+)
 
 __all__ = ["COEFFICIENTS", "architecture_of", "table_for"]
 
 _AMPERE = Coefficients(
     name="vllm-v1/ampere/operator-tables-2026-11",
-    gemm_compute_fraction=0.86,
-    gemm_compute_fraction_8bit=0.63,  # int8 was not in the table; between Ada and bf16
-    gemm_memory_fraction=0.76,
-    gemm_memory_fraction_8bit=0.76,
-    experts_memory_fraction=0.85,
-    gemm_s=5.3e-6,
-    gemm_8bit_s=4.5e-6,
-    attention_compute_fraction=0.57,
-    attention_extra_pairs_per_token=273.0,
-    attention_memory_fraction=0.79,
-    attention_s=18e-6,
-    experts_compute_fraction=0.33,
-    experts_compute_fraction_packed=0.24,
-    experts_compute_fraction_mxfp4=0.24,
-    experts_compute_fraction_8bit=0.3,
-    experts_compute_fraction_blocks=0.3,
-    experts_compute_fraction_4bit=0.2,
+    gemm=MatrixProducts(
+        compute_fraction=0.86,
+        compute_fraction_8bit=0.63,  # int8 was not in the table; between Ada and bf16
+        memory_fraction=0.76,
+        memory_fraction_8bit=0.76,
+        kernel_s=5.3e-6,
+        kernel_8bit_s=4.5e-6,
+    ),
+    experts=ExpertProducts(
+        memory_fraction=0.85,
+        compute_fraction=0.33,
+        compute_fraction_packed=0.24,
+        compute_fraction_mxfp4=0.24,
+        compute_fraction_8bit=0.3,
+        compute_fraction_blocks=0.3,
+        compute_fraction_4bit=0.2,
+    ),
+    attention=AttentionKernels(
+        compute_fraction=0.57,
+        extra_pairs_per_token=273.0,
+        memory_fraction=0.79,
+        kernel_s=18e-6,
+    ),
 )
 _ADA = Coefficients(
     name="vllm-v1/ada/operator-tables-2026-11",
-    gemm_compute_fraction=0.59,
-    gemm_compute_fraction_8bit=0.48,
-    gemm_memory_fraction=0.83,
-    gemm_memory_fraction_8bit=0.72,
-    experts_memory_fraction=0.85,
-    gemm_s=3.7e-6,  # the floor of small kernels: L2 of 96 MB hides the fitted one
-    gemm_8bit_s=5.3e-6,
-    attention_compute_fraction=0.50,
-    attention_extra_pairs_per_token=208.0,
-    attention_memory_fraction=0.82,
-    attention_s=11.5e-6,
-    prompt_token_s=0.0,
-    prompt_s=0.0,
-    experts_compute_fraction=0.4,
-    experts_compute_fraction_packed=0.44,
-    experts_compute_fraction_mxfp4=0.42,
-    experts_compute_fraction_8bit=0.28,
-    experts_compute_fraction_blocks=0.33,
-    experts_compute_fraction_4bit=0.2,
+    gemm=MatrixProducts(
+        compute_fraction=0.59,
+        compute_fraction_8bit=0.48,
+        memory_fraction=0.83,
+        memory_fraction_8bit=0.72,
+        kernel_s=3.7e-6,  # the floor of small kernels: L2 of 96 MB hides the fitted one
+        kernel_8bit_s=5.3e-6,
+    ),
+    experts=ExpertProducts(
+        memory_fraction=0.85,
+        compute_fraction=0.4,
+        compute_fraction_packed=0.44,
+        compute_fraction_mxfp4=0.42,
+        compute_fraction_8bit=0.28,
+        compute_fraction_blocks=0.33,
+        compute_fraction_4bit=0.2,
+    ),
+    attention=AttentionKernels(
+        compute_fraction=0.50,
+        extra_pairs_per_token=208.0,
+        memory_fraction=0.82,
+        kernel_s=11.5e-6,
+    ),
+    host=HostOverheads(
+        prompt_token_s=0.0,
+        prompt_s=0.0,
+    ),
 )
 _HOPPER = Coefficients(
     name="vllm-v1/hopper/operator-tables-2026-11",
-    gemm_compute_fraction=0.78,
-    gemm_compute_fraction_8bit=0.57,
-    gemm_memory_fraction=0.85,
-    gemm_memory_fraction_8bit=0.78,
-    experts_memory_fraction=0.92,
-    gemm_s=3.9e-6,
-    gemm_8bit_s=4.5e-6,
-    attention_compute_fraction=0.60,
-    attention_extra_pairs_per_token=545.0,
-    attention_memory_fraction=0.88,
-    attention_s=12e-6,
-    small_cache_memory_share=0.7,  # 0.6 to 0.7 on H200, 0.7 to 0.85 on H100
+    gemm=MatrixProducts(
+        compute_fraction=0.78,
+        compute_fraction_8bit=0.57,
+        memory_fraction=0.85,
+        memory_fraction_8bit=0.78,
+        kernel_s=3.9e-6,
+        kernel_8bit_s=4.5e-6,
+    ),
+    experts=ExpertProducts(
+        memory_fraction=0.92,
+    ),
+    attention=AttentionKernels(
+        compute_fraction=0.60,
+        extra_pairs_per_token=545.0,
+        memory_fraction=0.88,
+        kernel_s=12e-6,
+        small_cache_memory_share=0.7,  # 0.6 to 0.7 on H200, 0.7 to 0.85 on H100
+    ),
 )
 _BLACKWELL = Coefficients(
     name="vllm-v1/blackwell/operator-tables-2026-11",
-    gemm_compute_fraction=0.68,
-    gemm_compute_fraction_8bit=0.45,
-    gemm_memory_fraction=0.79,
-    gemm_memory_fraction_8bit=0.67,
-    experts_memory_fraction=0.92,
-    gemm_s=4.0e-6,
-    gemm_8bit_s=4.5e-6,
-    attention_compute_fraction=0.54,
-    attention_extra_pairs_per_token=761.0,
-    attention_memory_fraction=0.85,
-    attention_s=9e-6,
-    latent_compute_share=1.5,  # prompts 1.0 to 1.2, answers 1.0 with 16-bit caches, 2 with fp8
+    gemm=MatrixProducts(
+        compute_fraction=0.68,
+        compute_fraction_8bit=0.45,
+        memory_fraction=0.79,
+        memory_fraction_8bit=0.67,
+        kernel_s=4.0e-6,
+        kernel_8bit_s=4.5e-6,
+    ),
+    experts=ExpertProducts(
+        memory_fraction=0.92,
+    ),
+    attention=AttentionKernels(
+        compute_fraction=0.54,
+        extra_pairs_per_token=761.0,
+        memory_fraction=0.85,
+        kernel_s=9e-6,
+        latent_compute_share=1.5,  # prompts 1.0 to 1.2, answers 1.0 with 16-bit caches, 2 with fp8
+    ),
 )
 #: vLLM's CPU backend, where the host's own work is most of a small model's step. Engine
 #: fields: vLLM CPU 0.32 on two shared cores, a model of 1.5 M parameters, gaps between
@@ -106,61 +141,81 @@ _BLACKWELL = Coefficients(
 #: of peak are assumed.
 _CPU = Coefficients(
     name="vllm-v1/cpu/rough-2026-11",
-    gemm_compute_fraction=0.50,
-    gemm_compute_fraction_8bit=0.50,
-    gemm_memory_fraction=0.60,
-    gemm_memory_fraction_8bit=0.60,
-    experts_memory_fraction=0.6,
-    gemm_s=20e-6,
-    gemm_8bit_s=30e-6,
-    attention_compute_fraction=0.25,
-    attention_extra_pairs_per_token=64.0,
-    attention_memory_fraction=0.50,
-    attention_s=100e-6,
-    elementwise_s=20e-6,
-    step_s=8e-3,
-    sequence_s=0.4e-3,
-    host_layer_s=0.0,
-    host_experts_s=0.0,
-    request_s=15e-3,
-    prompt_token_s=0.0,
-    prompt_s=0.0,
-    clump_prompts=0.0,
-    intake_s=0.0,
-    experts_compute_fraction=0.5,
-    experts_compute_fraction_packed=0.5,
-    experts_compute_fraction_mxfp4=0.5,
-    experts_compute_fraction_8bit=0.5,
-    experts_compute_fraction_blocks=0.5,
-    experts_compute_fraction_4bit=0.5,
-    experts_half_columns=0.0,
-    experts_s=18e-6,
-    experts_blocks_s=18e-6,
-    experts_4bit_s=18e-6,
-    gemm_extra_rows=0.0,
-    experts_extra_rows=32.0,
-    experts_extra_rows_packed=32.0,
-    gemm_blocks_s=30e-6,
-    gemm_memory_fraction_4bit=0.6,
-    latent_memory_share=1.0,
+    gemm=MatrixProducts(
+        compute_fraction=0.50,
+        compute_fraction_8bit=0.50,
+        memory_fraction=0.60,
+        memory_fraction_8bit=0.60,
+        kernel_s=20e-6,
+        kernel_8bit_s=30e-6,
+        extra_rows=0.0,
+        kernel_blocks_s=30e-6,
+        memory_fraction_4bit=0.6,
+    ),
+    experts=ExpertProducts(
+        memory_fraction=0.6,
+        compute_fraction=0.5,
+        compute_fraction_packed=0.5,
+        compute_fraction_mxfp4=0.5,
+        compute_fraction_8bit=0.5,
+        compute_fraction_blocks=0.5,
+        compute_fraction_4bit=0.5,
+        half_columns=0.0,
+        layer_s=18e-6,
+        layer_blocks_s=18e-6,
+        layer_4bit_s=18e-6,
+        extra_rows=32.0,
+        extra_rows_packed=32.0,
+    ),
+    attention=AttentionKernels(
+        compute_fraction=0.25,
+        extra_pairs_per_token=64.0,
+        memory_fraction=0.50,
+        kernel_s=100e-6,
+        latent_memory_share=1.0,
+    ),
+    small_kernels=SmallKernels(
+        kernel_s=20e-6,
+    ),
+    host=HostOverheads(
+        step_s=8e-3,
+        sequence_s=0.4e-3,
+        request_s=15e-3,
+        prompt_token_s=0.0,
+        prompt_s=0.0,
+    ),
+    launch=LaunchOverheads(
+        layer_s=0.0,
+        experts_s=0.0,
+    ),
+    closed_loop=ClosedLoopEffects(
+        clump_prompts=0.0,
+        intake_s=0.0,
+    ),
 )
-#: Silicon without a table of its own: the middle of those that have one.
+#: Silicon without a table of its own: the middle of the others.
 _UNSEEN = Coefficients(
     name="vllm-v1/unseen/operator-tables-2026-11",
-    gemm_compute_fraction=0.70,
-    gemm_compute_fraction_8bit=0.52,
-    gemm_memory_fraction=0.80,
-    gemm_memory_fraction_8bit=0.74,
-    experts_memory_fraction=0.88,
-    gemm_s=4.5e-6,
-    gemm_8bit_s=4.5e-6,
-    attention_compute_fraction=0.55,
-    attention_extra_pairs_per_token=400.0,
-    attention_memory_fraction=0.80,
-    attention_s=12e-6,
+    gemm=MatrixProducts(
+        compute_fraction=0.70,
+        compute_fraction_8bit=0.52,
+        memory_fraction=0.80,
+        memory_fraction_8bit=0.74,
+        kernel_s=4.5e-6,
+        kernel_8bit_s=4.5e-6,
+    ),
+    experts=ExpertProducts(
+        memory_fraction=0.88,
+    ),
+    attention=AttentionKernels(
+        compute_fraction=0.55,
+        extra_pairs_per_token=400.0,
+        memory_fraction=0.80,
+        kernel_s=12e-6,
+    ),
 )
 
-#: Architecture, as `Device.architecture` names it in lower case, to its coefficients.
+#: Architecture, in lower case as `Device.architecture` begins -> its coefficients.
 COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
     {
         "ampere": _AMPERE,
@@ -174,13 +229,15 @@ COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
 
 
 def table_for(device: Device, engine: str = "vllm", version: str = "") -> Coefficients:
-    """What the operator tables say of the device's architecture under an engine.
+    """Coefficients of a device's architecture under an engine, by the operator tables.
 
-    Unseen silicon gets the middle of what was seen. An architecture counts by how its name
-    begins, so that `ada lovelace` is `ada`.
+    Silicon without a table gets the middle of the others. An architecture is matched by the first
+    word of its name, so that `ada lovelace` is `ada`.
 
     Args:
-        version: Of the engine; the present generation where it is not given.
+        device: Device whose architecture counts.
+        engine: Engine whose kernels and overheads apply.
+        version: Release of the engine; the present generation if empty.
     """
     architecture = architecture_of(device)
     facts = step_law_facts(engine)
@@ -199,54 +256,52 @@ def architecture_of(device: Device) -> str:
 
 @functools.cache
 def _with_experts(table: Coefficients, architecture: str, engine: str) -> Coefficients:
-    """The table with what an engine's products of experts reach.
+    """Table with the shares that an engine's grouped products reach.
 
-    Half of what sets an engine apart from the mean of vLLM, SGLang and TensorRT-LLM is kept (in
+    Half of an engine's difference from the mean of vLLM, SGLang and TensorRT-LLM is kept (in
     logarithms), because engines change kernels: from 0.19 to 0.24 vLLM's products of eight bits
     fell from 0.36 to 0.14 on Hopper and rose from 0.20 to 0.38 on Blackwell. Packed are int4 and,
     on Blackwell, mxfp4 that is widened. On Blackwell SGLang and TensorRT-LLM multiply mxfp4 in
     eight bits, and vLLM where it is told to (halfway between); on Hopper all run OpenAI's Triton
     kernels by default, so TensorRT-LLM has the mean of the others.
     """
-    return msgspec.structs.replace(table, **step_law_facts(engine).experts.get(architecture, {}))
+    return changed(table, step_law_facts(engine).experts.get(architecture, {}))
 
 
-#: B300's fp4 peak is three times its fp8 peak, B200's twice (consumer cards' four times, as their
-#: fp8 is halved). Its kernels reach what B200's do and
-#: a tenth more (dense products 0.27 to 0.29 of that peak, experts 0.11 to 0.17).
+#: Ratio of the fp4 peak to the fp8 peak by which B300 is recognised: three, against two of B200 and
+#: four of consumer cards, whose fp8 is halved. Its kernels reach a tenth more than B200's (dense
+#: products 0.27 to 0.29 of the fp4 peak, experts 0.11 to 0.17).
 _B300_PEAKS, _B300_SHARE = (2.5, 3.5), 0.72
 
 
 @functools.cache
 def _with_b300_fp4(table: Coefficients) -> Coefficients:
-    return msgspec.structs.replace(
-        table,
-        gemm_compute_fraction_4bit=_B300_SHARE * table.gemm_compute_fraction_4bit,
-        experts_compute_fraction_4bit=_B300_SHARE * table.experts_compute_fraction_4bit,
-    )
+    paths = ("gemm.compute_fraction_4bit", "experts.compute_fraction_4bit")
+    return changed(table, {path: _B300_SHARE * value_at(table, path) for path in paths})
 
 
 @functools.cache
 def _of_engine(table: Coefficients, engine: str, version: str) -> Coefficients:
-    """The table with what sets an engine, and an earlier release of it, apart."""
+    """Table with the differences of an engine, and of an earlier release of it."""
     facts = step_law_facts(engine)
-    changes: dict[str, Any] = dict(facts.coefficients)
+    changes = dict(facts.coefficients)
+    name = None
     if facts.plain_experts:
-        changes["experts_compute_fraction"] = table.gemm_compute_fraction
-        changes["experts_memory_fraction"] = table.gemm_memory_fraction
+        changes["experts.compute_fraction"] = table.gemm.compute_fraction
+        changes["experts.memory_fraction"] = table.gemm.memory_fraction
     if facts.own_fit:
         architecture = table.name.split("/")[1]
-        changes["name"] = f"{facts.name}-1/{architecture}/{facts.own_fit}"
+        name = f"{facts.name}-1/{architecture}/{facts.own_fit}"
     for earlier in facts.earlier:
         if _before(version, earlier.before):
             changes |= earlier.coefficients
             changes |= {
-                name: getattr(table, name) + added_s for name, added_s in earlier.added_s.items()
+                path: value_at(table, path) + added_s for path, added_s in earlier.added_s.items()
             }
-    return msgspec.structs.replace(table, **changes)
+    return changed(table, changes, name=name)
 
 
 def _before(version: str, release: tuple[int, int]) -> bool:
-    """Whether a version is known to be older: a build without a release's numbers is not."""
+    """Whether a version is older than a release; a build without release numbers is not."""
     numbers = re.match(r"v?(\d+)\.(\d+)(?!\.dev)(?!\d)", version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) < release

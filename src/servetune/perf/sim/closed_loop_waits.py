@@ -47,13 +47,14 @@ def closed_loop_waits(
     prompt_tokens = float(np.mean([request.input_tokens for request in requests]))
     answers = np.array([request.output_tokens for request in requests], dtype=float)
     users = workload.max_concurrency / (plan.replicas * plan.data_parallel)
-    prompts = c.clump_prompts * max(0.0, math.sqrt(users) - 1)
+    prompts = c.closed_loop.clump_prompts * max(0.0, math.sqrt(users) - 1)
     prompts *= float(clump_share(answers.std() / answers.mean()))
-    if c.prefill_first and answers.std() > 0:  # equal answers stay in step by themselves
-        prompts += math.exp(-math.sqrt(12) * answers.std() / c.together_steps) * users / 2
+    if c.scheduling.prefill_first and answers.std() > 0:  # equal answers stay in step by themselves
+        window = math.sqrt(12) * answers.std()
+        prompts += math.exp(-window / c.closed_loop.together_steps) * users / 2
     pairs = prompt_tokens * (prompt_tokens + 1) / 2
     return ClosedLoopWaits(
-        warm_up_s=0.0 if workload.warmup_count else c.warm_up_s,
-        intake_s=c.intake_s,
+        warm_up_s=0.0 if workload.warmup_count else c.closed_loop.warm_up_s,
+        intake_s=c.closed_loop.intake_s,
         clump_s=prompts * law.seconds(prompt_tokens, pairs, 1, 0, 0.0),
     )
