@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.types import OptionHelpExtra
 from msgspec import inspect
 
 from servetune.api.request import Field, Request, checked, fields_of, read_config, to_toml
@@ -44,7 +45,7 @@ class DerivedCommand(click.Command):
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
             if row is not None:
-                title = getattr(parameter, "group", "Everywhere")
+                title = getattr(parameter, "group", "Every command")
                 sections.setdefault(title, []).append(row)
         for title, rows in sections.items():
             with formatter.section(title):
@@ -57,6 +58,15 @@ class DerivedOption(click.Option):
     def __init__(self, names: Sequence[str], *, group: str, **settings: Any) -> None:
         super().__init__(names, **settings)
         self.group = group
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """What help adds in brackets: of ranges only those with two ends, as the others are
+        what every reader expects.
+        """
+        extra = super().get_help_extra(ctx)
+        if "<=x<=" not in extra.get("range", "<=x<="):
+            del extra["range"]
+        return extra
 
 
 class DerivedArgument(click.Argument):

@@ -88,7 +88,9 @@ class Verbs(click.Group):
             formatter.write_dl([(verb, said) for verb, (_, said) in VERBS.items()])
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
 @click.version_option(__version__, prog_name="servetune")
 def cli() -> None:
     """Find, prove and ship the best way to serve a large language model."""
