@@ -26,6 +26,7 @@ def pages() -> dict[str, str]:
         "errors.md": _errors(),
         "machines.md": _bundled_machines(),
         "models.md": _models(),
+        "python.md": _python(),
     }
 
 
@@ -136,6 +137,56 @@ def _command_help(command: click.Command, parent: click.Context, name: str) -> I
             below = command.get_command(context, sub)
             assert below is not None
             yield from _command_help(below, context, sub)
+
+
+def _python() -> str:
+    """The library: functions, requests with their fields, results with their attributes."""
+    from servetune import api
+
+    offered = {name: getattr(api, name) for name in api.__all__}
+    requests = {
+        name: kind
+        for name, kind in offered.items()
+        if inspect.isclass(kind) and issubclass(kind, api.Request) and kind is not api.Request
+    }
+    functions = {name: each for name, each in offered.items() if inspect.isroutine(each)}
+    others = {
+        name: kind
+        for name, kind in offered.items()
+        if inspect.isclass(kind) and name not in requests
+    }
+    parts = [
+        NOTE,
+        "# Python",
+        "",
+        "`import servetune as st`; docs/guides/python.md has examples.",
+        "",
+    ]
+    parts += ["## Functions", ""]
+    for name, function in functions.items():
+        shown = str(inspect.signature(function)).replace("'", "")
+        parts += [f"### st.{name}", "", "```", f"{name}{shown}", "```", ""]
+        parts += [_docstring(function), ""]
+    parts += ["## Requests", ""]
+    for name, kind in requests.items():
+        parts += [f"### st.{name}", "", _first_line(kind), ""]
+        parts += ["| field | part | default | meaning |", "|---|---|---|---|"]
+        for field in api.fields_of(kind):
+            default = "required" if field.required else f"`{field.default!r}`"
+            part = ".".join(field.part) or "-"
+            parts.append(f"| `{field.name}` | {part} | {default} | {field.description} |")
+        parts.append("")
+    parts += ["## Results and parts", ""]
+    for name, kind in others.items():
+        parts += [f"### st.{name}", "", _docstring(kind), ""]
+    return "\n".join(parts)
+
+
+def _docstring(thing: object) -> str:
+    """A docstring as Markdown: its sections as code, so that their columns stay."""
+    text = inspect.getdoc(thing) or ""
+    summary, _, rest = text.partition("\n\n")
+    return f"{summary}\n\n```\n{rest}\n```" if rest else summary
 
 
 def _errors() -> str:
