@@ -212,7 +212,10 @@ def test_32_bit_checkpoints_are_served_in_16():
         ({"model_type": ...}, "lacks 'model_type'"),
         ({"model_type": "gemma2", "layer_types": ["full_attention"]}, "'layer_types' must list"),
         ({"model_type": "gemma2", "layer_types": ["mamba"] * 4}, "'mamba', which is not modelled"),
-        ({"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 4}, "is more"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 4},
+            "are more than",
+        ),
     ],
 )
 def test_a_malformed_configuration_is_refused_by_the_key(changes, said):

@@ -6,8 +6,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from types import MappingProxyType, ModuleType
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,7 +19,10 @@ from servetune.units import GB, GIB, MIB
 __all__ = ["detect", "detect_cpu", "device_for_card"]
 
 
-def detect(nvml: Any = None) -> Node | None:
+T = TypeVar("T")
+
+
+def detect(nvml: ModuleType | None = None) -> Node | None:
     """NVIDIA devices of this machine as one node, or None without any.
 
     Where cards differ, the most numerous kind is used (the first listed, among equals), and
@@ -197,15 +200,16 @@ def _with_memory(found: Device, memory_bytes: float) -> Device:
     return msgspec.structs.replace(found, memory_bytes=float(memory_bytes))
 
 
-def _installed_nvml() -> Any:
+def _installed_nvml() -> ModuleType | None:
     try:
         import pynvml
     except ImportError:
         return None
-    return pynvml
+    module: ModuleType = pynvml
+    return module
 
 
-def _card(nvml: Any, handle: Any) -> _Card:
+def _card(nvml: ModuleType, handle: object) -> _Card:
     name = nvml.nvmlDeviceGetName(handle)
     mode = _query(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))
     return _Card(
@@ -215,12 +219,12 @@ def _card(nvml: Any, handle: Any) -> _Card:
     )
 
 
-def _with_power_limit(nvml: Any, handle: Any, found: Device) -> Device:
+def _with_power_limit(nvml: ModuleType, handle: object, found: Device) -> Device:
     limit_mw = _query(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
     return msgspec.structs.replace(found, tdp_watts=limit_mw / 1000) if limit_mw else found
 
 
-def _link_name(nvml: Any, handles: Iterable[Any], found: Device) -> str:
+def _link_name(nvml: ModuleType, handles: Iterable[object], found: Device) -> str:
     first, *others = handles
     if not others:
         return found.link
@@ -233,7 +237,7 @@ def _link_name(nvml: Any, handles: Iterable[Any], found: Device) -> str:
     return f"pcie{min(5, max(3, int(generation)))}{'-p2p' if direct else ''}"
 
 
-def _reaches(nvml: Any, first: Any, other: Any) -> bool:
+def _reaches(nvml: ModuleType, first: object, other: object) -> bool:
     """Whether the driver allows one card to read another's memory."""
     status = _query(
         nvml, lambda: nvml.nvmlDeviceGetP2PStatus(first, other, nvml.NVML_P2P_CAPS_INDEX_READ)
@@ -241,7 +245,7 @@ def _reaches(nvml: Any, first: Any, other: Any) -> bool:
     return bool(status == nvml.NVML_P2P_STATUS_OK)
 
 
-def _query(nvml: Any, call: Callable[[], Any]) -> Any:
+def _query(nvml: ModuleType, call: Callable[[], T]) -> T | None:
     """Result of an NVML call, or None where the card or driver does not support it."""
     try:
         return call()

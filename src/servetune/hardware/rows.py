@@ -10,7 +10,7 @@ import math
 import re
 import tomllib
 from importlib import resources
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -112,7 +112,9 @@ def device_rows(text: str, where: str, links: tuple[str, ...]) -> tuple[DeviceRo
 _GUIDE = "docs/guides/your-own-hardware.md has a complete example"
 
 
-def _device_row(table: Any, text: str, where: str, index: int, links: tuple[str, ...]) -> DeviceRow:
+def _device_row(
+    table: object, text: str, where: str, index: int, links: tuple[str, ...]
+) -> DeviceRow:
     try:
         row = msgspec.convert(table, DeviceRow)
     except msgspec.ValidationError as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from servetune.metrics.columns import BoolArray
 from servetune.metrics.record import Record
+from servetune.metrics.results import JsonObject
 
 __all__ = ["WRONG_LENGTH", "failures_of", "token_check", "wrong_lengths"]
 
@@ -19,7 +19,7 @@ SAMPLES = 3
 
 def failures_of(
     records: Sequence[Record], wrong: Mapping[int, str] | None = None
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Failures by kind, with counts and up to three distinct samples, most frequent first.
 
     Args:
@@ -66,7 +66,7 @@ def without(whole: BoolArray, places: Mapping[int, str]) -> BoolArray:
     return kept
 
 
-def token_check(records: Sequence[Record]) -> dict[str, Any] | None:
+def token_check(records: Sequence[Record]) -> JsonObject | None:
     """Token counts of the server and of the client's tokenizer; `None` without client counts.
 
     Both sums are over the answers that the client counted.

@@ -9,13 +9,14 @@ sends both at once), and the end of a stream that of its last message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from servetune.errors import UnknownName
 from servetune.metrics.columns import BoolArray, Columns, FloatArray, columns_of, known
 from servetune.metrics.record import Record
+from servetune.metrics.results import JsonObject
 from servetune.metrics.slo import Constraint
 from servetune.units import MS_PER_S
 
@@ -28,7 +29,7 @@ def compat_results(
     *,
     limits: Iterable[Constraint] = (),
     role_chunk: bool = True,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Results of a run as another tool defines and names them.
 
     Args:
@@ -54,7 +55,7 @@ class _CompatInput(NamedTuple):
     role_chunk: bool
 
 
-def _vllm(source: _CompatInput) -> dict[str, Any]:
+def _vllm(source: _CompatInput) -> JsonObject:
     """Results of `vllm bench serve --save-result`.
 
     Latencies count from before connecting. A stream that broke off after its first chunk is a
@@ -90,7 +91,7 @@ def _vllm(source: _CompatInput) -> dict[str, Any]:
     }
 
 
-def _aiperf(source: _CompatInput) -> dict[str, Any]:
+def _aiperf(source: _CompatInput) -> JsonObject:
     """Results of `profile_export_aiperf.json`: one block per metric.
 
     Latencies count from before connecting to the last content. Tokens are counted by the
@@ -140,7 +141,7 @@ def _aiperf(source: _CompatInput) -> dict[str, Any]:
     return {name: block for name, block in blocks.items() if block.get("avg") is not None}
 
 
-def _guidellm(source: _CompatInput) -> dict[str, Any]:
+def _guidellm(source: _CompatInput) -> JsonObject:
     """Results of `benchmarks[].metrics` in guidellm's JSON, of successful requests.
 
     Latencies count from the sending of headers. TPOT includes the time to first token. Both
@@ -196,7 +197,7 @@ def _guidellm(source: _CompatInput) -> dict[str, Any]:
     }
 
 
-TOOLS: Mapping[str, Callable[[_CompatInput], dict[str, Any]]] = {
+TOOLS: Mapping[str, Callable[[_CompatInput], JsonObject]] = {
     "vllm": _vllm,
     "aiperf": _aiperf,
     "guidellm": _guidellm,
@@ -280,11 +281,11 @@ def _vllm_statistics(name: str, values_s: FloatArray) -> dict[str, float]:
     }
 
 
-def _one(unit: str, value: float | None) -> dict[str, Any]:
+def _one(unit: str, value: float | None) -> JsonObject:
     return {"unit": unit, "avg": value}
 
 
-def _block(unit: str, values: FloatArray) -> dict[str, Any]:
+def _block(unit: str, values: FloatArray) -> JsonObject:
     if not len(values):
         return {}
     percents = (1, 5, 10, 25, 50, 75, 90, 95, 99)
@@ -301,7 +302,7 @@ def _block(unit: str, values: FloatArray) -> dict[str, Any]:
     }
 
 
-def _summary(values: FloatArray, weights: FloatArray) -> dict[str, Any]:
+def _summary(values: FloatArray, weights: FloatArray) -> JsonObject:
     """Weighted statistics; percentiles are observed values, without interpolation."""
     names = ("p001", "p01", "p05", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p999")
     shares = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,6 +18,7 @@ from servetune.metrics.distribution import (
 from servetune.metrics.intervals import rate_interval
 from servetune.metrics.latency import Arrivals, Gaps, gaps_between
 from servetune.metrics.littles_law import littles_law
+from servetune.metrics.results import JsonObject
 from servetune.metrics.run_records import RunRecords
 from servetune.metrics.steady import Window, steady_window
 from servetune.units import MS_PER_S
@@ -26,9 +26,7 @@ from servetune.units import MS_PER_S
 __all__ = ["steady_results"]
 
 
-def steady_results(
-    run: RunRecords, arrivals: Arrivals, percentiles: Sequence[float]
-) -> dict[str, Any]:
+def steady_results(run: RunRecords, arrivals: Arrivals, percentiles: Sequence[float]) -> JsonObject:
     """Steady-state window and, where there is one, the metrics within it.
 
     Latencies are of the requests due within the window, wherever they ended: dropping those
@@ -37,7 +35,7 @@ def steady_results(
     end, of any request.
     """
     window = steady_window(run.records, run.columns, arrivals)
-    results: dict[str, Any] = msgspec.to_builtins(window)
+    results: JsonObject = msgspec.to_builtins(window)
     if not window.settled:
         return results
     law = littles_law(run.columns, window.start_s, window.end_s)
@@ -58,7 +56,7 @@ def steady_results(
     }
 
 
-def _counts(run: RunRecords, window: Window) -> dict[str, Any]:
+def _counts(run: RunRecords, window: Window) -> JsonObject:
     due = window.holds(run.columns.due_s)
     return {
         "requests": int(due.sum()),

@@ -8,7 +8,6 @@ users' scripts read; see `docs/reference/metrics.md` for the definition of each,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,6 +29,7 @@ from servetune.metrics.latency import (
 )
 from servetune.metrics.littles_law import littles_law
 from servetune.metrics.record import Record
+from servetune.metrics.results import JsonObject
 from servetune.metrics.run_records import RunRecords
 from servetune.metrics.slo import Constraint
 from servetune.metrics.steady_results import steady_results
@@ -50,7 +50,7 @@ def summarize(
     extras: bool = True,
     asked_output_tokens: Mapping[int, int] | None = None,
     wrong_length_fails: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Results of one trial under the journal's field names.
 
     Latencies are over complete answers; other requests are counted by reason. Throughputs are
@@ -84,7 +84,7 @@ def summarize(
     else:  # intervals first: percentiles reorder the gaps
         gaps = gaps_between(arrivals).only(whole)
         intervals = {**_rate_intervals(run), **latency_intervals(run.answered, gaps, shown)}
-    results: dict[str, Any] = {
+    results: JsonObject = {
         "duration": duration_s,
         **_outcomes(run, wrong, wrong_length_fails),
         **_rates(run),
@@ -104,9 +104,7 @@ def summarize(
     return results
 
 
-def _outcomes(
-    run: RunRecords, wrong: Mapping[int, str], wrong_length_fails: bool
-) -> dict[str, Any]:
+def _outcomes(run: RunRecords, wrong: Mapping[int, str], wrong_length_fails: bool) -> JsonObject:
     count, completed = len(run.records), len(run.answered)
     return {
         "completed": completed,
@@ -118,13 +116,13 @@ def _outcomes(
 
 def _wrong_length(
     wrong: Mapping[int, str], requested: Mapping[int, int] | None
-) -> dict[str, Any] | None:
+) -> JsonObject | None:
     if requested is None:
         return None
     return {"count": len(wrong), "samples": list(wrong.values())[:3]}
 
 
-def _rates(run: RunRecords) -> dict[str, Any]:
+def _rates(run: RunRecords) -> JsonObject:
     answered, duration_s = run.answered, run.duration_s
     input_tokens = int(answered.input_tokens.sum())
     output_tokens = int(answered.output_tokens.sum())
@@ -143,10 +141,8 @@ def _rates(run: RunRecords) -> dict[str, Any]:
     }
 
 
-def _latencies(
-    answered: Columns, gaps_s: FloatArray, percentiles: Sequence[float]
-) -> dict[str, Any]:
-    results: dict[str, Any] = {}
+def _latencies(answered: Columns, gaps_s: FloatArray, percentiles: Sequence[float]) -> JsonObject:
+    results: JsonObject = {}
     grids: dict[str, dict[str, float | None]] = {}
     distributions = {
         "e2e_latency": answered.e2e_s.copy(),
@@ -176,7 +172,7 @@ def _from_sent(answered: Columns) -> dict[str, float | None]:
     }
 
 
-def _distributions(run: RunRecords) -> dict[str, Any]:
+def _distributions(run: RunRecords) -> JsonObject:
     """Distributions of quantities without fields of their own."""
     answered = run.answered
     return {

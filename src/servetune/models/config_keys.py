@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from servetune.errors import InputError
 
-__all__ = ["Keys"]
+__all__ = ["Config", "Keys"]
+
+#: Table of a Hugging Face `config.json`.
+Config: TypeAlias = Mapping[str, Any]
 
 #: Largest plausible layer count (the deepest published network has 126) and dimension. A typo
 #: beyond them would otherwise take hours and all memory before it showed.
@@ -18,7 +21,7 @@ MOST = 10**10
 class Keys:
     """One table of a `config.json`, with the model's name for messages."""
 
-    def __init__(self, config: Mapping[str, Any], name: str) -> None:
+    def __init__(self, config: Config, name: str) -> None:
         self.config = config
         self.name = name
 
@@ -86,7 +89,7 @@ class Keys:
         """Error for a property of the configuration that is not modelled."""
         return InputError(f"'{self.name}' {what}, which is not modelled yet", hint=hint)
 
-    def _whole(self, key: str, value: Any, *, least: int) -> int:
+    def _whole(self, key: str, value: object, *, least: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             valid = "a whole number above zero" if least else "a whole number, zero or more"
             raise InputError(

@@ -22,7 +22,7 @@ import msgspec
 
 from servetune.errors import InputError
 from servetune.models import hybrids
-from servetune.models.config_keys import Keys
+from servetune.models.config_keys import Config, Keys
 from servetune.models.quantization import (
     DTYPE_BYTES,
     CheckpointStorage,
@@ -37,7 +37,6 @@ from servetune.models.shape import (
     DenseFeedForward,
     ExpertFeedForward,
     FeedForward,
-    LatentAttention,
     Layer,
     Mixer,
     NetworkShape,
@@ -85,7 +84,7 @@ class Family(NamedTuple):
 
     feed_forward: FeedForwardRule
     window: WindowRule
-    defaults: Mapping[str, Any] = MappingProxyType({})
+    defaults: Config = MappingProxyType({})
     tied: bool = False
     bias: Literal["none", "qkv", "all"] = "all"
     always_biased: bool = False
@@ -102,7 +101,7 @@ class Family(NamedTuple):
     modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
-def shape_from_config(config: Mapping[str, Any], *, name: str, source: str) -> NetworkShape:
+def shape_from_config(config: Config, *, name: str, source: str) -> NetworkShape:
     """Network described by a Hugging Face configuration.
 
     Args:
@@ -154,7 +153,7 @@ def _layer_count(keys: Keys, family: Family) -> int:
     return keys.positive("num_hidden_layers")
 
 
-def _open(config: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], Keys, Family]:
+def _open(config: Config, name: str) -> tuple[Config, Keys, Family]:
     if not isinstance(config, Mapping):
         raise InputError(
             f"the configuration of '{name}' must be a table of keys, got {type(config).__name__}"
@@ -179,21 +178,21 @@ def _open(config: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], Keys
     return config, Keys({**family.defaults, **given, **nulls}, name), family
 
 
-def _architecture(outer: Mapping[str, Any], keys: Keys) -> str:
+def _architecture(outer: Config, keys: Keys) -> str:
     names = outer.get("architectures") or keys.config.get("architectures")
     if isinstance(names, list | tuple) and names:
         return str(names[0])
     return str(keys.config.get("model_type") or outer.get("model_type"))
 
 
-def _tied(outer: Mapping[str, Any], keys: Keys, family: Family) -> bool:
+def _tied(outer: Config, keys: Keys, family: Family) -> bool:
     for config in (keys.config, outer):
         if config.get("tie_word_embeddings") is not None:
             return bool(config["tie_word_embeddings"])
     return family.tied
 
 
-def _dtype(outer: Mapping[str, Any], keys: Keys) -> str:
+def _dtype(outer: Config, keys: Keys) -> str:
     """Dtype that engines serve in: fp16 for 32-bit checkpoints (vLLM `--dtype auto`)."""
     for config in (keys.config, outer):
         named = config.get("dtype") or config.get("torch_dtype")
@@ -303,24 +302,11 @@ def _parts(layer: Layer) -> list[str]:
 def _mixer(keys: Keys, family: Family, index: int) -> Mixer:
     heads = keys.positive("num_attention_heads")
     if family.latent:
-        return LatentAttention(
-            heads=heads,
-            kv_rank=keys.positive("kv_lora_rank"),
-            rope_dim=keys.positive("qk_rope_head_dim"),
-            nope_dim=keys.positive("qk_nope_head_dim"),
-            value_dim=keys.positive("v_head_dim"),
-            q_rank=keys.optional("q_lora_rank"),
-        )
-    kv_heads = keys.optional("num_key_value_heads") or heads
-    if heads % kv_heads:
-        raise InputError(
-            f"the configuration of '{keys.name}': num_attention_heads {heads} "
-            f"is no multiple of num_key_value_heads {kv_heads}"
-        )
+        return hybrids.latent_attention(keys)
     biased = family.bias != "none" and (family.always_biased or keys.flag("attention_bias"))
     return Attention(
         heads=heads,
-        kv_heads=kv_heads,
+        kv_heads=hybrids.kv_heads_of(keys, heads),
         head_dim=_head_dim(keys, heads),
         window=_useful_window(keys, family.window(keys, index)),
         qkv_bias=biased,
@@ -406,31 +392,9 @@ def _dense(keys: Keys, _layer: int) -> FeedForward:
     return DenseFeedForward(inner=keys.positive("intermediate_size"), bias=keys.flag("mlp_bias"))
 
 
-def _experts(
-    keys: Keys,
-    experts_key: str,
-    inner: int,
-    *,
-    shared_inner: int = 0,
-    shared_gate: bool = False,
-    router_bias: bool = False,
-    bias: bool = False,
-) -> ExpertFeedForward:
+def _experts(keys: Keys, experts_key: str, inner: int, **parts: Any) -> ExpertFeedForward:
     experts, active = keys.positive(experts_key), keys.positive("num_experts_per_tok")
-    if active > experts:
-        raise InputError(
-            f"the configuration of '{keys.name}': num_experts_per_tok {active} "
-            f"is more than {experts_key} {experts}"
-        )
-    return ExpertFeedForward(
-        experts=experts,
-        active=active,
-        inner=inner,
-        shared_inner=shared_inner,
-        shared_gate=shared_gate,
-        router_bias=router_bias,
-        bias=bias,
-    )
+    return hybrids.routed_experts(keys, experts, active, inner=inner, **parts)
 
 
 def _mixtral(keys: Keys, _layer: int) -> FeedForward:

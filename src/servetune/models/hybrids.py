@@ -36,13 +36,26 @@ def _state_dtype(keys: Keys, key: str, default: str = "auto") -> str:
     return canonical_dtype(str(named))
 
 
-def _routed_experts(keys: Keys, experts: int, active: int, **parts: Any) -> ExpertFeedForward:
+def routed_experts(keys: Keys, experts: int, active: int, **parts: Any) -> ExpertFeedForward:
     if active > experts:
         raise InputError(
             f"the configuration of '{keys.name}': {active} experts per token are more than "
             f"its {experts} experts"
         )
     return ExpertFeedForward(experts=experts, active=active, **parts)
+
+
+def latent_attention(keys: Keys, **parts: Any) -> LatentAttention:
+    """Latent attention from its usual keys, with further `parts` of some families."""
+    return LatentAttention(
+        heads=keys.positive("num_attention_heads"),
+        kv_rank=keys.positive("kv_lora_rank"),
+        rope_dim=keys.positive("qk_rope_head_dim"),
+        nope_dim=keys.positive("qk_nope_head_dim"),
+        value_dim=keys.positive("v_head_dim"),
+        q_rank=keys.optional("q_lora_rank"),
+        **parts,
+    )
 
 
 def _index_bytes(dim: int) -> float:
@@ -54,13 +67,8 @@ def _index_bytes(dim: int) -> float:
 
 def deepseek_v32(keys: Keys, layer: int) -> Mixer:
     index = _index(keys, keys.optional("q_lora_rank"))
-    return LatentAttention(
-        heads=keys.positive("num_attention_heads"),
-        kv_rank=keys.positive("kv_lora_rank"),
-        rope_dim=keys.positive("qk_rope_head_dim"),
-        nope_dim=keys.positive("qk_nope_head_dim"),
-        value_dim=keys.positive("v_head_dim"),
-        q_rank=keys.optional("q_lora_rank"),
+    return latent_attention(
+        keys,
         top_k=keys.positive("index_topk"),
         index=index if _has_index(keys, layer) else None,
     )
@@ -120,7 +128,7 @@ def deepseek_v4(keys: Keys, layer: int) -> Mixer:
 def deepseek_v4_experts(keys: Keys, layer: int) -> FeedForward:
     """Experts: the first layers route by token table, the others by scores with a bias."""
     inner = keys.positive("moe_intermediate_size")
-    return _routed_experts(
+    return routed_experts(
         keys,
         keys.positive("n_routed_experts"),
         keys.positive("num_experts_per_tok"),
@@ -171,7 +179,7 @@ def qwen3_next(keys: Keys, layer: int) -> Mixer:
     heads, head_dim = keys.positive("num_attention_heads"), keys.positive("head_dim")
     return Attention(
         heads=heads,
-        kv_heads=_kv_heads(keys, heads),
+        kv_heads=kv_heads_of(keys, heads),
         head_dim=head_dim,
         qkv_bias=keys.flag("attention_bias"),
         output_bias=keys.flag("attention_bias"),
@@ -180,7 +188,7 @@ def qwen3_next(keys: Keys, layer: int) -> Mixer:
     )
 
 
-def _kv_heads(keys: Keys, heads: int, key: str = "num_key_value_heads") -> int:
+def kv_heads_of(keys: Keys, heads: int, key: str = "num_key_value_heads") -> int:
     kv_heads = keys.optional(key) or heads
     if heads % kv_heads:
         raise InputError(
@@ -215,15 +223,7 @@ def kimi(keys: Keys, layer: int) -> Mixer:
             f"names layer {layer + 1}",
             hint="check config.json against the published one",
         )
-    return LatentAttention(
-        heads=keys.positive("num_attention_heads"),
-        kv_rank=keys.positive("kv_lora_rank"),
-        rope_dim=keys.positive("qk_rope_head_dim"),
-        nope_dim=keys.positive("qk_nope_head_dim"),
-        value_dim=keys.positive("v_head_dim"),
-        q_rank=keys.optional("q_lora_rank"),
-        output_gate=keys.flag("mla_use_output_gate"),
-    )
+    return latent_attention(keys, output_gate=keys.flag("mla_use_output_gate"))
 
 
 def kimi_experts(keys: Keys, layer: int) -> FeedForward:
@@ -231,7 +231,7 @@ def kimi_experts(keys: Keys, layer: int) -> FeedForward:
     if layer < keys.count("first_k_dense_replace") or layer % every:
         return DenseFeedForward(inner=keys.positive("intermediate_size"))
     inner = keys.positive("moe_intermediate_size")
-    return _routed_experts(
+    return routed_experts(
         keys,
         keys.positive("num_experts"),
         keys.positive_of("num_experts_per_token", "num_experts_per_tok"),
@@ -262,7 +262,7 @@ def minimax_text(keys: Keys, layer: int) -> Mixer:
     if kind is None:
         kind = keys.listed("attn_type_list", layer)
     if kind in ("full_attention", 1):
-        return Attention(heads=heads, kv_heads=_kv_heads(keys, heads), head_dim=head_dim)
+        return Attention(heads=heads, kv_heads=kv_heads_of(keys, heads), head_dim=head_dim)
     if kind not in ("linear_attention", 0):
         raise keys.not_modelled(f"has layers of type '{kind}'")
     return LinearAttention(
@@ -290,7 +290,7 @@ def minimax_m3(keys: Keys, layer: int) -> Mixer:
         )
     return Attention(
         heads=heads,
-        kv_heads=_kv_heads(keys, heads),
+        kv_heads=kv_heads_of(keys, heads),
         head_dim=keys.positive("head_dim"),
         qk_norm=keys.flag("use_qk_norm", default=True),
         top_k=top_k,
@@ -302,7 +302,7 @@ def minimax_m3_feed_forward(keys: Keys, layer: int) -> FeedForward:
     if not keys.listed("moe_layer_freq", layer):
         return DenseFeedForward(inner=keys.positive("dense_intermediate_size"))
     shared = keys.count("n_shared_experts") * keys.count("shared_intermediate_size")
-    return _routed_experts(
+    return routed_experts(
         keys,
         keys.positive("num_local_experts"),
         keys.positive("num_experts_per_tok"),
@@ -351,7 +351,7 @@ def nemotron(keys: Keys, layer: int) -> Mixer | None:
     heads = keys.positive("num_attention_heads")
     return Attention(
         heads=heads,
-        kv_heads=_kv_heads(keys, heads),
+        kv_heads=kv_heads_of(keys, heads),
         head_dim=keys.positive_of("head_dim", "attention_head_dim"),
         qkv_bias=keys.flag("attention_bias"),
         output_bias=keys.flag("attention_bias"),
@@ -366,7 +366,7 @@ def nemotron_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
         return DenseFeedForward(inner=inner, gated=False, bias=keys.flag("mlp_bias"))
     if kind != "moe":
         return None
-    return _routed_experts(
+    return routed_experts(
         keys,
         keys.positive("n_routed_experts"),
         keys.positive("num_experts_per_tok"),
@@ -446,7 +446,7 @@ def mimo(keys: Keys, layer: int) -> Mixer:
     sinks = "add_swa_attention_sink_bias" if windowed else "add_full_attention_sink_bias"
     return Attention(
         heads=heads,
-        kv_heads=_kv_heads(keys, heads, f"{prefix}num_key_value_heads"),
+        kv_heads=kv_heads_of(keys, heads, f"{prefix}num_key_value_heads"),
         head_dim=keys.positive(f"{prefix}head_dim"),
         value_dim=keys.positive(f"{prefix}v_head_dim"),
         window=keys.positive("sliding_window") if windowed else None,
@@ -459,7 +459,7 @@ def mimo_experts(keys: Keys, layer: int) -> FeedForward:
     if not keys.listed("moe_layer_freq", layer):
         return DenseFeedForward(inner=keys.positive("intermediate_size"))
     inner = keys.positive("moe_intermediate_size")
-    return _routed_experts(
+    return routed_experts(
         keys,
         keys.positive("n_routed_experts"),
         keys.positive("num_experts_per_tok"),
@@ -482,7 +482,7 @@ def step(keys: Keys, layer: int) -> Mixer:
     groups = "num_attention_groups" if "num_attention_groups" in source.config else None
     return Attention(
         heads=heads,
-        kv_heads=_kv_heads(source, heads, groups or "num_key_value_heads"),
+        kv_heads=kv_heads_of(source, heads, groups or "num_key_value_heads"),
         head_dim=source.positive("head_dim"),
         window=keys.positive("sliding_window") if kind == "sliding_attention" else None,
         qk_norm=True,
@@ -493,7 +493,7 @@ def step(keys: Keys, layer: int) -> Mixer:
 def step_feed_forward(keys: Keys, layer: int) -> FeedForward:
     if layer not in _step_expert_layers(keys):
         return DenseFeedForward(inner=keys.positive("intermediate_size"))
-    return _routed_experts(
+    return routed_experts(
         keys,
         keys.positive_of("num_experts", "moe_num_experts", "n_routed_experts"),
         keys.positive_of("num_experts_per_tok", "moe_top_k"),
@@ -541,7 +541,7 @@ def gemma4(keys: Keys, layer: int) -> Mixer:
         kv_key = "num_global_key_value_heads"
     return Attention(
         heads=heads,
-        kv_heads=_kv_heads(keys, heads, kv_key),
+        kv_heads=kv_heads_of(keys, heads, kv_key),
         head_dim=keys.positive("head_dim" if windowed else "global_head_dim"),
         window=keys.positive("sliding_window") if windowed else None,
         qkv_bias=keys.flag("attention_bias"),
@@ -559,7 +559,7 @@ def gemma4_feed_forward(keys: Keys, layer: int) -> FeedForward:
         inner *= 2
     if not keys.flag("enable_moe_block"):
         return DenseFeedForward(inner=inner)
-    return _routed_experts(
+    return routed_experts(
         keys,
         keys.positive("num_experts"),
         keys.positive("top_k_experts"),

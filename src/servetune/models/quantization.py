@@ -32,11 +32,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
 from servetune.errors import InputError, UnknownName
+from servetune.models.config_keys import Config
 
 __all__ = [
     "CACHE_DTYPES",
@@ -272,7 +272,7 @@ def cache_dtype_bytes(name: str, *, model_dtype: str = "bf16") -> float:
 
 
 def quantization_from_config(
-    quantization_config: Mapping[str, Any] | None, *, layer_count: int
+    quantization_config: Config | None, *, layer_count: int
 ) -> tuple[str, str]:
     """Canonical weight storage and cache dtype of a published checkpoint.
 
@@ -308,7 +308,7 @@ class CheckpointStorage:
     is ignored in some layers is unquantised only there.
     """
 
-    def __init__(self, quantization_config: Mapping[str, Any] | None) -> None:
+    def __init__(self, quantization_config: Config | None) -> None:
         config = _flat(quantization_config or {})
         self._mixed = _is_mixed(config)
         self._listed: dict[str, str] = {}
@@ -355,7 +355,7 @@ class CheckpointStorage:
         return "none" if left_out else self._scheme
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(config: Config) -> Config:
     """Quantisation table, which ModelOpt's own file nests and config.json does not."""
     if not isinstance(config, Mapping):
         raise InputError(f"quantization_config must be a table of keys, got {config!r}")
@@ -363,12 +363,12 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(nested) if isinstance(nested, Mapping) else dict(config)
 
 
-def _is_mixed(config: Mapping[str, Any]) -> bool:
+def _is_mixed(config: Config) -> bool:
     listed = config.get("quantized_layers")
     return isinstance(listed, Mapping) and bool(listed)
 
 
-def _listed_schemes(config: Mapping[str, Any]) -> dict[str, str]:
+def _listed_schemes(config: Config) -> dict[str, str]:
     """Scheme by module, as ModelOpt lists a mixed checkpoint."""
     found = {}
     for module, how in config["quantized_layers"].items():
@@ -377,7 +377,7 @@ def _listed_schemes(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _rest_of_mixed(config: Mapping[str, Any]) -> str:
+def _rest_of_mixed(config: Config) -> str:
     """Scheme of unlisted modules: the model's dtype, unless the file names a method."""
     if str(config.get("quant_method", "")).lower() == "fp8":
         return "fp8_block" if config.get("weight_block_size") else "fp8"
@@ -394,7 +394,7 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-def _mixed_name(config: Mapping[str, Any]) -> str:
+def _mixed_name(config: Config) -> str:
     """Storage of the whole network: the most frequent scheme of each part."""
     counts: dict[str, dict[str, int]] = {}
     for module, scheme in _listed_schemes(config).items():
@@ -473,7 +473,7 @@ def _tail(module: str) -> str:
     return module[at.start() :] if at is not None else module
 
 
-def _scheme(config: Mapping[str, Any]) -> str:
+def _scheme(config: Config) -> str:
     method = str(config.get("quant_method", "")).lower()
     algorithm = str(config.get("quant_algo", "")).upper()
     if algorithm:
@@ -494,7 +494,7 @@ def _scheme(config: Mapping[str, Any]) -> str:
     )
 
 
-def _modelopt(algorithm: str, config: Mapping[str, Any]) -> str:
+def _modelopt(algorithm: str, config: Config) -> str:
     known = {
         "FP8": "fp8",
         "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
@@ -516,7 +516,7 @@ def _modelopt(algorithm: str, config: Mapping[str, Any]) -> str:
     return known[algorithm]
 
 
-def _grouped_integers(method: str, config: Mapping[str, Any]) -> str:
+def _grouped_integers(method: str, config: Config) -> str:
     bits = config.get("bits", config.get("w_bit", 4))
     if bits == 8:
         return "int8w"
@@ -527,13 +527,13 @@ def _grouped_integers(method: str, config: Mapping[str, Any]) -> str:
     return _int4(group, zeroed=bool(zeroed))
 
 
-def _int4(group: Any, *, zeroed: bool) -> str:
+def _int4(group: object, *, zeroed: bool) -> str:
     if not isinstance(group, int) or group <= 0:  # one scale per column: negligible
         return "int4"
     return f"int4_g{group}{'z' if zeroed else ''}"
 
 
-def _compressed_tensors(config: Mapping[str, Any]) -> str:
+def _compressed_tensors(config: Config) -> str:
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise InputError("quantization_config: 'config_groups' is missing")
@@ -550,7 +550,7 @@ def _compressed_tensors(config: Mapping[str, Any]) -> str:
     return schemes.pop()
 
 
-def _compressed_group(group: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+def _compressed_group(group: Config, config: Config) -> str:
     weights = group.get("weights") or {}
     bits, kind = weights.get("num_bits"), weights.get("type", "int")
     layout = str(group.get("format") or config.get("format") or "")
@@ -565,7 +565,7 @@ def _compressed_group(group: Mapping[str, Any], config: Mapping[str, Any]) -> st
     raise InputError(f"quantization_config: weights of {bits} bits ({kind}) are not modelled yet")
 
 
-def _cache_dtype(config: Mapping[str, Any]) -> str:
+def _cache_dtype(config: Config) -> str:
     declared = config.get("kv_cache_quant_algo", config.get("kv_cache_scheme"))
     if isinstance(declared, str) and declared:
         return canonical_cache_dtype(declared)
@@ -574,7 +574,7 @@ def _cache_dtype(config: Mapping[str, Any]) -> str:
     return "auto"
 
 
-def _ignored(config: Mapping[str, Any]) -> list[str]:
+def _ignored(config: Config) -> list[str]:
     patterns: list[str] = []
     for key in ("ignore", "modules_to_not_convert", "exclude_modules"):
         listed = config.get(key) or ()

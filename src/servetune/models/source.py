@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 
 from servetune.errors import InputError, UnknownName
+from servetune.models.config_keys import Config
 from servetune.models.hf_config import shape_from_config
 from servetune.models.shape import NetworkShape
 
@@ -93,7 +94,7 @@ def catalogue() -> Mapping[str, CatalogueModel]:
     return MappingProxyType(everything)
 
 
-def _find(model: str, *, catalogue_first: bool) -> tuple[str, Mapping[str, Any], str]:
+def _find(model: str, *, catalogue_first: bool) -> tuple[str, Config, str]:
     """Name, configuration and origin of a model."""
     folder = _folder(model)
     if folder is not None:
@@ -134,7 +135,7 @@ def _folder(model: str) -> Path | None:
     return None
 
 
-def _read_folder(folder: Path) -> Mapping[str, Any]:
+def _read_folder(folder: Path) -> Config:
     """Contents of `config.json`, with the quantisation of ModelOpt's file where it has none."""
     config = _read_json(folder / "config.json")
     modelopt = folder / "hf_quant_config.json"
@@ -157,7 +158,7 @@ def _read_json(path: Path) -> Any:
         ) from error
 
 
-def _from_catalogue(name: str) -> tuple[str, Mapping[str, Any], str]:
+def _from_catalogue(name: str) -> tuple[str, Config, str]:
     entry = catalogue()[name]
     return name, entry.config, f"servetune's catalogue: {entry.source}"
 
@@ -210,7 +211,7 @@ def _cache_root() -> Path:
     return Path(cache).expanduser() / "huggingface" / "hub"
 
 
-def _from_hub(model: str) -> Mapping[str, Any]:
+def _from_hub(model: str) -> Config:
     """Configuration from the hub, by way of its local cache."""
     if "/" not in model:
         raise _unknown(model, "")

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from servetune.errors import InputError
-from servetune.models.config_keys import Keys
+from servetune.models.config_keys import Config, Keys
 
 __all__ = ["vision_parameters"]
 
 
-def vision_parameters(config: Mapping[str, Any]) -> int:
+def vision_parameters(config: Config) -> int:
     """Parameters of the vision tower and its projector; zero where unknown.
 
     Args:
@@ -34,7 +33,7 @@ def vision_parameters(config: Mapping[str, Any]) -> int:
         return 0  # a known layout that lacks a dimension counts as unknown
 
 
-def _tower(table: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+def _tower(table: Config, config: Config) -> int:
     keys = Keys(table, "vision_config")
     if "vt_hidden_size" in table:
         return _kimi(keys)

@@ -10,8 +10,8 @@ that differ within it are unknown, not the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import msgspec
 from rich import box
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servetune.metrics.intervals import wilson_interval
+from servetune.metrics.results import JsonObject, Results
 from servetune.metrics.slo import field_of
 from servetune.report.comparison import COMPARED
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
@@ -120,16 +121,16 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
         doubt = f"; too few requests to compare {', '.join(unknown)}" if unknown else ""
         return f"reproduced{doubt}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """JSON form in a trial record."""
-        raw: dict[str, Any] = msgspec.to_builtins(self)
+        raw: JsonObject = msgspec.to_builtins(self)
         verdicts = ("reproduced", "regressed")
         return {**raw, "verdict": self.words, **{name: getattr(self, name) for name in verdicts}}
 
 
 def compare_with_baseline(
-    before: Mapping[str, Any],
-    now: Mapping[str, Any],
+    before: Results,
+    now: Results,
     *,
     key: str = "",
     tolerance: float = TOLERANCE,
@@ -158,8 +159,8 @@ def compare_with_baseline(
 def _row(
     name: str,
     statistic: str,
-    before: Mapping[str, Any],
-    now: Mapping[str, Any],
+    before: Results,
+    now: Results,
     tolerance: float,
 ) -> Row:
     field = field_of(name, statistic)
@@ -185,7 +186,7 @@ def _row(
 
 
 def _ends(
-    results: Mapping[str, Any], field: str, value: float | None, tolerance: float
+    results: Results, field: str, value: float | None, tolerance: float
 ) -> tuple[Ends | None, bool]:
     """Interval of a value, and whether one of its ends is unknown.
 
@@ -227,7 +228,7 @@ def _verdict(
     return "better" if (change > 0) == maximize else "worse"
 
 
-def _failures(before: Mapping[str, Any], now: Mapping[str, Any]) -> Row:
+def _failures(before: Results, now: Results) -> Row:
     """Row of the failed share of requests, with Wilson's intervals."""
     was, was_ends = _failed_share(before)
     is_now, now_ends = _failed_share(now)
@@ -248,7 +249,7 @@ def _failures(before: Mapping[str, Any], now: Mapping[str, Any]) -> Row:
     )
 
 
-def _failed_share(results: Mapping[str, Any]) -> tuple[float | None, Ends | None]:
+def _failed_share(results: Results) -> tuple[float | None, Ends | None]:
     completed, failed = results.get("completed"), results.get("failed", 0)
     if not isinstance(completed, int) or not isinstance(failed, int) or completed + failed == 0:
         return None, None
@@ -261,7 +262,7 @@ def _failed_share(results: Mapping[str, Any]) -> tuple[float | None, Ends | None
 _SAME_LENGTHS = 0.05
 
 
-def _unlike(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def _unlike(before: Results, now: Results) -> Iterator[str]:
     was, is_now = before.get("max_concurrency"), now.get("max_concurrency")
     if was and is_now and was != is_now:
         yield f"concurrency {is_now} was {was}"
@@ -271,7 +272,7 @@ def _unlike(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
             yield f"{words} have {means[1]:.0f} tokens on average, and had {means[0]:.0f}"
 
 
-def _mean_tokens(results: Mapping[str, Any], name: str) -> float | None:
+def _mean_tokens(results: Results, name: str) -> float | None:
     total, completed = results.get(name), results.get("completed")
     return total / completed if total and completed else None
 

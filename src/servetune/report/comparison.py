@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 import msgspec
 
+from servetune.metrics.results import Results
 from servetune.report.quantities import QUANTITIES, quantity_value
 from servetune.report.ranking import label_of, varying
 from servetune.store.schema import TrialRecord
@@ -58,8 +58,8 @@ class PredictionPair(msgspec.Struct, frozen=True, kw_only=True):
 
     label: str
     key: str
-    predicted: Mapping[str, Any]
-    measured: Mapping[str, Any]
+    predicted: Results
+    measured: Results
 
 
 class QuantityError(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import msgspec
 
 import servetune
 from servetune.metrics import Constraint
+from servetune.metrics.results import JsonObject
 from servetune.report.comparison import PredictionPair, pairs_between, pairs_within, quantity_errors
 from servetune.report.quantities import QUANTITIES, STATISTICS
 from servetune.report.ranking import (
@@ -41,8 +42,6 @@ _DIGITS = 6
 _LONGEST_TEXT = 6000
 _LONGEST_LIST = 40
 
-Json = dict[str, Any]
-
 
 def page_data(
     records: Sequence[TrialRecord],
@@ -50,8 +49,8 @@ def page_data(
     *,
     title: str,
     comparison: Sequence[TrialRecord] | None = None,
-    timeline: Json | None = None,
-) -> Json:
+    timeline: JsonObject | None = None,
+) -> JsonObject:
     """Data of the whole page.
 
     Args:
@@ -94,7 +93,7 @@ def page_data(
     }
 
 
-def header_of(records: Sequence[TrialRecord]) -> Json:
+def header_of(records: Sequence[TrialRecord]) -> JsonObject:
     """Facts common to all trials, for the top of the page; `None` where unknown."""
 
     def common(name: str) -> str | None:
@@ -182,7 +181,7 @@ def _date(records: Sequence[TrialRecord]) -> str | None:
     return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
 
 
-def _trial(record: TrialRecord, names: SweptSettings, load: str | None) -> Json:
+def _trial(record: TrialRecord, names: SweptSettings, load: str | None) -> JsonObject:
     server = " · ".join(
         setting_text(name, record.config.server_args.get(name)) for name in names.server
     )
@@ -214,7 +213,7 @@ def _trial(record: TrialRecord, names: SweptSettings, load: str | None) -> Json:
     }
 
 
-def _pick(pick: Recommendation) -> Json:
+def _pick(pick: Recommendation) -> JsonObject:
     return {
         "key": pick.chosen.key if pick.chosen else None,
         "label": pick.chosen.label if pick.chosen else None,
@@ -223,7 +222,7 @@ def _pick(pick: Recommendation) -> Json:
     }
 
 
-def _pair(pair: PredictionPair) -> Json:
+def _pair(pair: PredictionPair) -> JsonObject:
     return {
         "label": pair.label,
         "key": pair.key,
@@ -231,7 +230,7 @@ def _pair(pair: PredictionPair) -> Json:
     }
 
 
-def _reference(record: TrialRecord) -> Json:
+def _reference(record: TrialRecord) -> JsonObject:
     return {
         "label": label_of(
             record, SweptSettings(server=("tensor_parallel_size",), client=("max_concurrency",))
@@ -243,7 +242,7 @@ def _reference(record: TrialRecord) -> Json:
     }
 
 
-def _failed_requests(record: TrialRecord) -> Json | None:
+def _failed_requests(record: TrialRecord) -> JsonObject | None:
     """Failed requests as texts, so that page and command line use the same words."""
     failed = failed_requests(record.results)
     if failed is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -11,6 +10,7 @@ from servetune.engines import ENGINES, engine
 from servetune.engines.translate import plan_of_any_engine
 from servetune.errors import ServetuneError
 from servetune.metrics import Constraint, value_of
+from servetune.metrics.results import JsonObject
 from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 from servetune.search import (
@@ -103,7 +103,7 @@ def label_of(record: TrialRecord, names: SweptSettings) -> str:
     return " · ".join(parts) or "default settings"
 
 
-def setting_text(name: str, value: Any) -> str:
+def setting_text(name: str, value: object) -> str:
     """Display text of a setting: `TP4`, `concurrency 32`, `enforce_eager True`."""
     short = short_name(name)
     text = DASH if value is None else str(value)
@@ -221,7 +221,7 @@ def devices_of(record: TrialRecord) -> int | None:
     return count if isinstance(count, int) and count > 0 else None
 
 
-def _varying_names(settings: list[dict[str, Any]]) -> tuple[str, ...]:
+def _varying_names(settings: list[JsonObject]) -> tuple[str, ...]:
     # Records may list settings in any order, so the order is that of the table.
     order = {name: place for place, name in enumerate(_SHORT)}
     names = sorted(

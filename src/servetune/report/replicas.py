@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 from rich import box
@@ -22,6 +21,7 @@ from rich.text import Text
 from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.metrics import Constraint, value_of
+from servetune.metrics.results import JsonObject
 from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH
 from servetune.report.ranking import plan_of
@@ -222,7 +222,7 @@ def _row(
     )
 
 
-def _scaled(results: dict[str, Any], factor: float) -> dict[str, Any]:
+def _scaled(results: JsonObject, factor: float) -> JsonObject:
     return {
         name: value * factor
         if name in _EXTENSIVE and isinstance(value, int | float) and factor != 1

@@ -8,9 +8,9 @@ a faster backend, and a throughput that no longer grows with load suggests more 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from servetune.metrics import value_of
+from servetune.metrics.results import JsonObject
 from servetune.report.quantities import shown
 from servetune.store.schema import TrialRecord
 
@@ -88,6 +88,6 @@ def _same_but_load(one: TrialRecord, other: TrialRecord, load_name: str) -> bool
     )
 
 
-def _without(settings: dict[str, Any], name: str) -> dict[str, Any]:
+def _without(settings: JsonObject, name: str) -> JsonObject:
     # num_prompts usually grows with the load and is not an independent setting.
     return {key: value for key, value in settings.items() if key not in (name, "num_prompts")}

@@ -14,6 +14,7 @@ import msgspec
 import servetune
 from servetune.errors import StoreError
 from servetune.metrics import Constraint, unmet, value_of
+from servetune.metrics.results import JsonObject
 from servetune.report.ranking import candidates_of, picks
 from servetune.search import Recommendation, pareto_keys
 from servetune.store.schema import SCHEMA, TrialRecord, record_from_json
@@ -33,7 +34,7 @@ _BEST = {
 }
 
 
-def summary(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> dict[str, Any]:
+def summary(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> JsonObject:
     """Summary as JSON values, with the trials in the given order."""
     by_key = {record.key: record for record in reversed(records)}
     return {
@@ -116,7 +117,7 @@ def _records(rows: list[Any], place: str) -> list[TrialRecord]:
     return records
 
 
-def _filled(row: Any, shared: Mapping[str, Any]) -> Any:
+def _filled(row: Any, shared: JsonObject) -> Any:
     if not isinstance(row, dict):
         return row
     common = {
@@ -130,9 +131,7 @@ def _filled(row: Any, shared: Mapping[str, Any]) -> Any:
     return filled
 
 
-def _metadata(
-    records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
-) -> dict[str, Any]:
+def _metadata(records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> JsonObject:
     return {
         "gpu_type": _common(records, "gpu_type"),
         "gpu_count": _common(records, "gpu_count"),
@@ -165,17 +164,17 @@ def _framework(records: Sequence[TrialRecord]) -> Any:
 
 def _best_configurations(
     records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]
-) -> dict[str, Any]:
+) -> JsonObject:
     ok = [record for record in records if record.status == "ok"]
     feasible = [record for record in ok if not unmet(constraints, record.results)]
-    best: dict[str, Any] = {}
+    best: JsonObject = {}
     for name, metric in _BEST.items():
         best[name] = _best(ok, metric)
         best[f"{name}_constrained"] = _best(feasible, metric)
     return best
 
 
-def _best(records: Sequence[TrialRecord], metric: str) -> dict[str, Any] | None:
+def _best(records: Sequence[TrialRecord], metric: str) -> JsonObject | None:
     valued = [(value_of(record.results, metric), record) for record in records]
     known = [(value, record) for value, record in valued if value is not None]
     if not known:
@@ -188,7 +187,7 @@ def _config(record: TrialRecord) -> Any:
     return msgspec.json.decode(msgspec.json.encode(record.config))
 
 
-def _recommended(pick: Recommendation, by_key: Mapping[str, TrialRecord]) -> dict[str, Any]:
+def _recommended(pick: Recommendation, by_key: Mapping[str, TrialRecord]) -> JsonObject:
     record = by_key[pick.chosen.key] if pick.chosen is not None else None
     return {
         "key": record.key if record else None,

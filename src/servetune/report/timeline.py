@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from servetune.metrics import Record
+from servetune.metrics.results import JsonObject
 
 __all__ = ["MOST_BARS", "timeline_of"]
 
@@ -26,7 +26,7 @@ def timeline_of(
     kv_use: Sequence[tuple[float, float]],
     *,
     seen_by_client: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Bars of single requests, and curves of the whole run.
 
     Of more than `MOST_BARS` requests an even sample is drawn; the curves are of all. A request
@@ -64,7 +64,7 @@ def _even(count: int, most: int) -> list[int]:
     return [round(i) for i in np.linspace(0, count - 1, most)]
 
 
-def _bar(record: Record, admitted_s: float | None) -> list[Any]:
+def _bar(record: Record, admitted_s: float | None) -> list[float | None]:
     """Index, due, admitted, first token, end, tokens in, tokens out, and whether the answer
     was complete; a missing time is `None`.
     """
@@ -79,7 +79,7 @@ def _bar(record: Record, admitted_s: float | None) -> list[Any]:
     ]
 
 
-def _curves(records: Sequence[Record], starts_s: Sequence[float], end_s: float) -> dict[str, Any]:
+def _curves(records: Sequence[Record], starts_s: Sequence[float], end_s: float) -> JsonObject:
     """Curves of means over time bins, so that no peak between two points is lost."""
     edges_s = np.linspace(0.0, end_s or 1.0, _POINTS + 1)
     due = _area(np.array([record.due_s for record in records]), edges_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servetune.metrics import Constraint
+from servetune.metrics.results import JsonObject
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import constraint_lines
 from servetune.report.tables import fact_table, simulated_notice
@@ -68,7 +68,7 @@ _SATURATED = (
 )
 
 
-def _facts(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _facts(results: JsonObject) -> Iterator[tuple[str, str]]:
     server = results["server"]
     unfinished = server["unfinished"]
     yield (

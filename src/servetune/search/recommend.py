@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from servetune.metrics import LATENCIES, Constraint, unmet, value_of
+from servetune.metrics.results import JsonObject, Results
 from servetune.search.pareto import pareto_front
 
 __all__ = [
@@ -41,7 +42,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True):
     maximize: bool
     title: str
 
-    def value(self, results: Mapping[str, Any]) -> float | None:
+    def value(self, results: Results) -> float | None:
         return value_of(results, self.metric, self.statistic)
 
     def shown(self, value: float) -> str:
@@ -135,7 +136,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     label: str
-    results: dict[str, Any]
+    results: JsonObject
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,7 +214,7 @@ def recommend(
     )
 
 
-def failed_requests(results: Mapping[str, Any]) -> FailedRequests | None:
+def failed_requests(results: Results) -> FailedRequests | None:
     """Failed requests of a trial; `None` without any or without data."""
     rate = value_of(results, "error_rate")
     if rate is None or not rate > 0:
@@ -224,9 +225,7 @@ def failed_requests(results: Mapping[str, Any]) -> FailedRequests | None:
     return FailedRequests(rate=rate)
 
 
-def exceeds_error_tolerance(
-    results: Mapping[str, Any], constraints: tuple[Constraint, ...]
-) -> bool:
+def exceeds_error_tolerance(results: Results, constraints: tuple[Constraint, ...]) -> bool:
     """Whether more requests failed than `TOLERATED_ERROR_RATE`.
 
     A constraint on `error_rate` replaces this tolerance. Results without failure counts, as

@@ -14,11 +14,11 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import msgspec
 
 from servetune.metrics import Constraint
+from servetune.metrics.results import JsonObject
 from servetune.report.dashboard.static import static_html
 from servetune.report.figures import page_data
 from servetune.store.schema import TrialRecord
@@ -49,7 +49,7 @@ def dashboard_html(
     *,
     title: str,
     comparison: Sequence[TrialRecord] | None = None,
-    timeline: dict[str, Any] | None = None,
+    timeline: JsonObject | None = None,
 ) -> str:
     """Dashboard as HTML; equal arguments give equal pages.
 

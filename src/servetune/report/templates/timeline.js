@@ -1,6 +1,6 @@
 /* Timeline of one trial: how full the engine was, and what each request waited for. */
 const ROWS = 150;
-const SATURATED_WORDS = 'Requests came faster than they were served: latencies grow with the length of the run and say nothing of a lasting state.';
+const SATURATED_WORDS = 'Requests came faster than they were served: latencies grow with the length of the run and describe no steady state.';
 /* A simulation knows when the engine took a request up; a client only when it sent it. */
 const ENGINE_WORDS = { queued: 'waits for the engine', prefill: 'prompt is computed', cut: 'cut off when the run was stopped',
   running: 'running', waiting: 'waiting', waited: 'Waited', note: 'A preempted request goes on counting as running.' };
