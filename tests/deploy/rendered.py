@@ -16,7 +16,7 @@ from servetune.deploy.evidence import Evidence
 from servetune.deploy.knee import Knee
 from servetune.deploy.kserve import render_kserve
 from servetune.deploy.kubernetes import render_kubernetes
-from servetune.deploy.launchers import LAUNCHERS, plan_of_words
+from servetune.deploy.launchers import launcher_of, plan_of_words
 from servetune.deploy.plain import render_command
 from servetune.deploy.served import Served, prepare
 from servetune.deploy.systemd import render_systemd
@@ -134,7 +134,8 @@ def read_back(target: str, bundle: Any, engine: str) -> Plan:
     if not words:
         plan = parse_environment("lmi", values)
     else:
-        launcher = LAUNCHERS[engine]
-        assert tuple(words[: len(launcher.command)]) == launcher.command
-        plan = plan_of_words(launcher, words[len(launcher.command) :], values)
+        launcher = launcher_of(Plan(model="m", engine=engine))
+        command = (launcher.program.command, *launcher.start)
+        assert tuple(words[: len(command)]) == command
+        plan = plan_of_words(launcher, words[len(command) :], values)
     return msgspec.structs.replace(plan, replicas=copies or 1)

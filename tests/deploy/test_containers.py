@@ -194,7 +194,8 @@ def test_the_sglang_container_spells_a_plan_as_flags_without_negatives() -> None
         "SM_SGLANG_MEM_FRACTION_STATIC": "0.85",
         "SM_SGLANG_KV_CACHE_DTYPE": "fp8_e4m3",
         "SM_SGLANG_DISABLE_RADIX_CACHE": "true",
-        "SM_SGLANG_DISABLE_CUDA_GRAPH": "true",
+        "SM_SGLANG_CUDA_GRAPH_BACKEND_DECODE": "disabled",
+        "SM_SGLANG_CUDA_GRAPH_BACKEND_PREFILL": "disabled",
         "SM_SGLANG_ENABLE_METRICS": "true",
         "SM_SGLANG_SCHEDULE_POLICY": "lpm",
     }

@@ -6,27 +6,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rendered import MODEL, tuned
 
-from servetune.deploy.launchers import LAUNCHERS, filled, launcher_of, plan_of_words, words_of
+from servetune.deploy.launchers import (
+    deployable_engines,
+    filled,
+    launcher_of,
+    plan_of_words,
+    words_of,
+)
+from servetune.engines import engine as engine_named
 from servetune.errors import DeployError, UnknownName
 from servetune.plan.plan import Plan
 
 SAID = {
     "vllm": [
-        MODEL, "--host=0.0.0.0", "--port=8000", "--tensor-parallel-size=2", "--max-num-seqs=96",
+        MODEL, "--host", "0.0.0.0", "--port", "8000", "--tensor-parallel-size=2",
+        "--max-num-seqs=96",
         "--max-num-batched-tokens=8192", "--max-model-len=4096", "--gpu-memory-utilization=0.85",
         "--block-size=16", "--dtype=bfloat16", "--quantization=fp8", "--kv-cache-dtype=fp8",
         "--no-enable-prefix-caching", "--enable-chunked-prefill", "--enforce-eager",
         "--served-model-name=Qwen/Qwen3-4B",
     ],
     "sglang": [
-        f"--model-path={MODEL}", "--host=0.0.0.0", "--port=8000", "--tp-size=2",
+        "--model-path", MODEL, "--host", "0.0.0.0", "--port", "8000", "--enable-metrics",
+        "--tp-size=2",
         "--max-running-requests=96", "--chunked-prefill-size=8192", "--context-length=4096",
         "--mem-fraction-static=0.85", "--page-size=16", "--dtype=bfloat16", "--quantization=fp8",
-        "--kv-cache-dtype=fp8_e4m3", "--disable-radix-cache", "--disable-cuda-graph",
-        "--enable-metrics", "--served-model-name=Qwen/Qwen3-4B",
+        "--kv-cache-dtype=fp8_e4m3", "--disable-radix-cache",
+        "--served-model-name=Qwen/Qwen3-4B", "--cuda-graph-backend-decode=disabled",
+        "--cuda-graph-backend-prefill=disabled",
     ],
     "tgi": [
-        f"--model-id={MODEL}", "--hostname=0.0.0.0", "--port=8000", "--num-shard=2",
+        "--model-id", MODEL, "--hostname", "0.0.0.0", "--port", "8000", "--num-shard=2",
         "--max-batch-size=96", "--max-batch-prefill-tokens=8192", "--max-total-tokens=4096",
         "--cuda-memory-fraction=0.85", "--dtype=bfloat16", "--quantize=fp8",
         "--kv-cache-dtype=fp8_e5m2", "--cuda-graphs=0", "--max-concurrent-requests=128",
@@ -40,11 +50,13 @@ def said(plan, *, host="0.0.0.0", model=None, concurrency=0, version=""):
     own, notes = filled(
         launcher, plan, served_name=plan.model, concurrency=concurrency, version=version
     )
-    words, variables = words_of(launcher, own, model=model or plan.model, host=host, port=8000)
+    _, words, variables = words_of(
+        launcher, own, model=model or plan.model, host=host, port=8000, version=version or None
+    )
     return own, list(words), variables, notes
 
 
-@pytest.mark.parametrize("engine", LAUNCHERS)
+@pytest.mark.parametrize("engine", deployable_engines())
 def test_each_engine_is_told_everything_in_its_own_words(engine):
     _, words, variables, _ = said(tuned(engine))
     assert words == SAID[engine]
@@ -62,7 +74,7 @@ def test_prompts_in_one_piece_keep_their_budget_on_sglang():
     _, words, _, _ = said(plan)
     assert "--chunked-prefill-size=-1" in words
     assert "--max-prefill-tokens=8192" in words
-    assert plan_of_words(LAUNCHERS["sglang"], words).max_num_batched_tokens == 8192
+    assert plan_of_words(engine_named("sglang"), words).max_num_batched_tokens == 8192
 
 
 def test_tgi_lets_in_as_many_as_were_measured():
@@ -83,7 +95,7 @@ def test_tgi_3_cuts_prompts_and_takes_them_longer_than_a_step():
     own, words, variables, _ = said(plan)
     assert "--max-input-tokens=4095" in words
     assert variables == {"PREFIX_CACHING": "0", "PREFILL_CHUNKING": "1"}
-    assert plan_of_words(LAUNCHERS["tgi"], words, variables).chunked_prefill is True
+    assert plan_of_words(engine_named("tgi"), words, variables).chunked_prefill is True
     assert own.chunked_prefill is True
 
 
@@ -171,13 +183,13 @@ def plans(draw, engine):
     return Plan(model=MODEL, engine=engine, **fields)
 
 
-@pytest.mark.parametrize("engine", LAUNCHERS)
+@pytest.mark.parametrize("engine", deployable_engines())
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_words_read_back_are_the_plan_that_was_said(engine, data):
     plan = data.draw(plans(engine))
     own, words, variables, _ = said(plan)
-    back = plan_of_words(LAUNCHERS[engine], words, variables)
+    back = plan_of_words(engine_named(engine), words, variables)
     assert msgspec.structs.replace(back, replicas=plan.replicas) == own
     # Filling invents nothing about what was chosen, but for words that the engine lacks.
     lacking = {"engine", "extra", "block_tokens"} if engine == "tgi" else {"extra"}
@@ -190,9 +202,9 @@ def test_words_read_back_are_the_plan_that_was_said(engine, data):
 @given(data=st.data())
 @settings(max_examples=50, deadline=None)
 def test_filling_twice_changes_nothing(data):
-    engine = data.draw(st.sampled_from(list(LAUNCHERS)))
+    engine = data.draw(st.sampled_from(list(deployable_engines())))
     plan = data.draw(plans(engine))
-    launcher = LAUNCHERS[engine]
+    launcher = engine_named(engine)
     once, _ = filled(launcher, plan, served_name=MODEL)
     extra = tuple((k, v) for k, v in once.extra if k != "served_model_name")
     twice, _ = filled(launcher, msgspec.structs.replace(once, extra=extra), served_name=MODEL)
@@ -201,6 +213,6 @@ def test_filling_twice_changes_nothing(data):
 
 def test_words_that_name_no_model_are_refused():
     with pytest.raises(DeployError, match="name no model"):
-        plan_of_words(LAUNCHERS["sglang"], ["--tp-size=2"])
+        plan_of_words(engine_named("sglang"), ["--tp-size=2"])
     with pytest.raises(DeployError, match="wrong value"):
-        plan_of_words(LAUNCHERS["vllm"], [MODEL, "--max-num-seqs=many"])
+        plan_of_words(engine_named("vllm"), [MODEL, "--max-num-seqs=many"])

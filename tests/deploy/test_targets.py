@@ -16,7 +16,7 @@ from rendered import KNEE, MODEL, RENDER, read_back, served, started, tuned
 from test_launchers import plans
 
 from servetune.deploy.bundle import write
-from servetune.deploy.launchers import LAUNCHERS
+from servetune.deploy.launchers import deployable_engines
 from servetune.deploy.served import MODEL_MOUNT, service_name
 from servetune.deploy.yamltext import documents, yaml_text
 from servetune.errors import DeployError
@@ -27,7 +27,7 @@ TOKEN = "hf_" + "Ab3" * 12
 
 #: LMI has no command and tells an autoscaler nothing; TGI is no Python package.
 ALL = [
-    *((target, engine) for target in RENDER for engine in LAUNCHERS),
+    *((target, engine) for target in RENDER for engine in deployable_engines()),
     ("kserve", "lmi"),
     ("compose", "lmi"),
 ]
@@ -115,7 +115,7 @@ def test_copies_have_ports_and_devices_of_their_own():
     assert [s["ports"] for s in services.values()] == [["8000:8000"], ["8001:8000"]]
     units = RENDER["systemd"](made)
     assert '"CUDA_VISIBLE_DEVICES=2,3"' in units.text("qwen-qwen3-4b-2.service")
-    assert '"--port=8001"' in units.text("qwen-qwen3-4b-2.service")
+    assert '"8001"' in units.text("qwen-qwen3-4b-2.service")
     assert "qwen-qwen3-4b.target" in units.names
 
 
@@ -232,7 +232,7 @@ def test_compose_files_pass_the_compose_specification():
 @pytest.mark.parametrize("version", ["1.28", "1.34"])
 def test_manifests_pass_kubernetes_own_schemas(version):
     check = pytest.importorskip("kubernetes_validate", reason="pip install --group validators")
-    for engine in LAUNCHERS:
+    for engine in deployable_engines():
         for target in ("kubernetes", "kubernetes-hpa"):
             bundle = bundle_of(target, engine)
             for name in bundle.names:
@@ -247,7 +247,7 @@ def test_manifests_pass_kubernetes_own_schemas(version):
 def test_kserve_runs_a_pod_that_kubernetes_would_take():
     """The predictor is a pod with KServe's own fields beside it."""
     check = pytest.importorskip("kubernetes_validate", reason="pip install --group validators")
-    for engine in LAUNCHERS:
+    for engine in deployable_engines():
         service = yaml.safe_load(bundle_of("kserve", engine).text("inferenceservice.yaml"))
         pod = dict(service["spec"]["predictor"])
         own = {name: pod.pop(name) for name in ("minReplicas", "maxReplicas", "autoScaling")}
@@ -264,7 +264,7 @@ def test_a_bento_has_a_command_that_reads_as_python():
     assert words[:3] == ["vllm", "serve", MODEL]
 
 
-@pytest.mark.parametrize("engine", LAUNCHERS)
+@pytest.mark.parametrize("engine", deployable_engines())
 def test_units_pass_systemds_own_check(engine, tmp_path):
     tool = shutil.which("systemd-analyze")
     if tool is None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from servetune.deploy.images import Image
-from servetune.engines.translate import settings_of
+from servetune.engines import engine
 from servetune.errors import CannotRender
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan, Setting
@@ -61,14 +61,14 @@ def filled_as_vllm(
     ]
 
 
-def plain_settings(plan: Plan) -> Settings:
+def plain_settings(plan: Plan, version: str | None = None) -> Settings:
     """The engine's settings, with `no_x=true` said as `x=false`.
 
     Raises:
         CannotRender: A setting and its negative are both there and disagree.
     """
     settings: Settings = {}
-    for name, value in settings_of(plan).items():
+    for name, value in engine(plan.engine).spoken(plan, version).items():
         plain, meant = name, value
         if name.startswith("no_") and isinstance(value, bool):
             plain, meant = name.removeprefix("no_"), not value
@@ -109,6 +109,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         in_log: How the engine's log shows a setting, with `{name}` and `{value}`.
         copies_told: How copies come to be, for a reader.
         shares_out: Whether one server shares requests out to its copies.
+        knows_caches: Whether SageMaker learns from it which server has a prompt's prefix.
+        python_words: Whether its log writes `True` and `False` as Python does.
         able: Whether an image can say all of a Plan, where another may.
     """
 
@@ -131,6 +133,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     read: Callable[[Settings, Mapping[str, str]], dict[str, Setting]] = _nothing_further
     in_log: str = "{name}={value}"
     shares_out: bool = False
+    knows_caches: bool = False
+    python_words: bool = True
     able: Callable[[Plan, Image], bool] = lambda _plan, _image: True
 
     def key(self, setting: str) -> str:

@@ -19,7 +19,7 @@ import msgspec
 
 from servetune.deploy.container import Container, Settings, plain_settings
 from servetune.deploy.images import Image
-from servetune.deploy.launchers import LAUNCHERS
+from servetune.engines.sglang.shipping import SHIPPING as SGLANG_SHIPPING
 from servetune.errors import CannotRender, InputError
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan
@@ -76,6 +76,7 @@ VLLM = Container(
     own_keys=frozenset(),
     off="negative",
     shares_out=True,
+    knows_caches=True,
     copies_told=(
         "The container runs one vLLM server; copies are its data parallel ranks "
         "(`SM_VLLM_DATA_PARALLEL_SIZE`), and each has its own `max_num_seqs`."
@@ -87,14 +88,13 @@ HF_VLLM = msgspec.structs.replace(
     name="hf-vllm",
     title="Hugging Face vLLM deep learning container",
     repository="huggingface-vllm",
+    knows_caches=False,
     # Left alone it adds LMCache, which the trial did not have.
     fixed=MappingProxyType({"HF_ENABLE_OPTIMIZATIONS": "0", "HF_ENABLE_LMCACHE": "0"}),
 )
 
 
 # SGLang
-
-_SGLANG = LAUNCHERS["sglang"]
 
 
 def _sglang_filled(
@@ -115,13 +115,13 @@ def _sglang_filled(
             f"the plan leaves {', '.join(opened)} open, which SGLang sets by the device",
             hint="fill it with servetune.plan.resolved(plan, shape, device)",
         )
-    return _SGLANG.fill(
+    return SGLANG_SHIPPING.fill(
         msgspec.structs.replace(plan, draft_acceptance_fraction=None), concurrency, version
     )
 
 
-def _sglang_settings(plan: Plan, _image: Image) -> Settings:
-    return _refuse_occupied(plain_settings(_one_server(plan)))
+def _sglang_settings(plan: Plan, image: Image) -> Settings:
+    return _refuse_occupied(plain_settings(_one_server(plan), image.engine_version))
 
 
 SGLANG = Container(
@@ -136,7 +136,7 @@ SGLANG = Container(
     fill=_sglang_filled,
     to_settings=_sglang_settings,
     own=_nothing,
-    read=_SGLANG.read,
+    read=SGLANG_SHIPPING.read,
     copies=_one_copy,
     own_keys=frozenset(),
     off="silence",

@@ -51,9 +51,10 @@ def devices_of(served: Served, copy: int) -> str:
 
 def words_of_copy(served: Served, copy: int) -> list[str]:
     """Command and words of one copy: each listens on a port of its own."""
-    usual = f"--port={served.port}"
-    own = f"--port={served.port + copy}"
-    return [*served.command, *(own if word == usual else word for word in served.words)]
+    words = list(served.words)
+    place = words.index(str(served.port), words.index(served.port_option))
+    words[place] = str(served.port + copy)
+    return [*served.command, *words]
 
 
 def _script(served: Served, copy: int) -> str:

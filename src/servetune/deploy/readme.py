@@ -242,7 +242,8 @@ def _in_log(endpoint: Endpoint, key: str, value: str) -> str:
     name = container.setting(key)
     if container.off == "negative" and name.startswith("no_"):
         return f"{name.removeprefix('no_')}=False"
-    shown = value.title() if container.dialect != "tgi" and value in ("true", "false") else value
+    switch = container.python_words and value in ("true", "false")
+    shown = value.title() if switch else value
     return container.in_log.format(name=name, value=shown)
 
 

@@ -13,7 +13,8 @@ from servetune.deploy.containers import container_named, environment
 from servetune.deploy.evidence import Evidence
 from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.knee import Knee
-from servetune.deploy.launchers import Launcher, filled, launcher_of, words_of
+from servetune.deploy.launchers import filled, launcher_of, shipping_of, words_of
+from servetune.engines.command_line import CommandLineEngine
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan
 
@@ -50,6 +51,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         knee: Requests in flight that one copy serves well.
         evidence: The trial that the Plan rests on.
         warnings: What must be seen before it runs.
+        port_option: Option of the command whose next word is the port.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     knee: Knee | None = None
     evidence: Evidence | None = None
     warnings: tuple[str, ...] = ()
+    port_option: str = ""
 
     @property
     def copies(self) -> int:
@@ -153,8 +156,16 @@ def prepare(
         concurrency=round(knee.per_copy) if knee else 0,
         version=version,
     )
-    words, variables = words_of(launcher, own, model=seen_at, host=host, port=port)
-    uri = image or launcher.image_of(version)
+    command, words, variables = words_of(
+        launcher, own, model=seen_at, host=host, port=port, version=version
+    )
+    shipping = shipping_of(launcher)
+    uri = image or shipping.image_of(version)
+    if mounts and not uri:
+        raise CannotRender(
+            f"{launcher.title} has no published image",
+            hint="name one of yours with --image, or deploy to systemd or command",
+        )
     if image is None and not known:
         notes = (
             *notes,
@@ -165,21 +176,22 @@ def prepare(
         plan=own,
         image=uri,
         version=version,
-        command=launcher.command,
+        command=command,
         words=words,
         variables=variables,
         port=port,
-        hub_cache=launcher.hub_cache,
-        health=launcher.health,
-        in_flight=launcher.in_flight,
-        install=f"{launcher.install}=={version}" if launcher.install else "",
+        port_option=launcher.port_word,
+        hub_cache=shipping.hub_cache,
+        health=launcher.ready_path,
+        in_flight=shipping.in_flight,
+        install=f"{shipping.install}=={version}" if shipping.install else "",
         warnings=(*_evidence_warnings(evidence), *notes),
         **about,  # type: ignore[arg-type]
     )
 
 
 def version_of(
-    launcher: Launcher, image: str | None = None, evidence: Evidence | None = None
+    launcher: CommandLineEngine, image: str | None = None, evidence: Evidence | None = None
 ) -> tuple[str, bool]:
     """The engine's version that will run, and whether it is more than the launcher's usual one.
 
@@ -189,7 +201,7 @@ def version_of(
     if tag:
         return tag[1], True
     measured = evidence.measured_version if evidence else None
-    return measured or launcher.usual_version, bool(measured)
+    return measured or shipping_of(launcher).usual_version, bool(measured)
 
 
 def _lmi(

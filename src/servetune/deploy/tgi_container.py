@@ -18,14 +18,13 @@ import msgspec
 
 from servetune.deploy.container import Container, Settings, plain_settings
 from servetune.deploy.images import Image
-from servetune.deploy.launchers import LAUNCHERS
+from servetune.engines import engine
+from servetune.engines.tgi.shipping import SHIPPING
 from servetune.errors import CannotRender
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["TGI"]
-
-_LAUNCHER = LAUNCHERS["tgi"]
 
 #: `--cuda-memory-fraction` where nothing is said.
 _ALL_MEMORY = 1.0
@@ -37,14 +36,14 @@ def _filled(plan: Plan, _device: Device, concurrency: int, version: str) -> tupl
             f"TGI runs one copy in its container, the plan has {plan.replicas}",
             hint=f"serve them as inference components: --copies {plan.replicas}",
         )
-    return _LAUNCHER.fill(
+    return SHIPPING.fill(
         msgspec.structs.replace(
             plan,
             draft_acceptance_fraction=None,
             gpu_memory_fraction=plan.gpu_memory_fraction or _ALL_MEMORY,
         ),
         concurrency,
-        version or _LAUNCHER.usual_version,
+        version or SHIPPING.usual_version,
     )
 
 
@@ -53,11 +52,11 @@ def _settings(plan: Plan, _image: Image) -> Settings:
 
 
 def _own(plan: Plan, _concurrency: int, _load_timeout_s: int) -> dict[str, str]:
-    return _LAUNCHER.say(plan)[1]
+    return engine(plan.engine).plan_variables(plan)
 
 
 def _read(settings: Settings, variables: Mapping[str, str]) -> dict[str, Setting]:
-    return _LAUNCHER.read(settings, variables)
+    return SHIPPING.read(settings, variables)
 
 
 TGI = Container(
@@ -86,6 +85,7 @@ TGI = Container(
     copies=lambda _: 1,
     own_keys=frozenset({"PREFIX_CACHING", "PREFILL_CHUNKING", "SERVETUNE_MODEL"}),
     off="value",
+    python_words=False,
     in_log="{name}: {value}` or, over several lines, `{name}: Some({value})",
     copies_told="The container runs one copy; more are inference components (`--copies`).",
 )

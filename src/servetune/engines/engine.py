@@ -16,6 +16,7 @@ from servetune.engines.log import LogReading
 from servetune.engines.metric_names import MetricNames
 from servetune.engines.server_side import ServerWords, SettingsReport
 from servetune.engines.settings import SettingTable
+from servetune.engines.shipping import Shipping
 from servetune.engines.words import Words
 from servetune.errors import UnknownName
 from servetune.hardware.device import Device
@@ -67,6 +68,14 @@ class Engine(Protocol):
     @property
     def metric_names(self) -> MetricNames:
         """Names of its metrics; empty where it has none that are read."""
+
+    @property
+    def shipping(self) -> Shipping | None:
+        """How it is deployed; `None` where servetune cannot."""
+
+    @property
+    def ships_as(self) -> str:
+        """Engine that is deployed in its place; empty for itself."""
 
     @property
     def server_words(self) -> ServerWords | None:
@@ -201,6 +210,19 @@ class Engine(Protocol):
 
         A JSON argument counts as `str`: a setting holds its text.
         """
+
+    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+        """Its settings that say everything the Plan chose, for a version.
+
+        The command that is measured, the one that is deployed and a container's variables all
+        come from these.
+
+        Raises:
+            PlanError: The plan chose what the engine has no setting for.
+        """
+
+    def plan_variables(self, plan: Plan) -> dict[str, str]:
+        """Environment variables that say what the Plan chose and no setting can."""
 
     def environment(self, plan: Plan) -> dict[str, str]:
         """Environment that the server should have where the user has set none."""

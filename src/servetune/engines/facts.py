@@ -14,6 +14,7 @@ from servetune.engines.log import LogReading
 from servetune.engines.metric_names import MetricNames
 from servetune.engines.server_side import ServerWords, SettingsReport
 from servetune.engines.settings import with_underscores
+from servetune.engines.shipping import Shipping
 from servetune.engines.words import Words
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
@@ -46,6 +47,8 @@ class EngineFacts:
     client_args: ClassVar[Mapping[str, str]] = MappingProxyType({})
     words: ClassVar[Words] = Words(any_setting=True)
     metric_names: ClassVar[MetricNames] = MappingProxyType({})
+    shipping: ClassVar[Shipping | None] = None
+    ships_as: ClassVar[str] = ""
     server_words: ClassVar[ServerWords | None] = None
     settings_report: ClassVar[SettingsReport] = SettingsReport()
     simulated_as: ClassVar[str] = ""
@@ -68,7 +71,13 @@ class EngineFacts:
     def argument_types(self) -> Mapping[str, type]:
         return {}
 
+    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+        return self.words.settings(plan, plan.engine)
+
     def environment(self, plan: Plan) -> dict[str, str]:
+        return self.plan_variables(plan)
+
+    def plan_variables(self, plan: Plan) -> dict[str, str]:
         return {}
 
     def version(self, executable: tuple[str, ...]) -> str | None:

@@ -22,10 +22,8 @@ def launch_environment(
 
     What the plan itself says by a variable is stronger than the user's own: it is what is tried.
     """
-    wished = engine.environment(plan)
-    silent = engine.environment(Plan(model=plan.model, engine=plan.engine))
-    planned = {name: value for name, value in wished.items() if silent.get(name) != value}
-    return {**wished, **os.environ, **planned, **(chosen or {})}
+    planned = engine.plan_variables(plan)
+    return {**engine.environment(plan), **os.environ, **planned, **(chosen or {})}
 
 
 def server_of(

@@ -18,6 +18,7 @@ from servetune.deploy.aws.looking import describe, staged_model
 from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import in_use, quotas
 from servetune.deploy.aws.shapes import problems
+from servetune.deploy.containers import container_named
 from servetune.deploy.deployment import Deployment, with_role
 from servetune.deploy.images import ami_version, images, named_image
 from servetune.engines.memory import check_fits, concurrent_sequences
@@ -261,7 +262,10 @@ def _time(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
 
 def _routing(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
     """SageMaker learns of caches from the vLLM container alone (ProductionVariant, 2026-11)."""
-    if deployment.hosting.routing.strategy == "kv-aware" and facts.container != "vllm":
+    if (
+        deployment.hosting.routing.strategy == "kv-aware"
+        and not container_named(facts.container).knows_caches
+    ):
         yield Finding(
             level="stop",
             topic="routing",

@@ -14,6 +14,7 @@ from servetune.engines.sglang.behaviour import BEHAVIOUR
 from servetune.engines.sglang.defaults import DEFAULTS
 from servetune.engines.sglang.metrics import METRICS
 from servetune.engines.sglang.server_side import SERVER_WORDS, SETTINGS_REPORT
+from servetune.engines.sglang.shipping import SHIPPING
 from servetune.engines.sglang.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
@@ -30,6 +31,7 @@ class Sglang(CommandLineEngine):
 
     name = "sglang"
     words = WORDS
+    shipping = SHIPPING
     server_words = SERVER_WORDS
     settings_report = SETTINGS_REPORT
     metric_names = METRICS

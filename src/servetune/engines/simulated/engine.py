@@ -35,6 +35,8 @@ class Simulated(Vllm):
     name = "simulated"
     virtual_time = True
     server_words = None
+    shipping = None
+    ships_as = "vllm"
 
     def find_executable(
         self, given: str | None = None, *, environ: Mapping[str, str] | None = None

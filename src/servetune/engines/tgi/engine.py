@@ -16,7 +16,8 @@ from servetune.engines.tgi.behaviour import BEHAVIOUR
 from servetune.engines.tgi.defaults import DEFAULTS
 from servetune.engines.tgi.metrics import METRICS
 from servetune.engines.tgi.server_side import SERVER_WORDS, SETTINGS_REPORT
-from servetune.engines.tgi.words import WORDS
+from servetune.engines.tgi.shipping import SHIPPING
+from servetune.engines.tgi.words import VARIABLES, WORDS
 from servetune.plan.plan import Plan, Setting
 
 __all__ = ["Tgi"]
@@ -41,6 +42,7 @@ class Tgi(CommandLineEngine):
 
     name = "tgi"
     words = WORDS
+    shipping = SHIPPING
     server_words = SERVER_WORDS
     settings_report = SETTINGS_REPORT
     metric_names = METRICS
@@ -103,14 +105,17 @@ class Tgi(CommandLineEngine):
     def model_words(self, model: str) -> tuple[str, ...]:
         return ("--model-id", model)
 
-    def environment(self, plan: Plan) -> dict[str, str]:
+    def plan_variables(self, plan: Plan) -> dict[str, str]:
         """Prefix caching and chunking have no option, the launcher reads the environment."""
-        said = {"USAGE_STATS": "off"}
-        if plan.prefix_caching is not None:
-            said["PREFIX_CACHING"] = str(int(plan.prefix_caching))
-        if plan.chunked_prefill is not None:
-            said["PREFILL_CHUNKING"] = str(int(plan.chunked_prefill))
-        return said
+        return {
+            name: str(int(getattr(plan, field)))
+            for field, name in VARIABLES.items()
+            if getattr(plan, field) is not None
+        }
+
+    def environment(self, plan: Plan) -> dict[str, str]:
+        """No usage report is sent from a machine under measurement."""
+        return {"USAGE_STATS": "off", **self.plan_variables(plan)}
 
     def served_name(self, plan: Plan) -> str | None:
         """Any name is answered; a local folder's own last part keeps records readable."""

@@ -11,12 +11,14 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.log import LogReading
 from servetune.engines.program import Program
 from servetune.engines.server_side import ServerWords
+from servetune.engines.shipping import Shipping
 from servetune.engines.vllm.behaviour import BEHAVIOUR
 from servetune.engines.vllm.defaults import DEFAULTS
 from servetune.engines.vllm.log import ECHOES, FACTS, SYMPTOMS, taken_by
 from servetune.engines.vllm.metrics import METRICS
 from servetune.engines.vllm.refusals import check_starts
 from servetune.engines.vllm.server_side import SERVER_WORDS, SETTINGS_REPORT, printed_settings
+from servetune.engines.vllm.shipping import SHIPPING
 from servetune.engines.vllm.words import WORDS
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
@@ -34,6 +36,7 @@ class Vllm(CommandLineEngine):
     simulated_as = "simulated"
     lora_settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({"enable_lora": True})
     words = WORDS
+    shipping: ClassVar[Shipping | None] = SHIPPING
     server_words: ClassVar[ServerWords | None] = SERVER_WORDS
     settings_report = SETTINGS_REPORT
     metric_names = METRICS

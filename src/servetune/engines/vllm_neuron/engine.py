@@ -25,6 +25,7 @@ class VllmNeuron(Vllm):
     name = "vllm-neuron"
     simulated_as = ""
     server_words = None
+    shipping = None
     behaviour = Behaviour()
     defaults: ClassVar[tuple[ReleaseDefaults, ...]] = ()  # blocks are counted by hand there
     program = Program(

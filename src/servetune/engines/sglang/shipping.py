@@ -1,0 +1,63 @@
+"""SGLang's image, and its Plan as a deployment writes it (`server_args.py` of 0.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from servetune.engines.shipping import Shipping
+from servetune.engines.words import Settings
+from servetune.errors import CannotRender
+from servetune.plan.plan import Plan, Setting
+
+__all__ = ["SHIPPING"]
+
+
+def _fill(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]]:
+    """Switches that SGLang has only one way round stand for both states."""
+    extra = {name: value for name, value in plan.extra if value is not False}
+    extra.setdefault("enable_metrics", True)  # else no autoscaler and no read-back could see it
+    if plan.expert_parallel and plan.tensor_parallel == 1:
+        raise CannotRender(
+            "SGLang splits experts over tensor parallel ranks, and the plan has one",
+            hint="leave expert_parallel out, or raise tensor_parallel",
+        )
+    unsaid = {"prefix_caching": True, "chunked_prefill": True, "enforce_eager": False}
+    changes: dict[str, Setting] = {
+        name: value for name, value in unsaid.items() if getattr(plan, name) is None
+    }
+    if plan.kv_cache_dtype == "fp8":
+        changes["kv_cache_dtype"] = "fp8_e4m3"
+    further = tuple(sorted(extra.items()))
+    return msgspec.structs.replace(plan, **changes, extra=further), []
+
+
+def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Setting]:
+    eager = settings.pop("disable_cuda_graph", None) is True
+    if settings.get("cuda_graph_backend_decode") == "disabled":
+        del settings["cuda_graph_backend_decode"]
+        settings.pop("cuda_graph_backend_prefill", None)
+        eager = True
+    fields: dict[str, Setting] = {
+        "prefix_caching": settings.pop("disable_radix_cache", None) is not True,
+        "enforce_eager": eager,
+        "chunked_prefill": settings.get("chunked_prefill_size") != -1,
+    }
+    if not fields["chunked_prefill"]:
+        del settings["chunked_prefill_size"]
+        fields["max_num_batched_tokens"] = settings.pop("max_prefill_tokens", None)
+    if settings.get("ep_size") == settings.get("tp_size") and settings.get("ep_size") is not None:
+        del settings["ep_size"]
+        fields["expert_parallel"] = True
+    return fields
+
+
+SHIPPING = Shipping(
+    image="lmsysorg/sglang",
+    usual_version="0.5.23",
+    in_flight="sglang:num_running_reqs + sglang:num_queue_reqs",
+    install="sglang[all]",
+    fill=_fill,
+    read=_read,
+)

@@ -1,0 +1,14 @@
+"""vLLM's image, and how it is deployed."""
+
+from __future__ import annotations
+
+from servetune.engines.shipping import Shipping
+
+__all__ = ["SHIPPING"]
+
+SHIPPING = Shipping(
+    image="vllm/vllm-openai",
+    usual_version="0.32.0",
+    in_flight="vllm:num_requests_running + vllm:num_requests_waiting",
+    install="vllm",
+)
