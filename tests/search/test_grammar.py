@@ -49,6 +49,23 @@ def test_the_published_example_is_nine_servers_and_three_clients():
         ("a=[True,false]", [{"a": True}, {"a": False}]),
         ("a=None", [{"a": None}]),
         ("a='x;y'", [{"a": "x;y"}]),
+        (r"a='x\';y'", [{"a": r"x\';y"}]),
+        ('a="x"', [{"a": "x"}]),
+        ("a=don't", [{"a": "don't"}]),
+        ("a=x=y", [{"a": "x=y"}]),
+        ("a=1;;b=2", [{"a": 1, "b": 2}]),
+        ("a=inf", [{"a": float("inf")}]),
+        ("a=.5", [{"a": 0.5}]),
+        ("a=''", [{"a": ""}]),
+        ("a=x'y'", [{"a": "x'y'"}]),
+        ("a=[x 'y,z]", [{"a": "x 'y"}, {"a": "z"}]),
+        ("a=XX", [{"a": "XX"}]),
+        ("a:json=[1,{}]", [{"a": "1"}, {"a": "{}"}]),
+        ("a=-3", [{"a": -3}]),
+        ("a=null", [{"a": None}]),
+        ("a:bool=true", [{"a": True}]),
+        ("a:float=inf", [{"a": float("inf")}]),
+        ("a=1e400", [{"a": float("inf")}]),
         ("tensor_parallel_size=2.0", [{"tensor_parallel_size": 2}]),
         ("gpu_memory_utilization=1", [{"gpu_memory_utilization": 1.0}]),
         ("enforce_eager=True", [{"enforce_eager": True}]),
@@ -101,6 +118,19 @@ def test_a_list_value_is_swept_as_json_when_nested():
         ("a='x", 2, "not closed"),
         ("a={x:1}", 2, "not JSON"),
         ("=3", 0, "not a name"),
+        ("a:json=nonsense", 7, "'nonsense' is not JSON"),
+        ("gpu_memory_utilization=much", 23, "takes a number, got 'much'"),
+        ("a=1; b =", 4, "'b =' has no value|'b' has no value"),
+        ("a*?=(1,2)", 2, "not a name"),
+        ("a*b:(int,float,int)=(1,2)", 4, "2 names but 3 types"),
+        ("a= [1,,2]", 6, "empty value"),
+        ("a=range(1)", 2, "cannot read range"),
+        ("a=range(1,2,3,4)", 2, "cannot read range"),
+        ("a=range(1,9,0)", 2, "cannot read range"),
+        ("a=range(0,10001)", 2, "10,001 values"),
+        ("a=[1]]", 5, "unbalanced"),
+        ("a=[1]x", 2, "unbalanced"),
+        ("a*b:(int,int)=[(1,2),(3,x)]", 24, "b takes an integer"),
     ],
 )
 def test_a_mistake_is_refused_with_its_place(text, position, says):
@@ -128,3 +158,35 @@ def test_true_and_one_are_different_values():
 def test_no_text_is_one_empty_configuration():
     assert server("") == [{}]
     assert server(" ; ") == [{}]
+
+
+def test_a_range_may_have_ten_thousand_values():
+    assert len(server("a=range(0,10000)")) == 10_000
+
+
+def test_every_known_name_stands_in_the_hint_with_those_that_are_close():
+    with pytest.raises(GrammarError, match="unknown setting 'zz'") as caught:
+        parse_settings("zz=1", types={}, known=["alpha", "beta"])
+    assert caught.value.hint == "known names are alpha, beta"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("a", "write name=value"),
+        ("=3", "write name=value;name=value"),
+        ("a=[4,8,4]", "leave one out"),
+        ("a:integer=1", "types are int, float, bool, str, json"),
+        ("a=[]", "give at least one value"),
+        ("a*b=7", "write [(1,1),...]"),
+        ("a*b*c=7", "write [(1,1,1),...]"),
+        ("a=range(x,1)", "write range(start,end) or range(start,end,step)"),
+        ("a=range(5,5)", "the end is not included"),
+        ("a=range(0,10001)", "give a larger step"),
+        ("a={x:1}", 'quote names: {"method":"ngram"}'),
+    ],
+)
+def test_a_mistake_says_how_to_go_on(text, hint):
+    with pytest.raises(GrammarError) as caught:
+        server(text)
+    assert caught.value.hint == hint

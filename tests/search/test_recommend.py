@@ -143,3 +143,86 @@ def test_values_are_told_in_words_and_with_their_units():
     assert recommend([one], (), "latency").reasons == (
         "it has the lowest p99 end-to-end latency among them: 1.5 s",
     )
+
+
+def test_ties_go_to_the_higher_throughput_and_then_to_the_earlier_trial():
+    low, high = candidate("low", 200.0), candidate("high", 201.0)
+    assert recommend([low, high], (), "latency").chosen == high
+    first, second = candidate("first", 200.0), candidate("second", 200.0)
+    for objective in ("latency", "throughput"):
+        choice = recommend([first, second], (), objective)
+        assert (choice.chosen, choice.runner_up) == (first, second)
+
+
+def test_the_nearest_miss_is_the_smallest_relative_one_of_its_worst_limits():
+    limits = parse_constraints("e2e_latency:p99<=1000ms;output_throughput>=100")
+    # 20% too late; in time and 30% too slow; 5% too late and 25% too slow.
+    late, slow = candidate("late", 150.0, e2e_ms=1200.0), candidate("slow", 70.0)
+    both = candidate("both", 75.0, e2e_ms=1050.0)
+    choice = recommend([both, slow, late], limits, "throughput")
+    assert choice.chosen == late
+    assert choice.runner_up == both
+    assert [str(missed.metric) for missed in choice.unmet] == ["e2e_latency"]
+    assert (choice.feasible, choice.feasible_count, choice.candidate_count) == (False, 0, 3)
+    nearest = "no trial meets every constraint; this one comes nearest and misses "
+    assert choice.reasons == (f"{nearest}e2e_latency:p99<=1s (got 1.2 s)",)
+    # Twice as far in time is nearer than what was not measured at all.
+    unknown = candidate("unknown", 150.0, e2e_ms=None)
+    far = candidate("far", 150.0, e2e_ms=9_000.0)
+    assert recommend([unknown, far], limits, "throughput").chosen == far
+    choice = recommend([unknown], limits, "throughput")
+    assert choice.reasons == (f"{nearest}e2e_latency:p99<=1s (got not measured)",)
+
+
+def test_a_limit_of_zero_is_missed_by_the_plain_amount():
+    limits = parse_constraints("error_rate<=0")
+    few, many = candidate("few", 1.0, failed=1), candidate("many", 9.0, failed=2)
+    choice = recommend([many, few], limits, "throughput")
+    assert choice.chosen == few
+
+
+def test_every_part_of_a_choice_is_told_also_where_there_is_none():
+    choice = recommend([candidate("k", None), SLOW], (), "cost")
+    assert choice.chosen is None
+    assert choice.objective == "cost"
+    assert choice.feasible is False
+    assert choice.candidate_count == 2
+    assert choice.reasons == ("no trial has a value for the cost per million output tokens",)
+    choice = recommend([CLEAN, SLOW], parse_constraints("e2e_latency:p99<=1.5s"), "throughput")
+    assert choice.objective == "throughput"
+    assert (choice.feasible, choice.feasible_count, choice.candidate_count) == (True, 1, 2)
+    assert choice.unmet == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "apart"),
+    [(199.91, "(within 0.1%)"), (199.88, "(-0.1%)"), (190.0, "(-5.0%)"), (100.0, "(-50.0%)")],
+)
+def test_the_distance_to_the_next_is_told_to_a_tenth_of_a_percent(other, apart):
+    choice = recommend([CLEAN, candidate("next", other)], (), "throughput")
+    assert choice.reasons[-1].endswith(apart)
+
+
+def test_nothing_is_divided_by_a_throughput_of_zero():
+    zero, other = candidate("zero", 0.0), candidate("other", 0.0)
+    choice = recommend([zero, other], (), "throughput")
+    assert choice.reasons[-1] == "next is other: 0 tok/s (within 0.1%)"
+
+
+def test_several_that_are_left_out_are_told_in_the_plural():
+    choice = recommend([FAST_DIRTY, candidate("d", 250.0, failed=3), CLEAN], (), "throughput")
+    assert "2 trials with more than 1% failed requests are left out" in choice.reasons
+
+
+@pytest.mark.parametrize(
+    ("e2e_ms", "text"), [(999.9, "999.9 ms"), (1000.0, "1 s"), (1000.4, "1 s"), (1500.0, "1.5 s")]
+)
+def test_latencies_of_a_second_and_more_are_told_in_seconds(e2e_ms, text):
+    choice = recommend([candidate("k", 1.0, e2e_ms=e2e_ms)], (), "latency")
+    assert choice.reasons[0].endswith(f": {text}")
+
+
+def test_counts_are_told_only_where_both_are_known():
+    told = failed_requests({"error_rate": 0.25, "failed": 5})
+    assert told is not None
+    assert (told.count, told.total) == (None, None)
