@@ -45,8 +45,8 @@ def test_a_fine_machine_is_fine():
     [
         ({"memory_available_bytes": 2 * GIB}, "memory", "2.00 GiB of 128.00 GiB available"),
         ({"memory_limit_bytes": 3 * GIB}, "memory", "3.00 GiB allowed in this container"),
-        ({"load_1min": 12.0}, "cores", "12.0 busy with something else"),
-        ({"cpus": 1}, "cores", "1 cores of 16: server and load client take turns"),
+        ({"load_1min": 12.0}, "cores", "12.0 used by other processes"),
+        ({"cpus": 1}, "cores", "1 cores of 16: server and load client share a core"),
         ({"shared_memory_bytes": 64 << 20}, "shared memory", "64.00 MiB in /dev/shm"),
         ({"open_files": 1024}, "open files", "at most 1024"),
         ({"ports": 4000}, "ports", "4000 for outgoing connections"),
@@ -57,8 +57,8 @@ def test_a_fine_machine_is_fine():
 def test_each_lack_is_named_and_can_be_mended(changed, subject, says):
     [finding] = troubles(of_machine(msgspec.structs.replace(FINE, **changed), gpus=2))
     assert finding.subject == subject
-    assert says in finding.says
-    assert finding.mend
+    assert says in finding.message
+    assert finding.hint
 
 
 def card(number=0, used=0, name="NVIDIA L4"):
@@ -75,10 +75,10 @@ def test_cards_that_are_idle_and_known_are_fine():
 def test_a_busy_card_a_strange_one_and_a_hidden_one_are_told_of():
     here = [card(0, used=20 * GIB), card(1, name="NVIDIA Z9000")]
     busy, strange, hidden = troubles(of_cards(here, here[:1], "570.1"))
-    assert "20.00 GiB of 23.00 GiB are taken by process 42" in busy.says
+    assert "20.00 GiB of 23.00 GiB are taken by process 42" in busy.message
     assert busy.level == "warning"
-    assert "Z9000" in strange.says
-    assert "1 of 2 GPUs" in hidden.says
+    assert "Z9000" in strange.message
+    assert "1 of 2 GPUs" in hidden.message
 
 
 def test_no_card_is_no_fault():
@@ -99,18 +99,18 @@ def test_a_leftover_comes_with_the_command_that_ends_it():
         name="servetune-8000", image="vllm/vllm-openai:v1", pid=78, owner_pid=12, log_path="y.log"
     )
     contained, finding = of_strays([box], [left])
-    assert "container servetune-8000 (vllm/vllm-openai:v1)" in contained.says
-    assert contained.mend == "docker rm --force servetune-8000"
-    assert "process 77 on port 8000 (vllm serve m)" in finding.says
-    assert finding.mend == "kill -9 77"
+    assert "container servetune-8000 (vllm/vllm-openai:v1)" in contained.message
+    assert contained.hint == "docker rm --force servetune-8000"
+    assert "process 77 on port 8000 (vllm serve m)" in finding.message
+    assert finding.hint == "kill -9 77"
 
 
 def test_docker_is_looked_at_where_it_is():
     assert of_docker(False, None, gpus=1) == []
     [silent] = of_docker(True, None)
-    assert "daemon does not answer" in silent.says
+    assert "daemon does not answer" in silent.message
     [blind] = of_docker(True, "28.2", gpus=1, runtimes='{"runc":{}}')
-    assert "nvidia-container-toolkit" in blind.mend
+    assert "nvidia-container-toolkit" in blind.hint
     assert troubles(of_docker(True, "28.2", gpus=1, runtimes='{"nvidia":{}}')) == []
     assert troubles(of_docker(True, "28.2")) == []
 

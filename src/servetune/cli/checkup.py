@@ -1,4 +1,4 @@
-"""What `doctor` looks at: each finding says what is here, what would go wrong, how to mend it."""
+"""Checks of `doctor`: each finding has a level, a message and a hint."""
 
 from __future__ import annotations
 
@@ -36,32 +36,37 @@ __all__ = [
 Level = Literal["ok", "note", "warning", "trouble"]
 
 DEFAULT_PORT = 8000
-#: Below these something common goes wrong.
+#: Limits below which common failures occur.
 FEW_OPEN_FILES = 4096
 LITTLE_SHARED_MEMORY_BYTES = 1 * GIB
 LITTLE_MEMORY_BYTES = 4 * GIB
 LITTLE_DISK_BYTES = 10 * GIB
 FEW_PORTS = 10_000
-BUSY_LOAD = 0.5  # of the cores
+#: Load average above which other work disturbs a measurement, as a share of the cores.
+BUSY_LOAD = 0.5
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at.
+class Finding(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"message": "says", "hint": "mend"}
+):
+    """Result of one check; JSON has the message as `message` and the hint as `mend`.
 
     Attributes:
-        level: `trouble` keeps servers from running, a `warning` makes runs fail or figures
-            wrong, a `note` is good to know.
-        mend: What to do, empty where nothing is to be done.
+        level: Severity: `trouble` prevents servers from running, a `warning` makes runs fail or
+            results wrong, a `note` is information.
+        subject: Part of the machine that was checked.
+        message: State of that part.
+        hint: Remedy; empty where none is needed.
     """
 
     level: Level
     subject: str
-    says: str
-    mend: str = ""
+    message: str
+    hint: str = ""
 
 
 def checkup() -> list[Finding]:
-    """Everything, in the order of a reader's questions; no check keeps another from its turn."""
+    """Findings of all checks; a check that fails is a finding itself."""
     hub = Path(os.environ.get("HF_HOME", Path.home() / ".cache/huggingface"))
     folders = (Path.cwd(), hub if hub.is_dir() else Path.home())
     machine = machine_here(folders)
@@ -79,36 +84,38 @@ def checkup() -> list[Finding]:
     return findings
 
 
-def of_cards(here: Sequence[Card], seen: Sequence[Card], driver: str | None) -> list[Finding]:
-    """GPUs: known, idle, visible."""
+def of_cards(here: Sequence[Card], visible: Sequence[Card], driver: str | None) -> list[Finding]:
+    """Findings on GPUs: known, idle, visible."""
     if not here:
         return [
             Finding(
                 level="note",
                 subject="gpus",
-                says="no NVIDIA GPU or driver was found",
-                mend="estimate and simulate need none: name one with --gpu; engines run on the "
-                "processor, or install the driver",
+                message="no NVIDIA GPU or driver was found",
+                hint="estimate and simulate need no GPU, only --gpu NAME; engines run on the "
+                "CPU, or install the driver",
             )
         ]
-    findings = [Finding(level="ok", subject="driver", says=f"NVIDIA {driver or 'of a version'}")]
+    findings = [
+        Finding(level="ok", subject="driver", message=f"NVIDIA {driver or 'of unknown version'}")
+    ]
     findings += [_of_card(card) for card in here]
-    if len(seen) < len(here):
+    if len(visible) < len(here):
         findings.append(
             Finding(
                 level="note",
                 subject="gpus",
-                says=f"CUDA_VISIBLE_DEVICES lets {len(seen)} of {len(here)} GPUs be seen",
-                mend="unset it to use all",
+                message=f"CUDA_VISIBLE_DEVICES shows {len(visible)} of {len(here)} GPUs",
+                hint="unset it to use all",
             )
         )
     return findings
 
 
 def of_machine(machine: Machine, *, gpus: int = 0) -> list[Finding]:
-    """Memory, cores, limits."""
+    """Findings on memory, cores, limits and disks."""
     return [
-        Finding(level="ok", subject="system", says=f"{machine.kernel}, Python {machine.python}"),
+        Finding(level="ok", subject="system", message=f"{machine.kernel}, Python {machine.python}"),
         _of_memory(machine),
         _of_cores(machine),
         *_of_shared_memory(machine, gpus),
@@ -122,13 +129,13 @@ def of_machine(machine: Machine, *, gpus: int = 0) -> list[Finding]:
 def of_docker(
     here: bool, version: str | None, *, gpus: int = 0, runtimes: str | None = None
 ) -> list[Finding]:
-    """What `--launcher docker` needs; nothing to say where there is no Docker.
+    """Findings on Docker, for `--launcher docker`; none without Docker.
 
     Args:
-        here: Whether its command line is.
-        version: Of its daemon; `None` where that does not answer.
-        gpus: Of this machine.
-        runtimes: Names that the daemon knows; asked where not given.
+        here: Whether the docker command is installed.
+        version: Version of the daemon; `None` if it does not answer.
+        gpus: Number of GPUs.
+        runtimes: Container runtimes of the daemon; queried by default.
     """
     if not here:
         return []
@@ -137,9 +144,9 @@ def of_docker(
             Finding(
                 level="note",
                 subject="docker",
-                says="its command line is here, and its daemon does not answer: --launcher docker "
-                "is refused",
-                mend="see what `docker version` says: start it, or join the group docker",
+                message="docker is installed but its daemon does not answer: --launcher docker is "
+                "refused",
+                hint="run `docker version`: start the daemon, or join the group docker",
             )
         ]
     if runtimes is None:
@@ -149,22 +156,23 @@ def of_docker(
             Finding(
                 level="note",
                 subject="docker",
-                says=f"{version}, which knows no runtime of NVIDIA's: containers may get no GPU",
-                mend="install nvidia-container-toolkit and restart Docker",
+                message=f"{version} without NVIDIA's runtime: containers may get no GPU",
+                hint="install nvidia-container-toolkit and restart Docker",
             )
         ]
-    return [Finding(level="ok", subject="docker", says=version)]
+    return [Finding(level="ok", subject="docker", message=version)]
 
 
 def of_strays(boxes: Sequence[LeftContainer], processes: Sequence[Leftover]) -> list[Finding]:
-    """Servers of an earlier servetune."""
-    gone = "was left by a servetune that has ended"
+    """Findings on servers left by an earlier servetune."""
+    gone = "was left by a servetune process that has ended"
     left = [(f"{box.label} {gone}", f"docker rm --force {box.name}") for box in boxes]
     for one in processes:
         holds = f"holds {format_bytes(one.resident_bytes)}"
         left.append((f"{one.label} {gone} and {holds}", f"kill -9 {one.pid}"))
     return [
-        Finding(level="warning", subject="leftover", says=says, mend=mend) for says, mend in left
+        Finding(level="warning", subject="leftover", message=message, hint=mend)
+        for message, mend in left
     ]
 
 
@@ -172,8 +180,8 @@ def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
     try:
         return check()
     except (ServetuneError, OSError) as error:
-        said = error.message if isinstance(error, ServetuneError) else str(error)
-        return [Finding(level="warning", subject="doctor", says=f"a check failed: {said}")]
+        reason = error.message if isinstance(error, ServetuneError) else str(error)
+        return [Finding(level="warning", subject="doctor", message=f"a check failed: {reason}")]
 
 
 def _of_card(card: Card) -> Finding:
@@ -182,36 +190,36 @@ def _of_card(card: Card) -> Finding:
         return Finding(
             level="warning",
             subject=subject,
-            says=f"{card.label}; a server would find too little memory and measure another's load",
-            mend="end what uses it, or choose others with CUDA_VISIBLE_DEVICES",
+            message=f"{card.label}; a server would lack memory and share the GPU",
+            hint="end that process, or choose other GPUs with CUDA_VISIBLE_DEVICES",
         )
     try:
         device_for_card(card.name, float(card.total_bytes))
     except (UnknownName, InputError) as error:
         return Finding(
-            level="note", subject=subject, says=f"{card.name}: {error.message}", mend=error.hint
+            level="note", subject=subject, message=f"{card.name}: {error.message}", hint=error.hint
         )
     return Finding(
-        level="ok", subject=subject, says=f"{card.name}, {format_bytes(card.total_bytes)}, idle"
+        level="ok", subject=subject, message=f"{card.name}, {format_bytes(card.total_bytes)}, idle"
     )
 
 
 def _of_engines() -> list[Finding]:
     findings = []
     for name in ENGINES:
-        spoken = engine(name)
+        checked = engine(name)
         try:
-            executable = spoken.find_executable()
+            executable = checked.find_executable()
         except ServetuneError as error:
             findings.append(
-                Finding(level="note", subject=name, says=error.message, mend=error.hint)
+                Finding(level="note", subject=name, message=error.message, hint=error.hint)
             )
             continue
-        if not executable:  # a server that is there already, or a command of the user's own
+        if not executable:  # a running server, or the user's own command
             continue
-        version = spoken.version(executable) or "of a version that it does not tell"
+        version = checked.version(executable) or "unknown version"
         findings.append(
-            Finding(level="ok", subject=name, says=f"{version} at {' '.join(executable)}")
+            Finding(level="ok", subject=name, message=f"{version} at {' '.join(executable)}")
         )
     return findings
 
@@ -219,41 +227,41 @@ def _of_engines() -> list[Finding]:
 def _of_memory(machine: Machine) -> Finding:
     total, available = machine.memory_bytes, machine.memory_available_bytes
     if total is None or available is None:
-        return Finding(level="note", subject="memory", says="the system does not say")
-    says = f"{format_bytes(available)} of {format_bytes(total)} available"
+        return Finding(level="note", subject="memory", message="unknown on this system")
+    message = f"{format_bytes(available)} of {format_bytes(total)} available"
     limit = machine.memory_limit_bytes
     if limit is not None and limit < total:
-        says += f", {format_bytes(limit)} allowed in this container"
+        message += f", {format_bytes(limit)} allowed in this container"
     if min(available, limit or available) < LITTLE_MEMORY_BYTES:
         return Finding(
             level="warning",
             subject="memory",
-            says=f"{says}: an engine's processes alone take 3 GiB and are killed without it",
-            mend="end what uses it, or raise the container's limit",
+            message=f"{message}: an engine's processes alone take 3 GiB and are killed without it",
+            hint="end other processes, or raise the container's limit",
         )
-    return Finding(level="ok", subject="memory", says=says)
+    return Finding(level="ok", subject="memory", message=message)
 
 
 def _of_cores(machine: Machine) -> Finding:
-    says = f"{machine.cpus} cores"
+    message = f"{machine.cpus} cores"
     if machine.cpus < machine.cpus_of_machine:
-        says += f" of {machine.cpus_of_machine}"
+        message += f" of {machine.cpus_of_machine}"
     load = machine.load_1min
     if load is not None and load > BUSY_LOAD * machine.cpus_of_machine:
         return Finding(
             level="warning",
             subject="cores",
-            says=f"{says}, {load:.1f} busy with something else: latencies will tell of that too",
-            mend="measure on a quiet machine, or keep cores apart with --server-cpus",
+            message=f"{message}, {load:.1f} used by other processes: latencies will be higher",
+            hint="measure on an idle machine, or reserve cores with --server-cpus",
         )
     if machine.cpus < 2:
         return Finding(
             level="warning",
             subject="cores",
-            says=f"{says}: server and load client take turns on it",
-            mend="give it two at least",
+            message=f"{message}: server and load client share a core",
+            hint="use at least two cores",
         )
-    return Finding(level="ok", subject="cores", says=says)
+    return Finding(level="ok", subject="cores", message=message)
 
 
 def _of_shared_memory(machine: Machine, gpus: int) -> list[Finding]:
@@ -265,11 +273,11 @@ def _of_shared_memory(machine: Machine, gpus: int) -> list[Finding]:
             Finding(
                 level="warning" if gpus > 1 else "note",
                 subject="shared memory",
-                says=f"{format_bytes(size)} in /dev/shm: workers of more than one GPU fail on it",
-                mend="docker run --shm-size 16g, or --ipc host",
+                message=f"{format_bytes(size)} in /dev/shm: servers on more than one GPU fail",
+                hint="docker run --shm-size 16g, or --ipc host",
             )
         ]
-    return [Finding(level="ok", subject="shared memory", says=format_bytes(size))]
+    return [Finding(level="ok", subject="shared memory", message=format_bytes(size))]
 
 
 def _of_open_files(machine: Machine) -> list[Finding]:
@@ -279,11 +287,11 @@ def _of_open_files(machine: Machine) -> list[Finding]:
             Finding(
                 level="warning",
                 subject="open files",
-                says=f"at most {most}: that many connections at once, and servers fail as well",
-                mend="ulimit -Hn 65536, or LimitNOFILE= of the service",
+                message=f"at most {most}, which limits connections of client and servers",
+                hint="ulimit -Hn 65536, or LimitNOFILE= of the service",
             )
         ]
-    return [Finding(level="ok", subject="open files", says=f"{most or 'without limit'}")]
+    return [Finding(level="ok", subject="open files", message=f"{most or 'without limit'}")]
 
 
 def _of_ports(machine: Machine) -> list[Finding]:
@@ -293,8 +301,8 @@ def _of_ports(machine: Machine) -> list[Finding]:
         Finding(
             level="note",
             subject="ports",
-            says=f"{machine.ports} for outgoing connections: more requests at once fail",
-            mend='sysctl -w net.ipv4.ip_local_port_range="10240 65535"',
+            message=f"{machine.ports} for outgoing connections: more concurrent requests fail",
+            hint='sysctl -w net.ipv4.ip_local_port_range="10240 65535"',
         )
     ]
 
@@ -306,8 +314,8 @@ def _of_governor(machine: Machine) -> list[Finding]:
         Finding(
             level="note",
             subject="cores",
-            says=f"their frequency follows the load ({machine.governor}): repeats differ more",
-            mend="cpupower frequency-set -g performance",
+            message=f"frequency governor {machine.governor}: repeated runs differ more",
+            hint="cpupower frequency-set -g performance",
         )
     ]
 
@@ -317,8 +325,8 @@ def _of_disks(machine: Machine) -> list[Finding]:
         Finding(
             level="warning" if free < LITTLE_DISK_BYTES else "ok",
             subject="disk",
-            says=f"{format_bytes(free)} free in {folder}",
-            mend="make room for models, caches and logs" if free < LITTLE_DISK_BYTES else "",
+            message=f"{format_bytes(free)} free in {folder}",
+            hint="free disk space for models, caches and logs" if free < LITTLE_DISK_BYTES else "",
         )
         for folder, free in machine.disk_free_bytes.items()
     ]
@@ -327,12 +335,12 @@ def _of_disks(machine: Machine) -> list[Finding]:
 def _of_port() -> list[Finding]:
     holders = port_holders(DEFAULT_PORT)
     if not holders:
-        return [Finding(level="ok", subject="port", says=f"{DEFAULT_PORT} is free")]
+        return [Finding(level="ok", subject="port", message=f"{DEFAULT_PORT} is free")]
     return [
         Finding(
             level="note",
             subject="port",
-            says=f"{DEFAULT_PORT} is taken by process {', '.join(holders)}",
-            mend="servetune takes a free port unless --port says otherwise",
+            message=f"{DEFAULT_PORT} is used by process {', '.join(holders)}",
+            hint="servetune chooses a free port unless --port is set",
         )
     ]

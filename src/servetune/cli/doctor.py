@@ -1,4 +1,4 @@
-"""`servetune doctor`: what is here, what would go wrong, how to mend it."""
+"""`servetune doctor`: findings about this machine, each with a remedy."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MARKS = {"ok": "ok", "note": "note", "warning": "WARNING", "trouble": "TROUBLE"
     "--load",
     "with_load",
     is_flag=True,
-    help="Also measure how much load this machine can time, half a minute long.",
+    help="Load test of the client on this machine, for half a minute.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Findings as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 def doctor(*, with_load: bool, as_json: bool) -> int:
-    """Look at this machine: GPUs, engines, memory, limits; say what would go wrong.
+    """Check this machine: GPUs, engines, memory, limits, ports and left processes.
 
-    Ends with 1 when there is a warning, so that a script can ask.
+    Exit status 1 when there is a warning.
 
     \b
     servetune doctor
@@ -43,20 +43,20 @@ def doctor(*, with_load: bool, as_json: bool) -> int:
             Finding(
                 level="ok" if best else "warning",
                 subject="load",
-                says=ceiling.words,
-                mend="give the client cores of its own, or load from another machine"
+                message=ceiling.words,
+                hint="give the client cores of its own, or load from another machine"
                 if ceiling.rungs[-1].limit
                 else "",
             )
         )
     bad = any(finding.level in ("warning", "trouble") for finding in findings)
     if as_json:
-        said = {
+        report = {
             "servetune": __version__,
             "findings": msgspec.to_builtins(findings),
             "load": None if ceiling is None else msgspec.to_builtins(ceiling),
         }
-        print(msgspec.json.format(msgspec.json.encode(said), indent=2).decode())
+        print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
         _print(findings)
     return int(bad)
@@ -67,6 +67,6 @@ def _print(findings: list[Finding]) -> None:
     subject_width = max(len(finding.subject) for finding in findings)
     for finding in findings:
         mark = _MARKS[finding.level]
-        print(f"{mark:8}{finding.subject:{subject_width + 2}}{finding.says}")
-        if finding.mend and finding.level != "ok":
-            print(f"{'':{8 + subject_width + 2}}-> {finding.mend}")
+        print(f"{mark:8}{finding.subject:{subject_width + 2}}{finding.message}")
+        if finding.hint and finding.level != "ok":
+            print(f"{'':{8 + subject_width + 2}}-> {finding.hint}")

@@ -1,0 +1,122 @@
+"""Help of every command: nouns, one meaning a name, stated defaults.
+
+The two lists of today's offenders may only shrink: a new or changed option follows the rules.
+"""
+
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from servetune.cli.main import cli
+
+ROOT = Path(__file__).parents[2]
+lacks_noun = runpy.run_path(str(ROOT / "tools" / "house.py"))["lacks_noun"]
+
+#: Names with a different noun in some commands, and why that is right.
+DIFFERENT_NOUNS = {
+    "--dry-run": "shows what the command would do, which differs by command",
+    "--out": "names what the command writes, which differs by command",
+    "--compare": "names the records to compare with, of the verb's own kind",
+}
+
+
+def context_of(command: click.Command) -> click.Context:
+    return click.Context(command, info_name="servetune", **cli.context_settings)
+
+
+def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = context_of(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from commands(below, f"{path} {name}".strip())
+
+
+#: Commands whose options do not have titled groups yet.
+UNGROUPED = {"bench", "deploy sagemaker", "simulate", "tune"}
+
+COMMANDS = dict(commands(cli, ""))
+
+
+def options() -> Iterator[tuple[str, click.Option, str]]:
+    """Command, option and its help text without the stated default."""
+    for path, command in COMMANDS.items():
+        for one in command.params:
+            if isinstance(one, click.Option) and not one.hidden:
+                text = " ".join((one.help or "").split())
+                yield path, one, re.sub(r" *\[default: [^]]*\]", "", text)
+
+
+def name_of(one: click.Option) -> str:
+    return next((name for name in one.opts if name.startswith("--")), one.opts[0])
+
+
+def noun_of(text: str) -> str:
+    """Head of a help text: what stands before the first punctuation, preposition or clause."""
+    head = re.split(
+        r"[,.:;(]| (?:of|for|in|that|which|with|from|to|on|by|after|instead|such|as|under|at|per"
+        r"|where|between|whose|when|until|shown|given|before|than|into|and)\b",
+        text.lower(),
+        maxsplit=1,
+    )[0]
+    return head.removeprefix("the ").removeprefix("a ").strip()
+
+
+def listed(name: str) -> set[str]:
+    lines = (Path(__file__).parent / name).read_text().splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def without_noun() -> set[str]:
+    return {
+        f"{path} {name_of(one)}" for path, one, text in options() if not text or lacks_noun(text)
+    }
+
+
+def with_two_meanings() -> set[str]:
+    nouns: dict[str, set[str]] = {}
+    for _, one, text in options():
+        nouns.setdefault(name_of(one), set()).add(noun_of(text))
+    return {name for name, found in nouns.items() if len(found) > 1}
+
+
+def test_the_help_of_an_option_begins_with_a_noun():
+    assert without_noun() - listed("help_without_noun.txt") == set()
+
+
+def test_an_option_name_has_one_meaning_in_all_commands():
+    assert with_two_meanings() - set(DIFFERENT_NOUNS) - listed("help_two_meanings.txt") == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "most"), [("help_without_noun.txt", 212), ("help_two_meanings.txt", 42)]
+)
+def test_a_list_of_offenders_is_in_order_and_grows_no_longer(file, most):
+    text = (Path(__file__).parent / file).read_text().splitlines()
+    assert text[1:] == sorted(set(text[1:]))
+    assert len(text[1:]) <= most
+
+
+def test_a_default_is_stated():
+    silent = []
+    for path, one, _ in options():
+        record = one.get_help_record(context_of(COMMANDS[path]))
+        given = one.to_info_dict()["default"]
+        if not one.is_flag and given not in (None, "", ()) and "[default" not in (record or "")[1]:
+            silent.append(f"{path} {name_of(one)}: {given!r}")
+    assert silent == []
+
+
+def test_many_options_are_in_titled_groups():
+    for path, command in COMMANDS.items():
+        shown = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+        if len(shown) > 20 and path not in UNGROUPED:
+            page = command.get_help(context_of(command))
+            titles = re.findall(r"^(\S.*):$", page, re.M)
+            assert len(titles) > 3, f"{path}: {titles}"
