@@ -18,7 +18,7 @@ from servetune.deploy.kserve import render_kserve
 from servetune.deploy.kubernetes import render_kubernetes
 from servetune.deploy.launchers import launcher_of, plan_of_words
 from servetune.deploy.plain import render_command
-from servetune.deploy.served import Served, prepare
+from servetune.deploy.served import Served, ServiceOptions, prepare
 from servetune.deploy.systemd import render_systemd
 from servetune.plan.plan import Plan
 
@@ -60,7 +60,8 @@ def tuned(engine: str, **fields: Any) -> Plan:
 def served(plan: Plan, **more: Any) -> Served:
     version = VERSIONS.get(plan.engine, "0.26.0")
     evidence = Evidence(engine=plan.engine, engine_version=version, source="tune.jsonl, trial abc")
-    return prepare(plan, knee=more.pop("knee", KNEE), evidence=evidence, **more)
+    knee = more.pop("knee", KNEE)
+    return prepare(plan, ServiceOptions(**more), knee=knee, evidence=evidence)
 
 
 def container_words(container: dict[str, Any], engine: str) -> tuple[list[str], dict[str, str]]:

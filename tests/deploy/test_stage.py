@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from servetune.deploy.aws.door import Refused
 from servetune.deploy.staging import (
     MANIFEST,
+    HubModel,
     Staged,
     combined_crc32,
     crc32_base64,
@@ -238,11 +239,11 @@ def test_no_file_needs_more_than_ten_thousand_parts(size_bytes: int) -> None:
 
 
 def test_the_job_satisfies_the_services_model_with_the_longest_names() -> None:
-    job = download_job(
-        model="o" * 96 + "/" + "n" * 96, where=WHERE, region="eu-west-1", role_arn=ROLE,
-        model_bytes=700e9, revision="main",
+    source = HubModel(
+        model="o" * 96 + "/" + "n" * 96, weights_bytes=700e9, revision="main",
         secret_arn="arn:aws:secretsmanager:eu-west-1:123456789012:secret:hf-AbCdEf",
     )  # fmt: skip
+    job = download_job(source, WHERE, region="eu-west-1", role_arn=ROLE)
     assert problems("CreateProcessingJob", job) == []
     assert job["ProcessingResources"]["ClusterConfig"]["VolumeSizeInGB"] == 878
     entry = job["AppSpecification"]["ContainerEntrypoint"]
@@ -263,10 +264,8 @@ def test_what_the_job_runs_leaves_the_model_and_its_original_id(tmp_path: Path) 
         "    for name in ('.cache/huggingface/x', 'config.json', 'sub/w.safetensors'):\n"
         "        open(local_dir + '/' + name, 'w').write('12345')\n"
     )
-    job = download_job(
-        model="org/tiny", where=WHERE, region="us-east-1", role_arn=ROLE, model_bytes=1e9,
-        revision="v2",
-    )  # fmt: skip
+    source = HubModel(model="org/tiny", weights_bytes=1e9, revision="v2")
+    job = download_job(source, WHERE, region="us-east-1", role_arn=ROLE)
     _, *words = job["AppSpecification"]["ContainerEntrypoint"]
     out = tmp_path / "out"
     out.mkdir()
@@ -286,17 +285,18 @@ def test_what_the_job_runs_leaves_the_model_and_its_original_id(tmp_path: Path) 
 def test_another_revision_is_another_job() -> None:
     names = {
         download_job(
-            model="a/b", where=WHERE, region="us-east-1", role_arn=ROLE, model_bytes=1e9,
-            revision=revision,
+            HubModel(model="a/b", revision=revision), WHERE, region="us-east-1", role_arn=ROLE
         )["ProcessingJobName"]
         for revision in (None, "v2")
-    }  # fmt: skip
+    }
     assert len(names) == 2
 
 
 def test_a_model_beyond_any_disk_is_refused() -> None:
     with pytest.raises(InputError, match="GiB of disk"):
-        download_job(model="a/b", where=WHERE, region="us-east-1", role_arn=ROLE, model_bytes=2e13)
+        download_job(
+            HubModel(model="a/b", weights_bytes=2e13), WHERE, region="us-east-1", role_arn=ROLE
+        )
 
 
 def run(folder: Path, *words: str, **environ: str) -> Any:

@@ -1,38 +1,101 @@
 """The library: one request and one function for each verb; `import servetune` is this room."""
 
 from servetune.api.calibration import Calibrate, CalibrationNames, KeptResult, calibrate
+from servetune.api.deployment import (
+    BentomlDeployment,
+    CommandDeployment,
+    ComposeDeployment,
+    KserveDeployment,
+    KubernetesDeployment,
+    Rendered,
+    RenderedEndpoint,
+    SageMakerDeployment,
+    ServiceDeployment,
+    SystemdDeployment,
+    render,
+)
+from servetune.api.endpoints import (
+    Apply,
+    Delete,
+    EndpointChange,
+    EndpointStatus,
+    Logs,
+    Orphans,
+    Status,
+    Update,
+    apply,
+    delete,
+    logs,
+    orphans,
+    status,
+    update,
+)
 from servetune.api.estimate_results import Estimation, MachineComparison, Ranking
 from servetune.api.estimation import Estimate, estimate
+from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
 from servetune.api.machine import Machine
 from servetune.api.recommendation import Pick, Recommend, recommend
 from servetune.api.reporting import Report, Reported, write_report
 from servetune.api.request import Request, fields_of, schema
+from servetune.api.staging import Staging, StagingPlan, plan_staging, stage
 from servetune.api.suggestion import SuggestedRuns
 from servetune.api.table import TablePrediction
 from servetune.api.trials import Trials, read
 
 __all__ = [
+    "Apply",
+    "BentomlDeployment",
     "Calibrate",
     "CalibrationNames",
+    "CommandDeployment",
+    "ComparedLayouts",
+    "ComposeDeployment",
+    "Delete",
+    "EndpointChange",
+    "EndpointStatus",
     "Estimate",
     "Estimation",
     "KeptResult",
+    "KserveDeployment",
+    "KubernetesDeployment",
+    "Logs",
     "Machine",
     "MachineComparison",
+    "Orphans",
     "Pick",
     "Ranking",
     "Recommend",
+    "Rendered",
+    "RenderedEndpoint",
     "Report",
     "Reported",
     "Request",
+    "SageMakerDeployment",
+    "ServiceDeployment",
+    "Staging",
+    "StagingPlan",
+    "Status",
+    "StudyLayouts",
     "SuggestedRuns",
+    "SystemdDeployment",
     "TablePrediction",
     "Trials",
+    "Update",
+    "apply",
     "calibrate",
+    "delete",
     "estimate",
     "fields_of",
+    "logs",
+    "orphans",
+    "plan_staging",
     "read",
     "recommend",
+    "render",
     "schema",
+    "stage",
+    "status",
+    "study_layouts",
+    "update",
     "write_report",
 ]

@@ -68,9 +68,9 @@ def with_bundle(said: dict[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: The folder is no bundle of an endpoint.
     """
-    from servetune.cli.sagemaker_plan import TRIAL_FILE
     from servetune.deploy.bundle import PLAN_FILE
     from servetune.deploy.deployment import DEPLOYMENT_FILE, read_deployment
+    from servetune.deploy.from_trial import TRIAL_FILE
     from servetune.store import read_json
 
     folder = said["against"]

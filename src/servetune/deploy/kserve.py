@@ -5,23 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from servetune.deploy.bundle import Bundle
-from servetune.deploy.kubernetes import TOKEN_SECRET, in_flight_query, pod_of
+from servetune.deploy.kubernetes import (
+    USUAL_CLUSTER,
+    ClusterOptions,
+    in_flight_query,
+    pod_of,
+    token_command,
+)
 from servetune.deploy.served import Served, bundle_of
 from servetune.deploy.yamltext import documents
 
 __all__ = ["render_kserve"]
 
 
-def render_kserve(
-    served: Served,
-    *,
-    namespace: str = "default",
-    most_copies: int | None = None,
-    secret: str = TOKEN_SECRET,
-    claim: str | None = None,
-    gpu_resource: str = "nvidia.com/gpu",
-    prometheus: str = "http://prometheus-operated.monitoring:9090",
-) -> Bundle:
+def render_kserve(served: Served, cluster: ClusterOptions = USUAL_CLUSTER) -> Bundle:
     """One InferenceService (serving.kserve.io/v1beta1) with a container of its own.
 
     It runs in the raw mode, as plain Deployments, where KEDA scales it by Prometheus; without
@@ -31,16 +28,12 @@ def render_kserve(
         CannotRender: The folder of a model has no claim.
     """
     scales = served.knee is not None and bool(served.in_flight)
-    pod = pod_of(
-        served,
-        secret=secret,
-        claim=claim,
-        gpu_resource=gpu_resource,
-        container_name="kserve-container",
-    )
+    pod = pod_of(served, cluster, container_name="kserve-container")
+    namespace = cluster.namespace
+    usual = (2 if scales else 1) * served.copies
     predictor: dict[str, Any] = {
         "minReplicas": served.copies,
-        "maxReplicas": max(served.copies, most_copies or (2 if scales else 1) * served.copies),
+        "maxReplicas": max(served.copies, cluster.max_copies or usual),
         **pod,
     }
     annotations = {"serving.kserve.io/deploymentMode": "RawDeployment"}
@@ -53,7 +46,7 @@ def render_kserve(
                     "external": {
                         "metric": {
                             "backend": "prometheus",
-                            "serverAddress": prometheus,
+                            "serverAddress": cluster.prometheus,
                             "query": in_flight_query(served, namespace),
                         },
                         "target": {
@@ -79,7 +72,7 @@ def render_kserve(
     }
     steps = f"""
 1. A gated model needs a token, by reference alone:
-   `kubectl -n {namespace} create secret generic {secret} --from-literal=HF_TOKEN="$HF_TOKEN"`
+   `{token_command(cluster)}`
 2. `kubectl apply -f inferenceservice.yaml`
 3. `kubectl -n {namespace} wait --for=condition=Ready --timeout=1h inferenceservice/{served.name}`
 """

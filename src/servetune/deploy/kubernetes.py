@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
+
 from servetune.deploy.bundle import Bundle
 from servetune.deploy.served import MODEL_MOUNT, Served, bundle_of
 from servetune.deploy.yamltext import documents
-from servetune.errors import CannotRender
+from servetune.errors import CannotRender, InputError
 
-__all__ = ["TOKEN_SECRET", "Autoscaler", "container_of", "pod_of", "render_kubernetes"]
+__all__ = [
+    "TOKEN_SECRET",
+    "USUAL_CLUSTER",
+    "Autoscaler",
+    "ClusterOptions",
+    "container_of",
+    "pod_of",
+    "render_kubernetes",
+]
 
 Autoscaler = Literal["none", "hpa", "keda"]
 
@@ -23,33 +33,54 @@ LOAD_MINUTES = 60
 """Weights may come from the hub; the start-up probe gives up after that."""
 
 
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Names and limits of the cluster that a service runs in.
+
+    Attributes:
+        namespace: Namespace of all objects.
+        max_copies: Copies that an autoscaler may make; twice the measured where `None`.
+        secret: Secret whose key `HF_TOKEN` holds the hub's token; it may be missing.
+        claim: PersistentVolumeClaim for downloaded weights, or with the model's folder.
+        gpu_resource: Resource by which an accelerator is requested.
+        prometheus: Address of Prometheus, for an autoscaler that asks it.
+    """
+
+    namespace: str = "default"
+    max_copies: int | None = None
+    secret: str = TOKEN_SECRET
+    claim: str | None = None
+    gpu_resource: str = "nvidia.com/gpu"
+    prometheus: str = "http://prometheus-operated.monitoring:9090"
+
+    def __post_init__(self) -> None:
+        for option in ("namespace", "secret", "claim"):
+            name = getattr(self, option)
+            if name and not all(c.isalnum() or c in "-." for c in name):
+                raise InputError(f"--{option} {name!r} is not a name that Kubernetes takes")
+
+
+#: Options of a cluster with nothing chosen.
+USUAL_CLUSTER = ClusterOptions()
+
+
 def render_kubernetes(
     served: Served,
+    cluster: ClusterOptions = USUAL_CLUSTER,
     *,
-    namespace: str = "default",
     autoscaler: Autoscaler = "none",
-    most_copies: int | None = None,
-    secret: str = TOKEN_SECRET,
-    claim: str | None = None,
-    gpu_resource: str = "nvidia.com/gpu",
-    prometheus: str = "http://prometheus-operated.monitoring:9090",
 ) -> Bundle:
     """Manifests that `kubectl apply -f` takes.
 
     Args:
-        served: What runs.
-        namespace: Where.
+        served: The service.
+        cluster: Names and limits.
         autoscaler: `hpa` needs the engine's metrics as custom metrics of pods; `keda` asks
             Prometheus itself.
-        most_copies: That an autoscaler may make; twice the measured where `None`.
-        secret: Secret whose key `HF_TOKEN` holds the hub's token; it may be missing.
-        claim: PersistentVolumeClaim for downloaded weights, or with the model's folder.
-        gpu_resource: That one accelerator is asked for by.
-        prometheus: For `keda`.
 
     Raises:
         CannotRender: The folder of a model has no claim, or there is no knee to scale at.
     """
+    namespace = cluster.namespace
     labels = {"app.kubernetes.io/name": served.name, "app.kubernetes.io/managed-by": "servetune"}
     metadata = {"name": served.name, "namespace": namespace, "labels": labels}
     selector = {"app.kubernetes.io/name": served.name}
@@ -75,7 +106,7 @@ def render_kubernetes(
                         "prometheus.io/port": str(served.port),
                     },
                 },
-                "spec": pod_of(served, secret=secret, claim=claim, gpu_resource=gpu_resource),
+                "spec": pod_of(served, cluster),
             },
         },
     }
@@ -94,12 +125,12 @@ def render_kubernetes(
         "service.yaml": documents(service),
     }
     if autoscaler != "none":
-        scaler = _scaler(served, metadata, autoscaler, most_copies, prometheus, namespace)
+        scaler = _scaler(served, metadata, autoscaler, cluster)
         texts[f"{autoscaler}.yaml"] = documents(scaler, comment=_scaler_comment(served, autoscaler))
     applied = " ".join(f"-f {name}" for name in texts)
     steps = f"""
 1. A gated model needs a token, by reference alone:
-   `kubectl -n {namespace} create secret generic {secret} --from-literal=HF_TOKEN="$HF_TOKEN"`
+   `{token_command(cluster)}`
 2. `kubectl apply {applied}`
 3. `kubectl -n {namespace} rollout status deployment/{served.name}`
 4. `kubectl -n {namespace} port-forward service/{served.name} {served.port}`
@@ -107,19 +138,21 @@ def render_kubernetes(
     return bundle_of(served, "kubernetes", texts, steps=steps)
 
 
+def token_command(cluster: ClusterOptions) -> str:
+    """Command that puts the hub's token into the cluster, where pods refer to it."""
+    literal = '--from-literal=HF_TOKEN="$HF_TOKEN"'
+    return f"kubectl -n {cluster.namespace} create secret generic {cluster.secret} {literal}"
+
+
 def pod_of(
-    served: Served,
-    *,
-    secret: str,
-    claim: str | None,
-    gpu_resource: str,
-    container_name: str = "server",
+    served: Served, cluster: ClusterOptions, *, container_name: str = "server"
 ) -> dict[str, Any]:
     """The pod's specification: one container and its volumes.
 
     Raises:
         CannotRender: The folder of a model has no claim.
     """
+    claim = cluster.claim
     if served.folder and claim is None:
         raise CannotRender(
             f"a pod cannot see the folder {served.folder}",
@@ -129,9 +162,7 @@ def pod_of(
     cache |= {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
     return {
         "terminationGracePeriodSeconds": 120,
-        "containers": [
-            container_of(served, secret=secret, gpu_resource=gpu_resource, name=container_name)
-        ],
+        "containers": [container_of(served, cluster, name=container_name)],
         "volumes": [
             cache,
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}},
@@ -139,7 +170,7 @@ def pod_of(
     }
 
 
-def container_of(served: Served, *, secret: str, gpu_resource: str, name: str) -> dict[str, Any]:
+def container_of(served: Served, cluster: ClusterOptions, *, name: str) -> dict[str, Any]:
     """The container with every setting written out; tokens by reference."""
     variables: list[dict[str, Any]] = [
         {"name": key, "value": _literal(text)} for key, text in served.variables.items()
@@ -147,17 +178,19 @@ def container_of(served: Served, *, secret: str, gpu_resource: str, name: str) -
     variables.append(
         {
             "name": "HF_TOKEN",
-            "valueFrom": {"secretKeyRef": {"name": secret, "key": "HF_TOKEN", "optional": True}},
+            "valueFrom": {
+                "secretKeyRef": {"name": cluster.secret, "key": "HF_TOKEN", "optional": True}
+            },
         }
     )
     probe = {"httpGet": {"path": served.health, "port": "http"}, "timeoutSeconds": 5}
-    said: dict[str, Any] = {"name": name, "image": served.image}
+    container: dict[str, Any] = {"name": name, "image": served.image}
     if served.command:
-        said |= {
+        container |= {
             "command": [_literal(word) for word in served.command],
             "args": [_literal(word) for word in served.words],
         }
-    said |= {
+    container |= {
         "env": variables,
         "ports": [{"name": "http", "containerPort": served.port}],
         "startupProbe": {**probe, "periodSeconds": 10, "failureThreshold": LOAD_MINUTES * 6},
@@ -169,8 +202,8 @@ def container_of(served: Served, *, secret: str, gpu_resource: str, name: str) -
         ],
     }
     if served.devices:
-        said["resources"] = {"limits": {gpu_resource: served.devices}}
-    return said
+        container["resources"] = {"limits": {cluster.gpu_resource: served.devices}}
+    return container
 
 
 def _literal(text: str) -> str:
@@ -182,9 +215,7 @@ def _scaler(
     served: Served,
     metadata: dict[str, Any],
     autoscaler: Autoscaler,
-    most_copies: int | None,
-    prometheus: str,
-    namespace: str,
+    cluster: ClusterOptions,
 ) -> dict[str, Any]:
     if served.knee is None or not served.in_flight:
         raise CannotRender(
@@ -194,7 +225,7 @@ def _scaler(
             hint="deploy without an autoscaler (--autoscaler none)",
         )
     least = served.copies
-    most = most_copies or 2 * least
+    most = cluster.max_copies or 2 * least
     if most < least:
         raise CannotRender(f"at most {most} copies are fewer than the plan's {least}")
     if autoscaler == "hpa":
@@ -239,8 +270,8 @@ def _scaler(
                     "type": "prometheus",
                     "metricType": "AverageValue",
                     "metadata": {
-                        "serverAddress": prometheus,
-                        "query": in_flight_query(served, namespace),
+                        "serverAddress": cluster.prometheus,
+                        "query": in_flight_query(served, cluster.namespace),
                         "threshold": str(served.knee.target),
                     },
                 }

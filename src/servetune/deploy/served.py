@@ -18,7 +18,15 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan
 
-__all__ = ["MODEL_MOUNT", "Served", "bundle_of", "prepare", "service_name", "version_of"]
+__all__ = [
+    "MODEL_MOUNT",
+    "Served",
+    "ServiceOptions",
+    "bundle_of",
+    "prepare",
+    "service_name",
+    "version_of",
+]
 
 #: Where a target puts a folder of its own into the container.
 MODEL_MOUNT = "/models/served"
@@ -81,43 +89,58 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         return self.plan.replicas
 
 
+class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How and where a service listens, and what it is loaded from.
+
+    Attributes:
+        container: `engine` for the engine's own image and command; `lmi` for AWS's Large Model
+            Inference container, which takes variables.
+        name: Name of the service; from the model's name where `None`.
+        port: Port to listen on.
+        host: Address to listen on.
+        model_source: Hub id, or the path of a folder; the Plan's model where `None`.
+        image: Image to run, tag included, instead of the usual one.
+        region: Region whose registry has AWS's containers.
+        on_cores: Whether there is no accelerator to ask for.
+        mounts: Whether a folder is mounted into a container, or used where it is.
+    """
+
+    container: str = "engine"
+    name: str | None = None
+    port: int = 8000
+    host: str = "0.0.0.0"  # noqa: S104 - inside a container, which decides who reaches it
+    model_source: str | None = None
+    image: str | None = None
+    region: str = "us-east-1"
+    on_cores: bool = False
+    mounts: bool = True
+
+
+#: Options of a service in a container on accelerators.
+_USUAL = ServiceOptions()
+
+
 def prepare(
     plan: Plan,
+    options: ServiceOptions = _USUAL,
     *,
-    container: str = "engine",
-    name: str | None = None,
-    port: int = 8000,
-    model_source: str | None = None,
-    image: str | None = None,
-    region: str = "us-east-1",
-    on_cores: bool = False,
-    mounts: bool = True,
-    host: str = "0.0.0.0",  # noqa: S104 - inside a container, which decides who reaches it
     knee: Knee | None = None,
     evidence: Evidence | None = None,
 ) -> Served:
-    """A resolved Plan as what its engine takes.
+    """A resolved Plan in the form that its engine takes.
 
     Args:
         plan: Resolved (`engines.defaults.resolved`).
-        container: `engine` for the engine's own image and command; `lmi` for AWS's Large Model
-            Inference container, which takes variables.
-        name: Of the service; from the model's name where `None`.
-        port: To listen on.
-        model_source: Hub id, or the path of a folder; the Plan's model where `None`.
-        image: A certain one, tag included.
-        region: Of the registry of AWS's containers.
-        on_cores: Whether there is no accelerator to ask for.
-        mounts: Whether a folder is mounted into a container, or seen where it is.
-        host: To listen on.
-        knee: For autoscalers.
+        options: Choices beside the Plan.
+        knee: Requests in flight that one copy serves well, for autoscalers.
         evidence: The trial that the Plan rests on.
 
     Raises:
         UnknownName: No launcher is known for the engine.
-        CannotRender: The Plan cannot be said, or a name or path cannot be used.
+        CannotRender: The Plan cannot be expressed, or a name or path cannot be used.
     """
-    source = model_source or plan.model
+    name, port, image, region = options.name, options.port, options.image, options.region
+    source = options.model_source or plan.model
     is_folder = source.startswith(("/", "~", "./", "../"))
     if not is_folder and not _HUB_ID.fullmatch(source):
         raise CannotRender(
@@ -133,20 +156,20 @@ def prepare(
     named = service_name(label) if name is None else _checked_name(name)
     if not 1 <= port <= 65535:
         raise CannotRender(f"port {port} does not exist", hint="1 to 65535, such as 8000")
-    seen_at = MODEL_MOUNT if is_folder and mounts else source
+    seen_at = MODEL_MOUNT if is_folder and options.mounts else source
     about = {
         "name": named,
         "given": plan,
         "folder": source if is_folder else "",
         "served_name": label,
-        "devices": 0 if on_cores else plan.devices_per_replica,
+        "devices": 0 if options.on_cores else plan.devices_per_replica,
         "knee": knee,
         "evidence": evidence,
     }
-    if container == "lmi":
+    if options.container == "lmi":
         return _lmi(plan, seen_at, label, image, region, about)
-    if container != "engine":
-        raise CannotRender(f"unknown container '{container}'", hint="known are engine, lmi")
+    if options.container != "engine":
+        raise CannotRender(f"unknown container '{options.container}'", hint="known are engine, lmi")
     launcher = launcher_of(plan)
     version, known = version_of(launcher, image, evidence)
     own, notes = filled(
@@ -157,11 +180,11 @@ def prepare(
         version=version,
     )
     command, words, variables = words_of(
-        launcher, own, model=seen_at, host=host, port=port, version=version
+        launcher, own, model=seen_at, host=options.host, port=port, version=version
     )
     shipping = shipping_of(launcher)
     uri = image or shipping.image_of(version)
-    if mounts and not uri:
+    if options.mounts and not uri:
         raise CannotRender(
             f"{launcher.title} has no published image",
             hint="name one of yours with --image, or deploy to systemd or command",

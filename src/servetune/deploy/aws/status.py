@@ -22,6 +22,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     detail: str = ""
 
+    @property
+    def serves(self) -> bool:
+        """Whether it is there and, where it has a state, in service."""
+        return self.status in ("there", "InService")
+
 
 class Logs(msgspec.Struct, frozen=True, kw_only=True):
     """Where containers write: one group per endpoint, one per component."""

@@ -2,11 +2,12 @@
 
 from servetune.deploy.staging.crc import combined_crc32, crc32_base64
 from servetune.deploy.staging.files import ModelFile, Place, model_files, place
-from servetune.deploy.staging.job import download_job
+from servetune.deploy.staging.job import HubModel, download_job, run_job
 from servetune.deploy.staging.upload import MANIFEST, Staged, stage
 
 __all__ = [
     "MANIFEST",
+    "HubModel",
     "ModelFile",
     "Place",
     "Staged",
@@ -15,5 +16,6 @@ __all__ = [
     "download_job",
     "model_files",
     "place",
+    "run_job",
     "stage",
 ]

@@ -7,15 +7,21 @@ job leaves in its output folder; nothing of the model passes through here.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from servetune.deploy.aws.door import Aws
+from servetune.deploy.aws.looking import staged_model
+from servetune.deploy.aws.waiting import Patience, Seen, until_rest
 from servetune.deploy.images import choose_image, image_uri
 from servetune.deploy.names import STAGED, require_role, resource_name
 from servetune.deploy.staging.files import Place
-from servetune.errors import InputError
+from servetune.errors import DeployError, InputError
 from servetune.units import GIB
 
-__all__ = ["download_job"]
+__all__ = ["HubModel", "download_job", "run_job"]
 
 OUTPUT_FOLDER = "/opt/ml/processing/output"
 
@@ -39,38 +45,51 @@ MOST_VOLUME_GIB = 16384
 DEFAULT_INSTANCE = "ml.m5.2xlarge"
 
 
+class HubModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model in the hub.
+
+    Attributes:
+        model: Hub id.
+        revision: Branch, tag or commit; the main branch where `None`.
+        secret_arn: Secret in Secrets Manager with the hub's token, for a gated model.
+        weights_bytes: Size of the whole repository; `None` where it is not known.
+    """
+
+    model: str
+    revision: str | None = None
+    secret_arn: str | None = None
+    weights_bytes: float | None = None
+
+
 def download_job(
-    *,
-    model: str,
+    source: HubModel,
     where: Place,
+    *,
     region: str,
     role_arn: str,
-    model_bytes: float | None,
-    revision: str | None = None,
-    secret_arn: str | None = None,
     instance_type: str = DEFAULT_INSTANCE,
     hours: float = 12.0,
 ) -> dict[str, Any]:
     """The request CreateProcessingJob.
 
     Args:
-        model: Hub id.
-        where: The prefix that the files go to.
-        region: Decides the image.
-        role_arn: Must be able to write the prefix, and to read the secret.
-        model_bytes: Of the whole repository; 500 GiB of disk where it is not known.
-        revision: Branch, tag or commit.
-        secret_arn: Secrets Manager, for a gated model.
-        instance_type: Of a processing job; no accelerator is needed.
-        hours: After which SageMaker stops it.
+        source: The model; 500 GiB of disk where its size is not known.
+        where: Prefix that the files go to.
+        region: AWS region; decides the image.
+        role_arn: Role that can write the prefix, and read the secret.
+        instance_type: Type of a processing job; no accelerator is needed.
+        hours: Hours after which SageMaker stops it.
 
     Raises:
         InputError: The model needs a larger disk than a job can have.
         DeployError: The role is none.
     """
+    model, revision = source.model, source.revision
     require_role(role_arn)
     image, _ = choose_image("lmi", None)
-    volume_gib = 500 if model_bytes is None else math.ceil(1.3 * model_bytes / GIB) + 30
+    volume_gib = 500
+    if source.weights_bytes is not None:
+        volume_gib = math.ceil(1.3 * source.weights_bytes / GIB) + 30
     if volume_gib > MOST_VOLUME_GIB:
         raise InputError(
             f"the model needs {volume_gib:,} GiB of disk, a job has {MOST_VOLUME_GIB:,}",
@@ -79,8 +98,8 @@ def download_job(
     environment = {"MODEL": model, "OUT": OUTPUT_FOLDER, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     if revision:
         environment["REV"] = revision
-    if secret_arn:
-        environment["SECRET"] = secret_arn
+    if source.secret_arn:
+        environment["SECRET"] = source.secret_arn
     return {
         "ProcessingJobName": resource_name(
             f"stage-{model}-{revision or 'main'}-{where.bucket}-{where.prefix}"
@@ -118,3 +137,58 @@ def download_job(
         "StoppingCondition": {"MaxRuntimeInSeconds": int(hours * 3600)},
         "Tags": [{"Key": "servetune:model", "Value": model[:256]}],
     }
+
+
+async def run_job(
+    source: HubModel,
+    where: Place,
+    aws: Aws,
+    request: dict[str, Any],
+    *,
+    patience: Patience,
+    tell: Callable[[str], None],
+) -> None:
+    """Start the job, or wait on with one that an earlier run started.
+
+    Raises:
+        DeployError: The job failed, or too many jobs of its name have ended.
+    """
+    name, found = await _free_name(str(request["ProcessingJobName"]), source, where, aws)
+    if not found:
+        await aws.ask("sagemaker", "CreateProcessingJob", **(request | {"ProcessingJobName": name}))
+        tell(f"started processing job {name}")
+    seen = await until_rest(f"job {name}", lambda: _seen(name, aws), aws.clock, patience, tell)
+    if seen.status != "Completed":
+        raise DeployError(
+            f"job {name} is {seen.status}: {seen.reason or 'AWS gives no reason'}",
+            hint="its log group is /aws/sagemaker/ProcessingJobs; a gated model needs "
+            "--hf-token-secret; the same command starts another",
+        )
+
+
+async def _free_name(name: str, source: HubModel, where: Place, aws: Aws) -> tuple[str, bool]:
+    """The job's name, and whether it runs or is done; one that failed keeps its name.
+
+    So does one that is done, where what it made has been taken away or replaced since.
+    """
+    for attempt in range(1, 100):
+        tried = name if attempt == 1 else f"{name[:60]}-{attempt}"
+        seen = await _seen(tried, aws)
+        if seen.status in ("Failed", "Stopped"):
+            continue
+        made = (source.model, source.revision)
+        if seen.status == "Completed" and await staged_model(where.uri, aws) != made:
+            continue
+        return tried, seen.status != "gone"
+    raise DeployError(f"99 jobs like {name} have ended", hint="choose another prefix")
+
+
+async def _seen(name: str, aws: Aws) -> Seen:
+    job = await aws.ask_or_none("sagemaker", "DescribeProcessingJob", ProcessingJobName=name)
+    if job is None:
+        return Seen(status="gone", moving=False)
+    status = str(job["ProcessingJobStatus"])
+    reason = str(job.get("FailureReason") or job.get("ExitMessage") or "")
+    return Seen(
+        status=status, moving=status in ("InProgress", "Stopping"), reason=aws.scrubbed(reason)
+    )

@@ -40,12 +40,14 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
         sent_bytes: That went over the wire now.
         same_files: That were there already.
         total_bytes: Of all files.
+        by_job: Whether a job in AWS fetched the files, whose sizes are then not known here.
     """
 
     uri: str
-    sent_bytes: int
-    same_files: int
-    total_bytes: int
+    sent_bytes: int = 0
+    same_files: int = 0
+    total_bytes: int = 0
+    by_job: bool = False
 
 
 async def stage(

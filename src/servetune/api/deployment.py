@@ -1,0 +1,673 @@
+"""Deployment: the trial that was chosen, rendered for SageMaker, Kubernetes and other targets."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+
+from servetune.api.endpoints import make_endpoint
+from servetune.api.limits import Limits
+from servetune.api.notes import note, progress
+from servetune.api.request import Request, request_of
+from servetune.api.trials import Trials, read
+from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of
+from servetune.deploy import CONTAINERS, usual_container, write
+from servetune.deploy.aws.check import Budget, Facts, Finding, Report, check, check_live, require_go
+from servetune.deploy.bentoml import render_bentoml
+from servetune.deploy.bundle import Bundle
+from servetune.deploy.compose import render_compose
+from servetune.deploy.deployment import Deployment, deployment_of, with_role
+from servetune.deploy.endpoint import Endpoint, EndpointOptions, endpoint_of, image_for
+from servetune.deploy.from_trial import (
+    device_of_trial,
+    evidence_of,
+    explicit_plan,
+    instance_of_trial,
+    knee_of_trials,
+    plan_of_trial,
+    with_trial,
+)
+from servetune.deploy.hosting_options import HostingOptions
+from servetune.deploy.images import named_image
+from servetune.deploy.kserve import render_kserve
+from servetune.deploy.kubernetes import ClusterOptions, render_kubernetes
+from servetune.deploy.launchers import launcher_of
+from servetune.deploy.names import require_name, require_region, require_role
+from servetune.deploy.plain import render_command
+from servetune.deploy.sagemaker import render_sagemaker
+from servetune.deploy.served import Served, ServiceOptions, prepare, version_of
+from servetune.deploy.systemd import render_systemd
+from servetune.engines import engine
+from servetune.errors import CannotRender, InputError, UnknownName
+from servetune.hardware import Device, Node, Price, instance
+from servetune.models import NetworkShape, load_shape, weight_bytes
+from servetune.option import Count, Positive, argument, option
+from servetune.plan import Plan
+from servetune.search import OBJECTIVES, failed_requests
+from servetune.store import TrialRecord
+
+__all__ = [
+    "TARGETS",
+    "BentomlDeployment",
+    "CommandDeployment",
+    "ComposeDeployment",
+    "KserveDeployment",
+    "KubernetesDeployment",
+    "Rendered",
+    "RenderedEndpoint",
+    "SageMakerDeployment",
+    "ServiceDeployment",
+    "SystemdDeployment",
+    "render",
+]
+
+#: Rank of LoRA adapters that is allowed for; vLLM's default of 16 refuses many.
+LORA_RANK = 64
+
+
+class TrialChoice(Request, frozen=True, kw_only=True):
+    """The trial of a run that is deployed, and the folder that it is rendered into."""
+
+    source: Annotated[
+        Path, argument("Journal (.jsonl), summary or record (.json) of a run.", metavar="SOURCE")
+    ]
+    out: Annotated[
+        Path | None,
+        option("Folder of the bundle; an earlier bundle in it is renewed.", metavar="FOLDER"),
+    ] = None
+    objective: Annotated[
+        str,
+        option(
+            "Quantity that is best among the trials that hold the constraints.",
+            choices=tuple(OBJECTIVES),
+        ),
+    ] = "throughput"
+    key: Annotated[
+        str | None,
+        option("Key of a certain trial.", metavar="KEY", default="the recommended trial"),
+    ] = None
+    dry_run: Annotated[bool, option("Print of what would be written; nothing is written.")] = False
+    limits: Limits = Limits()
+
+    def trial(self, trials: Trials) -> TrialRecord:
+        """The trial of that key, else the best one that holds every constraint.
+
+        Raises:
+            InputError: No trial has that key.
+            CannotRender: The trial failed, or none holds every constraint.
+        """
+        if self.key is not None:
+            try:
+                record = trials.record(self.key)
+            except KeyError:
+                raise InputError(
+                    f"no trial has the key {self.key}", hint="keys stand in the journal"
+                ) from None
+            if record.status == "failed":
+                raise CannotRender(f"trial {self.key} failed and cannot be deployed")
+            return record
+        choice = trials.recommend(self.objective)
+        if choice.chosen is None or not choice.feasible:
+            nearest = f"; {choice.chosen.label} comes nearest" if choice.chosen else ""
+            raise CannotRender(
+                f"no trial meets every constraint{nearest}",
+                hint="relax --constraints, or name a trial with --key"
+                + (f" {choice.chosen.key}" if choice.chosen else ""),
+            )
+        return trials.record(choice.chosen.key)
+
+
+class Rendered(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle and the trial that it rests on.
+
+    Attributes:
+        bundle: Its files.
+        plan: Plan that it serves.
+        trial: Trial that it rests on.
+        folder: Folder that it was written to; `None` where it was not.
+    """
+
+    bundle: Bundle
+    plan: Plan
+    trial: TrialRecord
+    folder: Path | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences that must be seen before it runs."""
+        failing = failed_requests(self.trial.results)
+        return (*((failing.sentence,) if failing else ()), *self.bundle.warnings)
+
+
+class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
+    """A trial that becomes a SageMaker endpoint."""
+
+    verb: ClassVar[str] = "deploy sagemaker"
+
+    container: Annotated[
+        str | None,
+        option(
+            "SageMaker container that runs the engine.",
+            choices=tuple(CONTAINERS),
+            default="lmi for vLLM, else the engine's own",
+        ),
+    ] = None
+    instance: Annotated[
+        str | None,
+        option(
+            "Instance type.",
+            metavar="NAME",
+            default="the one that was measured, else the cheapest like it",
+        ),
+    ] = None
+    region: Annotated[str, option("AWS region.", metavar="NAME")] = "us-east-1"
+    role_arn: Annotated[
+        str | None,
+        option("ARN of the execution role.", metavar="ARN", default="given on deploying"),
+    ] = None
+    endpoint_name: Annotated[
+        str | None, option("Name of the endpoint.", metavar="NAME", default="from the model's name")
+    ] = None
+    model_source: Annotated[
+        str | None,
+        option(
+            "Place that the endpoint loads the model from.",
+            metavar="HUB_ID|s3://..",
+            default="the trial's model",
+        ),
+    ] = None
+    image_tag: Annotated[
+        str | None,
+        option("Tag of a certain image.", metavar="TAG", default="nearest to the trial's engine"),
+    ] = None
+    hours: Annotated[
+        Positive, option("Hours that the endpoint shall stand, for its cost and its tag.")
+    ] = 24.0
+    max_cost: Annotated[
+        Positive | None,
+        option("Cost of all hours above which nothing is made, in dollars.", metavar="USD"),
+    ] = None
+    price_per_hour_usd: Annotated[
+        Positive | None,
+        option(
+            "Price of one instance, in dollars per hour.",
+            "--price-per-hour",
+            metavar="USD",
+            default="the catalogue's",
+        ),
+    ] = None
+    plan: Annotated[bool, option("Check of everything before spending; nothing is made.")] = False
+    ask_aws: Annotated[
+        bool, option("Permission for --plan to ask AWS (it only reads): quota, price, names.")
+    ] = False
+    apply: Annotated[
+        bool, option("Permission to write the bundle, check it, and make the endpoint.")
+    ] = False
+    hosting: HostingOptions = HostingOptions()
+    token: Token = Token()
+    waiting: Waiting = Waiting()
+
+    def render(self) -> RenderedEndpoint:
+        """The endpoint of these options, checked as far as nothing needs to be asked."""
+        self._check_options()
+        trials = read(self.source, self.limits.constraints)
+        trial = self.trial(trials)
+        found = plan_of_trial(trial)
+        container = self.container or usual_container(found.engine)
+        measured = _for_lmi(found) if container == "lmi" else found
+        plan = self._with_adapters(self._of_one_copy(measured))
+        first = (
+            instance(self.instance, service="sagemaker")
+            if self.instance
+            else instance_of_trial(trial)
+        )
+        if self.image_tag:
+            named_image(container, self.image_tag)
+        shape, evidence = load_shape(plan.model), evidence_of(trial, self.source)
+        image, _ = image_for(plan, container, evidence, self.image_tag)
+        version = image.engine_version or engine(plan.engine).assumed_version
+        explicit = explicit_plan(plan, shape, first.device, version, trial)
+        nodes = self.hosting.nodes(first)
+        copies = 1 if self.hosting.copies is None else measured.replicas * measured.data_parallel
+        knee = knee_of_trials(trials.records, trial, trials.constraints, copies=copies)
+        endpoint = endpoint_of(
+            explicit,
+            EndpointOptions(
+                nodes=nodes,
+                hosting=self.hosting.resolved(explicit, nodes, knee),
+                region=self.region,
+                container=container,
+                model_source=self.model_source,
+                endpoint_name=self.endpoint_name,
+                role_arn=self.role_arn,
+                image_tag=self.image_tag,
+                weights_bytes=weight_bytes(shape),
+                startup_timeout_s=self.hosting.startup_timeout_s,
+                delete_after=_after(self.hours),
+            ),
+            evidence,
+        )
+        rendered = RenderedEndpoint(
+            bundle=with_trial(render_sagemaker(endpoint), trial),
+            plan=explicit,
+            trial=trial,
+            folder=None if self.plan or self.dry_run else self.out,
+            request=self,
+            endpoint=endpoint,
+            shape=shape,
+        )
+        if self.apply:
+            require_go(rendered.report())
+        elif self.max_cost is not None and not (self.plan or self.dry_run):
+            rendered.require_affordable()
+        return rendered
+
+    def _check_options(self) -> None:
+        """Raise for what cannot be right, before anything is read."""
+        if self.apply + self.plan + self.dry_run > 1:
+            raise InputError("--plan, --apply and --dry-run exclude each other", hint="give one")
+        if self.out is None and not (self.dry_run or self.plan):
+            raise InputError("the bundle needs a folder", hint="give --out FOLDER, or --plan")
+        self.token.require()
+        require_region(self.region)
+        env_role = os.environ.get("SAGEMAKER_ROLE_ARN") if self.plan else None
+        if self.apply:
+            role_of(self.role_arn)
+        elif role := self.role_arn or env_role:
+            require_role(role)
+        if self.endpoint_name is not None:
+            require_name(self.endpoint_name)
+
+    def _of_one_copy(self, plan: Plan) -> Plan:
+        """The Plan of one component's copy; as it is where there are no components."""
+        if self.hosting.copies is None or plan.expert_parallel:
+            return plan
+        return msgspec.structs.replace(plan, replicas=1, data_parallel=1)
+
+    def _with_adapters(self, plan: Plan) -> Plan:
+        """A base model that takes LoRA adapters, where the endpoint shall have some.
+
+        Raises:
+            InputError: The engine has no adapters here.
+        """
+        chosen = dict(plan.extra)
+        if not self.hosting.adapter or "enable_lora" in chosen:
+            return plan
+        switch = engine(plan.engine).lora_settings
+        if not switch:
+            raise InputError(
+                f"adapters on {plan.engine} need its own settings for LoRA",
+                hint="sweep with enable_lora=true, so that what is measured takes them",
+            )
+        added: dict[str, Any] = {
+            **switch,
+            "max_loras": len(self.hosting.adapter),
+            "max_lora_rank": LORA_RANK,
+        }
+        merged = added | chosen
+        words = ", ".join(f"{name}={value}" for name, value in merged.items() if name in added)
+        note(f"the trial took no adapters; written for them: {words}. Expect other figures")
+        return msgspec.structs.replace(plan, extra=tuple(sorted(merged.items())))
+
+
+class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
+    """A SageMaker endpoint, ready to be checked or made.
+
+    Attributes:
+        request: Request that it was rendered from.
+        endpoint: Decisions that its requests rest on.
+        shape: Dimensions of the model.
+    """
+
+    request: SageMakerDeployment
+    endpoint: Endpoint
+    shape: NetworkShape
+
+    @property
+    def deployment(self) -> Deployment:
+        """The requests that make it."""
+        return deployment_of(self.endpoint)
+
+    def report(self, *, ask_aws: bool = False) -> Report:
+        """Everything that can be known to go wrong, and the cost.
+
+        Args:
+            ask_aws: Whether AWS is asked for quota, price and names; it is only read.
+        """
+        findings: list[Finding] = []
+        prices: dict[str, Price] = {}
+        if ask_aws:
+            findings, prices = completed(
+                check_live(
+                    self.deployment,
+                    aws_in(self.deployment.region),
+                    now=now(),
+                    hours=self.request.hours,
+                    secret_arn=self.request.token.hf_token_secret,
+                )
+            )
+        options = self.endpoint.options
+        facts = Facts(
+            plan=self.plan,
+            shape=self.shape,
+            nodes=options.nodes,
+            container=options.container,
+            image_tag=self.endpoint.image.tag,
+            weights_bytes=options.weights_bytes or 0.0,
+        )
+        budget = Budget(
+            hours=self.request.hours,
+            max_cost_usd=self.request.max_cost,
+            prices=self._prices(options.nodes, prices),
+        )
+        report = check(self.deployment, facts, budget, today=now().date())
+        return msgspec.structs.replace(report, findings=(*report.findings, *findings))
+
+    def require_affordable(self) -> None:
+        """Raise where it would cost more than is allowed, or what it costs is not known.
+
+        Raises:
+            InputError: With the cost.
+        """
+        report = self.report()
+        costly = tuple(found for found in report.stops if found.topic in ("cost", "price"))
+        require_go(msgspec.structs.replace(report, findings=costly))
+
+    def apply(
+        self,
+        *,
+        on_report: Callable[[Report], None] = lambda _: None,
+        on_progress: Callable[[str], None] = progress,
+    ) -> Deployment:
+        """Ask AWS what would fail, and make the endpoint.
+
+        Args:
+            on_report: Called with what was checked, before anything is made.
+            on_progress: Called with each line of progress.
+
+        Raises:
+            InputError: Something would fail; nothing was made.
+            DeployError: AWS refused, or the endpoint failed.
+        """
+        assert self.folder is not None
+        role = role_of(self.request.role_arn)
+        deployment = with_role(self.deployment, role)
+        report = self.report(ask_aws=True)
+        on_report(report)
+        require_go(report)
+        patience = self.request.waiting.patience(deployment)
+        make_endpoint(deployment, self.folder, self.request.token, patience, on_progress)
+        return deployment
+
+    def _prices(self, nodes: tuple[Node, ...], asked: dict[str, Price]) -> dict[str, Price]:
+        """Prices by type: the user's, else AWS's of today."""
+        if self.request.price_per_hour_usd is None:
+            return asked
+        given = Price(
+            usd_per_hour=self.request.price_per_hour_usd,
+            region="",
+            source="given by the user",
+            date="",
+        )
+        return {node.name: given for node in nodes}
+
+
+class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
+    """A trial that becomes a service off SageMaker."""
+
+    #: Whether it runs in a container, which listens on all addresses and mounts folders.
+    in_container: ClassVar[bool] = True
+
+    gpu: Annotated[str | None, option("GPU type.", metavar="NAME", default="the trial's")] = None
+    model_source: Annotated[
+        str | None,
+        option(
+            "Place that the server loads the model from.",
+            metavar="HUB_ID|FOLDER",
+            default="the trial's model",
+        ),
+    ] = None
+    name: Annotated[
+        str | None, option("Name of the service.", metavar="NAME", default="from the model's name")
+    ] = None
+    port: Annotated[int, option("Port to listen on.")] = 8000
+
+    def render(self) -> Rendered:
+        """The bundle of these options.
+
+        Raises:
+            InputError: The folder is missing, or the trial's device is not known.
+            CannotRender: The target cannot express the Plan.
+        """
+        if self.out is None and not self.dry_run:
+            raise InputError("the bundle needs a folder", hint="give --out FOLDER, or --dry-run")
+        trials = read(self.source, self.limits.constraints)
+        trial = self.trial(trials)
+        plan, evidence = plan_of_trial(trial), evidence_of(trial, self.source)
+        if getattr(self, "container", "") == "lmi":
+            plan = _for_lmi(plan)
+        target = device_of_trial(trial, self.gpu)
+        version, _ = version_of(launcher_of(plan), getattr(self, "image", None), evidence)
+        served = prepare(
+            explicit_plan(plan, load_shape(plan.model), target, version, trial),
+            self._service(on_cores=target.architecture == "cpu"),
+            knee=knee_of_trials(trials.records, trial, trials.constraints, copies=plan.replicas),
+            evidence=evidence,
+        )
+        return Rendered(
+            bundle=with_trial(self.bundle(served, target), trial),
+            plan=served.plan,
+            trial=trial,
+            folder=None if self.dry_run else self.out,
+        )
+
+    def bundle(self, served: Served, target: Device) -> Bundle:
+        """The files of a service on a device."""
+        raise NotImplementedError
+
+    def _service(self, *, on_cores: bool) -> ServiceOptions:
+        own = {
+            name: getattr(self, name)
+            for name in ServiceOptions.__struct_fields__
+            if hasattr(self, name)
+        }
+        return ServiceOptions(**own, on_cores=on_cores, mounts=self.in_container)
+
+
+class ImageDeployment(ServiceDeployment, frozen=True, kw_only=True):
+    """A service in an image."""
+
+    image: Annotated[
+        str | None,
+        option("Image to run, tag included.", metavar="IMAGE", default="the engine's own"),
+    ] = None
+
+
+class ContainerDeployment(ImageDeployment, frozen=True, kw_only=True):
+    """A service in the engine's own container, or in AWS's."""
+
+    container: Annotated[
+        Literal["engine", "lmi"],
+        option("Container: the engine's own, or AWS's Large Model Inference."),
+    ] = "engine"
+    region: Annotated[
+        str, option("AWS region whose registry has the LMI container.", metavar="NAME")
+    ] = "us-east-1"
+
+
+class ClusterDeployment(ContainerDeployment, frozen=True, kw_only=True):
+    """A service in a Kubernetes cluster."""
+
+    namespace: Annotated[str, option("Namespace of all objects.", metavar="NAME")] = "default"
+    max_copies: Annotated[
+        Count | None,
+        option("Copies that an autoscaler may make.", metavar="COUNT", default="twice the trial's"),
+    ] = None
+    secret: Annotated[
+        str,
+        option("Kubernetes Secret whose key HF_TOKEN holds the hub's token.", metavar="NAME"),
+    ] = ClusterOptions().secret
+    claim: Annotated[str | None, option("Volume claim that holds the weights.", metavar="NAME")] = (
+        None
+    )
+    prometheus: Annotated[
+        str, option("Address of Prometheus, for an autoscaler.", metavar="URL")
+    ] = ClusterOptions().prometheus
+
+    def cluster(self, target: Device) -> ClusterOptions:
+        """Names and limits of the cluster."""
+        return ClusterOptions(
+            namespace=self.namespace,
+            max_copies=self.max_copies,
+            secret=self.secret,
+            claim=self.claim,
+            gpu_resource="amd.com/gpu" if target.vendor.lower() == "amd" else "nvidia.com/gpu",
+            prometheus=self.prometheus,
+        )
+
+
+class KubernetesDeployment(ClusterDeployment, frozen=True, kw_only=True):
+    """A trial that becomes a Kubernetes Deployment, its Service and an autoscaler."""
+
+    verb: ClassVar[str] = "deploy kubernetes"
+
+    autoscaler: Annotated[
+        Literal["none", "hpa", "keda"],
+        option("Autoscaler that holds each copy at the measured knee."),
+    ] = "none"
+
+    def bundle(self, served: Served, target: Device) -> Bundle:
+        """Manifests for kubectl."""
+        return render_kubernetes(served, self.cluster(target), autoscaler=self.autoscaler)
+
+
+class KserveDeployment(ClusterDeployment, frozen=True, kw_only=True):
+    """A trial that becomes a KServe InferenceService."""
+
+    verb: ClassVar[str] = "deploy kserve"
+
+    def bundle(self, served: Served, target: Device) -> Bundle:
+        """The InferenceService."""
+        return render_kserve(served, self.cluster(target))
+
+
+class ComposeDeployment(ContainerDeployment, frozen=True, kw_only=True):
+    """A trial that becomes services of Docker Compose."""
+
+    verb: ClassVar[str] = "deploy compose"
+
+    def bundle(self, served: Served, target: Device) -> Bundle:
+        """The Compose file."""
+        return render_compose(served)
+
+
+class BentomlDeployment(ImageDeployment, frozen=True, kw_only=True):
+    """A trial that becomes a BentoML service."""
+
+    verb: ClassVar[str] = "deploy bentoml"
+
+    gpu_type: Annotated[
+        str | None, option("Name of the device in BentoCloud, such as nvidia-l4.", metavar="NAME")
+    ] = None
+
+    def bundle(self, served: Served, target: Device) -> Bundle:
+        """The service's folder."""
+        return render_bentoml(served, gpu_type=self.gpu_type)
+
+
+class HostDeployment(ServiceDeployment, frozen=True, kw_only=True):
+    """A service on a machine where the engine is installed."""
+
+    in_container: ClassVar[bool] = False
+
+    host: Annotated[str, option("Address to listen on.", metavar="ADDRESS")] = "127.0.0.1"
+
+
+class SystemdDeployment(HostDeployment, frozen=True, kw_only=True):
+    """A trial that becomes units of systemd."""
+
+    verb: ClassVar[str] = "deploy systemd"
+
+    user: Annotated[str, option("User that the server runs as.", metavar="NAME")] = "servetune"
+
+    def bundle(self, served: Served, target: Device) -> Bundle:
+        """The units."""
+        return render_systemd(served, user=self.user)
+
+
+class CommandDeployment(HostDeployment, frozen=True, kw_only=True):
+    """A trial that becomes the plain command, as a script."""
+
+    verb: ClassVar[str] = "deploy command"
+
+    def bundle(self, served: Served, target: Device) -> Bundle:
+        """The scripts."""
+        return render_command(served)
+
+
+TARGETS: dict[str, type[SageMakerDeployment | ServiceDeployment]] = {
+    kind.verb.removeprefix("deploy "): kind
+    for kind in (
+        SageMakerDeployment,
+        KubernetesDeployment,
+        KserveDeployment,
+        ComposeDeployment,
+        SystemdDeployment,
+        CommandDeployment,
+        BentomlDeployment,
+    )
+}
+
+
+def render(
+    request: SageMakerDeployment | ServiceDeployment | str | Path,
+    /,
+    *,
+    target: str = "sagemaker",
+    **options: Any,
+) -> Rendered:
+    """Render the best trial of a run for a target; nothing is deployed.
+
+    Args:
+        request: The request, or the journal or summary of the run.
+        target: `sagemaker`, `kubernetes`, `kserve`, `compose`, `systemd`, `command` or
+            `bentoml`, where the first argument is a file.
+        options: Fields of the target's request, such as `SageMakerDeployment`.
+
+    Returns:
+        The bundle, in memory and, with `out`, in that folder.
+
+    Raises:
+        CannotRender: No trial holds the constraints, or the target cannot express its Plan.
+        InputError: An option is wrong.
+    """
+    if target not in TARGETS:
+        raise UnknownName("target", target, TARGETS)
+    kind = TARGETS[target] if isinstance(request, str | Path) else type(request)
+    rendered: Rendered = request_of(kind, request, options).render()
+    if rendered.folder is not None:
+        write(rendered.bundle, rendered.folder)
+    return rendered
+
+
+def _for_lmi(plan: Plan) -> Plan:
+    """LMI has no data parallelism, but starts copies, which for whole models is the same."""
+    if plan.data_parallel == 1 or plan.expert_parallel:
+        return plan
+    note(
+        f"LMI has no data parallelism: {plan.data_parallel} engines behind one address become as "
+        "many copies of the model"
+    )
+    return msgspec.structs.replace(
+        plan, data_parallel=1, replicas=plan.replicas * plan.data_parallel
+    )
+
+
+def _after(hours: float) -> str:
+    """ISO time of the tag: when the user meant to be done."""
+    return (now() + dt.timedelta(hours=hours)).replace(microsecond=0).isoformat()

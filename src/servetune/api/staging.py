@@ -1,0 +1,197 @@
+"""Staging: a model's files in S3, once and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from servetune.api.notes import progress
+from servetune.api.request import Request, request_of
+from servetune.api.waiting import aws_in, completed, role_of
+from servetune.deploy.aws.waiting import Patience
+from servetune.deploy.names import require_region, require_secret
+from servetune.deploy.staging import (
+    HubModel,
+    ModelFile,
+    Place,
+    Staged,
+    download_job,
+    model_files,
+    place,
+    run_job,
+)
+from servetune.deploy.staging import stage as upload
+from servetune.errors import InputError, ServetuneError
+from servetune.models import cached_snapshot, load_shape, weight_bytes
+from servetune.option import NonNegative, argument, option
+
+__all__ = ["Staging", "StagingPlan", "plan_staging", "stage"]
+
+#: Longest wait for a job; SageMaker stops it after 12 h.
+JOB_TIMEOUT_S = 13 * 3600.0
+
+PartCount = Annotated[int, msgspec.Meta(ge=1, le=64)]
+
+
+class Staging(Request, frozen=True, kw_only=True):
+    """A model to put into S3."""
+
+    verb: ClassVar[str] = "stage"
+
+    model: Annotated[
+        str, argument("Folder, or hub id of a model in this disk's cache.", metavar="MODEL")
+    ]
+    where: Annotated[str, argument("Prefix in S3 for the files.", metavar="s3://BUCKET/PREFIX/")]
+    region: Annotated[str, option("AWS region.", metavar="NAME")] = "us-east-1"
+    model_id: Annotated[
+        str | None, option("Hub id of a local folder, for its tokenizer.", metavar="HUB_ID")
+    ] = None
+    exclude: Annotated[
+        tuple[str, ...], option("Pattern of files to leave out; repeatable.", metavar="PATTERN")
+    ] = ()
+    jobs: Annotated[
+        PartCount,
+        option("Number of parts sent at once, each in memory once.", "--parts", "--jobs"),
+    ] = 4
+    dry_run: Annotated[
+        bool, option("List of the files, or the job's request; nothing is sent.")
+    ] = False
+    as_job: Annotated[
+        bool, option("Fetch from the hub by a processing job.", group="With --as-job")
+    ] = False
+    role_arn: Annotated[
+        str | None,
+        option(
+            "ARN of the job's role.",
+            metavar="ARN",
+            default="SAGEMAKER_ROLE_ARN",
+            group="With --as-job",
+        ),
+    ] = None
+    revision: Annotated[
+        str | None,
+        option("Branch, tag or commit.", metavar="NAME", group="With --as-job"),
+    ] = None
+    hf_token_secret: Annotated[
+        str | None,
+        option(
+            "ARN of the secret in Secrets Manager that holds the hub's token.",
+            metavar="ARN",
+            group="With --as-job",
+        ),
+    ] = None
+    poll_s: Annotated[
+        NonNegative, option("Seconds between two looks at the job.", group="With --as-job")
+    ] = 30.0
+
+
+class StagingPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What staging would send.
+
+    Attributes:
+        where: Prefix in S3.
+        files: Files of the model; empty for a job.
+        revision: Revision of the files in the hub, where it is known.
+        job: Request of the processing job, `None` where the files leave this disk.
+    """
+
+    where: Place
+    files: tuple[ModelFile, ...] = ()
+    revision: str | None = None
+    job: dict[str, Any] | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all files."""
+        return sum(each.size_bytes for each in self.files)
+
+
+def plan_staging(request: Staging | str, /, **options: Any) -> StagingPlan:
+    """What `stage` would send; nothing is sent.
+
+    Args:
+        request: The request, or the model.
+        options: Fields of `Staging`.
+
+    Raises:
+        InputError: The model is not on this disk, or is not whole, or an option is wrong.
+    """
+    asked = request_of(Staging, request, options)
+    where = place(asked.where)
+    if asked.hf_token_secret is not None:
+        require_secret(asked.hf_token_secret)
+    require_region(asked.region)
+    if asked.as_job:
+        role = role_of(asked.role_arn)
+        job = download_job(_hub_model(asked), where, region=asked.region, role_arn=role)
+        return StagingPlan(where=where, job=job)
+    folder, revision = _folder_of(asked.model)
+    files = model_files(folder, exclude=asked.exclude)
+    return StagingPlan(where=where, files=files, revision=revision)
+
+
+def stage(
+    request: Staging | str, /, *, on_progress: Callable[[str], None] = progress, **options: Any
+) -> Staged:
+    """Put a model's files into S3, or let a job in AWS do it.
+
+    What is there with the same size and checksum is not sent again, and an upload that
+    stopped half-way goes on.
+
+    Args:
+        request: The request, or the model.
+        on_progress: Called with each line of progress.
+        options: Fields of `Staging`.
+
+    Raises:
+        InputError: The model is not on this disk, or is not whole, or an option is wrong.
+        DeployError: AWS refused, or the job failed.
+    """
+    asked = request_of(Staging, request, options)
+    plan = plan_staging(asked)
+    if plan.job is not None:
+        source, aws = _hub_model(asked), aws_in(asked.region)
+        patience = Patience(poll_s=asked.poll_s, timeout_s=JOB_TIMEOUT_S)
+        completed(run_job(source, plan.where, aws, plan.job, patience=patience, tell=on_progress))
+        return Staged(uri=plan.where.uri, by_job=True)
+    return completed(
+        upload(
+            plan.files,
+            plan.where,
+            aws_in(asked.region, threads=True),
+            model=asked.model_id or asked.model,
+            revision=plan.revision,
+            tell=on_progress,
+            jobs=asked.jobs,
+        )
+    )
+
+
+def _hub_model(asked: Staging) -> HubModel:
+    try:
+        size: float | None = weight_bytes(load_shape(asked.model, catalogue_first=True))
+    except ServetuneError:  # a model that nobody here knows still can be fetched
+        size = None
+    return HubModel(
+        model=asked.model,
+        revision=asked.revision,
+        secret_arn=asked.hf_token_secret,
+        weights_bytes=size,
+    )
+
+
+def _folder_of(model: str) -> tuple[Path, str | None]:
+    """A model's folder and its revision, where the hub's cache has it."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder, None
+    cached = cached_snapshot(model)
+    if cached is None:
+        raise InputError(
+            f"'{model}' is neither a folder nor in the hub's cache on this disk",
+            hint=f"fetch it with hf download {model}, or let AWS do it with --as-job",
+        )
+    return cached, cached.name

@@ -1,0 +1,122 @@
+"""Options of commands that wait for AWS, and the loop that they run in."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import msgspec
+
+from servetune.api.notes import note
+from servetune.clock import MonotonicClock
+from servetune.deploy.aws.apply import patience_of
+from servetune.deploy.aws.door import Aws
+from servetune.deploy.aws.waiting import Patience
+from servetune.deploy.deployment import Deployment
+from servetune.deploy.names import require_role, require_secret
+from servetune.errors import InputError
+from servetune.option import NonNegative, option
+
+__all__ = ["Token", "Waiting", "aws_in", "completed", "now", "role_of", "with_token"]
+
+Result = TypeVar("Result")
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a busy resource is looked at, and for how long."""
+
+    group: ClassVar[str] = "Waiting"
+
+    poll_s: Annotated[NonNegative, option("Seconds between two looks at AWS.")] = 15.0
+    timeout_min: Annotated[
+        NonNegative | None,
+        option("Minutes until waiting ends.", default="from the deployment's own time-outs"),
+    ] = None
+
+    def patience(self, deployment: Deployment | None) -> Patience:
+        """Waiting for a deployment; 90 minutes where there is only a name."""
+        timeout_s = patience_of(deployment).timeout_s if deployment else 5400.0
+        if self.timeout_min is not None:
+            timeout_s = self.timeout_min * 60
+        return Patience(poll_s=self.poll_s, timeout_s=timeout_s)
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """Source of the hub's token for a gated model; never the token itself."""
+
+    group: ClassVar[str] = "Token of the hub"
+
+    hf_token_secret: Annotated[
+        str | None,
+        option("ARN of the secret in Secrets Manager that holds the token.", metavar="ARN"),
+    ] = None
+    hf_token_from_env: Annotated[
+        bool, option("Permission to send the token of HF_TOKEN to the endpoint.")
+    ] = False
+
+    def require(self) -> None:
+        """Raise unless a token that is needed can be had, before anything starts.
+
+        Raises:
+            InputError: It has two sources, the variable is not set, or what should be a
+                secret's ARN is something else, a token above all.
+        """
+        if self.hf_token_secret is not None:
+            require_secret(self.hf_token_secret)
+            if self.hf_token_from_env:
+                raise InputError("the token has two sources", hint="give one of the two options")
+        if self.hf_token_from_env and not os.environ.get("HF_TOKEN"):
+            raise InputError("HF_TOKEN is not set", hint="export it, or use --hf-token-secret ARN")
+
+
+def aws_in(region: str, *, hidden: tuple[str, ...] = (), threads: bool = False) -> Aws:
+    """AWS in a region, on the machine's clock."""
+    return Aws(region, clock=MonotonicClock(), hidden=hidden, threads=threads)
+
+
+async def with_token(region: str, token: Token) -> tuple[Aws, dict[str, str]]:
+    """AWS that never repeats the token, and the variables that carry it."""
+    value = None
+    if token.hf_token_from_env:
+        value = os.environ["HF_TOKEN"]
+    elif token.hf_token_secret:
+        answer = await aws_in(region).ask(
+            "secretsmanager", "GetSecretValue", SecretId=token.hf_token_secret
+        )
+        value = str(answer["SecretString"])
+    if value is None:
+        return aws_in(region), {}
+    note("the token goes into the model's environment: who may describe the model can read it")
+    return aws_in(region, hidden=(value,)), {"HF_TOKEN": value}
+
+
+def role_of(role_arn: str | None, rendered: str | None = None) -> str:
+    """The execution role: the option, else SAGEMAKER_ROLE_ARN, else that of the bundle.
+
+    Raises:
+        InputError: There is none.
+        CannotRender: It is not the ARN of a role.
+    """
+    role = role_arn or os.environ.get("SAGEMAKER_ROLE_ARN") or rendered
+    if role is None or role.startswith("${"):  # a placeholder in bundles of earlier versions
+        raise InputError("no execution role", hint="give --role-arn, or set SAGEMAKER_ROLE_ARN")
+    return require_role(role)
+
+
+def completed(work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of asynchronous work, also where a loop runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def now() -> dt.datetime:
+    """The present time with its zone, UTC."""
+    return dt.datetime.now(dt.UTC)

@@ -1,0 +1,156 @@
+"""From a trial to what is deployed: its plan, machine, knee and evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from servetune.deploy.bundle import PLAN_FILE, Bundle, json_text
+from servetune.deploy.evidence import Evidence
+from servetune.deploy.knee import Knee, Level, knee_of
+from servetune.engines import plan_from_settings, resolved
+from servetune.errors import InputError
+from servetune.hardware import Device, Node, cheapest_instance_with, device, instance, instances
+from servetune.metrics import Constraint
+from servetune.models import NetworkShape
+from servetune.plan import Plan
+from servetune.store import TrialRecord
+
+__all__ = [
+    "TRIAL_FILE",
+    "device_of_trial",
+    "evidence_of",
+    "explicit_plan",
+    "instance_of_trial",
+    "knee_of_trials",
+    "plan_of_trial",
+    "with_trial",
+]
+
+#: The trial that a bundle rests on, as its journal has it.
+TRIAL_FILE = "trial.jsonl"
+
+
+def plan_of_trial(trial: TrialRecord) -> Plan:
+    """The Plan of a trial, read from its server's arguments where the record has none.
+
+    Raises:
+        InputError: The record does not name its model.
+    """
+    if trial.plan is not None:
+        return trial.plan
+    model = trial.metadata.get("model_tag")
+    if not model:
+        raise InputError("the record does not name its model (metadata.model_tag)")
+    engine = str(trial.metadata.get("framework") or trial.results.get("backend") or "vllm")
+    return plan_from_settings(engine, str(model), trial.config.server_args)
+
+
+def explicit_plan(
+    plan: Plan, shape: NetworkShape, target: Device, version: str | None, trial: TrialRecord
+) -> Plan:
+    """The Plan with all that the trial left open written out.
+
+    First what its server settled at its start, by its log, where the same device will serve; then
+    the defaults of the version that are known before a start. The cache's block size is the
+    attention kernel's to choose.
+    """
+    if trial.metadata.get("gpu_type") == f"{target.vendor} {target.name}".strip():
+        settled = (trial.results.get("startup") or {}).get("settled", {})
+        opened = {name: value for name, value in settled.items() if getattr(plan, name) is None}
+        plan = msgspec.structs.replace(plan, **opened)
+    return msgspec.structs.replace(
+        resolved(plan, shape, target, version=version), block_tokens=plan.block_tokens
+    )
+
+
+def evidence_of(trial: TrialRecord, source: Path) -> Evidence:
+    """What a trial of a journal or summary proves."""
+    metadata, results = trial.metadata, trial.results
+    concurrency = results.get("max_concurrency")
+    dataset = results.get("dataset_name") or "random"
+    return Evidence(
+        results=results,
+        simulated=trial.simulated,
+        concurrency=int(concurrency) if concurrency else None,
+        engine=str(metadata.get("framework") or results.get("backend") or "vllm"),
+        engine_version=trial.provenance.get("engine_version"),
+        hardware=f"{metadata.get('gpu_count')}x {metadata.get('gpu_type')}",
+        workload=f"{dataset}, {results.get('completed')} requests",
+        source=f"{source.name}, trial {trial.key}",
+    )
+
+
+def instance_of_trial(trial: TrialRecord) -> Node:
+    """The SageMaker instance that was measured, else the cheapest with as many such devices.
+
+    Raises:
+        InputError: No instance of the catalogue has them.
+    """
+    measured = trial.metadata.get("instance_type")
+    for name in (str(measured), f"ml.{measured}"):  # an EC2 type is hosted under SageMaker's name
+        if name in instances("sagemaker"):
+            return instance(name, service="sagemaker")
+    gpu = str(trial.metadata.get("gpu_type") or "")
+    count = int(trial.metadata.get("gpu_count") or 1)
+    offer = cheapest_instance_with(device(gpu), count) if gpu and gpu != "unknown" else None
+    if offer is None:
+        raise InputError(
+            f"no SageMaker instance in the catalogue has {count}x {gpu or 'unknown device'}",
+            hint="name one with --instance, such as ml.g6.12xlarge",
+        )
+    return offer
+
+
+def device_of_trial(trial: TrialRecord, gpu: str | None) -> Device:
+    """The device of that name, else the one that was measured.
+
+    Raises:
+        InputError: The trial does not name its device.
+    """
+    gpu = gpu or str(trial.metadata.get("gpu_type") or "")
+    if not gpu or gpu == "unknown":
+        raise InputError(
+            "the trial does not say on which device it ran, and defaults depend on it",
+            hint="name the device with --gpu, such as --gpu L4",
+        )
+    return device(gpu)
+
+
+def knee_of_trials(
+    trials: Sequence[TrialRecord],
+    chosen: TrialRecord,
+    constraints: tuple[Constraint, ...],
+    *,
+    copies: int,
+) -> Knee | None:
+    """The knee of the chosen settings over the concurrencies that were tried with them.
+
+    Args:
+        trials: Trials of the whole sweep.
+        chosen: The trial that is deployed.
+        constraints: Limits that a good trial meets.
+        copies: Copies that shared each trial's requests.
+    """
+    levels = []
+    for trial in trials:
+        results = trial.results
+        concurrency = results.get("max_concurrency")
+        latency_ms = results.get("median_e2e_latency_ms")
+        same = trial.config.server_args == chosen.config.server_args and trial.plan == chosen.plan
+        if same and trial.status == "ok" and concurrency and latency_ms is not None:
+            good = all(limit.holds(results) is True for limit in constraints)
+            levels.append(Level(int(concurrency), float(latency_ms), good if constraints else None))
+    return knee_of(levels, copies)
+
+
+def with_trial(bundle: Bundle, trial: TrialRecord) -> Bundle:
+    """The bundle with the trial that `bench --against` proves."""
+    about = bundle.json(PLAN_FILE)
+    about["files"].append(TRIAL_FILE)
+    texts: dict[str, str] = dict(bundle.files)
+    texts[PLAN_FILE] = json_text(about)
+    texts[TRIAL_FILE] = trial.to_json().decode() + "\n"
+    return msgspec.structs.replace(bundle, files=tuple(texts.items()))
