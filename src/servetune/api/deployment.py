@@ -12,7 +12,7 @@ import msgspec
 
 from servetune.api.endpoints import make_endpoint
 from servetune.api.limits import Limits
-from servetune.api.notes import note, progress
+from servetune.api.notes import note
 from servetune.api.request import Request, request_of
 from servetune.api.trials import Trials, read
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of
@@ -381,14 +381,14 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
     def apply(
         self,
         *,
-        on_report: Callable[[Report], None] = lambda _: None,
-        on_progress: Callable[[str], None] = progress,
+        on_report: Callable[[Report], None] | None = None,
+        on_progress: Callable[[str], None] | None = None,
     ) -> Deployment:
         """Ask AWS what would fail, and make the endpoint.
 
         Args:
             on_report: Called with what was checked, before anything is made.
-            on_progress: Called with each line of progress.
+            on_progress: Called with each line of progress; the logger where `None`.
 
         Raises:
             InputError: Something would fail; nothing was made.
@@ -398,7 +398,8 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
         role = role_of(self.request.role_arn)
         deployment = with_role(self.deployment, role)
         report = self.report(ask_aws=True)
-        on_report(report)
+        if on_report is not None:
+            on_report(report)
         require_go(report)
         patience = self.request.waiting.patience(deployment)
         make_endpoint(deployment, self.folder, self.request.token, patience, on_progress)

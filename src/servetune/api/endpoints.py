@@ -157,13 +157,13 @@ class _Endpoint(NamedTuple):
 
 
 def apply(
-    request: Apply | str | Path, /, *, on_progress: Tell = progress, **options: Any
+    request: Apply | str | Path, /, *, on_progress: Tell | None = None, **options: Any
 ) -> Deployment:
     """Make the endpoint of a bundle, or go on where an earlier run stopped.
 
     Args:
         request: The request, or the bundle's folder.
-        on_progress: Called with each line of progress.
+        on_progress: Called with each line of progress; the logger where `None`.
         options: Fields of `Apply`.
 
     Raises:
@@ -192,7 +192,7 @@ def make_endpoint(
     folder: Path,
     token: Token,
     patience: Patience,
-    on_progress: Tell = progress,
+    on_progress: Tell | None = None,
 ) -> None:
     """Make what a checked deployment says; its state is noted in the folder."""
 
@@ -202,7 +202,7 @@ def make_endpoint(
             deployment,
             aws,
             state=live.StateFile(folder),
-            tell=on_progress,
+            tell=on_progress or progress,
             now=now().isoformat(),
             patience=patience,
             secrets=secrets,
@@ -212,13 +212,13 @@ def make_endpoint(
 
 
 def update(
-    request: Update | str | Path, /, *, on_progress: Tell = progress, **options: Any
+    request: Update | str | Path, /, *, on_progress: Tell | None = None, **options: Any
 ) -> EndpointChange:
     """Roll a running endpoint over to its bundle, a batch at a time.
 
     Args:
         request: The request, or the bundle's folder.
-        on_progress: Called with each line of progress.
+        on_progress: Called with each line of progress; the logger where `None`.
         options: Fields of `Update`.
 
     Raises:
@@ -233,7 +233,7 @@ def update(
             deployment,
             aws,
             state=live.StateFile(asked.bundle),
-            tell=on_progress,
+            tell=on_progress or progress,
             now=now().isoformat(),
             patience=asked.waiting.patience(deployment),
             secrets=secrets,
@@ -278,13 +278,13 @@ def logs(request: Logs | str, /, **options: Any) -> tuple[str, ...]:
 
 
 def delete(
-    request: Delete | str, /, *, on_progress: Tell = progress, **options: Any
+    request: Delete | str, /, *, on_progress: Tell | None = None, **options: Any
 ) -> EndpointChange:
     """Delete all resources of an endpoint, in the order that SageMaker allows.
 
     Args:
         request: The request, or a bundle's folder, or an endpoint's name.
-        on_progress: Called with each line of progress.
+        on_progress: Called with each line of progress; the logger where `None`.
         options: Fields of `Delete`.
 
     Raises:
@@ -297,7 +297,7 @@ def delete(
             about.name,
             aws_in(about.region),
             state=about.state,
-            tell=on_progress,
+            tell=on_progress or progress,
             patience=asked.waiting.patience(None),
             deployment=about.deployment,
         )
@@ -306,13 +306,13 @@ def delete(
 
 
 def orphans(
-    request: Orphans | None = None, /, *, on_progress: Tell = progress, **options: Any
+    request: Orphans | None = None, /, *, on_progress: Tell | None = None, **options: Any
 ) -> tuple[Orphan, ...]:
     """Resources that servetune made in a region and nothing uses, dearest first.
 
     Args:
         request: The request.
-        on_progress: Called with each line of progress.
+        on_progress: Called with each line of progress; the logger where `None`.
         options: Fields of `Orphans`.
     """
     asked = request_of(Orphans, request or Orphans(), options)
@@ -331,11 +331,13 @@ def orphans(
                     orphan.thing.name,
                     aws,
                     state=live.StateFile(None),
-                    tell=on_progress,
+                    tell=on_progress or progress,
                     patience=patience,
                 )
             else:
-                await delete_thing(aws, orphan.thing, tell=on_progress, patience=patience)
+                await delete_thing(
+                    aws, orphan.thing, tell=on_progress or progress, patience=patience
+                )
         return found
 
     return tuple(completed(work()))

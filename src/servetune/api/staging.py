@@ -134,7 +134,7 @@ def plan_staging(request: Staging | str, /, **options: Any) -> StagingPlan:
 
 
 def stage(
-    request: Staging | str, /, *, on_progress: Callable[[str], None] = progress, **options: Any
+    request: Staging | str, /, *, on_progress: Callable[[str], None] | None = None, **options: Any
 ) -> Staged:
     """Put a model's files into S3, or let a job in AWS do it.
 
@@ -143,7 +143,7 @@ def stage(
 
     Args:
         request: The request, or the model.
-        on_progress: Called with each line of progress.
+        on_progress: Called with each line of progress; the logger where `None`.
         options: Fields of `Staging`.
 
     Raises:
@@ -155,7 +155,11 @@ def stage(
     if plan.job is not None:
         source, aws = _hub_model(asked), aws_in(asked.region)
         patience = Patience(poll_s=asked.poll_s, timeout_s=JOB_TIMEOUT_S)
-        completed(run_job(source, plan.where, aws, plan.job, patience=patience, tell=on_progress))
+        completed(
+            run_job(
+                source, plan.where, aws, plan.job, patience=patience, tell=on_progress or progress
+            )
+        )
         return Staged(uri=plan.where.uri, by_job=True)
     return completed(
         upload(
@@ -164,7 +168,7 @@ def stage(
             aws_in(asked.region, threads=True),
             model=asked.model_id or asked.model,
             revision=plan.revision,
-            tell=on_progress,
+            tell=on_progress or progress,
             jobs=asked.jobs,
         )
     )
