@@ -9,9 +9,10 @@ import time
 import msgspec
 import numpy as np
 import pytest
+from load_options import load_options
 
 from servetune.errors import InputError, LoadError, ServerRefused
-from servetune.loadgen.run import LoadSettings, run_load, run_load_blocking
+from servetune.loadgen.run import LoadHooks, LoadSettings, run_load, run_load_blocking
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
 from servetune.workload.arrivals import Constant, Poisson
@@ -31,7 +32,7 @@ def prompts_of(workload):
 async def load(url, workload=CLOSED, *, target=None, **options):
     target = target or Target(base_url=url, model="fake")
     options.setdefault("timeout_s", 20.0)
-    return await run_load(target, workload, prompts_of(workload), **options)
+    return await run_load(target, workload, prompts_of(workload), **load_options(**options))
 
 
 async def until(reached):
@@ -333,11 +334,11 @@ class TestWarmUp:
 
 class TestStopping:
     async def test_a_stop_gives_what_was_measured_and_cancels_the_rest(self):
-        stop = asyncio.Event()
+        halt = threading.Event()
         async with running_server(Behaviour(ttft_s=0.02, itl_s=0.002)) as server:
-            running = asyncio.create_task(load(server.url, stop=stop))
+            running = asyncio.create_task(load(server.url, halt=halt))
             await until(lambda: len(server.truths) >= 15)
-            stop.set()
+            halt.set()
             result = await asyncio.wait_for(running, 5)
         assert result.interrupted
         cancelled_count = outcomes(result).count("cancelled")
@@ -347,16 +348,16 @@ class TestStopping:
         assert result.not_due_count > 0
 
     async def test_an_open_loop_records_what_was_due_but_never_sent(self):
-        stop = asyncio.Event()
+        halt = threading.Event()
         workload = Workload(
             lengths=Fixed(4, 2), request_count=1000, arrivals=Constant(200.0), max_concurrency=2
         )
         async with running_server(Behaviour(stall_share=1.0)) as server:
             workload = msgspec.structs.replace(workload, warmup_count=0)
-            running = asyncio.create_task(load(server.url, workload, stop=stop))
+            running = asyncio.create_task(load(server.url, workload, halt=halt))
             await until(lambda: len(server.truths) == 2)
             await asyncio.sleep(0.2)
-            stop.set()
+            halt.set()
             result = await asyncio.wait_for(running, 5)
         assert set(outcomes(result)) == {"cancelled"}
         assert len(server.truths) == 2
@@ -365,20 +366,20 @@ class TestStopping:
         assert result.not_due_count > 0
 
     async def test_a_stop_before_the_start_sends_nothing(self):
-        stop = asyncio.Event()
-        stop.set()
+        halt = threading.Event()
+        halt.set()
         async with running_server() as server:
-            result = await load(server.url, stop=stop)
+            result = await load(server.url, halt=halt)
         assert server.truths == []
         assert (len(result.records), result.not_due_count) == (0, 40)
         assert result.interrupted
 
     async def test_a_stop_during_a_hanging_warm_up_is_heard(self):
-        stop = asyncio.Event()
+        halt = threading.Event()
         async with running_server(Behaviour(stall_share=1.0)) as server:
-            running = asyncio.create_task(load(server.url, stop=stop))
+            running = asyncio.create_task(load(server.url, halt=halt))
             await until(lambda: server.truths)
-            stop.set()
+            halt.set()
             result = await asyncio.wait_for(running, 5)
         assert result.interrupted
         assert result.records == ()
@@ -446,8 +447,7 @@ class TestDyingServer:
                 Target(base_url=url, model="fake"),
                 workload,
                 prompts_of(workload),
-                on_progress=kill_half_way,
-                server_alive=self.alive(process),
+                hooks=LoadHooks(on_progress=kill_half_way, server_alive=self.alive(process)),
             )
         finally:
             process.kill()

@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
+from load_options import load_options
 from sagemaker_runtime import ACCESS_KEY, SECRET_KEY, TOKEN, SageMakerRuntime
 
 from servetune.errors import InputError, ServerRefused
@@ -50,7 +51,7 @@ async def load(runtime, workload=CLOSED, *, name="my-endpoint", api="completions
     prompts = made(workload.requests(), workload.seed)
     more.setdefault("credentials", lambda: SIGNED_AS)
     more.setdefault("timeout_s", 20.0)
-    return target, await run_load(target, workload, prompts, **more)
+    return target, await run_load(target, workload, prompts, **load_options(**more))
 
 
 @pytest.mark.parametrize("api", ["completions", "chat"])
@@ -194,7 +195,7 @@ async def test_the_openai_route_is_the_same_client_with_a_bearer_token(monkeypat
         )
         chat = msgspec.structs.replace(CLOSED, api="chat")
         prompts = text_prompts(chat.requests(), chat.seed)
-        result = await run_load(target, chat, prompts, timeout_s=20.0)
+        result = await run_load(target, chat, prompts, **load_options(timeout_s=20.0))
     assert str(target.origin).endswith("/endpoints/my-endpoint/openai")
     assert {(record.outcome, record.output_tokens) for record in result.records} == {("ok", 8)}
 

@@ -4,7 +4,7 @@ import pytest
 
 from servetune.errors import LoadError, ServerRefused
 from servetune.loadgen.fetch import fetch
-from servetune.loadgen.run import run_load
+from servetune.loadgen.run import LoadSettings, run_load
 from servetune.loadgen.scrape import parse_metrics
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
@@ -19,7 +19,7 @@ async def load(server, *, requests=8, users=4, tokens=(10, 5)):
     )
     prompts = token_prompts(workload.requests(), 4096, seed=1)
     target = Target(base_url=server.url, model="fake")
-    return await run_load(target, workload, prompts, timeout_s=10.0)
+    return await run_load(target, workload, prompts, settings=LoadSettings(timeout_s=10.0))
 
 
 async def test_no_token_leaves_before_its_time():

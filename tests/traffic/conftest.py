@@ -6,13 +6,17 @@ import socket
 import ssl
 import struct
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from servetune.traffic.connection import Address, Call, monotonic
 from servetune.traffic.reactor import Reactor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "loadgen"))  # load_options
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 HANG_S = 20.0

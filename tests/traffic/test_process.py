@@ -15,13 +15,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from load_options import load_options
 
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import sender_pool as pool_module
 from servetune.loadgen.bodies import head_of, prepared_request
 from servetune.loadgen.fetch import fetch_blocking
 from servetune.loadgen.run import LoadSettings, run_load_blocking
-from servetune.loadgen.sender_pool import SenderPool, SenderPoolConfig
+from servetune.loadgen.sender_pool import SenderEvents, SenderPool, SenderPoolConfig
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
 from servetune.traffic.messages import FrameReader, MoveUsers, Setup, Start, Stop, frame
@@ -44,15 +45,13 @@ async def load(
 ):
     targets = [Target(base_url=url, model="fake", api=do.pop("api", None)) for url in urls]
     prompts = prompts or token_prompts(workload.requests(), 4096, 1)
-    settings = msgspec.structs.replace(settings or LoadSettings(), timeout_s=timeout_s)
     run = asyncio.to_thread(
         run_load_blocking,
         targets,
         workload,
         prompts,
         requests=requests,
-        settings=settings,
-        **do,
+        **load_options(settings, timeout_s=timeout_s, **do),
     )
     async with asyncio.timeout(60):
         return await run
@@ -394,7 +393,7 @@ class TestStopping:
 
 SCRIPT = """
 import json, sys
-from servetune.loadgen import Target, run_load_blocking
+from servetune.loadgen import LoadHooks, Target, run_load_blocking
 from servetune.workload import Fixed, Workload
 from servetune.workload.prompts import token_prompts
 wait_s = 0
@@ -405,7 +404,7 @@ import threading, signal
 halt = threading.Event()
 signal.signal(signal.SIGINT, lambda *_: halt.set())
 print("begins", flush=True)
-result = run_load_blocking(target, workload, prompts, halt=halt)
+result = run_load_blocking(target, workload, prompts, hooks=LoadHooks(halt=halt))
 print(json.dumps({"interrupted": result.interrupted}))
 """
 
@@ -439,9 +438,8 @@ def pool_of(
     )
     config = SenderPoolConfig(setup=setup, users=workload.max_concurrency, processes=processes,
                     most_processes=processes)  # fmt: skip
-    return SenderPool(
-        config, request_file, on_start=lambda _: None, on_trace=on_trace, on_turn=on_turn
-    )
+    events = SenderEvents(on_start=lambda _: None, on_trace=on_trace, on_turn=on_turn)
+    return SenderPool(config, request_file, events)
 
 
 class TestFailuresInARow:

@@ -73,7 +73,7 @@ def test_another_load_on_the_same_server_is_another_trial():
 
 def test_the_servers_side_has_times_of_the_run():
     with serving(ttft_s=0.05) as server:
-        done = bench(asked(server.url, count=30, scrape_every_s=0.05))
+        done = bench(asked(server.url, count=30, settings=LoadSettings(scrape_every_s=0.05)))
     assert done.result.side is not None
     (engine,) = [each for each in done.result.side.series if each.kind == "engine"]
     within = [at_s for at_s in engine.times_s if 0 <= at_s <= done.result.duration_s]
@@ -83,7 +83,7 @@ def test_the_servers_side_has_times_of_the_run():
 
 def test_a_run_that_scrapes_nothing_has_no_servers_side():
     with serving() as server:
-        done = bench(asked(server.url, scrape_every_s=None))
+        done = bench(asked(server.url, settings=LoadSettings(scrape_every_s=None)))
     assert done.result.side is None
     assert done.record.results["server"] is None
 

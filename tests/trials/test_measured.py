@@ -6,7 +6,7 @@ import pytest
 from servetune.engines import engine
 from servetune.plan import Plan
 from servetune.servers.launchers import Container
-from servetune.trials.launch import Launch, server_command, version_of
+from servetune.trials.launch import EngineProgram, Launch, server_command, version_of
 from servetune.trials.startup import startup_of, taken_otherwise_in
 
 ENGINE_LOGS = Path(__file__).parents[1] / "engines" / "logs"
@@ -16,7 +16,11 @@ SETTINGS = {"tensor_parallel_size": 2, "max_num_seqs": 8}
 
 def command(**launch):
     words = server_command(
-        engine("vllm"), PLAN, Launch(**launch), settings=SETTINGS, executable=None, port=8123
+        EngineProgram(engine=engine("vllm")),
+        PLAN,
+        Launch(**launch),
+        settings=SETTINGS,
+        port=8123,
     )
     return shlex.join(words)
 
@@ -30,13 +34,11 @@ def test_the_engines_own_command_is_used():
 def test_it_is_in_the_words_of_the_version_that_is_started():
     def words(version):
         return server_command(
-            engine("max"),
+            EngineProgram(engine=engine("max"), version=version),
             Plan(model="m", engine="max"),
             Launch(),
             settings={},
-            executable=None,
             port=8123,
-            version=version,
         )
 
     assert words("26.7.0")[-4:] == ("--host", "127.0.0.1", "--port", "8123")

@@ -14,6 +14,7 @@ import numpy as np
 
 from servetune.cli.bench_checks import arrivals_said, require_agreement
 from servetune.cli.bench_sagemaker import require_alone, require_small_bodies, sagemaker_targets
+from servetune.cluster import ClusterSenders, sending_nodes
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import (
     LoadSettings,
@@ -22,7 +23,6 @@ from servetune.loadgen import (
     otlp_endpoint,
     parse_models,
     request_text,
-    require_cluster,
     require_otel,
 )
 from servetune.loadgen.bodies import prepared_request
@@ -74,7 +74,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
     """
     require_agreement(said)
     if said["cluster"] and not said["dry_run"]:
-        require_cluster(said["cluster"])  # before a minute goes into preparing
+        sending_nodes(said["cluster"])  # before a minute goes into preparing
     traffic = None if said["trace"] else _traffic(said)
     api = said["api"] or (traffic.api if traffic else "completions")
     stream = not said["no_stream"] and api != "embeddings" and (traffic is None or traffic.stream)
@@ -108,7 +108,10 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         failures_limit=said["max_failures"],
         failed_fraction_limit=_fraction(said["max_error_rate"]),
         keep_texts=CHECKED_ANSWERS if tokenizer is not None and api != "embeddings" else 0,
-        cluster=said["cluster"],
+        senders=ClusterSenders(address=said["cluster"]) if said["cluster"] else None,
+        # Behind SageMaker there is one route, and no metrics on it.
+        scrape_every_s=None if said["sagemaker"] else said["scrape_s"] or None,
+        dcgm_url=said["dcgm_url"],
         run_id=secrets.token_hex(16) if said["trace_headers"] or said["otel_endpoint"] else "",
     )
     return Bench(
@@ -122,10 +125,7 @@ def asked_of(said: Mapping[str, Any]) -> Bench:
         request_limits=_request_limits(said["slo"], limits),
         until=PrecisionTarget.parse(said["until"]) if said["until"] else None,
         stop_when_saturated=not said["keep_saturated"],
-        # Behind SageMaker there is one route, and no metrics on it.
-        scrape_every_s=None if said["sagemaker"] else said["scrape_s"] or None,
         credentials=session.credentials if session else None,
-        dcgm_url=said["dcgm_url"],
         tokenizer=tokenizer,
         wrong_length_fails=said["strict_length"],
         compat=said["compat"],

@@ -437,7 +437,7 @@ def _run(
                         policy=policy,
                     )
             else:
-                from servetune.trials.cluster import run_trials_on_cluster
+                from servetune.cluster import run_trials_on_cluster
 
                 run_trials_on_cluster(
                     missing,

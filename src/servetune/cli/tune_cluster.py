@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from servetune.cli.course import Asked, require_own_servers, require_this_machine
+from servetune.cluster import cluster_nodes, join_cluster
 from servetune.engines import Engine
 from servetune.errors import InputError
-from servetune.loadgen import join, machines
 from servetune.trials import Launch, StudyContext, Trial
 
 __all__ = ["gpus_of", "require_cluster", "require_place"]
@@ -35,7 +35,7 @@ def require_cluster(
     groups: list[list[Trial]], run: StudyContext, launch: Launch, cluster: str
 ) -> None:
     """Refuse, before a journal is begun, what the cluster could not run."""
-    from servetune.trials.cluster import require_capacity
+    from servetune.cluster import require_capacity
 
     require_capacity(groups, run, launch, cluster)
 
@@ -44,11 +44,11 @@ def gpus_of(
     cluster: str, gpu: str | None, num_gpus: int | None, instance_name: str | None
 ) -> tuple[str | None, int | None]:
     """The machine that trials run on is a node of the cluster, not the one that is here."""
-    from servetune.trials.cluster import gpus_of_cluster, most_gpus
+    from servetune.cluster import gpus_of_cluster, most_gpus
 
     if instance_name is not None:
         return gpu, num_gpus
-    nodes = machines(join(cluster))
+    nodes = cluster_nodes(join_cluster(cluster))
     if gpu is not None:
         return gpu, num_gpus or most_gpus(nodes, gpu)
     found = gpus_of_cluster(nodes)

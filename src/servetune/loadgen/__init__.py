@@ -1,13 +1,13 @@
-"""Load out, records back: what is sent is prepared here, and what came is made records of."""
+"""Load generator: requests are prepared and sent, answers become records."""
 
 from servetune.loadgen.bodies import request_text
 from servetune.loadgen.fetch import fetch, fetch_blocking
 from servetune.loadgen.instrument import Instrument, Verdict, verdict_of
-from servetune.loadgen.nodes import Machine, NodeShare, join, machines, require_cluster
 from servetune.loadgen.origin import Origin
 from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
 from servetune.loadgen.run import (
     CredentialSource,
+    LoadHooks,
     LoadResult,
     LoadSettings,
     Progress,
@@ -24,6 +24,7 @@ from servetune.loadgen.scrape import (
     parse_speed,
     server_metrics,
 )
+from servetune.loadgen.sender_pool import NodeShare, SenderSource
 from servetune.loadgen.server_side import Series, ServerMetrics, ServerSide
 from servetune.loadgen.target import Api, Target
 
@@ -31,14 +32,15 @@ __all__ = [
     "Api",
     "CredentialSource",
     "Instrument",
+    "LoadHooks",
     "LoadResult",
     "LoadSettings",
-    "Machine",
     "NodeShare",
     "Origin",
     "Progress",
     "Routing",
     "Sampler",
+    "SenderSource",
     "Series",
     "ServerMetrics",
     "ServerSide",
@@ -48,15 +50,12 @@ __all__ = [
     "fetch",
     "fetch_blocking",
     "invocation_account",
-    "join",
-    "machines",
     "models_are_simulated",
     "otlp_endpoint",
     "parse_metrics",
     "parse_models",
     "parse_speed",
     "request_text",
-    "require_cluster",
     "require_otel",
     "run_load",
     "run_load_blocking",

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from servetune.loadgen.nodes import NodeShare
-from servetune.loadgen.sender_pool import SendStatistics
+from servetune.loadgen.sender_pool import NodeShare, SendStatistics
 from servetune.units import MS_PER_S, format_seconds
 
 __all__ = ["LATE_S", "Instrument", "Verdict", "instrument_of", "verdict_of"]

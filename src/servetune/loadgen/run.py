@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal
 
@@ -24,13 +24,14 @@ from servetune.errors import InputError, LoadError, ServerRefused, ServetuneErro
 from servetune.loadgen.bodies import api_of, head_of, prepared_request
 from servetune.loadgen.fetch import tls_context
 from servetune.loadgen.instrument import Instrument, instrument_of
-from servetune.loadgen.nodes import require_cluster
 from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.sender_pool import (
     ONE_PER_CORE,
     LoadSender,
+    SenderEvents,
     SenderPool,
     SenderPoolConfig,
+    SenderSource,
     SendStatistics,
 )
 from servetune.loadgen.server_side import ServerMetrics, ServerSide
@@ -51,6 +52,7 @@ from servetune.workload.workload import Workload
 
 __all__ = [
     "CredentialSource",
+    "LoadHooks",
     "LoadResult",
     "LoadSettings",
     "Progress",
@@ -129,24 +131,26 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is carried out, apart from what is asked.
+    """Settings of a run that do not change its requests.
 
     Attributes:
-        timeout_s: Limit of each request, from when it is begun.
-        processes: That send; `auto` starts another one when those that run are busy.
-        most_processes: Of `auto`; `None` for the cores that this process may use.
-        routing: Over several targets.
-        duration_s: After which nothing more is sent.
-        grace_s: For what is in flight then.
+        timeout_s: Time limit of each request, from when it is begun.
+        processes: Sender processes; `auto` starts another one when those that run are busy.
+        most_processes: Largest number under `auto`; `None` for the cores this process may use.
+        routing: Distribution of requests over several targets.
+        duration_s: Time after which nothing more is sent; `None` for no limit.
+        grace_s: Time for requests in flight to end after that.
         failures_limit: Failures one after another that end the run; `None` for no limit.
         failed_fraction_limit: Share of failures among the last hundred that ends it.
-        keep_texts: How many answers come with their words, from the first request on.
+        keep_texts: Number of answers whose text is kept, from the first request on.
         open_ahead: Whether each user's connection is opened before the clock starts; otherwise
             connecting is part of the first latencies.
-        run_id: Name of the run for the `traceparent` that requests carry; empty for none.
-        cluster: Ray cluster whose nodes share the load, each with `processes` of its own:
-            `auto`, or its head's HOST:PORT; `None` for this machine alone.
-        nodes: Ids of those that do; empty for all that have a core to give.
+        run_id: Name of the run in the `traceparent` header of requests; empty for no header.
+        senders: Machines that send, each with `processes` of its own; `None` for this one.
+        scrape_every_s: Interval at which a process beside the load reads the servers'
+            `/metrics`, this machine's GPUs and its cores; `None` for not at all.
+        dcgm_url: URL of a DCGM exporter to read instead of this machine's GPUs.
+        watched_processes: Process ids by name, whose process trees are sampled as well.
     """
 
     timeout_s: float = 600.0
@@ -160,8 +164,29 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_texts: int = 0
     run_id: str = ""
     open_ahead: bool = True
-    cluster: str | None = None
-    nodes: tuple[str, ...] = ()
+    senders: SenderSource | None = None
+    scrape_every_s: float | None = None
+    dcgm_url: str | None = None
+    watched_processes: dict[str, int] = {}
+
+
+class LoadHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Functions and events through which a caller watches a run and ends it.
+
+    Attributes:
+        on_progress: Called about twice a second and once at the end.
+        halt: Ends the run when set; requests in flight are recorded as cancelled.
+        server_alive: Gives the reason why the server is dead, which ends the run. Called about
+            twice a second and after each lost connection, so it must return at once.
+        judge: Gives the reason why the run may end; called about once a second.
+        credentials: Source of the credentials, for targets that have requests signed.
+    """
+
+    on_progress: Callable[[Progress], None] | None = None
+    halt: threading.Event = msgspec.field(default_factory=threading.Event)
+    server_alive: Alive | None = None
+    judge: Judge | None = None
+    credentials: CredentialSource | None = None
 
 
 async def run_load(
@@ -169,31 +194,35 @@ async def run_load(
     workload: Workload,
     prompts: Sequence[Prompt],
     *,
-    stop: asyncio.Event | None = None,
-    **options: object,
+    settings: LoadSettings | None = None,
+    hooks: LoadHooks | None = None,
+    requests: Sequence[Request] | None = None,
+    warmup_prompts: Sequence[Prompt] | None = None,
 ) -> LoadResult:
-    """`run_load_blocking` for callers with an event loop, in a thread beside it."""
-    halt = threading.Event()
+    """`run_load_blocking` for callers with an event loop, in a thread beside it.
+
+    Cancelling it ends the run.
+    """
+    hooks = hooks or LoadHooks()
     work = asyncio.get_running_loop().run_in_executor(
         None,
-        lambda: run_load_blocking(target, workload, prompts, halt=halt, **options),  # type: ignore[arg-type]
+        lambda: run_load_blocking(
+            target,
+            workload,
+            prompts,
+            settings=settings,
+            hooks=hooks,
+            requests=requests,
+            warmup_prompts=warmup_prompts,
+        ),
     )
-    stopping = asyncio.ensure_future(_relay(stop, halt))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        halt.set()
+        hooks.halt.set()
         with suppress(ServetuneError):
             await work
         raise
-    finally:
-        stopping.cancel()
-
-
-async def _relay(stop: asyncio.Event | None, halt: threading.Event) -> None:
-    if stop is not None:
-        await stop.wait()
-        halt.set()
 
 
 def run_load_blocking(
@@ -201,18 +230,10 @@ def run_load_blocking(
     workload: Workload,
     prompts: Sequence[Prompt],
     *,
-    requests: Sequence[Request] | None = None,
     settings: LoadSettings | None = None,
-    timeout_s: float | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    halt: threading.Event | None = None,
-    server_alive: Alive | None = None,
+    hooks: LoadHooks | None = None,
+    requests: Sequence[Request] | None = None,
     warmup_prompts: Sequence[Prompt] | None = None,
-    scrape_every_s: float | None = None,
-    dcgm_url: str | None = None,
-    watched_processes: Mapping[str, int] | None = None,
-    judge: Judge | None = None,
-    credentials: CredentialSource | None = None,
 ) -> LoadResult:
     """Send a workload to a server, and return one record for each request.
 
@@ -220,66 +241,52 @@ def run_load_blocking(
     (`LoadResult.interrupted`) instead of raising `KeyboardInterrupt`.
 
     Args:
-        target: The server, or several over which requests are spread.
-        workload: What is asked, and when.
-        prompts: Words or token ids of the requests, one each, in order.
-        requests: The workload's, where they were prepared already.
-        settings: How the run is carried out.
-        timeout_s: Of `settings`.
-        on_progress: Called about twice a second and once at the end.
-        halt: Ends the run when set; requests in flight are recorded as cancelled.
-        server_alive: Ends the run when it says why the server is dead. Polled about twice a
-            second and after each lost connection, so it must answer at once.
-        warmup_prompts: Words of the warm-up requests; made from `prompts` in another order
-            when not given.
-        scrape_every_s: Asks for `/metrics`, this machine's cards and its cores before, after,
-            and this often meanwhile, in a process beside the load.
-        dcgm_url: A DCGM exporter's metrics, in place of this machine's cards.
-        watched_processes: Names to process ids whose trees are sampled as well.
-        judge: Asked about once a second whether the run may end.
-        credentials: To sign with, for targets that have requests signed.
+        target: Server, or several servers over which requests are spread.
+        workload: Lengths, arrivals and number of the requests.
+        prompts: Text or token ids of the requests, one each, in order.
+        settings: Time limits, processes and sampling of the run.
+        hooks: Functions that watch the run and may end it.
+        requests: Requests of the workload, where they were drawn already.
+        warmup_prompts: Prompts of the warm-up requests; by default those of `prompts` with
+            their tokens in another order.
 
     Raises:
         LoadError: No warm-up request could be sent or answered; no load was sent.
         ServerRefused: The server answered all of them with an error; no load was sent.
         InputError: The prompts do not suit the workload or the route.
     """
-    settings = settings or LoadSettings()
-    if timeout_s is not None:
-        settings = msgspec.structs.replace(settings, timeout_s=timeout_s)
+    settings, hooks = settings or LoadSettings(), hooks or LoadHooks()
     targets = (target,) if isinstance(target, Target) else tuple(target)
     for each in targets:
         if each.cafile is not None:
-            tls_context(each)  # which says now whether it can be read
-    if settings.cluster is not None:
-        if credentials is not None:
-            raise InputError(
-                "requests that are signed leave from this machine alone",
-                hint="leave out the cluster",
-            )
-        require_cluster(settings.cluster, targets, settings.nodes)
+            tls_context(each)  # raises now if the file cannot be read
+    if settings.senders is not None:
+        settings.senders.require(targets, signed=hooks.credentials is not None)
     if requests is None:
         requests = workload.requests()
     if len(prompts) < len(requests):
         raise InputError(f"{len(requests)} requests need as many prompts, got {len(prompts)}")
-    watch = _Watch(on_progress, halt or threading.Event(), server_alive, judge, credentials)
+    load = _Load(targets, workload, requests, prompts)
     warmups = list(_warmups(requests, prompts, workload.warmup_count, warmup_prompts))
-    request_file = write_request_file(_asks(targets[0], workload, requests, prompts))
-    with _halt_on_interrupt(watch.halt), contextlib.ExitStack() as stack:
+    request_file = write_request_file(_prepared_requests(load))
+    with _halt_on_interrupt(hooks.halt), contextlib.ExitStack() as stack:
         stack.callback(request_file.close)
         sampler = None
-        if scrape_every_s is not None:
+        if settings.scrape_every_s is not None:
             sampler = Sampler(
-                targets, every_s=scrape_every_s, dcgm_url=dcgm_url, processes=watched_processes
+                targets,
+                every_s=settings.scrape_every_s,
+                dcgm_url=settings.dcgm_url,
+                processes=settings.watched_processes,
             )
             stack.enter_context(sampler)
         failed_count = 0
-        if warmups and not watch.halt.is_set():
-            failed_count = _warm_up(targets, workload, warmups, settings, watch)
+        if warmups and not hooks.halt.is_set():
+            failed_count = _warm_up(load, warmups, settings, hooks)
         if sampler is not None:
             sampler.wait_ready()
             sampler.ask_now()  # counters begin where the warm-up ended
-        result = _Run(targets, workload, requests, prompts, settings, watch).drive(request_file)
+        result = _Run(load, settings, hooks).drive(request_file)
         side = sampler.stop() if sampler is not None else None
     return _with_side(msgspec.structs.replace(result, warmup_failed_count=failed_count), side)
 
@@ -295,34 +302,24 @@ def _with_side(result: LoadResult, side: ServerSide | None) -> LoadResult:
     return msgspec.structs.replace(result, server=own.totals if heard else None, side=own)
 
 
-class _Watch(msgspec.Struct):
-    """Who looks on while a run is under way."""
+class _Load(msgspec.Struct, frozen=True):
+    """Requests of a run and the servers that they go to."""
 
-    on_progress: Callable[[Progress], None] | None
-    halt: threading.Event
-    server_alive: Alive | None
-    judge: Judge | None
-    credentials: CredentialSource | None = None
+    targets: Sequence[Target]
+    workload: Workload
+    requests: Sequence[Request]
+    prompts: Sequence[Prompt]
 
 
 class _Run:
-    """One run in progress."""
+    """Run in progress."""
 
-    def __init__(
-        self,
-        targets: Sequence[Target],
-        workload: Workload,
-        requests: Sequence[Request],
-        prompts: Sequence[Prompt],
-        settings: LoadSettings,
-        watch: _Watch,
-    ) -> None:
-        self._targets = targets
-        self._workload = workload
-        self._requests = requests
-        self._prompts = prompts
+    def __init__(self, load: _Load, settings: LoadSettings, hooks: LoadHooks) -> None:
+        self._load = load
+        self._targets, self._workload = load.targets, load.workload
+        self._requests, self._prompts = load.requests, load.prompts
         self._settings = settings
-        self._watch = watch
+        self._hooks = hooks
         self._records: dict[int, Record] = {}
         self._texts: dict[int, str] = {}
         self._failed_count = 0
@@ -342,7 +339,7 @@ class _Run:
 
     def drive(self, request_file: RequestFile) -> LoadResult:
         """Send everything, or as much as the watchers allow."""
-        if self._watch.halt.is_set():
+        if self._hooks.halt.is_set():
             self._interrupted = True
             statistics = SendStatistics()
         else:
@@ -368,33 +365,18 @@ class _Run:
         )
 
     def _sender(self, request_file: RequestFile) -> LoadSender:
-        settings, config = self._settings, self._config()
-        if settings.cluster is None:
-            return SenderPool(
-                config,
-                request_file,
-                on_start=self._begin,
-                on_trace=self._add_trace,
-                on_turn=self._on_turn,
-            )
-        from servetune.loadgen.spread import Spread
-
-        return Spread(
-            settings.cluster,
-            settings.nodes,
-            config,
-            request_file,
-            on_start=self._begin,
-            on_trace=self._add_trace,
-            on_turn=self._on_turn,
-        )
+        events = SenderEvents(on_start=self._begin, on_trace=self._add_trace, on_turn=self._on_turn)
+        source = self._settings.senders
+        if source is None:
+            return SenderPool(self._config(), request_file, events)
+        return source.open(self._config(), request_file, events)
 
     def _config(self) -> SenderPoolConfig:
         settings, workload = self._settings, self._workload
         first, most = _processes(settings)
         signing = [target.signing for target in self._targets if target.signing is not None]
-        if signing and self._watch.credentials is not None:
-            self._credentials = self._watch.credentials()
+        if signing and self._hooks.credentials is not None:
+            self._credentials = self._hooks.credentials()
         return SenderPoolConfig(
             setup=Setup(
                 addresses=[target.origin.address(target.cafile) for target in self._targets],
@@ -481,7 +463,7 @@ class _Run:
         if self._stopped:
             return
         elapsed_s = time.monotonic() - self._start_s if self._start_s > 0 else 0.0
-        if self._watch.halt.is_set():
+        if self._hooks.halt.is_set():
             self._interrupted = True
             self._end(sender, "cancelled", STOPPED)
             return
@@ -495,16 +477,16 @@ class _Run:
         if report_due:
             self._reported_s = elapsed_s
             self._report_progress(sender.in_flight_count)
-        if self._watch.judge is not None and elapsed_s - self._judged_s >= 2 * POLL_S:
+        if self._hooks.judge is not None and elapsed_s - self._judged_s >= 2 * POLL_S:
             self._judged_s = elapsed_s
-            reason = self._watch.judge(tuple(self._records.values()), elapsed_s)
+            reason = self._hooks.judge(tuple(self._records.values()), elapsed_s)
             if reason is not None:
                 self._ended_reason = reason
                 self._end(sender, "cancelled", reason, grace_s=self._settings.grace_s)
 
     def _refresh_credentials(self, sender: LoadSender) -> None:
         """Pass new credentials on; a look costs nothing until the old ones are about to end."""
-        source = self._watch.credentials
+        source = self._hooks.credentials
         now_s = time.monotonic()
         if self._credentials is None or source is None:
             return
@@ -517,7 +499,7 @@ class _Run:
             sender.sign_with(current)
 
     def _check_server(self, sender: LoadSender) -> bool:
-        alive = self._watch.server_alive
+        alive = self._hooks.server_alive
         reason = alive() if alive is not None else None
         if reason is None or len(self._records) == len(self._requests):
             return False
@@ -574,9 +556,9 @@ class _Run:
                 )
 
     def _report_progress(self, in_flight_count: int) -> None:
-        if self._watch.on_progress is None:
+        if self._hooks.on_progress is None:
             return
-        self._watch.on_progress(
+        self._hooks.on_progress(
             Progress(
                 elapsed_s=time.monotonic() - self._start_s if self._start_s > 0 else 0.0,
                 request_count=len(self._requests),
@@ -594,7 +576,7 @@ def _processes(settings: LoadSettings) -> tuple[int, int]:
         return settings.processes, settings.processes
     if settings.most_processes is not None:
         return 1, settings.most_processes
-    if settings.cluster is not None:
+    if settings.senders is not None:
         return 1, ONE_PER_CORE
     import os
 
@@ -604,23 +586,21 @@ def _processes(settings: LoadSettings) -> tuple[int, int]:
 # before the clock starts
 
 
-def _asks(
-    target: Target, workload: Workload, requests: Sequence[Request], prompts: Sequence[Prompt]
-) -> Iterator[PreparedRequest]:
-    """One after another, so that no body is kept but in the file that processes share."""
+def _prepared_requests(load: _Load) -> Iterator[PreparedRequest]:
+    """Requests one after another, so that no body is kept but in the file."""
     followers = {
         request.follows: index
-        for index, request in enumerate(requests)
+        for index, request in enumerate(load.requests)
         if request.follows is not None
     }
-    for index, (request, prompt) in enumerate(zip(requests, prompts, strict=False)):
-        ask = prepared_request(target, workload, request, prompt)
-        if request.follows is not None and ask.messages_at == (0, 0):
+    for index, (request, prompt) in enumerate(zip(load.requests, load.prompts, strict=False)):
+        prepared = prepared_request(load.targets[0], load.workload, request, prompt)
+        if request.follows is not None and prepared.messages_at == (0, 0):
             raise InputError(
                 "only chat messages can carry a conversation on", hint="use the chat route"
             )
         follower = followers.get(index)
-        yield ask if follower is None else msgspec.structs.replace(ask, next=follower)
+        yield (prepared if follower is None else msgspec.structs.replace(prepared, next=follower))
 
 
 def _warmups(
@@ -646,26 +626,27 @@ def _warmups(
 
 
 def _warm_up(
-    targets: Sequence[Target],
-    workload: Workload,
+    load: _Load,
     warmups: Sequence[tuple[Request, Prompt]],
     settings: LoadSettings,
-    watch: _Watch,
+    hooks: LoadHooks,
 ) -> int:
-    """Send the warm-up requests one after another; how many failed, unless all did."""
-    one_by_one = msgspec.structs.replace(workload, arrivals=AllAtOnce(), max_concurrency=1)
-    requests = [request for request, _ in warmups]
-    prompts = [prompt for _, prompt in warmups]
-    plainly = LoadSettings(timeout_s=settings.timeout_s)
-    quietly = _Watch(None, watch.halt, watch.server_alive, None, watch.credentials)
-    run = _Run(targets, one_by_one, requests, prompts, plainly, quietly)
-    with contextlib.closing(
-        write_request_file(_asks(targets[0], one_by_one, requests, prompts))
-    ) as request_file:
+    """Number of warm-up requests, sent one after another, that failed; all of them raise."""
+    one_by_one = _Load(
+        load.targets,
+        msgspec.structs.replace(load.workload, arrivals=AllAtOnce(), max_concurrency=1),
+        [request for request, _ in warmups],
+        [prompt for _, prompt in warmups],
+    )
+    quiet = LoadHooks(
+        halt=hooks.halt, server_alive=hooks.server_alive, credentials=hooks.credentials
+    )
+    run = _Run(one_by_one, LoadSettings(timeout_s=settings.timeout_s), quiet)
+    with contextlib.closing(write_request_file(_prepared_requests(one_by_one))) as request_file:
         records = run.drive(request_file).records
     failures = [record for record in records if record.outcome != "ok"]
-    if failures and len(failures) == len(records) and not watch.halt.is_set():
-        raise _refusal(targets[0], failures[0])
+    if failures and len(failures) == len(records) and not hooks.halt.is_set():
+        raise _refusal(load.targets[0], failures[0])
     return len(failures)
 
 

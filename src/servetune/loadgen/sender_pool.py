@@ -1,8 +1,8 @@
-"""The processes that send, seen from the one that plans: started, fed, heard, stopped.
+"""Pool of sender processes: started, fed with requests, read, and stopped.
 
-Requests go through one pipe that all processes read, so that whoever is free takes the next.
-A process more takes over users of the others without a gap, and what is asked lies in memory
-that all of them share.
+Requests go through one pipe that all processes read, so that whichever is free takes the next.
+A process that is added takes over users of the others without a gap. The requests themselves
+lie in memory that all processes share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO, Protocol
 import msgspec
 
 from servetune.errors import LoadError
-from servetune.loadgen.nodes import NodeShare
+from servetune.loadgen.target import Target
 from servetune.traffic.messages import (
     Finished,
     FrameReader,
@@ -37,34 +37,49 @@ from servetune.traffic.messages import (
 from servetune.traffic.request_file import RequestFile
 from servetune.traffic.sigv4 import Credentials
 
-__all__ = ["LoadSender", "SendStatistics", "SenderPool", "SenderPoolConfig"]
+__all__ = [
+    "ALL_NODES_LOST",
+    "LoadSender",
+    "NodeShare",
+    "SendStatistics",
+    "SenderEvents",
+    "SenderPool",
+    "SenderPoolConfig",
+    "SenderSource",
+]
 
 READ_BYTES = 1 << 20
 WAIT_S = 0.1
 START_TIMEOUT_S = 20.0
-"""For a process to come up; it takes a twentieth of a second on a quiet machine."""
+"""Time for a process to come up; it takes a twentieth of a second on a quiet machine."""
 
 START_LEAD_S = 0.01
-"""Between the order to start and the start: time for the order to get through, on one core too."""
+"""Time between the order to start and the start, enough for the order to arrive on one core."""
 
 BUSY_FRACTION = 0.7
+"""CPU use of every process above which another process is started."""
+
 BUSY_HEARTBEATS = 5
-"""Half a second of this much CPU, and another process is started if there may be one."""
+"""Heartbeats in a row, half a second together, over which `BUSY_FRACTION` is measured."""
 
 ONE_PER_CORE = 0
-"""Of `SenderPoolConfig.most_processes`: those of the machine that the orders are carried out on."""
+"""Value of `SenderPoolConfig.most_processes`: the cores of the machine that sends."""
+
+ALL_NODES_LOST = "every node that sent the load was lost"
+"""Beginning of `LoadSender.broken` where a cluster sent and none of its nodes is left."""
 
 _decode = msgspec.msgpack.Decoder(Heartbeat | Finished).decode
 
 
 class SenderPoolConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the processes of a run have in common: `Setup` but for the shared files.
+    """Configuration that the processes of a run share.
 
     Attributes:
-        users: Requests in flight at most, all processes together; `None` for no limit.
-        processes: To start with.
+        setup: Order that each process gets first, but for the shared files.
+        users: Largest number of requests in flight, all processes together; `None` for no limit.
+        processes: Processes to start with.
+        most_processes: Largest number of processes, or `ONE_PER_CORE`.
         open_ahead: Whether each user's connection is opened before the clock starts.
-        most_processes: That may be added when the others are busy, or `ONE_PER_CORE`.
     """
 
     setup: Setup
@@ -74,18 +89,43 @@ class SenderPoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     open_ahead: bool = True
 
 
-class SendStatistics(msgspec.Struct, kw_only=True):
-    """What a crew did, for `instrument`.
+class NodeShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a run that one node of a cluster sent.
 
     Attributes:
-        start_s: On the monotonic clock.
-        seen_count: Requests that ended.
-        lates_s: How late departures were.
-        lags_s: How long turns of the loops took.
-        cpu_s: Of all processes together.
-        busy_fraction: Largest share of a core that one of them used over half a second.
-        peak_memory_bytes: Of all of them together.
-        nodes: Those that shared the load, where there were several.
+        name: Name, address and id of the node.
+        request_count: Requests that it reported the end of.
+        clock_offset_s: Its monotonic clock less that of the machine that runs the load.
+        clock_error_s: Bound of that offset's error: half the quickest round trip.
+        lost: Reason why it was gone before the end; empty otherwise.
+    """
+
+    name: str
+    request_count: int
+    clock_offset_s: float
+    clock_error_s: float
+    lost: str = ""
+
+
+class SendStatistics(msgspec.Struct, kw_only=True):
+    """Statistics of a run's sender processes, for `instrument`.
+
+    Attributes:
+        start_s: Start of the run on the monotonic clock.
+        ended_count: Requests that ended.
+        begun_count: Requests that were begun.
+        held_count: Requests that were due while all users were busy.
+        lateness_s: Lateness of each departure.
+        lags_s: Durations of turns of the event loops.
+        skipped: Requests that never became due, because the answer they follow failed.
+        cpu_s: CPU time of all processes together.
+        busy_fraction: Largest share of a core that one process used over half a second.
+        opened_count: Connections made.
+        reused_count: Requests that left on a connection made before.
+        retried_count: Requests that had to be sent twice.
+        process_count: Processes that sent.
+        peak_memory_bytes: Largest resident sets of all processes, added up.
+        nodes: Shares of the nodes, where a cluster sent.
     """
 
     start_s: float = 0.0
@@ -104,13 +144,26 @@ class SendStatistics(msgspec.Struct, kw_only=True):
     peak_memory_bytes: int = 0
     nodes: list[NodeShare] = msgspec.field(default_factory=list)
 
+    def add(self, other: SendStatistics) -> None:
+        """Add the statistics of another pool of the same run; ended requests are counted apart."""
+        self.lateness_s += other.lateness_s
+        self.lags_s += other.lags_s
+        self.skipped += other.skipped
+        self.cpu_s += other.cpu_s
+        self.busy_fraction = max(self.busy_fraction, other.busy_fraction)
+        for count in (
+            "begun_count", "held_count", "opened_count", "reused_count", "retried_count",
+            "process_count", "peak_memory_bytes",
+        ):  # fmt: skip
+            setattr(self, count, getattr(self, count) + getattr(other, count))
+
 
 class LoadSender(Protocol):
-    """Whoever has a run's requests sent: processes here, or on the nodes of a cluster.
+    """Sender of one run: processes on this machine, or on the nodes of a cluster.
 
     Attributes:
-        lost: Whether a connection was refused or lost since somebody set it to false.
-        broken: Why nobody is left to send, where that is so.
+        lost: Whether a connection was refused or lost since a caller reset it.
+        broken: Reason why no sender is left; `None` while there is one.
     """
 
     lost: bool
@@ -126,14 +179,41 @@ class LoadSender(Protocol):
     def sign_with(self, credentials: Credentials) -> None: ...
 
 
+class SenderEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """Functions that a sender calls during a run.
+
+    Attributes:
+        on_start: Gets the time of the start on the monotonic clock.
+        on_trace: Gets the trace of every request that ended.
+        on_turn: Gets the sender about ten times a second.
+        agreed_start: Gives the time of the start when all processes are ready, where other
+            senders start at the same time.
+    """
+
+    on_start: Callable[[float], None]
+    on_trace: Callable[[RequestTrace], None]
+    on_turn: Callable[[LoadSender], None]
+    agreed_start: Callable[[], float] | None = None
+
+
+class SenderSource(Protocol):
+    """Machines that a run's senders come from, where it is not this machine."""
+
+    def require(self, targets: Sequence[Target], *, signed: bool) -> None: ...
+
+    def open(
+        self, config: SenderPoolConfig, request_file: RequestFile, events: SenderEvents
+    ) -> LoadSender: ...
+
+
 class _Sender:
-    """One process, and what it last said."""
+    """Sender process, with its last heartbeat."""
 
     def __init__(self, fds: tuple[int, ...], setup: Setup) -> None:
-        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the member
-        # -P: a file of the user's called select.py is not the one that is meant.
-        # A terminal's Ctrl-C is for this process alone: also while the other has no group of its
-        # own yet, and does not know that it should ignore it.
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        # -P: the user's folder may hold a file called select.py.
+        # A terminal's Ctrl-C is for this process alone, also before the other process has a
+        # group of its own and ignores the signal.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process = subprocess.Popen(
@@ -156,23 +236,23 @@ class _Sender:
         self.busy: list[float] = []
         self.send(setup)
 
-    def send(self, order: msgspec.Struct) -> None:
-        """Send an order; a process that has gone does not hear it."""
+    def send(self, command: msgspec.Struct) -> None:
+        """Send a command; one to a process that has exited is dropped."""
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(frame(order))
+            self.process.stdin.write(frame(command))
             self.process.stdin.flush()
         except (BrokenPipeError, ValueError):
             return
 
     def error_message(self) -> str:
-        """What it printed before it broke."""
+        """Last line that the process printed before it broke."""
         self.errors.seek(0)
         lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else f"exit status {self.process.poll()}"
 
     def end(self) -> None:
-        """Have it gone."""
+        """End the process and close its pipes."""
         if self.process.poll() is None and self.over is None:
             self.process.kill()
         for stream in (self.process.stdin, self.process.stdout):
@@ -186,33 +266,20 @@ class _Sender:
 
 
 class SenderPool:
-    """Conducts one run: as many processes as it needs over one list of requests."""
+    """Sender processes of one run, as many as it needs, over one list of requests."""
 
     def __init__(
-        self,
-        config: SenderPoolConfig,
-        request_file: RequestFile,
-        *,
-        on_start: Callable[[float], None],
-        on_trace: Callable[[RequestTrace], None],
-        on_turn: Callable[[SenderPool], None],
-        agreed_start: Callable[[], float] | None = None,
+        self, config: SenderPoolConfig, request_file: RequestFile, events: SenderEvents
     ) -> None:
         """Start the processes.
 
         Args:
-            orders: For all of them.
-            asks: What is asked, in order; the caller closes it, after the run.
-            on_start: Is told the time of the start on the monotonic clock.
-            on_seen: Is told of every request that ended.
-            on_turn: Runs about ten times a second.
-            agree: Asked when all are ready: the time of the start, where others start as well.
+            config: Configuration of all of them.
+            request_file: Requests in order; the caller closes it after the run.
+            events: Functions to call during the run.
         """
         self._config = config
-        self._agreed_start = agreed_start
-        self._on_start = on_start
-        self._on_trace = on_trace
-        self._on_turn = on_turn
+        self._events = events
         self._selector = selectors.DefaultSelector()
         self._senders: list[_Sender] = []
         self._stopped = False
@@ -257,7 +324,8 @@ class SenderPool:
         """
         try:
             self._wait_ready(self._senders)
-            agreed_s = None if self._agreed_start is None else self._agreed_start()
+            agreed_start = self._events.agreed_start
+            agreed_s = None if agreed_start is None else agreed_start()
             if self._stopped:  # before the start: nothing is in flight that could be waited for
                 return self._finish_statistics()
             self._start(self._senders, agreed_s)
@@ -320,7 +388,7 @@ class SenderPool:
 
     def _start(self, senders: Sequence[_Sender], agreed_s: float | None) -> None:
         self.statistics.start_s = time.monotonic() + START_LEAD_S if agreed_s is None else agreed_s
-        self._on_start(self.statistics.start_s)
+        self._events.on_start(self.statistics.start_s)
         for sender in senders:
             sender.send(Start(start_s=self.statistics.start_s))
 
@@ -330,7 +398,7 @@ class SenderPool:
                 self._feed()
             else:
                 self._read(key.data)
-        self._on_turn(self)
+        self._events.on_turn(self)
         self._resume_paused()
         self._balance()
 
@@ -397,7 +465,7 @@ class SenderPool:
         self._released_users += heartbeat.released_s
         sender.owed_users -= len(heartbeat.released_s)
         for trace in heartbeat.traces:
-            self._on_trace(trace)
+            self._events.on_trace(trace)
 
     # more of them
 

@@ -14,6 +14,7 @@ import numpy as np
 from servetune.errors import LoadError
 from servetune.loadgen import (
     CredentialSource,
+    LoadHooks,
     LoadResult,
     LoadSettings,
     Progress,
@@ -68,8 +69,6 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
         request_limits: Of single requests, for goodput.
         until: Ends the run once a metric is known well enough.
         stop_when_saturated: Whether an open loop that the server cannot follow is ended.
-        scrape_every_s: Of the server's metrics and the machine; `None` for not at all.
-        dcgm_url: A DCGM exporter's metrics.
         tokenizer: Counts answers again, so far as their words were kept.
         credentials: To sign with, where the targets ask for it.
         wrong_length_fails: Whether an answer of another length than asked is a failure.
@@ -86,8 +85,6 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     request_limits: tuple[Constraint, ...] = ()
     until: PrecisionTarget | None = None
     stop_when_saturated: bool = True
-    scrape_every_s: float | None = 1.0
-    dcgm_url: str | None = None
     tokenizer: ModelTokenizer | None = None
     credentials: CredentialSource | None = None
     wrong_length_fails: bool = False
@@ -126,12 +123,12 @@ def bench(
         asked.workload,
         asked.prompts,
         settings=asked.settings,
-        on_progress=on_progress,
-        halt=halt,
-        scrape_every_s=asked.scrape_every_s,
-        dcgm_url=asked.dcgm_url,
-        judge=_judge(asked),
-        credentials=asked.credentials,
+        hooks=LoadHooks(
+            on_progress=on_progress,
+            halt=halt or threading.Event(),
+            judge=_judge(asked),
+            credentials=asked.credentials,
+        ),
     )
     result = _counted(result, asked.tokenizer)
     results = _results(asked, result)

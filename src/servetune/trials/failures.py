@@ -15,7 +15,7 @@ from servetune.errors import (
     ServetuneError,
 )
 from servetune.loadgen import LoadResult
-from servetune.loadgen.spread import ALL_LOST
+from servetune.loadgen.sender_pool import ALL_NODES_LOST
 from servetune.store import Failure
 from servetune.trials.launch import Server
 from servetune.trials.retry import LOAD_NODE_LOST
@@ -51,7 +51,7 @@ def load_failure(error: LoadError, server: Server) -> tuple[Failure, bool]:
 def unanswered(loaded: LoadResult, results: dict[str, Any], server: Server) -> Failure:
     """Of a run in which no request was answered, or which ended by itself."""
     if loaded.aborted_reason:
-        lost = loaded.aborted_reason.startswith(ALL_LOST)
+        lost = loaded.aborted_reason.startswith(ALL_NODES_LOST)
         return Failure(kind=LOAD_NODE_LOST if lost else "load", reason=loaded.aborted_reason)
     if not results["failures"]:
         reason = loaded.ended_reason or "no request was answered"

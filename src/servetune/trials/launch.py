@@ -1,4 +1,4 @@
-"""How the servers of a run are started and asked, and what a plan is started with."""
+"""Options of starting servers, and the command that starts one for a plan."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from servetune.trials.retry import DEFAULT_RETRIES
 
 __all__ = [
     "DEFAULT_PORT",
+    "EngineProgram",
     "Launch",
     "Server",
     "free_path",
@@ -35,32 +36,60 @@ __all__ = [
 
 DEFAULT_PORT = 8000
 
-#: Ours, with a process and a log, or somebody's, with neither.
+#: Server that servetune started, with a process and a log, or one that was there already.
 Server = ServerProcess | ExternalServer
 
 
+class EngineProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """Engine as it is installed on the machine of a server.
+
+    Attributes:
+        engine: Engine whose options and log the server has.
+        executable: First words of its command; empty where the user's command stands in, or
+            where a container has the program.
+        version: Release, which decides the options; `None` where it is not known.
+    """
+
+    engine: Engine
+    executable: tuple[str, ...] = ()
+    version: str | None = None
+
+    @classmethod
+    def installed(cls, engine: Engine, executable: str | None = None) -> EngineProgram:
+        """Program on this machine.
+
+        Args:
+            engine: Engine to look for.
+            executable: Path of its program; `None` for the one that is found.
+
+        Raises:
+            EngineError: It is not installed.
+        """
+        words = engine.find_executable(executable)
+        return cls(engine=engine, executable=words, version=engine.version(words))
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """How servers are started and asked.
+    """Options of starting servers and of waiting for them.
 
     Attributes:
         executable: Path of the engine; `None` for the one that is found.
-        container: In which the command runs, by Docker; `None` for a plain process.
-        environment: Further variables of the server, stronger than those that it inherits.
-        passed: Names of variables that a container, or a node of a cluster, shall have as they
-            are here.
-        folder: Where it works; `None` is where servetune does.
+        container: Docker container that the command runs in; `None` for a plain process.
+        environment: Further variables of the server, which override those that it inherits.
+        passed: Names of variables that a container, or a node of a cluster, gets with the
+            values that they have here.
+        folder: Working directory of the server; `None` for servetune's own.
         server_cmd: Command that stands in for the engine's own; settings are appended.
-        url: Of a server that is there already, for an engine that starts none.
-        port: `None` for a free one.
-        ready_path: `None` for the engine's own.
-        ready_timeout_s: From start to ready.
-        request_timeout_s: Per request.
+        url: URL of a server that is there already, for an engine that starts none.
+        host: Address that the server listens at.
+        port: Port of the server; `None` for a free one.
+        ready_path: Path that answers once the server is ready; `None` for the engine's own.
+        ready_timeout_s: Time limit from the start of the server until it is ready.
+        request_timeout_s: Time limit of each request.
         rest_s: Pause between two trials on one server.
-        retries: How often a start or a trial is tried again at most; see `retry`.
+        retries: Largest number of times that a start or a trial is tried again; see `retry`.
         early_stop: Whether a trial ends when it plainly misses a constraint.
-        max_trial_s: After which a trial ends with what it has; `None` for no limit.
-        load_node: Node of the Ray cluster that sends the load, by Ray's id, where it is not
-            this machine; a core of it is set aside already.
+        max_trial_s: Time after which a trial ends with what it has; `None` for no limit.
     """
 
     executable: str | None = None
@@ -79,15 +108,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = DEFAULT_RETRIES
     early_stop: bool = True
     max_trial_s: float | None = None
-    load_node: str | None = None
 
 
 @contextmanager
 def port_for(engine: Engine, launch: Launch) -> Iterator[int]:
-    """A port for one server, for as long as this lasts; a server that is there has its own.
+    """Port for one server, claimed for the duration of the context; 0 for an external server.
 
     Raises:
-        PortBusy: The one that was named is another server's of ours.
+        PortBusy: Another server of servetune has the port that was named.
     """
     if not engine.starts_servers:
         yield 0
@@ -97,7 +125,7 @@ def port_for(engine: Engine, launch: Launch) -> Iterator[int]:
 
 
 def version_of(engine: Engine, launch: Launch, executable: tuple[str, ...]) -> str | None:
-    """Of the engine that will be started: the program's own, or what its image's tag says.
+    """Release of the engine that will be started, from the program or its image's tag.
 
     `None` where neither tells, and where the user's own command starts the server.
     """
@@ -109,37 +137,38 @@ def version_of(engine: Engine, launch: Launch, executable: tuple[str, ...]) -> s
 
 
 def server_command(
-    engine: Engine,
+    program: EngineProgram,
     plan: Plan,
     launch: Launch,
     *,
     settings: dict[str, Any],
-    executable: tuple[str, ...] | None,
     port: int,
-    version: str | None = None,
     placement: Placement | None = None,
-    wished: Mapping[str, str] | None = None,
+    extra_environment: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """The words that start a server: the engine's own, or the user's with its places filled.
+    """Command that starts a server: the engine's own, or the user's with its fields filled.
 
-    In a container the place and the environment are among the words.
+    For a container the placement and the environment are part of the command.
 
     Args:
-        engine: Whose words they are.
-        plan: What is served.
-        launch: How.
-        settings: Of the server.
-        executable: The engine's first words; `None` for those it has on any machine.
-        port: Where it listens.
-        version: Of the engine, whose words change with it; `None` for the newest that is known.
-        placement: Its devices and cores.
-        wished: Environment that the trials want besides the engine's own.
+        program: Engine and its release.
+        plan: Plan that is served.
+        launch: Options of starting servers.
+        settings: Settings of the server, in the engine's words.
+        port: Port that it listens at.
+        placement: Devices and cores of the server.
+        extra_environment: Variables that the trials need besides the engine's own.
     """
+    engine = program.engine
     if not engine.starts_servers:
         return ()
     if launch.server_cmd is None:
         command = engine.command(
-            plan, host=launch.host, port=port, executable=executable, version=version
+            plan,
+            host=launch.host,
+            port=port,
+            executable=program.executable or None,
+            version=program.version,
         )
     else:
         command = filled_command(
@@ -156,7 +185,7 @@ def server_command(
         launch.container,
         command,
         port=port,
-        environment={**engine.environment(plan), **(wished or {}), **launch.environment},
+        environment={**engine.environment(plan), **(extra_environment or {}), **launch.environment},
         passed=[
             name
             for name in dict.fromkeys((*passed_names(), *launch.passed))
@@ -167,15 +196,15 @@ def server_command(
 
 
 def written(command: tuple[str, ...], launch: Launch) -> str:
-    """A server's command for a shell, with the variables that the user gave to it."""
+    """Command of a server as a shell takes it, with the variables that the user gave."""
     if not command or launch.container is not None or not launch.environment:
         return shlex.join(command)
-    said = (f"{name}={value}" for name, value in launch.environment.items())
-    return shlex.join(("env", *said, *command))
+    variables = (f"{name}={value}" for name, value in launch.environment.items())
+    return shlex.join(("env", *variables, *command))
 
 
 def free_path(path: Path) -> Path:
-    """The path, or with a number behind its stem: logs of earlier trials are kept."""
+    """Path that is not taken, with a number behind its stem: logs of earlier trials are kept."""
     candidate, number = path, 1
     while candidate.exists():
         number += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -12,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines import Engine
 from servetune.errors import (
     EngineError,
     InputError,
@@ -22,6 +20,7 @@ from servetune.errors import (
     UnknownName,
 )
 from servetune.loadgen import (
+    LoadHooks,
     LoadResult,
     LoadSettings,
     Target,
@@ -35,12 +34,19 @@ from servetune.metrics import summarize
 from servetune.servers import ServerProcess, launch_environment
 from servetune.servers.launchers import guarded, removal
 from servetune.store import Failure, TrialRecord, now_utc, provenance
-from servetune.trials.budget import Budget
 from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes, has_own_words
 from servetune.trials.early import TrialJudge
 from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
 from servetune.trials.first_answer import FirstAnswer
-from servetune.trials.launch import Launch, Server, free_path, port_for, server_command, written
+from servetune.trials.launch import (
+    EngineProgram,
+    Launch,
+    Server,
+    free_path,
+    port_for,
+    server_command,
+    written,
+)
 from servetune.trials.neighbours import disturbance
 from servetune.trials.prompting import prompts_for
 from servetune.trials.retry import Attempts
@@ -50,10 +56,7 @@ from servetune.trials.startup import external_server, startup_of, taken_otherwis
 from servetune.trials.trial import StudyContext, Trial, record_of
 from servetune.units import format_seconds
 
-__all__ = ["ServerGroup"]
-
-Say = Callable[[str], None]
-Ended = Callable[[TrialRecord], None]
+__all__ = ["ServerGroup", "TrialEvents"]
 
 _SCRAPE_EVERY_S = 1.0
 #: How requests end whose server dies.
@@ -62,53 +65,53 @@ _NEIGHBOUR_PATIENCE_S = 60.0
 _REFERENCE_SALT = 0xBE51DE  # so that the reference trial's second prompts are new to the server
 
 
-class ServerGroup:
-    """The trials of one server configuration, on one server as long as it lives.
+class TrialEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """Functions that take what comes of trials while they run.
 
-    Args:
-        trials: All with equal server settings; those that are still to be run.
-        run: What the run's trials have in common.
-        launch: How the server is started and asked.
-        engine: Whose words the server speaks.
-        executable: The engine's first words; empty where the user's command stands in.
-        engine_version: For its words, and for the record.
-        log_path: Of the first start; where one is there already the next gets a number.
+    Attributes:
         ended: Takes each record as its trial ends.
         say: Takes lines of progress.
-        attempts: Earlier failures of the configuration; none where it is new.
-        budget: Of the whole run.
-        beside: What runs on the same machine.
-        halt: Set by `stop`; that of `context` where there is one.
+    """
+
+    ended: Callable[[TrialRecord], None]
+    say: Callable[[str], None]
+
+
+class ServerGroup:
+    """Trials of one server configuration, on one server as long as it lives.
+
+    Args:
+        trials: Trials that are still to be run, all with equal server settings.
+        study: What the study's trials have in common.
+        launch: Options of starting the server.
+        program: Engine as it is installed here.
+        log_path: Log of the first start; where it exists already the next gets a number.
+        events: Functions that take records and lines of progress.
+        context: Share of the machine, and what the study knows so far.
     """
 
     def __init__(
         self,
         trials: list[Trial],
-        run: StudyContext,
+        study: StudyContext,
         launch: Launch,
+        program: EngineProgram,
         *,
-        engine: Engine,
-        executable: tuple[str, ...],
-        engine_version: str | None,
         log_path: Path,
-        ended: Ended,
-        say: Say,
-        attempts: Attempts | None = None,
-        budget: Budget | None = None,
+        events: TrialEvents,
         context: ServerContext | None = None,
-        halt: threading.Event | None = None,
     ) -> None:
         self._waiting = list(trials)
         self._plan = trials[0].plan
-        self._settings = trials[0].server_args
-        self._run, self._launch = run, launch
-        self._engine, self._executable, self._version = engine, executable, engine_version
-        self._speed: float | None = None  # of a server that only plays an engine
+        self._server_args = trials[0].server_args
+        self._study, self._launch = study, launch
+        self._program, self._engine, self._version = program, program.engine, program.version
+        self._speed: float | None = None  # of a simulated engine
         self._log_path = log_path
-        self._ended, self._say = ended, say
-        self._attempts = attempts or Attempts(launch.retries)
-        self._budget = budget or Budget()
-        self._context = context or ServerContext(halt=halt)
+        self._ended, self._say = events.ended, events.say
+        self._context = context or ServerContext()
+        self._attempts = self._context.attempts or Attempts(launch.retries)
+        self._budget = self._context.budget
         self._trials_on_server = 0
         self._ready_s = 0.0
         self._first_completion_s: float | None = None
@@ -124,7 +127,7 @@ class ServerGroup:
             KeyboardInterrupt: Somebody stopped the run; the server is stopped by then.
         """
         while self._waiting:
-            self._require_going_on()
+            self._raise_if_stopped()
             given_up = self._given_up()
             if given_up is not None:
                 while self._waiting:
@@ -152,7 +155,7 @@ class ServerGroup:
         over = self._budget.over()
         return Failure(kind="budget", reason=over) if over else self._attempts.quarantine
 
-    def _require_going_on(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self._context.halt.is_set():
             raise KeyboardInterrupt
 
@@ -163,31 +166,29 @@ class ServerGroup:
         self._started_at = now_utc()
         try:
             with port_for(self._engine, self._launch) as port:
-                server = self._server = self._described(port)
-                return self._lived(server)
+                server = self._server = self._server_on(port)
+                return self._serve(server)
         except PortBusy as error:
             return self._start_failed(Failure(kind="port_busy", reason=error.message))
         except PlanError as error:
             return self._start_failed(Failure(kind="settings", reason=error.message))
 
-    def _described(self, port: int) -> Server:
-        placement, wished = self._context.placement, self._wished()
+    def _server_on(self, port: int) -> Server:
+        placement, extra = self._context.placement, self._extra_environment()
         command = server_command(
-            self._engine,
+            self._program,
             self._plan,
             self._launch,
-            settings=self._settings,
-            executable=self._executable,
-            version=self._version,
+            settings=self._server_args,
             port=port,
             placement=placement,
-            wished=wished,
+            extra_environment=extra,
         )
         self._cmd = written(command, self._launch) or str(self._launch.url)
         if not self._engine.starts_servers:
             return external_server(self._engine, self._launch.url, self._launch.ready_path)
         contained = self._launch.container is not None
-        chosen = {**wished, **self._launch.environment, **placement.environment()}
+        chosen = {**extra, **self._launch.environment, **placement.environment()}
         return ServerProcess(
             guarded(command, port) if contained else (*placement.words_before(), *command),
             log_path=free_path(self._log_path),
@@ -202,11 +203,11 @@ class ServerGroup:
             removed_by=removal(port) if contained else (),
         )
 
-    def _wished(self) -> Mapping[str, str]:
+    def _extra_environment(self) -> Mapping[str, str]:
         again = sum(has_own_words(trial.client_args) for trial in self._waiting) > 1
         return RESET_ENVIRONMENT if again else {}
 
-    def _lived(self, server: Server) -> Failure | None:
+    def _serve(self, server: Server) -> Failure | None:
         for taken in self._context.await_memory() if self._engine.starts_servers else ():
             self._say(f"note: after waiting, {taken.label}; the server may find too little memory")
         begin_s = time.monotonic()
@@ -221,7 +222,7 @@ class ServerGroup:
                 try:
                     self._await_ready(server, begin_s)
                 except EngineError as error:
-                    self._require_going_on()
+                    self._raise_if_stopped()
                     return self._start_failed(failure_of(error, server))
                 failure = self._load_all(server)
                 if not self._waiting:
@@ -276,7 +277,7 @@ class ServerGroup:
 
     def _load_all(self, server: Server) -> Failure | None:
         while self._waiting and self._given_up() is None:
-            self._require_going_on()
+            self._raise_if_stopped()
             failure, died = self._one_trial(self._waiting[0], server)
             if failure is not None and (died or server.unready() is not None):
                 return failure
@@ -292,7 +293,7 @@ class ServerGroup:
         started_at = now_utc()
         judge = TrialJudge(
             trial.workload,
-            constraints=self._run.constraints if self._launch.early_stop else (),
+            constraints=self._study.constraints if self._launch.early_stop else (),
             max_trial_s=self._launch.max_trial_s,
             budget=self._budget,
         )
@@ -369,7 +370,7 @@ class ServerGroup:
         # trial's prompts in its prefix cache. So do those of a trial that is tried again.
         tried = self._attempts.count(trial.key)
         seed = zlib.crc32(trial.key.encode()) ^ trial.workload.seed ^ (tried << 16) ^ salt
-        prompts = prompts_for(trial, self._run, seed=seed)
+        prompts = prompts_for(trial, self._study, seed=seed)
         caches = forget_prefixes(target, trial.client_args, first=not self._trials_on_server)
         self._trials_on_server += 1
 
@@ -382,20 +383,15 @@ class ServerGroup:
                 target,
                 trial.workload,
                 prompts,
-                settings=self._load_settings(),
-                server_alive=why_dead,
-                scrape_every_s=_SCRAPE_EVERY_S,
-                judge=judge,
-                halt=self._context.halt_of_this_load(),
+                settings=LoadSettings(
+                    timeout_s=self._launch.request_timeout_s,
+                    grace_s=0.0,
+                    senders=self._context.senders,
+                    scrape_every_s=_SCRAPE_EVERY_S,
+                ),
+                hooks=LoadHooks(server_alive=why_dead, judge=judge, halt=self._context.halt),
             )
         return loaded, caches
-
-    def _load_settings(self) -> LoadSettings:
-        alone = LoadSettings(timeout_s=self._launch.request_timeout_s, grace_s=0.0)
-        node = self._launch.load_node
-        if node is None:
-            return alone
-        return msgspec.structs.replace(alone, cluster="auto", nodes=(node,))
 
     def _check_neighbours(self, server: Server) -> None:
         """Run the first trial again among the neighbours, and say what they did to it."""
@@ -410,9 +406,9 @@ class ServerGroup:
                 raise KeyboardInterrupt
             with_neighbours = self._results(trial, loaded, judge, server)
             neighbours = (before, self._context.neighbours.count)
-            said = disturbance(alone, with_neighbours, neighbours=neighbours)
-            self._say(f"neighbours: {said['words']}")
-            results = {**alone, "beside_neighbours": said}
+            change = disturbance(alone, with_neighbours, neighbours=neighbours)
+            self._say(f"neighbours: {change['words']}")
+            results = {**alone, "beside_neighbours": change}
             self._deliver(trial, results=results, failure=None, started_at=started_at)
 
     def _served_name(self, server: Server, trial: Trial) -> str:
@@ -446,8 +442,8 @@ class ServerGroup:
         results = summarize(
             records,
             duration_s=loaded.duration_s,
-            per_request_limits=self._run.request_limits,
-            further_percentiles=percentiles_of(self._run.constraints),
+            per_request_limits=self._study.request_limits,
+            further_percentiles=percentiles_of(self._study.constraints),
             asked_output_tokens=trial.workload.forced_lengths(),
         )
         results["instrument"] = msgspec.to_builtins(loaded.instrument)
@@ -487,24 +483,24 @@ class ServerGroup:
         self._ended(
             record_of(
                 trial,
-                self._run,
+                self._study,
                 simulated=self._speed is not None,
                 cmd=self._cmd,
-                server_cmd_args=self._engine.server_cmd_args(self._settings, self._version),
+                server_cmd_args=self._engine.server_cmd_args(self._server_args, self._version),
                 results=results,
                 failure=failure,
-                predicted=_prediction(trial, self._run),
+                predicted=_prediction(trial, self._study),
                 server_log=self._log_name(),
                 provenance={**said, "attempts": attempts} if attempts else said,
             )
         )
 
 
-def _prediction(trial: Trial, run: StudyContext) -> dict[str, Any] | None:
+def _prediction(trial: Trial, study: StudyContext) -> dict[str, Any] | None:
     """What the simulator says of the same trial; `None` where it has no machine to go by."""
-    if run.shape is None or run.node is None or run.node.device.architecture == "cpu":
+    if study.shape is None or study.node is None or study.node.device.architecture == "cpu":
         return None
     try:
-        return simulated_results(trial.plan, run.shape, run.node, trial.workload)
+        return simulated_results(trial.plan, study.shape, study.node, trial.workload)
     except (PlanError, UnknownName):  # it does not fit, or its engine's defaults are not known
         return None

@@ -1,8 +1,9 @@
-"""Servers side by side: each visit to a configuration in a thread, on devices of its own.
+"""Servers side by side on one machine: each batch of trials in a thread, on devices of its own.
 
-A lane is a server under load. A server that starts or stops takes devices and no lane, so the
-next one starts while the last one stops wherever devices are left. With several lanes the
-first visit's first trial runs alone, as the reference for what the neighbours do.
+The number of servers under load at once is limited. A server that starts or stops takes
+devices but does not count, so the next one starts while the last one stops wherever devices
+are left. With several servers under load, the first trial of the first batch runs alone, as
+the reference for what the neighbours do to it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _LOOK_S = 0.5
 
 
 class TrialBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Some trials of one server configuration, one after another on one server.
+    """Trials of one server configuration, run one after another on one server.
 
     Attributes:
-        number: Of the configuration.
+        number: Number of the configuration in the study.
     """
 
     number: int
@@ -41,14 +42,15 @@ class TrialBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePool(msgspec.Struct, frozen=True, kw_only=True):
-    """Where servers run.
+    """Devices of the machine that servers run on.
 
     Attributes:
-        device_count: `None` where servers share a processor, one at a time.
-        lanes: Servers under load at once.
-        vendor: Of the devices.
-        cpus: That servers are pinned to; empty for no pinning.
-        memory: Of the devices.
+        device_count: Number of devices; `None` where servers share a processor, one at a time.
+        parallel_servers: Largest number of servers under load at once.
+        vendor: Vendor of the devices.
+        cpus: Cores that servers are pinned to; empty for no pinning.
+        numa_node: NUMA node whose cores and memory servers use; `None` for any.
+        memory: Memory of the devices; `None` where nothing reports it.
     """
 
     device_count: int | None = None
@@ -59,8 +61,8 @@ class DevicePool(msgspec.Struct, frozen=True, kw_only=True):
     memory: DeviceMemory | None = None
 
 
-class Measures(Protocol):
-    """A group of trials that can be measured; `ServerGroup` is one."""
+class BatchRun(Protocol):
+    """Batch of trials that can be measured; `ServerGroup` is one."""
 
     def measure(self) -> None: ...
 
@@ -70,14 +72,14 @@ class Measures(Protocol):
 def run_batches(
     batches: Sequence[TrialBatch],
     device_pool: DevicePool,
-    group_of: Callable[[TrialBatch, ServerContext], Measures],
+    start: Callable[[TrialBatch, ServerContext], BatchRun],
 ) -> None:
-    """Measure all visits, as many at once as the ground has lanes and devices for.
+    """Measure all batches, as many at once as the pool allows and has devices for.
 
     Args:
-        visits: In the order wanted; with several lanes large ones come first.
-        ground: Where they run.
-        group_of: Makes a visit's group, which knows what runs beside it.
+        batches: Batches in order; with parallel servers large ones come first.
+        device_pool: Devices that they run on.
+        start: Makes the run of a batch in its context.
 
     Raises:
         KeyboardInterrupt: The user stopped it; every server is stopped by then.
@@ -88,28 +90,30 @@ def run_batches(
             DeviceBlocks(device_pool.device_count).take(batch.device_count)
     if device_pool.parallel_servers > 1:
         batches = [batches[place] for place in packed([batch.device_count for batch in batches])]
-    _Scheduler(list(batches), device_pool, group_of).work()
+    _Scheduler(list(batches), device_pool, start).run()
 
 
 class _Running:
-    """A visit under way."""
+    """Batch that is being measured."""
 
     def __init__(self, batch: TrialBatch, devices: tuple[int, ...]) -> None:
         self.batch, self.devices = batch, devices
-        self.loads = True  # or is going to
+        self.loads = True  # or will, once its server is ready
         self.alone = False
-        self.group: Measures | None = None
+        self.group: BatchRun | None = None
         self.thread: threading.Thread | None = None
 
 
 class _Scheduler:
+    """Batches that wait and those that run."""
+
     def __init__(
         self,
         waiting: list[TrialBatch],
         device_pool: DevicePool,
-        group_of: Callable[[TrialBatch, ServerContext], Measures],
+        start: Callable[[TrialBatch, ServerContext], BatchRun],
     ) -> None:
-        self._waiting, self._device_pool, self._group_of = waiting, device_pool, group_of
+        self._waiting, self._device_pool, self._make = waiting, device_pool, start
         self._devices = DeviceBlocks(device_pool.device_count or 1)
         self._neighbours = Neighbours()
         self._halt = threading.Event()
@@ -118,7 +122,7 @@ class _Scheduler:
         self._error: BaseException | None = None
         self._reference_pending = device_pool.parallel_servers > 1 and len(waiting) > 1
 
-    def work(self) -> None:
+    def run(self) -> None:
         """Start what can be started until all is done."""
         try:
             with self._changed:
@@ -134,7 +138,7 @@ class _Scheduler:
         return self._error is None and bool(self._waiting or self._running)
 
     def _start_one(self) -> bool:
-        """Start the first visit that there is a lane and room for."""
+        """Start the first batch that may run now and fits on the free devices."""
         if sum(one.loads for one in self._running) >= self._device_pool.parallel_servers:
             return False
         if any(one.alone for one in self._running):
@@ -145,7 +149,7 @@ class _Scheduler:
                 if self._device_pool.parallel_servers == 1:
                     return False
                 continue
-            devices = self._devices.take(self._wanted(batch))
+            devices = self._devices.take(self._devices_of(batch))
             if devices is None:
                 if self._device_pool.parallel_servers == 1:
                     return False  # one after another, in the order that was asked for
@@ -155,7 +159,7 @@ class _Scheduler:
             return True
         return False
 
-    def _wanted(self, batch: TrialBatch) -> int:
+    def _devices_of(self, batch: TrialBatch) -> int:
         return 1 if self._device_pool.device_count is None else batch.device_count
 
     def _start(self, one: _Running) -> None:
@@ -176,7 +180,7 @@ class _Scheduler:
             alone_done=lambda: self._set(one, alone=False),
             loads_done=lambda: self._set(one, alone=False, loads=False),
         )
-        one.group = self._group_of(one.batch, context)
+        one.group = self._make(one.batch, context)
         one.thread = threading.Thread(
             target=self._measure, args=(one,), name=f"server {one.batch.number}", daemon=True
         )
@@ -195,7 +199,7 @@ class _Scheduler:
                 assert one.group is not None
                 one.group.measure()
         except BaseException as raised:
-            error = raised  # of this thread's own edge; `work` raises it
+            error = raised  # of this thread's own edge; `run` raises it
         with self._changed:
             self._running.remove(one)
             self._devices.give_back(one.devices)

@@ -19,14 +19,22 @@ from servetune.engines import (
     engine,
     resolved,
 )
+from servetune.engines import engine as engine_named
 from servetune.errors import EngineError, PlanError
 from servetune.servers.gpus import DeviceMemory
 from servetune.servers.machine import machine_here
 from servetune.servers.weights import model_folder, warm_up
 from servetune.store import Failure, TrialRecord
 from servetune.trials.budget import Budget
-from servetune.trials.launch import DEFAULT_PORT, Launch, server_command, version_of, written
-from servetune.trials.measured import ServerGroup
+from servetune.trials.launch import (
+    DEFAULT_PORT,
+    EngineProgram,
+    Launch,
+    server_command,
+    version_of,
+    written,
+)
+from servetune.trials.measured import ServerGroup, TrialEvents
 from servetune.trials.order import Order, ordered
 from servetune.trials.packing import parallel_servers_for
 from servetune.trials.parallel import DevicePool, TrialBatch, run_batches
@@ -39,11 +47,11 @@ from servetune.units import GIB, format_bytes
 __all__ = [
     "ExecutionPolicy",
     "commands_of",
+    "engine_of",
     "problem_of",
     "require_one_that_fits",
     "run_trials",
     "shown_command",
-    "speaker_of",
 ]
 
 Ended = Callable[[TrialRecord], None]
@@ -54,17 +62,17 @@ WORTH_SAYING_BYTES = GIB
 
 
 class ExecutionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run goes through its trials.
+    """Order, parallelism and budget of a study's trials.
 
     Attributes:
-        order: See `order.ordered`.
-        order_seed: Of an order by chance.
+        order: Order of the trials; see `order.ordered`.
+        order_seed: Seed of a random order.
         parallel: Servers under load at once; `None` for as many as there is room for.
-        budget: Time and money; `None` without a limit.
-        cpus: That servers are pinned to.
-        numa_node: Whose cores and memory they use.
-        memory: Of the devices that are really here; `None` where nobody watches it.
-        most_devices: That this process may use of the machine's; `None` for all.
+        budget: Time and money; `None` for no limit.
+        cpus: Cores that servers are pinned to.
+        numa_node: NUMA node whose cores and memory servers use.
+        memory: Memory of the devices that are really here; `None` where nothing reports it.
+        most_devices: Devices of the machine that this process may use; `None` for all.
     """
 
     order: Order = "grid"
@@ -79,7 +87,7 @@ class ExecutionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_trials(
     groups: Sequence[list[Trial]],
-    run: StudyContext,
+    study: StudyContext,
     launch: Launch,
     *,
     logs: Path,
@@ -93,62 +101,70 @@ def run_trials(
     `ended` and `say` come one at a time, from several threads.
 
     Args:
-        groups: As from `trials_of`; a group may be empty where its trials are done.
-        run: What they have in common.
-        launch: How servers are started and asked.
+        groups: Trials by server configuration, as from `trials_of`; a group may be empty where
+            its trials are done.
+        study: What the trials have in common.
+        launch: Options of starting servers.
         logs: Folder for the servers' logs.
         ended: Takes each record.
         say: Takes lines of progress.
-        course: In which order, how many at once, how long.
+        policy: Order, parallelism and budget.
 
     Raises:
         EngineError: The engine is not installed; nothing was started.
         KeyboardInterrupt: The user stopped it; the server is stopped by then.
     """
     policy = policy or ExecutionPolicy()
-    spoken = speaker_of(run)
-    # In a container the program and its version are the image's affair.
-    executable: tuple[str, ...] = ()
-    if launch.container is not None and launch.executable is not None:
-        executable = (launch.executable,)
-    if not run.simulated and launch.server_cmd is None and launch.container is None:
-        executable = spoken.find_executable(launch.executable)
-    version = None if run.simulated else version_of(spoken, launch, executable)
+    program = _program(study, launch)
     batches = []
     for number, trials in ordered(groups, policy.order, policy.order_seed):
-        able = _without_the_unfit(trials, run, launch, spoken, version, ended)
+        able = _to_measure(trials, study, launch, program, ended)
         if able:
             batches.append(TrialBatch(number=number + 1, trials=able))
-    if run.simulated or not batches:
+    if study.simulated or not batches:
         return
     attempts: dict[int, Attempts] = {}
-    one_at_a_time = threading.RLock()
+    lock = threading.RLock()
+    events = TrialEvents(ended=_locked(ended, lock), say=_locked(say, lock))
 
-    def group_of(batch: TrialBatch, context: ServerContext) -> ServerGroup:
+    def start(batch: TrialBatch, context: ServerContext) -> ServerGroup:
+        context.attempts = attempts.setdefault(batch.number, Attempts(launch.retries))
+        context.budget = policy.budget or Budget()
         return ServerGroup(
             batch.trials,
-            run,
+            study,
             launch,
-            engine=spoken,
-            executable=executable,
-            engine_version=version,
+            program,
             log_path=logs / f"server-{batch.number:03d}.log",
-            ended=_in_turn(ended, one_at_a_time),
-            say=_in_turn(say, one_at_a_time),
-            attempts=attempts.setdefault(batch.number, Attempts(launch.retries)),
-            budget=policy.budget,
+            events=events,
             context=context,
         )
 
-    device_pool = _device_pool(policy, run, batches)
-    folder = model_folder(run.model) if spoken.starts_servers else None
-    with _weights_in_memory(folder, _in_turn(say, one_at_a_time)):
-        run_batches(batches, device_pool, group_of)
+    device_pool = _device_pool(policy, study, batches)
+    folder = model_folder(study.model) if program.engine.starts_servers else None
+    with _weights_in_memory(folder, events.say):
+        run_batches(batches, device_pool, start)
+
+
+def _program(study: StudyContext, launch: Launch) -> EngineProgram:
+    """Engine on this machine; a container has its own program and release.
+
+    Raises:
+        EngineError: It is not installed.
+    """
+    engine = engine_of(study)
+    executable: tuple[str, ...] = ()
+    if launch.container is not None and launch.executable is not None:
+        executable = (launch.executable,)
+    if not study.simulated and launch.server_cmd is None and launch.container is None:
+        executable = engine.find_executable(launch.executable)
+    version = None if study.simulated else version_of(engine, launch, executable)
+    return EngineProgram(engine=engine, executable=executable, version=version)
 
 
 @contextmanager
 def _weights_in_memory(folder: Path | None, say: Say) -> Iterator[None]:
-    """The disk reads while the first server imports."""
+    """Read the weights into memory while the first server imports its modules."""
     if folder is None:
         yield
         return
@@ -170,10 +186,10 @@ def _weights_in_memory(folder: Path | None, say: Say) -> Iterator[None]:
 
 
 def _device_pool(
-    policy: ExecutionPolicy, run: StudyContext, batches: Sequence[TrialBatch]
+    policy: ExecutionPolicy, study: StudyContext, batches: Sequence[TrialBatch]
 ) -> DevicePool:
-    """Where the servers run: on the devices of the node, where it has any."""
-    node = run.node
+    """Devices of the node, where it has any."""
+    node = study.node
     count = None if node is None or node.device.architecture == "cpu" else node.device_count
     if count is not None and policy.most_devices is not None:
         count = min(count, policy.most_devices)
@@ -188,66 +204,70 @@ def _device_pool(
     )
 
 
-def _without_the_unfit(
+def _to_measure(
     trials: list[Trial],
-    run: StudyContext,
+    study: StudyContext,
     launch: Launch,
-    spoken: Engine,
-    version: str | None,
+    program: EngineProgram,
     ended: Ended,
 ) -> list[Trial]:
-    """The trials that a server must be measured for; records of the others."""
-    cmd = written(shown_command(trials[0], launch, spoken, version), launch) or str(launch.url)
-    words = spoken.server_cmd_args(trials[0].server_args, version)
+    """Trials that need a server; the others get their records here."""
+    engine, version = program.engine, program.version
+    cmd = written(shown_command(trials[0], launch, engine, version), launch) or str(launch.url)
+    words = engine.server_cmd_args(trials[0].server_args, version)
     able = []
     for trial in trials:
-        problem = problem_of(trial, run)
+        problem = problem_of(trial, study)
         if problem is not None:
             failure = Failure(kind="does_not_fit", reason=problem)
-            ended(record_of(trial, run, cmd=cmd, server_cmd_args=words, failure=failure))
-        elif run.simulated:
-            ended(simulate_trial(trial, run, cmd=cmd, server_cmd_args=words))
+            ended(record_of(trial, study, cmd=cmd, server_cmd_args=words, failure=failure))
+        elif study.simulated:
+            ended(simulate_trial(trial, study, cmd=cmd, server_cmd_args=words))
         else:
             able.append(trial)
     return able
 
 
-def _in_turn(take: Callable[[T], None], lock: threading.RLock) -> Callable[[T], None]:
-    def taken(what: T) -> None:
+def _locked(take: Callable[[T], None], lock: threading.RLock) -> Callable[[T], None]:
+    def taken(value: T) -> None:
         with lock:
-            take(what)
+            take(value)
 
     return taken
 
 
-def commands_of(groups: Sequence[list[Trial]], run: StudyContext, launch: Launch) -> Iterator[str]:
-    """The command line of each group's server, for reading, in the words of the version here."""
-    spoken = speaker_of(run)
-    version = None if run.simulated else version_of(spoken, launch, _program_here(spoken, launch))
+def commands_of(
+    groups: Sequence[list[Trial]], study: StudyContext, launch: Launch
+) -> Iterator[str]:
+    """Command line of each group's server, for reading, as the installed release takes it."""
+    engine = engine_of(study)
+    version = None
+    if not study.simulated:
+        version = version_of(engine, launch, _executable(engine, launch))
     for group in groups:
-        words = shown_command(group[0], launch, spoken, version)
+        words = shown_command(group[0], launch, engine, version)
         yield written(words, launch) if words else f"# the server at {launch.url}"
 
 
-def _program_here(spoken: Engine, launch: Launch) -> tuple[str, ...]:
-    """Empty where it is not installed: a command may be read where it cannot be run."""
+def _executable(engine: Engine, launch: Launch) -> tuple[str, ...]:
+    """Program of the engine; empty where it is not installed, as a command is only shown."""
     with contextlib.suppress(EngineError):
-        return spoken.find_executable(launch.executable)
+        return engine.find_executable(launch.executable)
     return ()
 
 
-def speaker_of(run: StudyContext) -> Engine:
-    """The engine whose words a run speaks; the simulated one speaks vLLM's."""
-    return engine("vllm" if run.simulated else run.engine)
+def engine_of(study: StudyContext) -> Engine:
+    """Engine whose options a study's servers take; the simulated engine takes vLLM's."""
+    return engine_named("vllm" if study.simulated else study.engine)
 
 
-def require_one_that_fits(groups: Sequence[list[Trial]], run: StudyContext) -> None:
+def require_one_that_fits(groups: Sequence[list[Trial]], study: StudyContext) -> None:
     """Refuse a space in which no plan can run.
 
     Raises:
-        PlanError: With the first plan's reason.
+        PlanError: No plan can run; the message gives the first plan's reason.
     """
-    problems = [problem_of(trial, run) for group in groups for trial in group]
+    problems = [problem_of(trial, study) for group in groups for trial in group]
     if problems and all(problem is not None for problem in problems):
         several = len(problems) > 1
         raise PlanError(
@@ -258,43 +278,42 @@ def require_one_that_fits(groups: Sequence[list[Trial]], run: StudyContext) -> N
         )
 
 
-def problem_of(trial: Trial, run: StudyContext) -> str | None:
-    """Why a trial cannot run on the machine, as far as arithmetic can tell."""
-    if run.shape is None or run.node is None:
+def problem_of(trial: Trial, study: StudyContext) -> str | None:
+    """Reason why a trial cannot run on the machine, from arithmetic alone; `None` if it may."""
+    if study.shape is None or study.node is None:
         return None
     try:
         plan = trial.plan
         if not engine(plan.engine).defaults:  # not known, nor then what fits
             return None
-        version = None if run.simulated else engine(plan.engine).assumed_version
-        plan = resolved(plan, run.shape, run.node.device, version=version)
-        if run.simulated:  # a real engine says so itself, and its version may think otherwise
-            check_starts(trial.plan, run.shape, run.node.device)
+        version = None if study.simulated else engine(plan.engine).assumed_version
+        plan = resolved(plan, study.shape, study.node.device, version=version)
+        if study.simulated:  # a real engine says so itself, and its version may think otherwise
+            check_starts(trial.plan, study.shape, study.node.device)
         longest = trial.workload.longest_tokens()
         if plan.max_model_len is not None and longest > plan.max_model_len:
             return (
                 f"the longest request has {longest:,} tokens, prompt and answer, and "
                 f"max_model_len is {plan.max_model_len:,}"
             )
-        if run.node.device.architecture == "cpu":  # its cache is sized by hand
+        if study.node.device.architecture == "cpu":  # its cache is sized by hand
             return None
-        check_parallel(plan, run.shape, run.node)
-        check_fits(plan, run.shape, run.node.device, device_limit=run.node.device_count)
+        check_parallel(plan, study.shape, study.node)
+        check_fits(plan, study.shape, study.node.device, device_limit=study.node.device_count)
     except PlanError as error:
         return error.message
     return None
 
 
 def shown_command(
-    trial: Trial, launch: Launch, spoken: Engine, version: str | None = None
+    trial: Trial, launch: Launch, engine: Engine, version: str | None = None
 ) -> tuple[str, ...]:
-    """A trial's server command with a port that it might have, for reading."""
+    """Server command of a trial with a port that it might have, for reading."""
+    executable = (launch.executable,) if launch.executable else ()
     return server_command(
-        spoken,
+        EngineProgram(engine=engine, executable=executable, version=version),
         trial.plan,
         launch,
         settings=trial.server_args,
-        executable=(launch.executable,) if launch.executable else None,
         port=launch.port or DEFAULT_PORT,
-        version=version,
     )

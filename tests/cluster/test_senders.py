@@ -5,10 +5,12 @@ import threading
 import msgspec
 import pytest
 
+from servetune.cluster.clocks import Clocks, ClockSample
+from servetune.cluster.nodes import join_cluster, sending_nodes
+from servetune.cluster.senders import ClusterSenders, assigned, unfinished
 from servetune.errors import InputError, LoadError
-from servetune.loadgen.nodes import Clocks, ClockSample, join, require_cluster
-from servetune.loadgen.run import LoadSettings, run_load
-from servetune.loadgen.spread import ALL_LOST, dealt, left_of
+from servetune.loadgen.run import LoadHooks, LoadSettings, run_load
+from servetune.loadgen.sender_pool import ALL_NODES_LOST
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
 from servetune.workload.arrivals import Constant
@@ -23,31 +25,31 @@ def alone(index):
     return -1
 
 
-class TestDealing:
-    def test_every_request_is_dealt_once_and_users_keep_theirs(self):
-        shares = dealt(range(100), users=5, parts=2)
+class TestAssigning:
+    def test_every_request_is_assigned_once_and_users_keep_theirs(self):
+        shares = assigned(range(100), users=5, parts=2)
         assert sorted(shares[0] + shares[1]) == list(range(100))
         assert len(shares[0]) == 60  # three of the five users
         assert all(index % 5 in (0, 2, 4) for index in shares[0])
 
     def test_every_kth_arrival_is_a_nodes(self):
-        assert dealt(range(6), users=None, parts=3) == [[0, 3], [1, 4], [2, 5]]
+        assert assigned(range(6), users=None, parts=3) == [[0, 3], [1, 4], [2, 5]]
 
 
 class TestWhatALostNodeLeaves:
     def test_what_had_begun_is_lost_and_the_rest_is_left(self):
-        begun, left = left_of([0, 2, 4, 6], 3, {0, 4}, alone)
+        begun, left = unfinished([0, 2, 4, 6], 3, {0, 4}, alone)
         assert begun == [2]
         assert left == [6]
 
     def test_a_conversation_breaks_off_at_the_turn_that_was_next(self):
         follows = {0: 1, 1: 2, 5: 6}
-        begun, left = left_of([0, 5, 8], 2, {0, 1}, lambda i: follows.get(i, -1))
+        begun, left = unfinished([0, 5, 8], 2, {0, 1}, lambda i: follows.get(i, -1))
         assert begun == [2]
         assert left == [5, 8]
 
     def test_nothing_had_begun(self):
-        assert left_of([3, 1], 0, set(), alone) == ([], [3, 1])
+        assert unfinished([3, 1], 0, set(), alone) == ([], [3, 1])
 
 
 class TestClocks:
@@ -84,22 +86,24 @@ class TestRefusals:
     def test_an_address_without_a_port_is_none(self):
         pytest.importorskip("ray")
         with pytest.raises(InputError, match="no address"):
-            join("ray://head")
+            join_cluster("ray://head")
 
     def test_nobody_at_the_address(self, unused_tcp_port):
         pytest.importorskip("ray")
         with pytest.raises(LoadError, match="no Ray cluster at 127"):
-            join(f"127.0.0.1:{unused_tcp_port}")
+            join_cluster(f"127.0.0.1:{unused_tcp_port}")
 
 
 def prompts_of(workload):
     return token_prompts(workload.requests(), 4096, workload.seed)
 
 
-async def spread(cluster, url, workload=CLOSED, **options):
-    settings = LoadSettings(cluster=cluster.address, timeout_s=20.0, **options.pop("settings", {}))
+async def spread(cluster, url, workload=CLOSED, **hooks):
+    settings = LoadSettings(senders=ClusterSenders(address=cluster.address), timeout_s=20.0)
     target = Target(base_url=url, model="fake")
-    return await run_load(target, workload, prompts_of(workload), settings=settings, **options)
+    return await run_load(
+        target, workload, prompts_of(workload), settings=settings, hooks=LoadHooks(**hooks)
+    )
 
 
 async def kill_once(cluster, node_id, reached):
@@ -173,7 +177,7 @@ class TestOnACluster:
                 spread(ray_cluster, server.url),
                 kill_once(ray_cluster, only, lambda: len(server.truths) > 14),
             )
-        assert result.aborted_reason.startswith(ALL_LOST)
+        assert result.aborted_reason.startswith(ALL_NODES_LOST)
         assert sum(record.outcome == "ok" for record in result.records) >= 6
         assert result.not_due_count > 0
 
@@ -189,7 +193,7 @@ class TestOnACluster:
 
             workload = msgspec.structs.replace(CLOSED, request_count=600)
             loop = asyncio.get_running_loop()
-            work = spread(ray_cluster, server.url, workload, on_progress=watch, stop=_event(halt))
+            work = spread(ray_cluster, server.url, workload, on_progress=watch, halt=halt)
             result = await asyncio.wait_for(work, 60)
             assert loop.is_running()
         assert result.interrupted
@@ -219,17 +223,4 @@ class TestOnACluster:
 
     async def test_a_cluster_without_a_core_to_give_is_refused(self, ray_cluster):
         with pytest.raises(LoadError, match="none of the cluster's 1 nodes has a core"):
-            require_cluster(ray_cluster.address)
-
-
-def _event(halt):
-    """An asyncio event that a thread's event sets."""
-    event = asyncio.Event()
-
-    async def relay():
-        while not halt.is_set():  # noqa: ASYNC110 - it is another thread's
-            await asyncio.sleep(0.02)
-        event.set()
-
-    event.task = asyncio.ensure_future(relay())
-    return event
+            sending_nodes(ray_cluster.address)

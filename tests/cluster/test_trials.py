@@ -10,22 +10,24 @@ from collections import Counter
 
 import pytest
 
+from servetune.cluster.nodes import ClusterNode
+from servetune.cluster.placement import ResourceRequest, gpus_of_cluster, is_type, most_gpus
 from servetune.errors import InputError
 from servetune.hardware import node
-from servetune.loadgen import Machine
 from servetune.store import read_journal
-from servetune.trials.cluster import Need, gpus_of_cluster, is_type, most_gpus
 
 SERVE = f"{shlex.quote(sys.executable)} -m servetune.cli.serve_simulated"
 
 
 def machine(gpus=0, *types, cpus=4):
-    return Machine(node_id="n", name="n", address="10.0.0.1", cpus=cpus, gpus=gpus, gpu_types=types)
+    return ClusterNode(
+        node_id="n", name="n", address="10.0.0.1", cpus=cpus, gpus=gpus, gpu_types=types
+    )
 
 
 class TestNeeds:
     def test_a_server_needs_its_gpus_on_one_node_of_the_type(self):
-        need = Need(gpus=4, gpu_type="H100")
+        need = ResourceRequest(gpus=4, gpu_type="H100")
         assert need.fits(machine(4, "H100"))
         assert not need.fits(machine(2, "H100"))
         assert not need.fits(machine(8, "L4"))
@@ -33,8 +35,8 @@ class TestNeeds:
         assert need.bundles == [{"CPU": 1, "GPU": 4, "accelerator_type:H100": 0.001}, {"CPU": 1}]
 
     def test_a_server_without_gpus_runs_anywhere(self):
-        assert Need(gpus=0, gpu_type="H100").fits(machine())
-        assert Need(gpus=0).bundles == [{"CPU": 1}, {"CPU": 1}]
+        assert ResourceRequest(gpus=0, gpu_type="H100").fits(machine())
+        assert ResourceRequest(gpus=0).bundles == [{"CPU": 1}, {"CPU": 1}]
 
     @pytest.mark.parametrize(
         ("ray_name", "ours"),
@@ -236,7 +238,7 @@ class TestOnACluster:
         narrow = [r for r in records if r.config.server_args["max_num_seqs"] == 4]
         wide = [r for r in records if r.config.server_args["max_num_seqs"] == 8]
         assert [record.status for record in narrow] == ["ok"] * 3
-        # Each visit has a room of its own; what the first two learnt spares the third.
+        # Each job has a worker of its own; failures of the first two spare the third.
         assert [r.failure.kind for r in wide] == ["out_of_memory", "out_of_memory", "quarantined"]
         assert [len(r.provenance.get("attempts", [])) for r in wide[:2]] == [1, 1]
         logs = {record.server_log for record in records if record.server_log}
