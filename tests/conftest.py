@@ -12,20 +12,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
-ROOT = TESTS.parent
-
-#: What `make test` runs in two processes: it reckons, or talks to doubles that nobody times. All
-#: else starts servers, sends load or watches this machine, and has the machine to itself.
-TOGETHER = (
-    *("deploy", "docs", "hardware", "metrics", "models", "perf", "plan", "report", "search"),
-    *("store", "theory", "trials", "workload"),
-    *("api", "cli/test_bench_checks.py"),
-    *("cli/test_course.py", "cli/test_deploy_targets.py"),
-    *("cli/test_main.py", "cli/test_simulate.py"),
-    *("e2e/test_rough_handling.py", "e2e/test_simulated_run.py"),
-)
-ALONE = ("trials/test_benched.py", "trials/test_cluster.py")
+ROOT = Path(__file__).parents[1]
 
 # Ray reads these when it is imported: it tells nobody of itself, and the loopback is every
 # node's address.
@@ -43,25 +30,27 @@ def pytest_addoption(parser):
     parser.addoption(
         "--part",
         choices=("together", "alone"),
-        help="only the tests that may run beside others (with -n 2), or only those that may not",
+        help="tests that may run beside others (with -n), or those marked `timed`",
     )
 
 
 def pytest_collection_modifyitems(config, items):
+    """Select one part of `make test`.
+
+    Tests wait more than they reckon, so several processes run them side by side. A test that
+    judges times is marked `timed` and has the machine to itself. Tests that look at processes of
+    the whole machine, or leave some behind on purpose, are of one `xdist_group`: one process
+    runs them, one after another.
+    """
     part = config.getoption("--part")
     if part is None:
         return
     parts = {"together": [], "alone": []}
     for item in items:
-        parts["together" if _may_run_together(item) else "alone"].append(item)
+        parts["alone" if item.get_closest_marker("timed") else "together"].append(item)
     items[:] = parts.pop(part)
     [others] = parts.values()
     config.hook.pytest_deselected(items=others)
-
-
-def _may_run_together(item):
-    place = item.path.relative_to(TESTS)
-    return any(map(place.is_relative_to, TOGETHER)) and not any(map(place.is_relative_to, ALONE))
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ from servetune.cli.main import cli
 from servetune.store import read_journal
 from servetune.workload.presets import preset_names
 
+pytestmark = pytest.mark.timed
+
 SMALL = ("--input-tokens", "20", "--output-tokens", "4")
 COMMAND = (sys.executable, "-W", "error", "-m", "servetune", "bench")
 

@@ -15,6 +15,8 @@ from servetune.servers.leftovers import OWNER_MARK, Leftover
 from servetune.servers.machine import Machine, machine_here, port_holders
 from servetune.units import GIB
 
+pytestmark = pytest.mark.xdist_group("processes")
+
 FINE = Machine(
     kernel="Linux 6.1",
     python="3.11.7",

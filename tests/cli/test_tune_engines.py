@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -16,17 +18,30 @@ MODEL = "Qwen/Qwen3-4B"
 
 
 @contextlib.contextmanager
-def served(*more):
-    """The address of a server of somebody else's."""
+def served(*more, truth=None):
+    """The address of a server of somebody else's; with `truth` it is ended amid its answers."""
     words = [sys.executable, "-m", "servetune.testing.fake_server", "--port", "0", *more]
+    words += [] if truth is None else ["--truth", str(truth)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        ending = threading.Thread(target=end_amid_answers, args=(process, truth))
         try:
             line = process.stdout.readline()
+            if truth is not None:
+                ending.start()
             yield f"http://127.0.0.1:{line.split()[-1]}"
-            mortal = "--die-after-s" in more
+            mortal = truth is not None
             assert mortal or process.poll() is None, "it was ended, and was not ours to end"
         finally:
             process.terminate()
+    if truth is not None:
+        ending.join()
+
+
+def end_amid_answers(process, truth, answered=10):
+    """Kill a server once it has answered so many requests; each is a line of its truth."""
+    while process.poll() is None and len(truth.read_bytes().splitlines()) < answered:
+        time.sleep(0.02)
+    process.kill()
 
 
 def environment(tmp_path):
@@ -162,7 +177,7 @@ def test_somebody_elses_server_is_measured_and_left_running(servetune, tmp_path)
 
 
 def test_an_external_server_that_goes_away_costs_its_trials_and_not_the_run(servetune, tmp_path):
-    with served("--itl-s", "0.02", "--die-after-s", "12") as server:
+    with served("--itl-s", "0.02", truth=tmp_path / "truth.jsonl") as server:
         ran = servetune(
             "tune", "--engine", "external", "--url", server, "--model", "fake",
             "--client-args", "max_concurrency=[1,2,4];num_prompts=400;random_input_len=8",

@@ -35,6 +35,7 @@ async def asked(servetune, *words, **options):
     return await asyncio.to_thread(servetune, "bench", *words, **options)
 
 
+@pytest.mark.timed
 async def test_an_endpoint_reproduces_what_its_server_did(servetune, aws, tmp_path):
     async with running_server(STEADY) as server:
         direct = await asked(servetune, server.url, *LOAD, "--out", "direct")
@@ -88,6 +89,7 @@ TGI_SAID = (
 )
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("engine", "said"), [("vllm", VLLM_SAID), ("tgi", TGI_SAID)], ids=["vllm", "tgi"]
 )

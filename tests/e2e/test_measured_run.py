@@ -12,6 +12,8 @@ import pytest
 
 from servetune.store import read_journal
 
+pytestmark = pytest.mark.xdist_group("processes")
+
 FAKE = f"{shlex.quote(sys.executable)} -m servetune.testing.fake_server --port {{port}}"
 
 

@@ -22,7 +22,7 @@ from ship_kit import (
 
 from servetune.store import read_journal
 
-CONCURRENCY, REQUESTS, OUTPUT_TOKENS = 64, 160, 48
+CONCURRENCY, REQUESTS, OUTPUT_TOKENS = 64, 128, 32
 #: A machine that does other things meanwhile is no other server; a batch of 32 instead of 128 is.
 TOLERANCE = ("--tolerance", "0.4")
 
@@ -75,6 +75,7 @@ def kept_time(container):
     return not any("behind its own clock" in line for line in container.lines())
 
 
+@pytest.mark.timed
 def test_from_a_sweep_to_a_proved_endpoint_and_back_to_nothing(shell, double, fleet, tmp_path):
     tuned(shell)
     picked = shell("recommend", "q.json")
@@ -180,6 +181,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("engine", ELSEWHERE)
 def test_what_was_simulated_for_another_engine_is_shipped_and_proved_as_that_engine(
     shell, double, fleet, tmp_path, engine
@@ -203,10 +205,10 @@ def test_what_was_simulated_for_another_engine_is_shipped_and_proved_as_that_eng
 
     fleet.close()
     (name,) = [key for key in fleet.told(ENDPOINT) if key.endswith(decisive)]
-    fleet.overrides = {name: "16"}  # an image that goes its own way
+    fleet.overrides = {name: "32"}  # an image that goes its own way
     fleet.start(ENDPOINT)
     shell(*prove, "again", code=1)
-    named = "max_num_seqs is 16, the trial had 128 (says the start-up log)"
+    named = "max_num_seqs is 32, the trial had 128 (says the start-up log)"
     assert compared(tmp_path, "again")["differences"] == [named]
     shell("deploy", "delete", "b", "--poll-s", "0")
     assert standing(double) == []

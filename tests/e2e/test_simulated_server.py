@@ -44,6 +44,7 @@ def records_of(folder):
     return read_journal(folder / "q.jsonl")
 
 
+@pytest.mark.timed
 def test_what_tune_measures_over_http_is_what_the_simulator_says(servetune, tmp_path):
     done = tune(
         servetune,
@@ -79,6 +80,7 @@ def test_what_tune_measures_over_http_is_what_the_simulator_says(servetune, tmp_
         assert 0.93 <= ratio <= 1.02
 
 
+@pytest.mark.timed
 def test_it_stands_in_for_the_vllm_executable(servetune, tmp_path):
     shim = tmp_path / "vllm"
     shim.write_text(f'#!/bin/sh\nexec {SERVE} "$@" --gpu L4 --speed 20\n')

@@ -14,6 +14,8 @@ from guards import await_line, kill_all_guards, leftovers_told, watchdog_of
 
 from servetune.servers.leftovers import OWNER_MARK
 
+pytestmark = pytest.mark.xdist_group("processes")
+
 DOUBLE = Path(__file__).parents[1] / "servers/doubles/docker_double.py"
 FAKE = f"{shlex.quote(sys.executable)} -m servetune.testing.fake_server --port {{port}}"
 DOCKER = ("--launcher", "docker", "--image", "me/engine:1")

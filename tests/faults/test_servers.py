@@ -10,6 +10,8 @@ from guards import await_line
 from servetune.servers.drain import MOST_BYTES
 from servetune.servers.ports import free_port
 
+pytestmark = pytest.mark.xdist_group("processes")
+
 
 def starts(done):
     return done.stderr.count("\nstarting ") + done.stderr.startswith("starting ")

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+import pytest
 from guards import (
     await_line,
     kill_all_guards,
@@ -12,6 +13,8 @@ from guards import (
     lives,
     watchdog_of,
 )
+
+pytestmark = pytest.mark.xdist_group("processes")
 
 LOAD = {"client": "max_concurrency=2;num_prompts=30", "output_len": 16}
 SLOW = "--itl-s 0.02"

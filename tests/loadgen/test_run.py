@@ -20,6 +20,8 @@ from servetune.workload.lengths import Fixed
 from servetune.workload.prompts import text_prompts, token_prompts
 from servetune.workload.workload import Workload
 
+pytestmark = pytest.mark.timed
+
 CLOSED = Workload(lengths=Fixed(12, 8), request_count=40, max_concurrency=5)
 
 

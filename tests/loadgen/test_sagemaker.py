@@ -68,6 +68,7 @@ async def test_every_token_comes_through_frames_that_are_cut_anywhere(api, seed)
     assert len(server.truths) == 30 + 1  # and nothing was asked twice
 
 
+@pytest.mark.timed
 async def test_the_first_token_is_not_held_back_until_the_last():
     async with endpoint_of(Behaviour(ttft_s=0.01, itl_s=0.05)) as (server, runtime):
         one = msgspec.structs.replace(CLOSED, request_count=3, max_concurrency=1, warmup_count=0)

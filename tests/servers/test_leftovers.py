@@ -7,8 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from servetune.servers.leftovers import OWNER_MARK, find_leftovers, marks_of
 from servetune.servers.ports import free_port, listening_ports
+
+pytestmark = pytest.mark.xdist_group("processes")
 
 SERVER = """
 import http.server, sys

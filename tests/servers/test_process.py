@@ -16,6 +16,8 @@ from servetune.servers.drain import MOST_BYTES
 from servetune.servers.ports import free_port
 from servetune.servers.process import ServerProcess
 
+pytestmark = pytest.mark.xdist_group("processes")
+
 SERVERS = Path(__file__).with_name("doubles")
 READY_S = 30.0  # patience of a test on a busy machine, not an expectation
 

@@ -33,6 +33,8 @@ from servetune.workload.prompts import Prompt, token_prompts
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
+pytestmark = pytest.mark.timed
+
 FEW = Workload(lengths=Fixed(4, 3), request_count=60, max_concurrency=4, warmup_count=0)
 
 

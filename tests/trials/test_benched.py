@@ -17,6 +17,8 @@ from servetune.workload import Poisson, Workload
 from servetune.workload.lengths import Fixed
 from servetune.workload.prompts import token_prompts
 
+pytestmark = pytest.mark.timed
+
 
 @contextmanager
 def serving(**behaviour):
@@ -133,8 +135,8 @@ def test_an_open_loop_that_cannot_be_followed_is_ended_unless_it_shall_not_be(
     stop, count, monkeypatch
 ):
     monkeypatch.setattr("servetune.trials.benched.FIRST_VERDICT_S", 1.5)
-    load = {"arrivals": Poisson(60.0), "max_concurrency": None}
-    with serving(ttft_s=0.1, max_num_seqs=2) as server:
+    load = {"arrivals": Poisson(120.0), "max_concurrency": None}
+    with serving(ttft_s=0.05, max_num_seqs=2) as server:
         done = bench(
             asked(
                 server.url,
