@@ -15,48 +15,12 @@ from servetune.engines import ENGINES, engine
 from servetune.testing.engine_contract import EngineContract, RunningEngineContract
 
 
-class TestVllm(EngineContract):
-    engine = engine("vllm")
+def contract_of(name):
+    return type(f"Test{name}", (EngineContract,), {"engine": engine(name)})
 
 
-class TestSglang(EngineContract):
-    engine = engine("sglang")
-
-
-class TestTensorrtLlm(EngineContract):
-    engine = engine("tensorrt-llm")
-
-
-class TestTgi(EngineContract):
-    engine = engine("tgi")
-
-
-class TestLlamaCpp(EngineContract):
-    engine = engine("llama.cpp")
-
-
-class TestLmdeploy(EngineContract):
-    engine = engine("lmdeploy")
-
-
-class TestTransformers(EngineContract):
-    engine = engine("transformers")
-
-
-class TestMax(EngineContract):
-    engine = engine("max")
-
-
-class TestVllmNeuron(EngineContract):
-    engine = engine("vllm-neuron")
-
-
-class TestSimulated(EngineContract):
-    engine = engine("simulated")
-
-
-class TestExternal(EngineContract):
-    engine = engine("external")
+#: One class an engine, but for those that need words of their own below.
+globals().update({f"Test_{name}": contract_of(name) for name in ENGINES if name != "command"})
 
 
 class TestCommand(EngineContract):

@@ -16,18 +16,22 @@ from servetune.deploy.evidence import Evidence
 from servetune.deploy.knee import Knee
 from servetune.deploy.kserve import render_kserve
 from servetune.deploy.kubernetes import render_kubernetes
-from servetune.deploy.launchers import launcher_of, plan_of_words
+from servetune.deploy.launchers import launcher_of, plan_of_words, shipping_of
 from servetune.deploy.plain import render_command
 from servetune.deploy.served import Served, ServiceOptions, prepare
 from servetune.deploy.systemd import render_systemd
+from servetune.engines import ENGINES, settings_of
+from servetune.errors import PlanError
 from servetune.plan.plan import Plan
 
 MODEL = "Qwen/Qwen3-4B"
 KNEE = Knee(per_copy=64, rule="largest concurrency within the limits, 128")
-VERSIONS = {"vllm": "0.26.0", "sglang": "0.5.16", "tgi": "3.3.5"}
+VERSIONS = {"vllm": "0.26.0", "sglang": "0.5.16", "tgi": "3.3.5", "mlc-llm": "0.20.0"}
 
 RENDER = {
-    "kubernetes": lambda served: render_kubernetes(served, autoscaler="keda"),
+    "kubernetes": lambda served: render_kubernetes(
+        served, autoscaler="keda" if served.in_flight else "none"
+    ),
     "kubernetes-hpa": lambda served: render_kubernetes(served, autoscaler="hpa"),
     "kserve": render_kserve,
     "compose": render_compose,
@@ -54,12 +58,24 @@ def tuned(engine: str, **fields: Any) -> Plan:
     }
     if engine != "tgi":
         usual |= {"chunked_prefill": True, "block_tokens": 16}
-    return Plan(model=MODEL, engine=engine, **(usual | fields))
+    known = {name: value for name, value in usual.items() if has_words(engine, name, value)}
+    return Plan(model=MODEL, engine=engine, **(known | fields))
+
+
+def has_words(engine: str, field: str, value: Any) -> bool:
+    """Whether an engine has a setting for a field; of one that is not known it is said so later."""
+    try:
+        engine not in ENGINES or settings_of(Plan(model=MODEL, engine=engine, **{field: value}))
+    except PlanError:
+        return False
+    return True
 
 
 def served(plan: Plan, **more: Any) -> Served:
     version = VERSIONS.get(plan.engine, "0.26.0")
     evidence = Evidence(engine=plan.engine, engine_version=version, source="tune.jsonl, trial abc")
+    if plan.engine in ENGINES and not shipping_of(launcher_of(plan)).image:
+        more.setdefault("image", f"registry.example/engine:{version}")
     knee = more.pop("knee", KNEE)
     return prepare(plan, ServiceOptions(**more), knee=knee, evidence=evidence)
 

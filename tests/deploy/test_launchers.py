@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rendered import MODEL, tuned
+from rendered import MODEL, has_words, tuned
 
 from servetune.deploy.launchers import (
     deployable_engines,
@@ -41,6 +41,12 @@ SAID = {
         "--cuda-memory-fraction=0.85", "--dtype=bfloat16", "--quantize=fp8",
         "--kv-cache-dtype=fp8_e5m2", "--cuda-graphs=0", "--max-concurrent-requests=128",
         "--max-input-tokens=4095", "--max-waiting-tokens=20", "--waiting-served-ratio=0.3",
+    ],
+    "mlc-llm": [
+        f"HF://{MODEL}", "--host", "0.0.0.0", "--port", "8000", "--mode=server",
+        "--prefix-cache-mode=disable",
+        ("--overrides=tensor_parallel_shards=2;max_num_sequence=96;prefill_chunk_size=8192"
+         ";context_window_size=4096;gpu_memory_utilization=0.85"),
     ],
 }  # fmt: skip
 
@@ -180,6 +186,8 @@ def plans(draw, engine):
         }
     if engine == "vllm" and draw(st.booleans()):
         fields |= {"draft_tokens": draw(st.integers(1, 8)), "draft_method": "ngram"}
+    if engine not in ("vllm", "sglang", "tgi"):  # these say what they lack in words of their own
+        fields = {name: value for name, value in fields.items() if has_words(engine, name, value)}
     return Plan(model=MODEL, engine=engine, **fields)
 
 

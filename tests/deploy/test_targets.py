@@ -19,19 +19,32 @@ from servetune.deploy.bundle import write
 from servetune.deploy.launchers import deployable_engines
 from servetune.deploy.served import MODEL_MOUNT, service_name
 from servetune.deploy.yamltext import documents, yaml_text
+from servetune.engines import engine as engine_named
 from servetune.errors import DeployError
 from servetune.plan.plan import Plan
 
 GOLDEN = Path(__file__).parent / "golden"
 TOKEN = "hf_" + "Ab3" * 12
 
-#: LMI has no command and tells an autoscaler nothing; TGI is no Python package.
+
+def can_render(target, engine):
+    """Whether an engine is a package for BentoML, and tells an autoscaler its requests."""
+    ships = engine_named(engine).shipping
+    needs = {"bentoml": ships.install, "kubernetes-hpa": ships.in_flight}
+    return bool(needs.get(target, True))
+
+
+#: LMI has no command and tells an autoscaler nothing.
 ALL = [
-    *((target, engine) for target in RENDER for engine in deployable_engines()),
+    *(
+        (target, engine)
+        for target in RENDER
+        for engine in deployable_engines()
+        if can_render(target, engine)
+    ),
     ("kserve", "lmi"),
     ("compose", "lmi"),
 ]
-ALL.remove(("bentoml", "tgi"))
 
 
 def bundle_of(target, engine):
@@ -162,7 +175,7 @@ def test_what_a_target_cannot_run_is_refused():
     with pytest.raises(DeployError, match="port 8000, not 9000"):
         RENDER["bentoml"](served(tuned("vllm"), port=9000))
     with pytest.raises(DeployError, match="tells no requests in flight"):
-        RENDER["kubernetes"](lmi)
+        RENDER["kubernetes-hpa"](lmi)
 
 
 def test_a_script_starts_what_it_says(tmp_path):
@@ -234,6 +247,8 @@ def test_manifests_pass_kubernetes_own_schemas(version):
     check = pytest.importorskip("kubernetes_validate", reason="pip install --group validators")
     for engine in deployable_engines():
         for target in ("kubernetes", "kubernetes-hpa"):
+            if not can_render(target, engine):
+                continue
             bundle = bundle_of(target, engine)
             for name in bundle.names:
                 if name.endswith(".yaml") and name != "keda.yaml":  # KEDA's kinds are its own
@@ -247,7 +262,7 @@ def test_manifests_pass_kubernetes_own_schemas(version):
 def test_kserve_runs_a_pod_that_kubernetes_would_take():
     """The predictor is a pod with KServe's own fields beside it."""
     check = pytest.importorskip("kubernetes_validate", reason="pip install --group validators")
-    for engine in deployable_engines():
+    for engine in (name for name in deployable_engines() if engine_named(name).shipping.in_flight):
         service = yaml.safe_load(bundle_of("kserve", engine).text("inferenceservice.yaml"))
         pod = dict(service["spec"]["predictor"])
         own = {name: pod.pop(name) for name in ("minReplicas", "maxReplicas", "autoScaling")}

@@ -107,7 +107,10 @@ def filled(
     own, notes = shipping.fill(_with_extra(own, extra), concurrency, version)
     if shipping.name_setting:
         own = _with_extra(own, {shipping.name_setting: served_name, **dict(own.extra)})
-    _refuse_contradictions(launcher, own)
+    try:
+        _refuse_contradictions(launcher, own)
+    except PlanError as error:
+        raise CannotRender(error.message, hint=error.hint) from None
     return own, tuple(notes)
 
 
@@ -154,11 +157,12 @@ def plan_of_words(
         if option in address:
             continue
         if not option or option in model_option:
-            seen_at = text or ""
+            seen_at = launcher.model_of_word(text or "")
             continue
         name = option.removeprefix("--").replace("-", "_")
         if text is not None:
-            settings[name] = _value(launcher.name, name, text)
+            for setting, value in launcher.option_settings(name, text).items():
+                settings[setting] = _value(launcher.name, setting, value)
         elif name.startswith("no_"):
             settings[name.removeprefix("no_")] = False
         else:

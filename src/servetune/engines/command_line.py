@@ -153,6 +153,14 @@ class CommandLineEngine(EngineFacts):
     def model_words(self, model: str) -> tuple[str, ...]:
         return (model,)
 
+    def model_of_word(self, word: str) -> str:
+        """The model that a word of `model_words` names."""
+        return word
+
+    def option_settings(self, name: str, text: str) -> dict[str, str]:
+        """Settings that one option of the command line says, with underscores."""
+        return {name: text}
+
     def address_words(self, host: str, port: int, version: str | None) -> tuple[str, ...]:
         return (self.host_word, host, self.port_word, str(port))
 

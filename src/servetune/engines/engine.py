@@ -264,6 +264,7 @@ ENGINES: Mapping[str, str] = MappingProxyType(
         "lmdeploy": "servetune.engines.lmdeploy.engine:Lmdeploy",
         "transformers": "servetune.engines.transformers.engine:TransformersServe",
         "max": "servetune.engines.max.engine:ModularMax",
+        "mlc-llm": "servetune.engines.mlc_llm.engine:MlcLlm",
         "vllm-neuron": "servetune.engines.vllm_neuron.engine:VllmNeuron",
         "simulated": "servetune.engines.simulated.engine:Simulated",
         "external": "servetune.engines.external.engine:External",

@@ -1,0 +1,40 @@
+"""How MLC LLM is deployed: by its command, or in an image of one's own, as none is published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from servetune.engines.mlc_llm.words import OVERRIDES
+from servetune.engines.shipping import Shipping
+from servetune.engines.words import Settings
+from servetune.errors import CannotRender
+from servetune.plan.plan import Plan, Setting
+
+__all__ = ["SHIPPING"]
+
+
+def _fill(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]]:
+    """The mode that was measured, and the members of one option, which no semicolon may part."""
+    extra = {"mode": "server", **dict(plan.extra)}
+    for name, value in extra.items():
+        if name in OVERRIDES and ";" in str(value):
+            raise CannotRender(f"'{name}' holds a semicolon, which ends a member of --overrides")
+    further = tuple(sorted((name, value) for name, value in extra.items() if value is not False))
+    return msgspec.structs.replace(plan, extra=further), []
+
+
+def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Setting]:
+    mode = settings.pop("prefix_cache_mode", None)
+    return {} if mode is None else {"prefix_caching": mode == "radix"}
+
+
+SHIPPING = Shipping(
+    image="",
+    usual_version="0.20.0",
+    hub_cache="/root/.cache/mlc_llm",
+    name_setting="",  # the model is asked for as it was given
+    fill=_fill,
+    read=_read,
+)
