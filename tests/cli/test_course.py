@@ -155,3 +155,37 @@ def test_order_retries_and_time_hold_everywhere():
     everywhere = asked(order="interleaved", retries=0, budget="2h", max_trial="1m")
     require_own_servers(everywhere)
     require_this_machine(everywhere, job=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [
+        (None, ()),
+        ("0", (0,)),
+        ("0-3", (0, 1, 2, 3)),
+        ("0-3,8", (0, 1, 2, 3, 8)),
+        ("8,2-3", (2, 3, 8)),
+        ("2-2", (2,)),
+        ("1-3,2-4", (1, 2, 3, 4)),
+    ],
+)
+def test_cores_are_read_as_numbers_and_ranges_with_both_ends(monkeypatch, text, cores):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(9)))
+    assert course._cpus(text) == cores
+
+
+@pytest.mark.parametrize("text", ["", "a", "-", "0,,1", "0-x", "0;1"])
+def test_what_is_no_list_of_cores_is_refused(monkeypatch, text):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    with pytest.raises(InputError, match="is no list of cores") as caught:
+        course._cpus(text)
+    assert caught.value.hint == "write it like 0-3,8"
+
+
+def test_cores_that_may_not_be_used_are_named(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 4})
+    with pytest.raises(InputError, match=r"this process may not use 2, 3$") as caught:
+        course._cpus("0-4")
+    assert caught.value.hint == "choose of 0, 1, 4"
+    with pytest.raises(InputError, match="this process may not use any of these"):
+        course._cpus("3-1")  # a range that ends before it begins

@@ -11,6 +11,7 @@ from servetune.metrics.intervals import (
     gap_percentile_interval,
     mean_interval,
     percentile_interval,
+    rate_interval,
     ratio_interval,
     student_t,
 )
@@ -133,3 +134,19 @@ def test_equal_values_have_an_interval_without_width():
 @pytest.mark.parametrize(("freedom", "table"), [(4, 2.776), (9, 2.262), (19, 2.093), (120, 1.980)])
 def test_students_t_is_that_of_the_tables(freedom, table):
     assert student_t(0.975, freedom) == pytest.approx(table, abs=1.5e-3)
+
+
+def test_a_rate_is_that_of_twenty_slices_and_edges_belong_to_the_outer_ones():
+    at_s = np.linspace(100.0, 120.0, 201)  # ten each second, and one on the last edge
+    found = rate_interval(at_s, np.ones(201), 100.0, 120.0)
+    counts = np.full(20, 10.0)
+    counts[-1] = 11.0
+    wanted = mean_interval(counts)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+
+
+def test_a_rate_needs_an_event_for_each_slice_and_a_stretch_of_time():
+    assert rate_interval(np.linspace(0, 1, 19), np.ones(19), 0.0, 1.0) is None
+    assert rate_interval(np.linspace(0, 1, 20), np.ones(20), 0.0, 1.0) is not None
+    assert rate_interval(np.zeros(20), np.ones(20), 1.0, 1.0) is None

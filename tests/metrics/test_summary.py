@@ -82,3 +82,28 @@ def test_asked_percentiles_are_exact():
     results = summarize(records, duration_s=1.0, further_percentiles=(97.5,))
     expected = np.percentile(np.arange(1, 1001), 97.5)
     assert results["quantiles"]["ttft_ms"]["97.5"] == pytest.approx(expected)
+
+
+def test_a_request_is_good_only_where_it_meets_every_limit():
+    late = record(times=(2.0, 2.1, 2.2))  # TTFT 2 s, TPOT 0.1 s
+    slow = record(1, times=(1.0, 2.0, 3.0))  # TTFT 1 s, TPOT 1 s
+    good = record(2, times=(1.0, 1.1, 1.2))
+    for limits in ("ttft<=1.5s;tpot<=0.5s", "tpot<=0.5s;ttft<=1.5s"):
+        results = summarize(
+            [late, slow, good], duration_s=2.0, per_request_limits=parse_constraints(limits)
+        )
+        assert results["goodput"] == pytest.approx(0.5)
+        assert results["goodput_fraction"] == pytest.approx(1 / 3)
+    on_the_limit = summarize(
+        [good], duration_s=2.0, per_request_limits=parse_constraints("ttft<=1s")
+    )
+    assert on_the_limit["goodput"] == pytest.approx(0.5)
+
+
+def test_three_samples_of_wrong_lengths_are_kept():
+    requested = dict.fromkeys(range(5), 99)
+    results = summarize(
+        [record(i) for i in range(5)], duration_s=2.0, asked_output_tokens=requested
+    )
+    assert results["wrong_length"]["count"] == 5
+    assert len(results["wrong_length"]["samples"]) == 3

@@ -157,3 +157,53 @@ def test_lengths_of_time_are_read(text, seconds):
 def test_what_is_no_length_of_time_is_refused(text):
     with pytest.raises(InputError, match="is no length of time"):
         parse_duration_s(text)
+
+
+def test_a_hundred_settled_answers_and_a_quarter_of_all_are_enough():
+    # The first tenth is not settled: of 112 answers 101 are, of 111 100, of 110 99.
+    assert missed("ttft<=10ms;ttft:p50<=10ms", records([300.0, 310.0] * 56)[:111], 300) is not None
+    fine = records([1.0] * 11)
+
+    def slow(count):
+        return fine + records([300.0, 310.0] * 60, start=11)[:count]
+
+    # Neither the sum nor the share above the limit is certain yet.
+    assert missed("ttft<=200ms", slow(100), 300) is not None
+    assert missed("ttft<=200ms", slow(98), 300) is None
+    # A quarter of 1000 is 250, after a tenth of 277 is left out.
+    quarter = fine + records([300.0, 310.0] * 150, start=11)
+    assert missed("ttft<=200ms", quarter[:276], 1000) is None
+    assert missed("ttft<=200ms", quarter[:278], 1000) is not None
+
+
+def test_twice_as_many_answers_as_users_are_not_settled():
+    seen = records([100.0, 110.0] * 60)
+    # Of ten users the first twenty answers do not count: 99 after them are one too few.
+    assert missed("ttft<=80ms", seen[:119], 400, users=10) is None
+    assert "100 answers" in missed("ttft<=80ms", seen, 400, users=10)
+
+
+def test_the_interval_that_ends_a_trial_is_of_99_percent():
+    rng = np.random.default_rng(3)
+    seen = records(rng.normal(300.0, 60.0, 400))
+    settled = np.array([record.ttft_s * 1e3 for record in seen[40:]])
+    mean, error = settled.mean(), settled.std(ddof=1) / np.sqrt(len(settled))
+    # Between the ends at 95% (1.97 errors) and at 99% (2.59) a limit is not plainly missed.
+    assert missed(f"ttft<={mean - 2.3 * error:.3f}ms", seen, 1000) is None
+    assert missed(f"ttft<={mean - 3.3 * error:.3f}ms", seen, 1000) is not None
+
+
+def test_what_lies_on_the_limit_is_not_above_it():
+    on_the_limit = sum(record.ttft_s for record in records([1000.0] * 10)) * 10
+    assert missed(f"ttft<={on_the_limit + 1e-6:.7f}ms", records([1000.0] * 10), 100) is None
+    assert missed("error_rate<=0.1", records([1.0] * 10, outcome="timeout"), 100) is None
+
+
+def test_a_limit_from_below_is_never_missed_for_certain():
+    assert missed("ttft>=10s", records([1.0] * 50), 100) is None
+
+
+def test_a_trial_may_use_all_of_its_time():
+    judge = TrialJudge(load(), max_trial_s=30)
+    assert judge([], 29.999) is None
+    assert judge([], 30.0) is not None
