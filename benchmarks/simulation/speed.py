@@ -26,7 +26,7 @@ from servetune.engines import resolved
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.roofline.step import step_law
-from servetune.perf.sim import Simulation, simulate
+from servetune.perf.sim import SimulatedRun, simulate
 from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.simulation import run_requests
 from servetune.plan import Plan
@@ -84,7 +84,7 @@ DRAFTS: dict[str, Any] = {"draft_tokens": 3, "draft_acceptance_fraction": 0.7}
 
 def run(
     case: int, count: int, *, each_token: bool = True, **fields: Any
-) -> tuple[Simulation, float]:
+) -> tuple[SimulatedRun, float]:
     """A simulation and the seconds that it took, its requests' making included."""
     _, model, gpu, lengths, arrivals, users = LOADED[case]
     shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=1)
@@ -102,7 +102,7 @@ def run(
     return result, time.process_time() - started_s
 
 
-def served_prefixes(kind: str, count: int = 5000) -> tuple[Simulation, float]:
+def served_prefixes(kind: str, count: int = 5000) -> tuple[SimulatedRun, float]:
     """Prompts that begin alike, on one H100 at 20 requests per second."""
     model = "Qwen/Qwen3-8B"
     shape, machine = load_shape(model, catalogue_first=True), node(gpu="H100", count=1)
@@ -122,7 +122,7 @@ def served_prefixes(kind: str, count: int = 5000) -> tuple[Simulation, float]:
         prefix_caching=True,
     )
     started_s = time.process_time()
-    result = run_requests(requests, config, step_law(plan, shape, machine), closed_loop=False)
+    result = run_requests(requests, config, step_law(plan, shape, machine))
     return result, time.process_time() - started_s
 
 

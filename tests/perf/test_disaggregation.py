@@ -15,11 +15,12 @@ from servetune.metrics.latency import itl_gaps_s
 from servetune.models import load_shape
 from servetune.perf import estimate, performance_at, simulate
 from servetune.perf.roofline import ClosedLoopRun, predict_runs
-from servetune.perf.sim import Simulation
+from servetune.perf.sim import SimulatedRun
 from servetune.perf.sim.disaggregation import CacheTransfer, PrefillPool, cache_transfer_of
 from servetune.perf.sim.prefill_only import PrefillOnlyScheduler
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
-from servetune.perf.sim.simulation import run_requests
+from servetune.perf.sim.serving import EngineLayout
+from servetune.perf.sim.simulation import ClientLoad, run_requests
 from servetune.plan import Plan
 from servetune.workload import Fixed, Poisson, UniformRange, Workload
 from servetune.workload.request import Request
@@ -30,7 +31,7 @@ FREE = CacheTransfer(latency_s=0.0, bytes_per_s=float("inf"), bytes_per_token=1.
 
 def run(
     *, rate: float = 8.0, transfer: CacheTransfer | None = None, **fields: object
-) -> Simulation:
+) -> SimulatedRun:
     load = Workload(
         lengths=UniformRange(2000, 200, 0.5), request_count=200, arrivals=Poisson(rate), seed=3
     )
@@ -64,7 +65,7 @@ def served(
     transfer: CacheTransfer,
     takers: int = 1,
     **fields: object,
-) -> Simulation:
+) -> SimulatedRun:
     return run_requests(
         tuple(
             Request(index=i, due_s=due_s, input_tokens=tokens_in, output_tokens=tokens_out)
@@ -72,8 +73,7 @@ def served(
         ),
         config(**fields),
         OneSecond(),  # type: ignore[arg-type]
-        closed_loop=False,
-        prefill_pool=PrefillPool(takers, transfer),
+        layout=EngineLayout(prefill_pool=PrefillPool(takers, transfer)),
     )
 
 
@@ -176,9 +176,8 @@ def test_a_stopped_run_counts_only_what_was_decoded() -> None:
         requests,
         config(),
         OneSecond(),  # type: ignore[arg-type]
-        closed_loop=False,
-        stop_s=50.0,
-        prefill_pool=PrefillPool(1, slow),
+        ClientLoad(stop_s=50.0),
+        EngineLayout(prefill_pool=PrefillPool(1, slow)),
     )
     (record,) = result.records
     assert (record.outcome, record.output_tokens, record.chunk_times_s) == ("cancelled", 0, ())

@@ -11,7 +11,7 @@ from servetune.models import load_shape
 from servetune.models.shape import LinearAttention, NetworkShape
 from servetune.perf import estimate, simulate
 from servetune.perf.roofline import ClosedLoopRun, predict_runs
-from servetune.perf.sim import Simulation
+from servetune.perf.sim import SimulatedRun
 from servetune.plan import Plan
 from servetune.workload import Fixed, UniformRange, Workload
 
@@ -35,7 +35,7 @@ def stateless(shape: NetworkShape) -> NetworkShape:
     return msgspec.structs.replace(shape, layers=tuple(layers))
 
 
-def most_in_batch(simulation: Simulation) -> int:
+def most_in_batch(simulation: SimulatedRun) -> int:
     """Most requests between their first and last token at the same time."""
     marks = sorted(
         (time_s, change)
@@ -49,7 +49,7 @@ def most_in_batch(simulation: Simulation) -> int:
     return most
 
 
-def simulated(shape: NetworkShape, requests: int) -> Simulation:
+def simulated(shape: NetworkShape, requests: int) -> SimulatedRun:
     load = Workload(lengths=Fixed(INPUT, OUTPUT), request_count=requests)
     return simulate(PLAN, shape, node(gpu="H100"), load)
 

@@ -18,13 +18,13 @@ import pytest
 from servetune.errors import PlanError, UnknownName
 from servetune.hardware import node
 from servetune.models import load_shape
-from servetune.perf.sim import Simulation, simulate
+from servetune.perf.sim import SimulatedRun, simulate
 from servetune.perf.sim.prefill_first import PrefillFirstScheduler, SglangScheduler, TgiScheduler
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.scheduler_choice import scheduler_for, variant_of
 from servetune.perf.sim.scheduler_config import routing_of
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
-from servetune.perf.sim.simulation import run_requests
+from servetune.perf.sim.simulation import ClientLoad, run_requests
 from servetune.perf.sim.variants import SchedulerVariant, SglangVariant, TgiVariant
 from servetune.plan import Plan
 from servetune.workload import Poisson, UniformRange, Workload
@@ -57,16 +57,16 @@ def config(variant: SchedulerVariant | None, **fields: object) -> SchedulerConfi
 
 def served(
     asked: list[tuple[float, int, int]], variant: SchedulerVariant | None, **fields: object
-) -> Simulation:
+) -> SimulatedRun:
     requests = tuple(
         Request(index=i, due_s=due_s, input_tokens=tokens_in, output_tokens=tokens_out)
         for i, (due_s, tokens_in, tokens_out) in enumerate(asked)
     )
     of = config(variant, **fields)
-    return run_requests(requests, of, OneSecond(), closed_loop=False)  # type: ignore[arg-type]
+    return run_requests(requests, of, OneSecond())  # type: ignore[arg-type]
 
 
-def first_s(result: Simulation) -> list[float]:
+def first_s(result: SimulatedRun) -> list[float]:
     return [record.chunk_times_s[0] for record in result.records]
 
 
@@ -112,7 +112,7 @@ def test_every_token_comes_once_in_order_and_all_blocks_come_back(
         schedulers.append(scheduler_for(of, law))  # type: ignore[arg-type]
         return schedulers[-1]
 
-    monkeypatch.setattr("servetune.perf.sim.simulation.scheduler_for", kept)
+    monkeypatch.setattr("servetune.perf.sim.serving.scheduler_for", kept)
     asked = random_load(seed)
     fields = {"capacity_blocks": capacity_blocks} if isinstance(variant, SglangVariant) else {}
     result = served(asked, variant, **fields)
@@ -140,8 +140,7 @@ def test_two_pieces_tell_the_same_times_as_all_tokens(variant: SchedulerVariant)
             requests,
             config(variant),
             OneSecond(),  # type: ignore[arg-type]
-            closed_loop=False,
-            each_token=each_token,
+            ClientLoad(each_token=each_token),
         )
         for each_token in (True, False)
     )
@@ -304,7 +303,6 @@ def test_sglang_may_serve_the_longest_known_beginning_first() -> None:
             (known, *strangers, friend),
             config(variant, **fields),
             OneSecond(),  # type: ignore[arg-type]
-            closed_loop=False,
         )
         return sorted(range(2 + others), key=lambda index: first_s(result)[index])
 

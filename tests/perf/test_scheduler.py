@@ -13,7 +13,7 @@ from servetune.perf.sim.kvcache import PagedCache
 from servetune.perf.sim.router import Router
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
-from servetune.perf.sim.simulation import Simulation, run_requests
+from servetune.perf.sim.simulation import SimulatedRun, run_requests
 from servetune.workload.request import Request
 
 
@@ -47,8 +47,8 @@ def requests_of(lengths: list[tuple[int, int]], due_s: list[float]) -> tuple[Req
     )
 
 
-def served(requests: tuple[Request, ...], of: SchedulerConfig) -> Simulation:
-    return run_requests(requests, of, LinearLaw(), closed_loop=False)  # type: ignore[arg-type]
+def served(requests: tuple[Request, ...], of: SchedulerConfig) -> SimulatedRun:
+    return run_requests(requests, of, LinearLaw())  # type: ignore[arg-type]
 
 
 def slowly_served(  # noqa: PLR0912 - one plain loop, so that it can be checked by eye

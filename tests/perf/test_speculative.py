@@ -16,7 +16,7 @@ from servetune.perf import performance_at, simulate
 from servetune.perf.roofline import ClosedLoopRun, predict_runs
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
-from servetune.perf.sim.simulation import Simulation, run_requests
+from servetune.perf.sim.simulation import SimulatedRun, run_requests
 from servetune.perf.sim.speculative import SpeculativeScheduler, gains_of
 from servetune.plan import Plan
 from servetune.workload import Fixed, Poisson, UniformRange, Workload
@@ -72,7 +72,7 @@ def random_requests(seed: int, count: int = 40) -> tuple[Request, ...]:
 
 def run(
     *, users: int = 16, arrivals: Poisson | None = None, seed: int = 1, **fields: object
-) -> Simulation:
+) -> SimulatedRun:
     load = Workload(
         lengths=UniformRange(400, 200, 0.5),
         request_count=150,
@@ -107,13 +107,13 @@ def test_the_ledger_says_what_single_steps_do(
     of, requests = config(capacity_blocks=capacity_blocks), random_requests(seed)
     schedulers: list[SpeculativeScheduler] = []
 
-    def build(kind: type[SpeculativeScheduler]) -> Simulation:
+    def build(kind: type[SpeculativeScheduler]) -> SimulatedRun:
         def scheduler_for(of: SchedulerConfig, law: object) -> SpeculativeScheduler:
             schedulers.append(kind(of, law))  # type: ignore[arg-type]
             return schedulers[-1]
 
-        monkeypatch.setattr("servetune.perf.sim.simulation.scheduler_for", scheduler_for)
-        return run_requests(requests, of, LinearLaw(), closed_loop=False)  # type: ignore[arg-type]
+        monkeypatch.setattr("servetune.perf.sim.serving.scheduler_for", scheduler_for)
+        return run_requests(requests, of, LinearLaw())  # type: ignore[arg-type]
 
     whole, single = build(SpeculativeScheduler), build(OneByOne)
     assert whole.preemptions == single.preemptions
@@ -148,7 +148,7 @@ def test_drafts_take_their_share_of_the_steps_tokens() -> None:
     requests = [Request(index=i, due_s=0.0, input_tokens=1, output_tokens=60) for i in range(8)]
     requests.append(Request(index=8, due_s=0.3, input_tokens=64, output_tokens=2))
     of = config(max_num_seqs=9, draft_acceptance_fraction=0.0)
-    result = run_requests(tuple(requests), of, LinearLaw(), closed_loop=False)  # type: ignore[arg-type]
+    result = run_requests(tuple(requests), of, LinearLaw())  # type: ignore[arg-type]
     others = result.records[0].chunk_times_s
     late = result.records[8]
     assert late.chunk_times_s[0] == pytest.approx(others[2])  # two steps for 64 tokens
@@ -157,8 +157,8 @@ def test_drafts_take_their_share_of_the_steps_tokens() -> None:
 def test_what_can_not_be_finished_is_refused_before_the_run() -> None:
     one = (Request(index=0, due_s=0.0, input_tokens=20, output_tokens=8),)
     with pytest.raises(PlanError, match="KV cache of 32"):
-        run_requests(one, config(capacity_blocks=8), LinearLaw(), closed_loop=False)  # type: ignore[arg-type]
-    assert run_requests(one, config(capacity_blocks=9), LinearLaw(), closed_loop=False).records  # type: ignore[arg-type]
+        run_requests(one, config(capacity_blocks=8), LinearLaw())  # type: ignore[arg-type]
+    assert run_requests(one, config(capacity_blocks=9), LinearLaw()).records  # type: ignore[arg-type]
 
 
 def test_always_right_gives_whole_steps_and_never_right_only_costs() -> None:

@@ -65,7 +65,8 @@ def test_a_rate_beyond_capacity_stops_in_time_and_is_called_saturated():
 def test_a_crowd_that_is_on_its_way_together_is_called_saturated():
     crowd = Workload(lengths=Fixed(400, 60), request_count=300, arrivals=Constant(1e6))
     assert simulate(Plan(model="m"), SHAPE, NODE, crowd).saturated
-    assert simulate(Plan(model="m"), SHAPE, NODE, crowd, stop_s=1.0).saturated
+    stopped = msgspec.structs.replace(crowd, duration_s=1.0)
+    assert simulate(Plan(model="m"), SHAPE, NODE, stopped).saturated
 
 
 def test_prompts_are_taken_up_between_due_and_first_token():

@@ -9,10 +9,11 @@ from servetune.models import load_shape
 from servetune.perf.roofline.step import step_law
 from servetune.perf.sim.disaggregation import CacheTransfer, PrefillPool
 from servetune.perf.sim.sequence import SchedulerConfig
-from servetune.perf.sim.simulation import run_requests
+from servetune.perf.sim.serving import EngineLayout, RequestOverhead
+from servetune.perf.sim.simulation import ClientLoad, run_requests
 from servetune.perf.sim.variants import SglangVariant, TgiVariant
 from servetune.plan import Plan
-from servetune.simserver.live_engine import LiveEngine, RequestOverhead
+from servetune.simserver.live_engine import LiveEngine, LiveRequest
 from servetune.workload.request import Request
 
 MODEL = "Qwen/Qwen3-4B"
@@ -42,7 +43,7 @@ MIXED = msgspec.structs.replace(
 TGI = msgspec.structs.replace(CRAMPED, variant=TgiVariant(), chunked_prefill=False)
 AHEAD = msgspec.structs.replace(CACHING, async_scheduling=True)
 SLOW = CacheTransfer(latency_s=0.01, bytes_per_s=1e9, bytes_per_token=147_456.0)
-WAY_IN = RequestOverhead(request_s=0.003, prompt_token_s=1e-6)
+OVERHEAD = RequestOverhead(request_s=0.003, prompt_token_s=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,8 @@ def play(engine, requests, aborts=()):
             engine.advance(np.nextafter(now_s, 0))
             if kind == 0:
                 ears.append(Ear(clock))
-                jobs[what.index] = engine.job(
+                jobs[what.index] = LiveRequest(
+                    engine.next_number(),
                     what.input_tokens,
                     what.output_tokens,
                     ears[-1],
@@ -132,12 +134,10 @@ def test_tokens_come_at_the_times_of_the_simulator_to_the_last_digit(law, config
         requests,
         config,
         law,
-        closed_loop=False,
-        request_s=WAY_IN.request_s,
-        prompt_token_s=WAY_IN.prompt_token_s,
-        ranks=ranks,
+        ClientLoad(overhead=OVERHEAD),
+        EngineLayout(ranks=ranks),
     )
-    engine = LiveEngine(config, law, ranks=ranks, overhead=WAY_IN)
+    engine = LiveEngine(config, law, EngineLayout(ranks=ranks), overhead=OVERHEAD)
     ears = play(engine, requests)
     assert [tuple(ear.times_s) for ear in ears] == [token_times_s(r) for r in truth.records]
     assert all(ear.is_over for ear in ears)
@@ -162,21 +162,13 @@ def test_copies_and_those_that_compute_prompts_keep_the_simulators_times(
     law, config, replicas, ranks, takers, seed
 ):
     requests = traffic(seed, rate_per_s=12.0)
-    prefill_pool = PrefillPool(takers, SLOW) if takers else None
-    truth = run_requests(
-        requests,
-        config,
-        law,
-        closed_loop=False,
-        request_s=WAY_IN.request_s,
-        prompt_token_s=WAY_IN.prompt_token_s,
+    layout = EngineLayout(
         replicas=replicas,
         ranks=ranks,
-        prefill_pool=prefill_pool,
+        prefill_pool=PrefillPool(takers, SLOW) if takers else None,
     )
-    engine = LiveEngine(
-        config, law, replicas=replicas, ranks=ranks, overhead=WAY_IN, prefill_pool=prefill_pool
-    )
+    truth = run_requests(requests, config, law, ClientLoad(overhead=OVERHEAD), layout)
+    engine = LiveEngine(config, law, layout, overhead=OVERHEAD)
     ears = play(engine, requests)
     assert [tuple(ear.times_s) for ear in ears] == [token_times_s(r) for r in truth.records]
     accounts = engine.accounts
@@ -194,7 +186,7 @@ def test_copies_and_those_that_compute_prompts_keep_the_simulators_times(
 @pytest.mark.parametrize("config", [CRAMPED, DRAFTING])
 def test_the_account_adds_up(law, config):
     requests = traffic(4)
-    engine = LiveEngine(config, law, overhead=WAY_IN)
+    engine = LiveEngine(config, law, overhead=OVERHEAD)
     ears = play(engine, requests)
     (account,) = engine.accounts
     tokens = sum(request.output_tokens for request in requests)
@@ -242,7 +234,8 @@ def test_an_abort_gives_everything_back_wherever_it_strikes(law, config, takers,
     aborts = [(i, requests[i].due_s + float(rng.choice([0.001, 0.02, 0.05]))) for i in doomed]
     long = tuple(msgspec.structs.replace(request, output_tokens=200) for request in requests)
     prefill_pool = PrefillPool(takers, SLOW) if takers else None
-    engine = LiveEngine(config, law, overhead=WAY_IN, prefill_pool=prefill_pool)
+    layout = EngineLayout(prefill_pool=prefill_pool)
+    engine = LiveEngine(config, law, layout, overhead=OVERHEAD)
     ears = play(engine, long, aborts)
     for index, ear in enumerate(ears):
         assert ear.is_over == (index not in doomed)

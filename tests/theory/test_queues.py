@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from servetune.metrics import summarize
-from servetune.perf.sim import Simulation
+from servetune.perf.sim import SimulatedRun
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
-from servetune.perf.sim.simulation import known_pieces, run_requests
+from servetune.perf.sim.serving import EngineLayout
+from servetune.perf.sim.simulation import ClientLoad, known_pieces, run_requests
 from servetune.workload.request import Request
 
 
@@ -57,10 +58,13 @@ def serve(
     requests: tuple[Request, ...],
     of: SchedulerConfig,
     law: ConstantLaw | None = None,
-    **options: Any,
-) -> Simulation:
-    options = {"closed_loop": False} | options
-    return run_requests(requests, of, law or ConstantLaw(), **options)  # type: ignore[arg-type]
+    *,
+    replicas: int = 1,
+    **load: Any,
+) -> SimulatedRun:
+    times: Any = law or ConstantLaw()
+    layout = EngineLayout(replicas=replicas)
+    return run_requests(requests, of, times, ClientLoad(**load), layout)
 
 
 def asked(due_s: Any, output_tokens: Any, input_tokens: Any = None) -> tuple[Request, ...]:
@@ -80,7 +84,7 @@ def geometric_service(load: float, places: int, mean: float, count: int, seed: i
     return due_s, rng.geometric(1 / mean, count)
 
 
-def waits_s(result: Simulation) -> Any:
+def waits_s(result: SimulatedRun) -> Any:
     return np.array([record.chunk_times_s[0] - 1.0 - record.due_s for record in result.records])
 
 

@@ -12,7 +12,7 @@ from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware import node
 from servetune.metrics import summarize
 from servetune.models import load_shape
-from servetune.perf.sim import Simulation, simulate
+from servetune.perf.sim import SimulatedRun, simulate
 from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.simulation import run_requests
 from servetune.plan.plan import Plan
@@ -34,7 +34,7 @@ def run(
     arrivals: Arrivals | None = None,
     seed: int = 1,
     **fields: object,
-) -> Simulation:
+) -> SimulatedRun:
     fields = {"max_model_len": 8192, "max_num_batched_tokens": 2048, "max_num_seqs": 64} | fields
     workload = Workload(
         lengths=lengths,
@@ -68,11 +68,11 @@ RUNS = {
 
 
 @pytest.fixture(scope="module", params=RUNS, ids=lambda name: name.replace(" ", "-"))
-def simulation(request: pytest.FixtureRequest) -> Simulation:
+def simulation(request: pytest.FixtureRequest) -> SimulatedRun:
     return run(**RUNS[request.param])  # type: ignore[arg-type]
 
 
-def test_every_request_gets_exactly_its_tokens(simulation: Simulation) -> None:
+def test_every_request_gets_exactly_its_tokens(simulation: SimulatedRun) -> None:
     for index, record in enumerate(simulation.records):
         assert record.index == index
         assert record.outcome == "ok"
@@ -81,7 +81,7 @@ def test_every_request_gets_exactly_its_tokens(simulation: Simulation) -> None:
 
 
 def test_tokens_come_in_strict_order_after_sending_and_sending_after_due(
-    simulation: Simulation,
+    simulation: SimulatedRun,
 ) -> None:
     for record in simulation.records:
         assert record.due_s <= record.sent_s < record.chunk_times_s[0]
@@ -89,11 +89,11 @@ def test_tokens_come_in_strict_order_after_sending_and_sending_after_due(
         assert record.end_s == record.chunk_times_s[-1]
 
 
-def test_the_cache_is_never_over_full(simulation: Simulation) -> None:
+def test_the_cache_is_never_over_full(simulation: SimulatedRun) -> None:
     assert 0 < simulation.kv_peak_fraction <= 1
 
 
-def test_littles_law_holds_on_the_records(simulation: Simulation) -> None:
+def test_littles_law_holds_on_the_records(simulation: SimulatedRun) -> None:
     """Mean number in the system from events = arrival rate x mean time in it."""
     marks = sorted(
         [(r.due_s, 1) for r in simulation.records] + [(r.end_s, -1) for r in simulation.records]
@@ -106,7 +106,7 @@ def test_littles_law_holds_on_the_records(simulation: Simulation) -> None:
     assert area / simulation.duration_s == pytest.approx(results["concurrency"], rel=1e-9)
 
 
-def test_no_engine_works_longer_than_the_run(simulation: Simulation) -> None:
+def test_no_engine_works_longer_than_the_run(simulation: SimulatedRun) -> None:
     assert 0 < simulation.busy_s <= simulation.duration_s
 
 
@@ -199,7 +199,7 @@ def test_one_place_and_constant_service_wait_as_m_d_1(load: float) -> None:
         capacity_blocks=4,
         chunked_prefill=True,
     )
-    result = run_requests(requests, rules, ConstantLaw(), closed_loop=False)  # type: ignore[arg-type]
+    result = run_requests(requests, rules, ConstantLaw())  # type: ignore[arg-type]
     waits = [record.e2e_s - 1.0 for record in result.records]
     assert min(waits) >= -1e-9
     assert np.mean(waits) == pytest.approx(load / (2 * (1 - load)), rel=0.06)
@@ -220,10 +220,10 @@ def test_a_prompt_that_no_step_can_hold_is_refused_before_the_run() -> None:
         chunked_prefill=False,
     )
     with pytest.raises(PlanError, match="max_num_batched_tokens 64"):
-        run_requests(requests, small, ConstantLaw(), closed_loop=False)  # type: ignore[arg-type]
+        run_requests(requests, small, ConstantLaw())  # type: ignore[arg-type]
     tiny = msgspec.structs.replace(small, chunked_prefill=True, capacity_blocks=6)
     with pytest.raises(PlanError, match="KV cache of 96"):
-        run_requests(requests, tiny, ConstantLaw(), closed_loop=False)  # type: ignore[arg-type]
+        run_requests(requests, tiny, ConstantLaw())  # type: ignore[arg-type]
 
 
 def test_a_plan_that_does_not_fit_is_refused() -> None:

@@ -5,7 +5,7 @@ from servetune.perf.roofline import Coefficients, Estimate, estimate, performanc
 from servetune.perf.roofline.calibration import Anchor, Calibration, calibrated
 from servetune.perf.roofline.learning import learned_factors
 from servetune.perf.roofline.similarity import RunFeatures, run_features, telling
-from servetune.perf.sim import Simulation, simulate
+from servetune.perf.sim import SimulatedRun, simulate
 
 __all__ = [
     "Anchor",
@@ -14,7 +14,7 @@ __all__ = [
     "Coefficients",
     "Estimate",
     "RunFeatures",
-    "Simulation",
+    "SimulatedRun",
     "Suggestion",
     "calibrated",
     "estimate",

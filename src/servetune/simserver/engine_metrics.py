@@ -49,16 +49,18 @@ class RequestTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When what happened to one request, in the engine's seconds.
 
     Attributes:
-        asked_s: It came in at the door.
-        queued_s: It reached the scheduler's queue.
-        admitted_s: Its prompt was first taken up.
-        first_token_s: Its first token was there.
+        sent_s: Arrival at the server.
+        queued_s: Arrival in the scheduler's queue.
+        admitted_s: First admission to a batch.
+        first_token_s: First token.
+        ended_s: Last token.
     """
 
-    asked_s: float
+    sent_s: float
     queued_s: float
     admitted_s: float
     first_token_s: float
+    ended_s: float
 
 
 class EngineMetrics:
@@ -163,7 +165,6 @@ class EngineMetrics:
         prompt_tokens: int,
         output_tokens: int,
         times: RequestTimes,
-        now_s: float,
         *,
         max_tokens: int,
         computed_tokens: int,
@@ -174,14 +175,13 @@ class EngineMetrics:
         Args:
             prompt_tokens: Its prompt.
             output_tokens: Its answer.
-            times: Its life.
-            now_s: The end of it.
+            times: Its times.
             max_tokens: That it allowed.
             computed_tokens: Of the prompt, computed here.
             preemptions: How often it lost its cache.
         """
-        first_token_s = times.first_token_s
-        self._whole.note(now_s - times.asked_s)
+        first_token_s, now_s = times.first_token_s, times.ended_s
+        self._whole.note(now_s - times.sent_s)
         self._queue.note(times.admitted_s - times.queued_s)
         self._prefill.note(first_token_s - times.admitted_s)
         self._inference.note(now_s - times.admitted_s)

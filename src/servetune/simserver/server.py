@@ -81,7 +81,7 @@ class SimulatedServer:
         self._api_key = api_key
         self._say, self._die = say, die
         self._engine = service.engine()
-        self._jobs: dict[Connection, tuple[LiveRequest, ResponseStream]] = {}
+        self._requests: dict[Connection, tuple[LiveRequest, ResponseStream]] = {}
         self._connections: set[Connection] = set()
         self._touched: list[ResponseStream] = []
         self._numbers = itertools.count()
@@ -195,11 +195,11 @@ class SimulatedServer:
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        job, answer = self._jobs.pop(connection, (None, None))
-        if job is not None and answer is not None and not answer.received_all:
+        request, answer = self._requests.pop(connection, (None, None))
+        if request is not None and answer is not None and not answer.received_all:
             self._turn()
             if not answer.received_all:
-                self._engine.abort(job, self._now_s())
+                self._engine.abort(request, self._now_s())
                 self._wind()
 
     def ask(self, connection: Connection, question: HttpRequest) -> None:
@@ -246,7 +246,8 @@ class SimulatedServer:
         self._turn()  # what was due before it came does not know of it
         if ask.streamed:
             connection.begin_stream()
-        job = self._engine.job(
+        request = LiveRequest(
+            self._engine.next_number(),
             ask.prompt_tokens,
             ask.output_tokens,
             answer,
@@ -255,8 +256,8 @@ class SimulatedServer:
             priority=ask.priority,
             max_tokens=ask.max_tokens,
         )
-        self._jobs[connection] = (job, answer)
-        self._engine.submit(job, self._now_s())
+        self._requests[connection] = (request, answer)
+        self._engine.submit(request, self._now_s())
         self._wind()
 
     def _tell(self, connection: Connection, question: HttpRequest) -> None:

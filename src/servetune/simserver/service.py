@@ -18,8 +18,9 @@ from servetune.perf.sim.scheduler_config import (
     scheduler_config_of,
 )
 from servetune.perf.sim.sequence import SchedulerConfig
+from servetune.perf.sim.serving import EngineLayout, RequestOverhead
 from servetune.plan import Plan
-from servetune.simserver.live_engine import LiveEngine, RequestOverhead
+from servetune.simserver.live_engine import LiveEngine
 from servetune.simserver.requests import ServedModel
 from servetune.simserver.vocabulary import vocabulary_of
 
@@ -50,12 +51,14 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         return LiveEngine(
             self.config,
             self.law,
-            replicas=self.plan.replicas,
-            ranks=self.ranks,
+            EngineLayout(
+                replicas=self.plan.replicas,
+                ranks=self.ranks,
+                routing=routing_of(self.plan),
+                prefill_pool=self.prefill_pool,
+            ),
             overhead=self.overhead,
-            routing=routing_of(self.plan),
             longest_tokens=self.serving.max_model_len,
-            prefill_pool=self.prefill_pool,
         )
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from servetune.engines import engine, plan_from_settings, settings_of
 from servetune.errors import InputError
-from servetune.perf.sim import Simulation
+from servetune.perf.sim import SimulatedRun
 from servetune.plan import Plan, Setting
 from servetune.store import TrialRecord, trial_key
 from servetune.trials.launch import DEFAULT_PORT
@@ -27,7 +27,7 @@ _BESIDE_ENGINES = (REPLICAS, "prefill_replicas", "kv_link")
 _SAID_OTHERWISE = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
 
 
-def played(trial: Trial, run: StudyContext) -> tuple[TrialRecord, Simulation]:
+def played(trial: Trial, run: StudyContext) -> tuple[TrialRecord, SimulatedRun]:
     """A trial in virtual time: its journal's line, and all that its requests did.
 
     Raises:

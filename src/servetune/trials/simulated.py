@@ -12,7 +12,7 @@ from servetune.hardware.device import Node
 from servetune.metrics import Constraint, summarize
 from servetune.models.shape import NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.sim import Simulation, describe_scheduler, simulate
+from servetune.perf.sim import SimulatedRun, describe_scheduler, simulate
 from servetune.plan.plan import Plan
 from servetune.store import Failure, TrialRecord
 from servetune.trials.trial import StudyContext, Trial, record_of
@@ -48,7 +48,7 @@ def simulated_results(
 
 
 def results_of(
-    simulation: Simulation,
+    simulation: SimulatedRun,
     *,
     request_limits: tuple[Constraint, ...] = (),
     percentiles: tuple[float, ...] = (),
@@ -80,7 +80,7 @@ def results_of(
     return results
 
 
-def simulation_of(trial: Trial, run: StudyContext) -> tuple[dict[str, Any], Simulation]:
+def simulation_of(trial: Trial, run: StudyContext) -> tuple[dict[str, Any], SimulatedRun]:
     """A trial's results, and all that its requests did.
 
     A workload with a duration and no number of requests gets as many as the duration needs.
@@ -157,7 +157,7 @@ def _require_bearable(count: int) -> None:
         )
 
 
-def _ran_out(simulation: Simulation, workload: Workload) -> bool:
+def _ran_out(simulation: SimulatedRun, workload: Workload) -> bool:
     """Whether every request was answered before the time was over."""
     return len(simulation.records) == workload.request_count and all(
         record.outcome == "ok" for record in simulation.records

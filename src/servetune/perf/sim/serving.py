@@ -1,0 +1,267 @@
+"""Schedulers, routers and cache transfers of one engine, moved from event to event.
+
+The same core serves a simulation in virtual time, which lets everything happen at once
+(`simulation`), and a server that answers while time passes, which lets happen what is due by now
+(`simserver.live_engine`). `advance` takes the time up to which events happen; nothing waits.
+
+Events at the same time come in a fixed order: arrivals before the steps that could take them,
+then by order of entry.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from servetune.perf.roofline.step import StepLaw
+from servetune.perf.sim.disaggregation import PrefillPool
+from servetune.perf.sim.event_queue import EventQueue
+from servetune.perf.sim.prefill_only import PrefillOnlyScheduler
+from servetune.perf.sim.router import Router, Routing
+from servetune.perf.sim.scheduler import Scheduler
+from servetune.perf.sim.scheduler_choice import scheduler_for
+from servetune.perf.sim.sequence import SchedulerConfig, Sequence
+from servetune.workload.request import Piece
+
+__all__ = ["EngineLayout", "Rank", "RequestOverhead", "ServedRequest", "ServingCore"]
+
+#: Order of events at the same time.
+ARRIVAL, STEP = 0, 1
+
+Action: TypeAlias = Callable[[float], None]
+"""Effect of an event, called with its time."""
+
+
+class EngineLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """Schedulers of one engine.
+
+    Attributes:
+        replicas: Copies, which take turns.
+        ranks: Data-parallel ranks in each copy, and in each copy of the prefill pool.
+        routing: Choice among the ranks of a copy.
+        prefill_pool: Copies that compute prompts for these, which then only decode; `None` if
+            each computes its own.
+    """
+
+    replicas: int = 1
+    ranks: int = 1
+    routing: Routing = "cache_pressure"
+    prefill_pool: PrefillPool | None = None
+
+
+class RequestOverhead(msgspec.Struct, frozen=True, kw_only=True):
+    """Time from a request's arrival at the server to the scheduler's queue.
+
+    Attributes:
+        request_s: Part that every request takes.
+        prompt_token_s: Part per token of the prompt.
+    """
+
+    request_s: float = 0.0
+    prompt_token_s: float = 0.0
+
+    def arrival_s(self, sent_s: float, prompt_tokens: int) -> float:
+        """Time at which a request reaches the scheduler's queue."""
+        return sent_s + self.request_s + self.prompt_token_s * prompt_tokens
+
+
+class ServedRequest:
+    """One request and the schedulers that serve it.
+
+    Attributes:
+        prefix: Known content of the prompt, from the first token on.
+        pieces: Known content of prompt and answer.
+        rank: Rank that decodes it, once routed.
+        sequence: The request inside that rank.
+        prefill_rank: Rank of the prefill pool that computes its prompt, where there is a pool.
+        prefill_sequence: The prompt inside that rank.
+        cancelled: Whether its client has gone; its events have no effect then.
+    """
+
+    __slots__ = (
+        "cancelled",
+        "index",
+        "output_tokens",
+        "pieces",
+        "prefill_rank",
+        "prefill_sequence",
+        "prefix",
+        "priority",
+        "prompt_tokens",
+        "rank",
+        "sequence",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        *,
+        prefix: tuple[Piece, ...] = (),
+        pieces: tuple[Piece, ...] = (),
+        priority: int = 0,
+    ) -> None:
+        self.index = index
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.prefix = prefix
+        self.pieces = pieces
+        self.priority = priority
+        self.rank: Rank | None = None
+        self.sequence: Sequence | None = None
+        self.prefill_rank: Rank | None = None
+        self.prefill_sequence: Sequence | None = None
+        self.cancelled = False
+
+
+class Rank(ABC):
+    """One scheduler and its next event."""
+
+    def __init__(self, scheduler: Scheduler, events: EventQueue[Action]) -> None:
+        self.scheduler = scheduler
+        self.transfer_free_s = 0.0  # when its last cache transfer ends
+        self._events = events
+
+    @property
+    def next_end_s(self) -> float | None:
+        """End of the planned steps that are awaited next; `None` when nothing is planned."""
+        return self.scheduler.planned_end_s
+
+    @abstractmethod
+    def reached(self, now_s: float) -> None:
+        """Handle the end of the awaited steps."""
+
+    def enqueue(self, sequence: Sequence, now_s: float) -> None:
+        self.scheduler.enqueue(sequence)
+        if self.scheduler.planned_end_s is None:
+            self.wake(now_s)
+        elif self.scheduler.interrupt(now_s):
+            self.await_end()
+
+    def wake(self, now_s: float) -> None:
+        """Compose the next step after all arrivals of this instant."""
+        self._events.enter(now_s, STEP, partial(self._step, now_s))
+
+    def await_end(self) -> None:
+        end_s = self.next_end_s
+        if end_s is not None:
+            self._events.enter(end_s, STEP, partial(self._step, end_s))
+
+    def _step(self, awaited_s: float, now_s: float) -> None:
+        end_s = self.next_end_s
+        if end_s is None:
+            self.scheduler.plan(now_s)
+            self.await_end()
+        elif end_s == awaited_s:  # else the stretch was cut, and this was its former end
+            self.reached(now_s)
+
+
+RankT = TypeVar("RankT", bound=Rank)
+
+
+class ServingCore(ABC, Generic[RankT]):
+    """All ranks of one engine, of its copies and of its prefill pool.
+
+    Args:
+        config: Limits of every scheduler.
+        law: Step times.
+        layout: Schedulers and how requests are divided among them.
+
+    Attributes:
+        events: Everything that happens next.
+        ranks: Ranks that answer.
+        prefill_ranks: Ranks that only compute prompts.
+    """
+
+    def __init__(self, config: SchedulerConfig, law: StepLaw, layout: EngineLayout) -> None:
+        self.events: EventQueue[Action] = EventQueue()
+        pool = layout.prefill_pool
+        alone = msgspec.structs.replace(config, draft_tokens=0, lookahead_tokens=0)
+        groups = [
+            [self._new_rank(scheduler_for(config, law)) for _ in range(layout.ranks)]
+            for _ in range(layout.replicas)
+        ]
+        self.ranks = [rank for group in groups for rank in group]
+        self.prefill_ranks = [
+            self._new_prefill_rank(PrefillOnlyScheduler(alone, law))
+            for _ in range(layout.ranks * pool.replicas if pool else 0)
+        ]
+        self._rank_of = {id(rank.scheduler): rank for rank in (*self.ranks, *self.prefill_ranks)}
+        schedulers = [[rank.scheduler for rank in group] for group in groups]
+        self._router = Router(schedulers, layout.routing)
+        self._prefill_router = Router([[rank.scheduler for rank in self.prefill_ranks]])
+        self._transfer = pool.transfer if pool else None
+
+    @abstractmethod
+    def _new_rank(self, scheduler: Scheduler) -> RankT:
+        """Rank for a scheduler that answers."""
+
+    @abstractmethod
+    def _new_prefill_rank(self, scheduler: PrefillOnlyScheduler) -> RankT:
+        """Rank for a scheduler that computes prompts for others."""
+
+    def advance(self, until_s: float) -> None:
+        """Let all events up to a time happen, in order."""
+        events = self.events
+        while events and events.next_s <= until_s:
+            now_s, act = events.next()
+            act(now_s)
+
+    def expect(self, request: ServedRequest, arrives_s: float) -> None:
+        """Let a request reach its queue at a time."""
+        self.events.enter(arrives_s, ARRIVAL, partial(self.arrive, request))
+
+    def arrive(self, request: ServedRequest, now_s: float) -> None:
+        """Queue a request, or its prompt where others compute prompts."""
+        if request.cancelled:
+            return
+        if self._transfer is None:
+            self._decode(request, now_s)
+            return
+        rank = self._rank_of[id(self._prefill_router.choose())]
+        request.prefill_rank = rank
+        request.prefill_sequence = Sequence(
+            request.index,
+            request.prompt_tokens,
+            1,
+            pieces=request.prefix,
+            priority=request.priority,
+        )
+        rank.enqueue(request.prefill_sequence, now_s)
+
+    def send_cache(self, request: ServedRequest, rank: Rank, now_s: float) -> None:
+        """Send the cache of a computed prompt; a rank sends one after another."""
+        assert self._transfer is not None
+        begins_s = max(now_s, rank.transfer_free_s)
+        arrives_s = begins_s + self._transfer.seconds(request.prompt_tokens)
+        rank.transfer_free_s = arrives_s
+        self.events.enter(arrives_s, ARRIVAL, partial(self._cache_arrived, request))
+
+    def _cache_arrived(self, request: ServedRequest, now_s: float) -> None:
+        rank, sequence = request.prefill_rank, request.prefill_sequence
+        assert rank is not None
+        assert sequence is not None
+        assert isinstance(rank.scheduler, PrefillOnlyScheduler)
+        rank.scheduler.release(sequence)
+        if rank.scheduler.planned_end_s is None:  # it may have waited for these blocks
+            rank.wake(now_s)
+        if not request.cancelled:
+            self._decode(request, now_s, brought_tokens=request.prompt_tokens - 1)
+
+    def _decode(self, request: ServedRequest, now_s: float, *, brought_tokens: int = 0) -> None:
+        rank = self._rank_of[id(self._router.choose())]
+        request.rank = rank
+        request.sequence = Sequence(
+            request.index,
+            request.prompt_tokens,
+            request.output_tokens,
+            pieces=request.pieces,
+            priority=request.priority,
+            brought_tokens=brought_tokens,
+        )
+        rank.enqueue(request.sequence, now_s)
