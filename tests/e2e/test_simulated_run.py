@@ -51,9 +51,9 @@ def finished(tmp_path_factory):
     return folder, run_sweep(folder)
 
 
-def test_the_published_sweep_is_27_trials_and_leaves_three_artifacts(finished):
+def test_the_published_sweep_is_27_trials_and_leaves_its_artifacts(finished):
     folder, _ = finished
-    assert sorted(path.name for path in folder.iterdir()) == sorted(ARTIFACTS)
+    assert sorted(path.name for path in folder.iterdir()) == sorted((*ARTIFACTS, "q.toml"))
     records = read_journal(folder / "q.jsonl")
     assert len({record.key for record in records}) == 27
     assert all(record.status == "ok" for record in records)
@@ -78,7 +78,7 @@ def test_every_record_obeys_littles_law(finished):
 
 def test_the_same_run_gives_the_same_bytes(finished, servetune, tmp_path):
     assert servetune(*SWEEP, "--output-json", "q.json").returncode == 0
-    for name in ARTIFACTS:
+    for name in (*ARTIFACTS, "q.toml"):
         assert (tmp_path / name).read_bytes() == (finished[0] / name).read_bytes()
 
 
@@ -111,7 +111,7 @@ def test_kill_9_at_any_moment_then_resume_equals_an_unbroken_run(
 
     resumed = servetune(*SWEEP, "--output-json", "q.json", "--resume")
     assert resumed.returncode == 0
-    for name in ARTIFACTS:
+    for name in (*ARTIFACTS, "q.toml"):
         assert (tmp_path / name).read_bytes() == (finished[0] / name).read_bytes()
     new_lines = resumed.stderr.count("] simulated ")
     assert new_lines == 27 - kept.count(b"\n")

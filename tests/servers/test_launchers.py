@@ -137,8 +137,9 @@ def test_a_slurm_script_asks_for_the_machine_and_can_go_on():
 
 
 def test_what_resumes_already_is_not_told_twice():
-    script = slurm_script(Job(command=(*TUNE, "-c")))
-    assert "--resume" not in script
+    assert slurm_script(Job(command=(*TUNE, "--resume"))).count("--resume") == 1
+    assert "--resume" not in slurm_script(Job(command=(*TUNE, "--continue")))
+    assert "--resume" in slurm_script(Job(command=(*TUNE, "-c", "8")))
 
 
 def test_a_kubernetes_job_asks_for_gpus_and_goes_on():

@@ -1,6 +1,8 @@
 """The library: one request and one function for each verb; `import servetune` is this room."""
 
 from servetune.api.calibration import Calibrate, CalibrationNames, KeptResult, calibrate
+from servetune.api.checks import Finding
+from servetune.api.checkup import Checkup, Doctor, doctor
 from servetune.api.deployment import (
     BentomlDeployment,
     CommandDeployment,
@@ -38,6 +40,9 @@ from servetune.api.recommendation import Pick, Recommend, recommend
 from servetune.api.reporting import Report, Reported, write_report
 from servetune.api.request import Request, fields_of, schema
 from servetune.api.staging import Staging, StagingPlan, plan_staging, stage
+from servetune.api.study import PlannedServer, StudyResult, tune
+from servetune.api.study_request import Study
+from servetune.api.study_run import TrialDone
 from servetune.api.suggestion import SuggestedRuns
 from servetune.api.table import TablePrediction
 from servetune.api.trials import Trials, read
@@ -47,14 +52,17 @@ __all__ = [
     "BentomlDeployment",
     "Calibrate",
     "CalibrationNames",
+    "Checkup",
     "CommandDeployment",
     "ComparedLayouts",
     "ComposeDeployment",
     "Delete",
+    "Doctor",
     "EndpointChange",
     "EndpointStatus",
     "Estimate",
     "Estimation",
+    "Finding",
     "KeptResult",
     "KserveDeployment",
     "KubernetesDeployment",
@@ -63,6 +71,7 @@ __all__ = [
     "MachineComparison",
     "Orphans",
     "Pick",
+    "PlannedServer",
     "Ranking",
     "Recommend",
     "Rendered",
@@ -75,15 +84,19 @@ __all__ = [
     "Staging",
     "StagingPlan",
     "Status",
+    "Study",
     "StudyLayouts",
+    "StudyResult",
     "SuggestedRuns",
     "SystemdDeployment",
     "TablePrediction",
+    "TrialDone",
     "Trials",
     "Update",
     "apply",
     "calibrate",
     "delete",
+    "doctor",
     "estimate",
     "fields_of",
     "logs",
@@ -96,6 +109,7 @@ __all__ = [
     "stage",
     "status",
     "study_layouts",
+    "tune",
     "update",
     "write_report",
 ]

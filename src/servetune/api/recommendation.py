@@ -9,14 +9,14 @@ import msgspec
 
 from servetune.api.limits import Limits
 from servetune.api.request import Request, request_of
-from servetune.api.trials import read
+from servetune.api.trials import Trials, read
 from servetune.metrics import Constraint
 from servetune.option import argument, option
 from servetune.report import recommendation_text
 from servetune.search import OBJECTIVES, Recommendation
 from servetune.store import TrialRecord
 
-__all__ = ["Pick", "Recommend", "recommend"]
+__all__ = ["Pick", "Recommend", "pick_from", "recommend"]
 
 
 class Recommend(Request, frozen=True, kw_only=True):
@@ -88,9 +88,16 @@ def recommend(request: Recommend | str | Path, /, **options: Any) -> Pick:
         InputError: An option or a constraint cannot be read.
     """
     asked = request_of(Recommend, request, options)
-    trials = read(asked.source, asked.limits.constraints)
-    choice = trials.recommend(asked.objective)
+    return pick_from(read(asked.source, asked.limits.constraints), asked.objective)
+
+
+def pick_from(trials: Trials, objective: str) -> Pick:
+    """The best of these trials among those that hold their constraints, and why.
+
+    Args:
+        trials: To choose from.
+        objective: `throughput`, `latency` or `cost`.
+    """
+    choice = trials.recommend(objective)
     chosen = trials.record(choice.chosen.key) if choice.chosen else None
-    return Pick(
-        objective=asked.objective, constraints=trials.constraints, choice=choice, record=chosen
-    )
+    return Pick(objective=objective, constraints=trials.constraints, choice=choice, record=chosen)

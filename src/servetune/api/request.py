@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -20,18 +20,24 @@ from msgspec import inspect
 from servetune.errors import InputError, UnknownName
 from servetune.option import Option
 from servetune.secret import redacted_text
+from servetune.store import write_text
 
 __all__ = [
     "Field",
     "Request",
     "checked",
+    "command_words",
     "fields_of",
     "given",
     "read_config",
     "request_of",
     "schema",
     "to_toml",
+    "write_repeating",
 ]
+
+#: First line of a configuration file that a run wrote, which a later one may write over.
+WRITTEN = "# Options of a finished or running command; --config FILE repeats it."
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,11 +160,19 @@ def request_of(
 def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
     """A request of these values, each of its type and within its limits.
 
+    One value may stand for a list of one.
+
     Raises:
         InputError: A field lacks a value or cannot have the one it has.
         UnknownName: There is no such field, or no such choice.
     """
     fields = {each.name: each for each in fields_of(kind)}
+    values = {
+        name: (value,)
+        if name in fields and fields[name].many and isinstance(value, str | int | float | Path)
+        else value
+        for name, value in values.items()
+    }
     for name, value in values.items():
         if name not in fields:
             raise UnknownName(f"option of {kind.verb or kind.__name__}", name, fields)
@@ -256,6 +270,39 @@ def to_toml(request: Request) -> str:
         if value not in (None, ()) and not field.option.hidden:
             lines.append(f"{field.name} = {_toml(value)}")
     return "\n".join(lines) + "\n"
+
+
+def write_repeating(request: Request, path: Path) -> None:
+    """Write the configuration file with which `--config` repeats a request.
+
+    A file that a user wrote is left as it is.
+
+    Raises:
+        StoreError: It could not be written.
+    """
+    if path.is_file() and not path.read_text(encoding="utf-8").startswith(WRITTEN):
+        return
+    write_text(path, f"{WRITTEN}\n{to_toml(request)}")
+
+
+def command_words(request: Request, *, without: Collection[str] = ()) -> tuple[str, ...]:
+    """The command line of a request: every option that differs from its default.
+
+    Args:
+        request: The request.
+        without: Fields that are left out.
+    """
+    words = ["servetune", *request.verb.split()]
+    for field in given(request):
+        if field.name in without or field.option.hidden:
+            continue
+        value, name = field.value(request), field.names[0]
+        if isinstance(value, bool):
+            words.append(name if value else f"--no-{name.removeprefix('--')}")
+            continue
+        for each in value if field.many else (value,):
+            words += [str(each)] if field.option.position else [name, str(each)]
+    return tuple(words)
 
 
 def _toml(value: Any) -> str:

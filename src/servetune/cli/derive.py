@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +35,19 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a number", param, ctx)
         return number
+
+
+class Numbers(click.ParamType[tuple[Any, ...]]):
+    """Several numbers, separated by commas."""
+
+    def __init__(self, each: click.ParamType[Any]) -> None:
+        self.name, self._each = f"{each.name} list", each
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        """Numbers of a text such as `8,32`."""
+        return tuple(self._each.convert(part, param, ctx) for part in str(value).split(","))
 
 
 class DerivedCommand(click.Command):
@@ -94,6 +108,7 @@ def verb(
     def decorate(run: Run) -> click.Command:
         parameters = [_parameter(field) for field in fields_of(kind)]
         parameters += _everywhere(json=json)
+        number_lists = {each.name for each in parameters if isinstance(each.type, Numbers)}
 
         @functools.wraps(run)
         def invoked(**values: Any) -> int:
@@ -101,7 +116,7 @@ def verb(
             config, written = values.pop("config"), values.pop("write_config")
             passed = {"as_json": values.pop("as_json")} if json else {}
             chosen = {
-                name: value
+                name: tuple(chain.from_iterable(value)) if name in number_lists else value
                 for name, value in values.items()
                 if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
             }
@@ -170,9 +185,12 @@ def _parameter(field: Field) -> click.Parameter:
     }
     if isinstance(field.type, inspect.BoolType):
         return DerivedOption([_switch(field), *field.names[1:], field.name], is_flag=True, **common)
+    kind = _click_type(field)
+    if field.many and isinstance(field.type, inspect.IntType | inspect.FloatType):
+        kind = Numbers(kind)
     return DerivedOption(
         [*field.names, field.name],
-        type=_click_type(field),
+        type=kind,
         multiple=field.many,
         metavar=field.option.metavar,
         **common,
@@ -187,7 +205,7 @@ def _switch(field: Field) -> str:
 
 def _help_of(field: Field) -> str:
     default = field.option.default
-    if not default and field.default not in (None, (), False, ""):
+    if not default and field.default not in (None, (), "") and field.default is not False:
         default = "on" if field.default is True else str(field.default)
     if field.required:
         return f"{field.description} [required]"

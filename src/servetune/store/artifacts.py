@@ -65,6 +65,11 @@ class Artifacts(msgspec.Struct, frozen=True):
         return self.folder / f"{self.stem}.html"
 
     @property
+    def configuration(self) -> Path:
+        """TOML file of options that repeats the run."""
+        return self.folder / f"{self.stem}.toml"
+
+    @property
     def requests(self) -> Path:
         """What each request of a single trial did."""
         return self.folder / f"{self.stem}.requests.jsonl"

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from servetune.engines import Engine, filled_command
+from servetune.models import NetworkShape
+from servetune.models.counting import weight_bytes
 from servetune.plan import Plan
 from servetune.servers import ExternalServer, ServerProcess, claimed_port
 from servetune.servers.launchers import (
@@ -21,12 +23,14 @@ from servetune.servers.launchers import (
     version_in_tag,
 )
 from servetune.trials.retry import DEFAULT_RETRIES
+from servetune.units import GB
 
 __all__ = [
     "DEFAULT_PORT",
     "EngineProgram",
     "Launch",
     "Server",
+    "default_ready_timeout_s",
     "free_path",
     "port_for",
     "server_command",
@@ -35,6 +39,10 @@ __all__ = [
 ]
 
 DEFAULT_PORT = 8000
+#: A server that loads nothing may still import and compile for minutes.
+LEAST_READY_S = 600.0
+#: Reading speed of a disk whose files are not in memory; network storage is often no faster.
+COLD_BYTES_PER_S = 0.2 * GB
 
 #: Server that servetune started, with a process and a log, or one that was there already.
 Server = ServerProcess | ExternalServer
@@ -108,6 +116,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = DEFAULT_RETRIES
     early_stop: bool = True
     max_trial_s: float | None = None
+
+
+def default_ready_timeout_s(shape: NetworkShape | None) -> float:
+    """Seconds that a server may take to become ready, by the weights that it has to read.
+
+    Ten minutes for everything else, and the weights from a cold disk at 0.2 GB/s.
+    """
+    return LEAST_READY_S + (weight_bytes(shape) if shape is not None else 0.0) / COLD_BYTES_PER_S
 
 
 @contextmanager

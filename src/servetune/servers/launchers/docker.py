@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
+from servetune.errors import EngineError, InputError
+from servetune.hardware import Device
+from servetune.servers.launchers.daemon import daemon_version
 from servetune.servers.launchers.placement import Placement
 from servetune.servers.leftovers import MARKS
 
 __all__ = [
     "Container",
+    "container_for",
     "container_name",
     "docker_command",
     "guarded",
     "passed_names",
+    "require_docker",
     "version_in_tag",
 ]
 
@@ -71,6 +77,60 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     hub: Path | None = None
     shm_bytes: int = 16 << 30
     gpus: bool = True
+
+
+def container_for(image: str, model: str, device: Device) -> Container:
+    """Container for servers of a model.
+
+    The model's folder is at the same place inside, and downloads of the hub are shared.
+
+    Args:
+        image: Name and tag.
+        model: Hub id or folder.
+        device: Device that servers run on.
+
+    Raises:
+        InputError: Docker cannot give such devices to containers, or the model's folder is named
+            by a relative path.
+    """
+    on_gpus = device.architecture != "cpu"
+    if on_gpus and device.vendor != "NVIDIA":
+        raise InputError(
+            f"--launcher docker hands on NVIDIA's GPUs, and {device.name} is {device.vendor}'s",
+            hint="use --launcher process",
+        )
+    folder = Path(model)
+    if folder.is_dir() and not folder.is_absolute():
+        raise InputError(
+            f"--model {model} is a folder below the current one, which a container has not",
+            hint=f"give its whole path: --model {folder.absolute()}",
+        )
+    hub = Path(os.environ.get("HF_HOME", str(Path.home() / ".cache/huggingface")))
+    return Container(
+        image=image,
+        mounts=(folder,) if folder.is_dir() else (),
+        hub=hub if hub.is_dir() else None,
+        gpus=on_gpus,
+    )
+
+
+def require_docker() -> None:
+    """Refuse, before anything starts, a machine without the Docker command line or its daemon.
+
+    Raises:
+        EngineError: One of the two is missing.
+    """
+    if shutil.which("docker") is None:
+        raise EngineError(
+            "docker is not on PATH, and --launcher docker starts servers with it",
+            hint="install Docker, or use --launcher process",
+        )
+    if daemon_version() is None:
+        raise EngineError(
+            "Docker's daemon does not answer, and --launcher docker starts servers with it",
+            hint="see what `docker version` says: start it (systemctl start docker), or join the "
+            "group docker",
+        )
 
 
 def docker_command(

@@ -132,5 +132,5 @@ def kubernetes_job(job: Job) -> str:
 
 
 def _resuming(command: Sequence[str]) -> tuple[str, ...]:
-    said = {"--resume", "--continue", "-c"}
-    return tuple(command) if said & set(command) else (*command, "--resume")
+    resuming = {"--resume", "--continue"}
+    return tuple(command) if resuming & set(command) else (*command, "--resume")

@@ -1,40 +1,16 @@
-"""From `tune`'s words to its course: what is read, and what is refused before the first start."""
+"""From the options of `tune` to an execution policy, and what is refused before the first start."""
 
 import pytest
 
-from servetune.cli import course
-from servetune.cli.course import (
-    Asked,
-    course_of,
-    ready_timeout_s,
-    require_own_servers,
-    require_this_machine,
-)
+from servetune.api import study_schedule
+from servetune.api.study_schedule import Schedule
 from servetune.errors import EngineError, InputError
 from servetune.hardware import node
-from servetune.models import load_shape
 from servetune.plan import Plan
 from servetune.servers.gpus import Card
 from servetune.trials import Trial
 from servetune.units import GIB
 from servetune.workload import workload_from_client_args
-
-
-def asked(**changed):
-    plain = {
-        "order": "grid",
-        "order_seed": 0,
-        "parallel": "1",
-        "budget": None,
-        "max_cost_usd": None,
-        "max_trial": None,
-        "retries": 2,
-        "early_stop": True,
-        "cpus": None,
-        "numa_node": None,
-        "measure": None,
-    }
-    return Asked(**{**plain, **changed})
 
 
 def groups(tensor_parallel=1):
@@ -56,14 +32,14 @@ def here(monkeypatch, *used_bytes):
         Card(number=n, name="NVIDIA L4", total_bytes=23 * GIB, used_bytes=used, processes=(9,))
         for n, used in enumerate(used_bytes)
     ]
-    monkeypatch.setattr(course, "visible_cards", lambda: cards)
-    monkeypatch.setattr(course, "none_can_be", lambda: False)
+    monkeypatch.setattr(study_schedule, "visible_cards", lambda: cards)
+    monkeypatch.setattr(study_schedule, "none_can_be", lambda: False)
 
 
 def test_a_busy_gpu_is_refused_in_one_line_that_names_who_uses_it(monkeypatch):
     here(monkeypatch, 0, 20 * GIB)
     with pytest.raises(EngineError, match=r"GPU 1 .*20\.00 GiB of 23\.00 GiB.*process 9") as caught:
-        course_of(asked(), groups(), node(gpu="L4", count=2), real=True)
+        Schedule().policy(groups(), node(gpu="L4", count=2), real=True)
     assert "CUDA_VISIBLE_DEVICES" in caught.value.hint
     assert "\n" not in caught.value.message
 
@@ -71,21 +47,21 @@ def test_a_busy_gpu_is_refused_in_one_line_that_names_who_uses_it(monkeypatch):
 def test_too_few_gpus_for_a_plan_are_refused(monkeypatch):
     here(monkeypatch, 0)
     with pytest.raises(EngineError, match="a plan needs 4 GPUs and 1 can be seen here"):
-        course_of(asked(), groups(4), node(gpu="L4", count=4), real=True)
+        Schedule().policy(groups(4), node(gpu="L4", count=4), real=True)
 
 
 def test_a_busy_gpu_that_no_server_will_use_is_no_hindrance(monkeypatch):
     here(monkeypatch, 0, 20 * GIB)
-    course_of(asked(), groups(), node(gpu="L4", count=1), real=True)
+    Schedule().policy(groups(), node(gpu="L4", count=1), real=True)
 
 
 def test_a_gpu_that_is_named_where_none_can_be_is_refused(monkeypatch):
     here(monkeypatch)
-    monkeypatch.setattr(course, "none_can_be", lambda: True)
+    monkeypatch.setattr(study_schedule, "none_can_be", lambda: True)
     with pytest.raises(EngineError, match="would run on L4, and no GPU can be seen here") as caught:
-        course_of(asked(), groups(), node(gpu="L4", count=1), real=True)
+        Schedule().policy(groups(), node(gpu="L4", count=1), real=True)
     assert "leave --gpu and --instance out" in caught.value.hint
-    course_of(asked(), groups(), node(gpu="L4", count=1), real=False)
+    Schedule().policy(groups(), node(gpu="L4", count=1), real=False)
 
 
 @pytest.mark.parametrize(("named", "most"), [("3,1", 2), (None, 3), ("MIG-1", 1), ("", 3)])
@@ -95,66 +71,57 @@ def test_servers_use_those_gpus_that_can_be_seen(monkeypatch, capsys, named, mos
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     machine = node(gpu="L4", count=4)
-    assert course_of(asked(), groups(), machine, real=True).most_devices == most
+    assert Schedule().policy(groups(), machine, real=True).most_devices == most
     assert f"note: servers use the {most} of 4 GPUs" in capsys.readouterr().err
-    elsewhere = course_of(asked(), groups(), machine, real=False, on_this_machine=False)
+    elsewhere = Schedule().policy(groups(), machine, real=False, on_this_machine=False)
     assert elsewhere.most_devices is None
 
 
 def test_a_command_of_the_users_own_may_use_gpus_that_are_elsewhere(monkeypatch):
     here(monkeypatch, 20 * GIB)
-    assert course_of(asked(), groups(4), node(gpu="L4", count=4), real=False).memory is not None
+    assert Schedule().policy(groups(4), node(gpu="L4", count=4), real=False).memory is not None
 
 
 def test_parallel_is_a_number_or_auto(monkeypatch):
     here(monkeypatch)
     machine = node(gpu="L4", count=4)
-    assert course_of(asked(parallel="auto"), groups(), machine, real=True).parallel is None
-    assert course_of(asked(parallel="3"), groups(), machine, real=True).parallel == 3
+    assert Schedule(parallel="auto").policy(groups(), machine, real=True).parallel is None
+    assert Schedule(parallel="3").policy(groups(), machine, real=True).parallel == 3
     for text in ("0", "-1", "all", "1.5"):
         with pytest.raises(InputError, match=f"--parallel {text} is neither"):
-            course_of(asked(parallel=text), groups(), machine, real=True)
-
-
-def test_a_server_has_longer_to_become_ready_the_more_it_has_to_read():
-    small = load_shape("Qwen/Qwen3-4B")
-    large = load_shape("meta-llama/Llama-3.1-70B-Instruct")
-    # Ten minutes, and 8 or 141 GB of weights at 0.2 GB/s.
-    assert 600 + 38 < ready_timeout_s(None, small) < 600 + 45
-    assert 600 + 690 < ready_timeout_s(None, large) < 600 + 720
-    assert ready_timeout_s(30.0, large) == 30.0
-    assert ready_timeout_s(None, None) == 600
+            Schedule(parallel=text).policy(groups(), machine, real=True)
 
 
 @pytest.mark.parametrize(
-    "option", [{"parallel": "auto"}, {"parallel": "2"}, {"cpus": "0"}, {"numa_node": 0}]
+    "option",
+    [{"parallel": "auto"}, {"parallel": "2"}, {"server_cpus": "0"}, {"server_numa_node": 0}],
 )
 def test_what_is_about_servers_of_ours_is_refused_for_those_that_are_not_and_for_a_cluster(option):
     with pytest.raises(InputError, match="--engine external starts none"):
-        require_own_servers(asked(**option))
+        Schedule(**option).require_own_servers()
     with pytest.raises(InputError, match="--cluster runs servers on others"):
-        require_this_machine(asked(**option), job=False)
+        Schedule(**option).require_this_machine(job=False)
 
 
 def test_a_cluster_has_no_price_of_one_machine_and_no_job():
     with pytest.raises(InputError, match="--max-cost counts one machine"):
-        require_this_machine(asked(max_cost_usd=4.0), job=False)
+        Schedule(max_cost_usd=4.0).require_this_machine(job=False)
     with pytest.raises(InputError, match="--job is a machine to itself"):
-        require_this_machine(asked(), job=True)
+        Schedule().require_this_machine(job=True)
 
 
 def test_trials_that_are_chosen_one_after_another_do_not_run_beside_others():
     with pytest.raises(InputError, match="and --parallel runs several at once"):
-        course_of(asked(measure=2, parallel="auto"), groups(), node(gpu="L4"), real=False)
+        Schedule(measure=2, parallel="auto").policy(groups(), node(gpu="L4"), real=False)
     with pytest.raises(InputError, match="and --cluster runs many at once"):
-        require_this_machine(asked(measure=2), job=False)
-    assert course_of(asked(measure=2), groups(), node(gpu="L4"), real=False).parallel == 1
+        Schedule(measure=2).require_this_machine(job=False)
+    assert Schedule(measure=2).policy(groups(), node(gpu="L4"), real=False).parallel == 1
 
 
 def test_order_retries_and_time_hold_everywhere():
-    everywhere = asked(order="interleaved", retries=0, budget="2h", max_trial="1m")
-    require_own_servers(everywhere)
-    require_this_machine(everywhere, job=False)
+    everywhere = Schedule(order="interleaved", retries=0, budget="2h", max_time_per_trial="1m")
+    everywhere.require_own_servers()
+    everywhere.require_this_machine(job=False)
 
 
 @pytest.mark.parametrize(
@@ -171,21 +138,21 @@ def test_order_retries_and_time_hold_everywhere():
 )
 def test_cores_are_read_as_numbers_and_ranges_with_both_ends(monkeypatch, text, cores):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(9)))
-    assert course._cpus(text) == cores
+    assert study_schedule._cores(text) == cores
 
 
 @pytest.mark.parametrize("text", ["", "a", "-", "0,,1", "0-x", "0;1"])
 def test_what_is_no_list_of_cores_is_refused(monkeypatch, text):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     with pytest.raises(InputError, match="is no list of cores") as caught:
-        course._cpus(text)
+        study_schedule._cores(text)
     assert caught.value.hint == "write it like 0-3,8"
 
 
 def test_cores_that_may_not_be_used_are_named(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 4})
     with pytest.raises(InputError, match=r"this process may not use 2, 3$") as caught:
-        course._cpus("0-4")
+        study_schedule._cores("0-4")
     assert caught.value.hint == "choose of 0, 1, 4"
     with pytest.raises(InputError, match="this process may not use any of these"):
-        course._cpus("3-1")  # a range that ends before it begins
+        study_schedule._cores("3-1")  # a range that ends before it begins

@@ -2,8 +2,12 @@
 
 import pytest
 
-from servetune.cli.tune_launcher import environment_of
+from servetune.api.study_servers import ServerOptions
 from servetune.errors import InputError
+from servetune.hardware import node
+from servetune.models import load_shape
+from servetune.servers.launchers import environment_of
+from servetune.trials import default_ready_timeout_s
 
 
 def test_variables_have_values_and_names_are_handed_on(monkeypatch):
@@ -51,3 +55,15 @@ def test_what_does_not_go_together_is_refused(servetune, options, says):
     ran = servetune("tune", "--model", "Qwen/Qwen3-4B", *options)
     assert ran.returncode == 2
     assert says in ran.stderr
+
+
+def test_a_server_has_longer_to_become_ready_the_more_it_has_to_read():
+    small = load_shape("Qwen/Qwen3-4B")
+    large = load_shape("meta-llama/Llama-3.1-70B-Instruct")
+    # Ten minutes, and 8 or 141 GB of weights at 0.2 GB/s.
+    assert 600 + 38 < default_ready_timeout_s(small) < 600 + 45
+    assert 600 + 690 < default_ready_timeout_s(large) < 600 + 720
+    assert default_ready_timeout_s(None) == 600
+    chosen = ServerOptions(ready_timeout_s=30.0).launch("m", node(gpu="L4"), large)
+    assert chosen.ready_timeout_s == 30.0
+    assert ServerOptions().launch("m", node(gpu="L4"), large).ready_timeout_s > 600 + 690

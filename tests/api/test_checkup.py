@@ -8,7 +8,7 @@ import subprocess
 import msgspec
 import pytest
 
-from servetune.cli.checkup import of_cards, of_docker, of_machine, of_strays
+from servetune.api.checks import of_cards, of_docker, of_machine, of_strays
 from servetune.servers.gpus import Card
 from servetune.servers.launchers import LeftContainer
 from servetune.servers.leftovers import OWNER_MARK, Leftover

@@ -1,4 +1,4 @@
-"""Checks of `doctor`: each finding has a level, a message and a hint."""
+"""Checks of this machine, each of which gives findings: what is here, what would go wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from servetune.units import GIB, format_bytes
 
 __all__ = [
     "Finding",
-    "checkup",
+    "machine_findings",
     "of_cards",
     "of_docker",
     "of_machine",
@@ -49,7 +49,7 @@ BUSY_LOAD = 0.5
 class Finding(
     msgspec.Struct, frozen=True, kw_only=True, rename={"message": "says", "hint": "mend"}
 ):
-    """Result of one check; JSON has the message as `message` and the hint as `mend`.
+    """Result of one check; JSON has the message as `says` and the hint as `mend`.
 
     Attributes:
         level: Severity: `trouble` prevents servers from running, a `warning` makes runs fail or
@@ -65,8 +65,8 @@ class Finding(
     hint: str = ""
 
 
-def checkup() -> list[Finding]:
-    """Findings of all checks; a check that fails is a finding itself."""
+def machine_findings() -> list[Finding]:
+    """Findings of all checks, in the order of a reader's questions; a check that fails is one."""
     hub = Path(os.environ.get("HF_HOME", Path.home() / ".cache/huggingface"))
     folders = (Path.cwd(), hub if hub.is_dir() else Path.home())
     machine = machine_here(folders)

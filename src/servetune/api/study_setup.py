@@ -1,0 +1,253 @@
+"""Setup of a study: from its request to trials, servers and files, all checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from servetune.api.inputs import note_idle, read_records
+from servetune.api.machine import Machine
+from servetune.api.notes import note
+from servetune.api.study_request import Study
+from servetune.cluster import cluster_nodes, gpus_of_cluster, join_cluster, most_gpus
+from servetune.engines import DEFAULT_ENGINE, Engine, engine
+from servetune.errors import InputError, ServetuneError
+from servetune.hardware import Node
+from servetune.metrics import LATENCIES, Constraint, parse_constraints
+from servetune.models import NetworkShape, load_shape
+from servetune.perf.sim import without_effect
+from servetune.prediction.calibrations import KeptCalibration
+from servetune.search import Space, parse_settings
+from servetune.store import Artifacts, TrialRecord
+from servetune.trials import (
+    Launch,
+    StudyContext,
+    Trial,
+    observed_of,
+    require_launch,
+    require_one_that_fits,
+    require_server,
+    trials_of,
+)
+from servetune.workload import CLIENT_ARGS
+
+__all__ = ["StudySetup", "study_setup"]
+
+#: More trials than a grid can mean.
+MOST_TRIALS = 100_000
+
+#: Client arguments that old scripts give and that change nothing.
+WITHOUT_EFFECT = ("host", "port", "output_file", "disable_tqdm", "output_details")
+
+
+class StudySetup(msgspec.Struct, frozen=True, kw_only=True):
+    """A study that is ready to run.
+
+    Attributes:
+        request: What it was made from.
+        engine: Engine whose settings are swept; the one that is simulated, where trials are.
+        context: What all trials have in common.
+        groups: Trials, one list for each server configuration.
+        launch: How servers are started.
+        artifacts: Files that it writes.
+        compared: Records shown beside its own.
+    """
+
+    request: Study
+    engine: Engine
+    context: StudyContext
+    groups: list[list[Trial]]
+    launch: Launch
+    artifacts: Artifacts
+    compared: tuple[TrialRecord, ...]
+
+    @property
+    def node(self) -> Node:
+        """Machine that trials run on."""
+        assert self.context.node is not None, "a study knows its machine"
+        return self.context.node
+
+
+def study_setup(study: Study) -> StudySetup:
+    """Trials, servers and files of a study; nothing is started or written.
+
+    Raises:
+        ServetuneError: Options contradict, a name is not known, or nothing fits the machine.
+    """
+    simulated = engine(study.engine).virtual_time
+    swept = engine(DEFAULT_ENGINE if simulated else study.engine)
+    space = _space(study, swept)
+    if study.files.retry_failed and not study.files.resume:
+        raise InputError("--retry-failed needs --resume")
+    limits = parse_constraints(study.limits.constraints or "")
+    request_limits = parse_constraints(study.slo)
+    _require_goodput_limits(limits, request_limits)
+    in_cluster = study.clusters.cluster is not None
+    study.servers.require_fit(swept, simulated=simulated, cluster=in_cluster)
+    environment, _ = study.servers.environment()
+    _require_place(study, swept, simulated=simulated)
+    node = _machine(study).node(or_cpu=not simulated)
+    compared = tuple(read_records(study.files.compare)) if study.files.compare else ()
+    shape = _shape(study.model, engine(study.engine))
+    context = StudyContext(
+        model=study.model,
+        engine=study.engine,
+        simulated=simulated,
+        shape=shape,
+        node=node,
+        constraints=limits,
+        request_limits=request_limits,
+        price_per_hour_usd=node.price.usd_per_hour if node.price else None,
+        server_cmd=study.servers.server_cmd or study.servers.url,
+        server_env=tuple(f"{name}={value}" for name, value in sorted(environment.items())),
+        calibration=_calibration(study, shape, node, simulated=simulated),
+    )
+    groups = list(trials_of(space, context, lengths_of=lambda args: observed_of(args, study.model)))
+    if simulated:
+        _note_idle_settings(groups, swept)
+    require_one_that_fits(groups, context)
+    launch = _launch(study, node, shape)
+    artifacts = study.files.artifacts()
+    if not simulated:
+        require_launch(swept, launch)
+        nothing_starts = study.files.dry_run or study.clusters.job is not None
+        for text in require_server(swept, launch, groups, dry_run=nothing_starts):
+            note(f"note: {text}")
+    return StudySetup(
+        request=study,
+        engine=swept,
+        context=context,
+        groups=groups,
+        launch=launch,
+        artifacts=artifacts,
+        compared=compared,
+    )
+
+
+def _space(study: Study, swept: Engine) -> Space:
+    """Server and client settings, each fixed or swept."""
+    client_args = [*study.client_args, *_needed_client_args(swept, study.client_args)]
+    if study.concurrency:
+        if _is_given("max_concurrency", study.client_args):
+            raise InputError(
+                "--concurrency and the client argument max_concurrency are the same",
+                hint="give one of the two",
+            )
+        client_args.append(f"max_concurrency=[{','.join(map(str, study.concurrency))}]")
+    space = Space(
+        server=parse_settings(";".join(study.server_args), types=swept.argument_types()),
+        client=parse_settings(
+            ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
+        ),
+    )
+    if len(space) > MOST_TRIALS:
+        raise InputError(
+            f"the grid has {len(space):,} trials", hint=f"at most {MOST_TRIALS:,}; sweep less"
+        )
+    for name in WITHOUT_EFFECT:
+        if any(name in axis.names for axis in space.client):
+            note(f"note: client argument {name} has no effect here")
+    return space
+
+
+def _needed_client_args(swept: Engine, given: Iterable[str]) -> list[str]:
+    """Client arguments that the engine's servers need and the user has not given."""
+    needed = [
+        f"{name}={value}" for name, value in swept.client_args.items() if not _is_given(name, given)
+    ]
+    if needed:
+        note(f"note: {swept.title} is asked with --client-args {';'.join(needed)}")
+    return needed
+
+
+def _is_given(name: str, client_args: Iterable[str]) -> bool:
+    return re.search(rf"(?:^|[;\s]){name}\s*=", ";".join(client_args)) is not None
+
+
+def _require_goodput_limits(
+    limits: tuple[Constraint, ...], request_limits: tuple[Constraint, ...]
+) -> None:
+    if any(limit.metric == "goodput" for limit in limits) and not request_limits:
+        raise InputError(
+            "a goodput constraint needs limits on single requests",
+            hint='give them with --slo "ttft<=500ms;tpot<=50ms"',
+        )
+    for limit in request_limits:
+        if limit.metric not in LATENCIES:
+            raise InputError(
+                f"--slo judges single requests and {limit.metric} belongs to a whole trial",
+                hint=f"use {', '.join(LATENCIES)}",
+            )
+
+
+def _require_place(study: Study, swept: Engine, *, simulated: bool) -> None:
+    """Refuse options that have no meaning where the servers are."""
+    if not swept.starts_servers:
+        study.schedule.require_own_servers()
+    if study.clusters.cluster is None:
+        return
+    study.schedule.require_this_machine(job=study.clusters.job is not None)
+    if simulated:
+        raise InputError(
+            "--cluster is for servers, the simulated engine needs none",
+            hint="leave it out, or measure servetune simulate --serve with --server-cmd",
+        )
+
+
+def _machine(study: Study) -> Machine:
+    """The machine of the options; on a cluster, where they do not name one, the cluster's."""
+    address, machine = study.clusters.cluster, study.machine
+    if address is None or study.files.dry_run or machine.instance is not None:
+        return machine
+    nodes = cluster_nodes(join_cluster(address))
+    if machine.gpu is not None:
+        most = machine.num_gpus or most_gpus(nodes, machine.gpu)
+        return msgspec.structs.replace(machine, num_gpus=most)
+    found = gpus_of_cluster(nodes)
+    if found is None:
+        return machine
+    return msgspec.structs.replace(machine, gpu=found[0], num_gpus=machine.num_gpus or found[1])
+
+
+def _shape(model: str, served_by: Engine) -> NetworkShape | None:
+    """The model's dimensions; `None` where only the server knows the model.
+
+    Raises:
+        ServetuneError: They cannot be read, and the engine reads the same files.
+    """
+    try:
+        return load_shape(model)
+    except ServetuneError as error:
+        if served_by.model_has_config:
+            raise
+        note(f"note: nothing is predicted: {error.message}")
+        return None
+
+
+def _calibration(
+    study: Study, shape: NetworkShape | None, node: Node, *, simulated: bool
+) -> KeptCalibration | None:
+    if study.correction.calibration is not None and not simulated:
+        raise InputError("--calibration corrects simulated trials; a real engine needs none")
+    kept = study.correction.kept()
+    if kept is not None:
+        assert shape is not None, "a simulated model has its dimensions"
+        kept.require_for(shape=shape, node=node)
+    return kept
+
+
+def _note_idle_settings(groups: list[list[Trial]], swept: Engine) -> None:
+    """Note server settings that change nothing in a simulation, as `simulate` does."""
+    idle = {name for group in groups for trial in group[:1] for name in without_effect(trial.plan)}
+    note_idle(sorted(idle), swept.argument_types())
+
+
+def _launch(study: Study, node: Node, shape: NetworkShape | None) -> Launch:
+    return msgspec.structs.replace(
+        study.servers.launch(study.model, node, shape),
+        retries=study.schedule.retries,
+        early_stop=study.schedule.early_stop,
+        max_trial_s=study.schedule.max_trial_s,
+    )

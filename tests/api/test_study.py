@@ -1,0 +1,254 @@
+"""Studies from Python: the same trials and files as the command makes."""
+
+import asyncio
+import json
+import signal
+import threading
+
+import msgspec
+import pytest
+
+import servetune as st
+from servetune.api import inputs
+from servetune.api.request import checked, command_words, read_config
+from servetune.errors import InputError, StoreError
+from servetune.store import Failure, read_journal
+
+MODEL = "Qwen/Qwen3-4B"
+SWEEP = {
+    "engine": "simulated",
+    "gpu": "L4",
+    "num_gpus": 2,
+    "server_args": "tensor_parallel_size=[1,2]",
+    "client_args": "num_prompts=20;random_input_len=64;random_output_len=16",
+    "concurrency": [2, 4],
+    "constraints": "ttft:p99<=10s",
+}
+WORDS = (
+    *("tune", "--model", MODEL, "--engine", "simulated", "--gpu", "L4", "--num-gpus", "2"),
+    *("--server-args", "tensor_parallel_size=[1,2]", "-c", "2,4"),
+    *("--client-args", "num_prompts=20;random_input_len=64;random_output_len=16"),
+    *("--constraints", "ttft:p99<=10s"),
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    events = []
+    found = st.tune(MODEL, **SWEEP, output_json=str(folder / "q.json"), on_progress=events.append)
+    return found, events
+
+
+def test_a_study_gives_typed_trials_files_and_a_pick(finished):
+    found, _ = finished
+    assert len(found.trials) == 4
+    assert {trial.config.client_args["max_concurrency"] for trial in found.trials} == {2, 4}
+    assert (found.status, found.interrupted, found.planned, found.job) == (0, False, (), "")
+    assert found.trials.records == tuple(read_journal(found.artifacts.journal))
+    assert found.trials.records == st.read(str(found.artifacts.journal)).records
+    best = max(found.trials, key=lambda record: record.results["output_throughput"])
+    assert found.pick().record == best
+    assert found.pick().feasible
+    assert json.loads(found.artifacts.summary.read_text())
+    assert found.artifacts.dashboard.exists()
+
+
+def test_progress_has_each_trial_and_the_best_so_far(finished):
+    found, events = finished
+    assert [(event.done, event.total) for event in events] == [(n, 4) for n in (1, 2, 3, 4)]
+    assert tuple(event.record for event in events) == found.trials.records
+    rates = [event.record.results["output_throughput"] for event in events]
+    best = [event.best.results["output_throughput"] for event in events]
+    assert best == [max(rates[: n + 1]) for n in range(4)]
+    assert str(events[0]).startswith("[1/4] simulated tensor_parallel_size=1")
+
+
+def test_the_command_makes_the_same_journal_and_its_configuration_repeats_it(
+    finished, called, tmp_path
+):
+    found, _ = finished
+    journal = found.artifacts.journal.read_bytes()
+    done = called(*WORDS, "--output-json", "q.json")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "q.jsonl").read_bytes() == journal
+    again = called("tune", "--config", "q.toml", "--output-json", "again.json")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again.jsonl").read_bytes() == journal
+    first, second = (
+        checked(st.Study, read_config(tmp_path / name, st.Study))
+        for name in ("q.toml", "again.toml")
+    )
+    assert first == msgspec.structs.replace(second, files=first.files)
+    assert str(second.files.output_json) == "again.json"
+
+
+def test_the_configuration_of_a_resumed_study_is_that_of_the_whole(finished, tmp_path):
+    found, _ = finished
+    (tmp_path / "q.jsonl").write_bytes(found.artifacts.journal.read_bytes())
+    place = tmp_path / "q.json"
+    resumed = st.tune(MODEL, **SWEEP, output_json=place, resume=True, retry_failed=True)
+    assert resumed.trials.records == found.trials.records
+    kept = checked(st.Study, read_config(tmp_path / "q.toml", st.Study))
+    assert not kept.files.resume
+    assert not kept.files.retry_failed
+
+
+def test_a_configuration_that_a_user_wrote_is_left_as_it_is(called, tmp_path):
+    text = f'[tune]\nmodel = "{MODEL}"\nengine = "simulated"\ngpu = "L4"\nclient-args = '
+    text += '"num_prompts=2;max_concurrency=1"\noutput-json = "mine.json"\n'
+    (tmp_path / "mine.toml").write_text(text)
+    done = called("tune", "--config", "mine.toml")
+    assert done.returncode == 0, done.stderr
+    assert len(read_journal(tmp_path / "mine.jsonl")) == 1
+    assert (tmp_path / "mine.toml").read_text() == text
+
+
+def test_a_dry_run_plans_every_server_and_writes_nothing(called, tmp_path):
+    found = st.tune(MODEL, **SWEEP, output_dir=tmp_path / "r", dry_run=True)
+    assert [server.server_args["tensor_parallel_size"] for server in found.planned] == [1, 2]
+    assert [load["max_concurrency"] for load in found.planned[0].loads] == [2, 4]
+    assert "--tensor-parallel-size=2" in found.planned[1].command
+    assert (len(found.trials), found.status) == (0, 0)
+    printed = called(*WORDS, "--dry-run")
+    assert printed.stdout == f"{found}\n"
+    assert "# 4 trials on 2 server configurations; nothing was simulated" in printed.stdout
+    assert "results would go to results/tune.json" in printed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_study_runs_in_a_thread_of_an_asyncio_program(finished, tmp_path):
+    async def program():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        found = await asyncio.to_thread(st.tune, MODEL, **SWEEP, output_json=tmp_path / "q.json")
+        ticking.cancel()
+        return found, ticks
+
+    found, ticks = asyncio.run(program())
+    assert found.artifacts.journal.read_bytes() == finished[0].artifacts.journal.read_bytes()
+    assert ticks > 1, "the loop went on meanwhile"
+
+
+def test_a_study_runs_inside_a_loop_as_in_a_notebook(finished, tmp_path):
+    async def cell():
+        return st.tune(MODEL, **SWEEP, output_json=str(tmp_path / "q.json"))
+
+    found = asyncio.run(cell())
+    assert found.artifacts.journal.read_bytes() == finished[0].artifacts.journal.read_bytes()
+
+
+def test_an_interrupted_study_keeps_its_trials_and_can_be_resumed(finished, tmp_path):
+    def stop(event):
+        if event.done == 2:
+            raise KeyboardInterrupt
+
+    place = tmp_path / "q.json"
+    found = st.tune(MODEL, **SWEEP, output_json=place, on_progress=stop)
+    assert (found.interrupted, found.status, len(found.trials)) == (True, 130, 2)
+    rest = []
+    whole = st.tune(MODEL, **SWEEP, output_json=place, resume=True, on_progress=rest.append)
+    assert [event.done for event in rest] == [3, 4]
+    assert rest[0].best is not None
+    assert whole.artifacts.journal.read_bytes() == finished[0].artifacts.journal.read_bytes()
+
+
+def test_sigterm_stops_a_study_of_the_main_thread_alone(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    handlers = []
+
+    def look(_event):
+        handlers.append(signal.getsignal(signal.SIGTERM))
+
+    st.tune(MODEL, **SWEEP, output_json=tmp_path / "a.json", on_progress=look)
+    assert before not in handlers
+    handlers.clear()
+    options = {**SWEEP, "output_json": tmp_path / "b.json", "on_progress": look}
+    thread = threading.Thread(target=st.tune, args=(MODEL,), kwargs=options)
+    thread.start()
+    thread.join()
+    assert set(handlers) == {before} == {signal.getsignal(signal.SIGTERM)}
+
+
+def test_the_status_says_what_became_of_the_trials(tmp_path):
+    missed = st.tune(
+        MODEL, **{**SWEEP, "constraints": "ttft:p99<=1us"}, output_json=tmp_path / "a.json"
+    )
+    assert (missed.status, missed.pick().feasible) == (1, False)
+    ok = missed.trials.records[0]
+
+    def status(*kinds):
+        records = tuple(
+            msgspec.structs.replace(ok, status="failed", failure=Failure(kind=kind, reason=""))
+            for kind in kinds
+        )
+        return msgspec.structs.replace(missed, trials=st.Trials(records=records)).status
+
+    assert status("does_not_fit") == 2
+    assert status("budget", "does_not_fit") == 2
+    assert status("does_not_fit", "server_died") == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"client_args": "max_concurrency=3"}, "--concurrency and the client argument"),
+        ({"retry_failed": True}, "--retry-failed needs --resume"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"max_time_per_trial": "soon"}, "soon"),
+        ({"job": "slurm", "instance": None, "gpu": "L4", "cluster": "auto"}, "--job is a machine"),
+    ],
+)
+def test_options_that_contradict_are_refused_before_anything_is_written(tmp_path, changed, says):
+    with pytest.raises(InputError, match=says):
+        st.tune(MODEL, **{**SWEEP, "output_dir": tmp_path / "r", **changed})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_of_another_study_are_not_written_over(finished):
+    with pytest.raises(StoreError, match="is there already"):
+        st.tune(MODEL, **SWEEP, output_json=finished[0].artifacts.summary)
+
+
+def test_one_number_of_users_and_one_text_stand_for_lists():
+    one = checked(st.Study, {"model": MODEL, "concurrency": 8, "server_args": "a=1"})
+    assert (one.concurrency, one.server_args) == ((8,), ("a=1",))
+
+
+def test_a_job_runs_the_same_study(called, tmp_path):
+    job = ("--job", "slurm", "--job-folder", "/shared/q", "--budget", "2h")
+    printed = called(*WORDS, *job, "--no-early-stop")
+    assert printed.returncode == 0, printed.stderr
+    assert "hand it to sbatch" in printed.stderr
+    found = st.tune(
+        MODEL, **SWEEP, early_stop=False, budget="2h", job="slurm", job_folder="/shared/q"
+    )
+    assert printed.stdout == f"{found}\n" == found.job
+    assert "#SBATCH" in found.job
+    [line] = [line for line in found.job.splitlines() if "servetune tune" in line]
+    for words in ("--concurrency 2 --concurrency 4", "--no-early-stop", "--budget 2h", "--resume"):
+        assert words in line
+    assert "--job" not in line
+
+
+def test_a_job_is_refused_where_no_gpu_is_named_or_here(monkeypatch):
+    monkeypatch.setattr(inputs, "detect", lambda: None)
+    with pytest.raises(InputError, match="a job needs to know its GPUs"):
+        st.tune(MODEL, engine="external", url="http://127.0.0.1:1", job="slurm")
+
+
+def test_the_words_of_a_request_make_the_same_request(called, tmp_path):
+    request = checked(st.Study, {"model": MODEL, **SWEEP, "early_stop": False, "rest_s": 1.5})
+    words = command_words(request)
+    assert words[:2] == ("servetune", "tune")
+    assert called(*words[1:], "--dry-run", "--write-config", "w.toml").returncode == 0
+    kept = checked(st.Study, read_config(tmp_path / "w.toml", st.Study))
+    dry = msgspec.structs.replace(request.files, dry_run=True)
+    assert kept == msgspec.structs.replace(request, files=dry)
