@@ -573,7 +573,7 @@ class BentomlDeployment(ImageDeployment, frozen=True, kw_only=True):
     verb: ClassVar[str] = "deploy bentoml"
 
     gpu_type: Annotated[
-        str | None, option("Name of the device in BentoCloud, such as nvidia-l4.", metavar="NAME")
+        str | None, option("GPU type in BentoCloud, such as nvidia-l4.", metavar="NAME")
     ] = None
 
     def bundle(self, served: Served, target: Device) -> Bundle:
