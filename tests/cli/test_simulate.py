@@ -355,7 +355,7 @@ def test_a_sweep_notes_settings_without_effect_and_records_what_vllm_would_refus
     ("engine", "words", "first_words", "said"),
     [
         ("vllm", "max_num_seqs=8", "vllm serve", "vLLM 0.32 schedules"),
-        ("sglang", "max_running_requests=8", "python -m sglang.launch_server", "SGLang 0.5.23"),
+        ("sglang", "max_running_requests=8", "sglang serve", "SGLang 0.5.23"),
         ("tgi", "max_batch_size=8", "text-generation-launcher --model-id", "not compared step"),
     ],
 )

@@ -1,8 +1,7 @@
-"""How each container spells a Plan: one table and one set of conventions per container.
+"""A Plan as the variables of a SageMaker container, there and back.
 
-A Plan becomes its engine's settings by `engines.words`, and a container respells those
-as environment variables; reading an environment walks the same two tables back. A new
-container is one entry of `CONTAINERS`.
+An engine's settings are those of its command line (`Engine.spoken`); a container respells them as
+variables, by one `Container` in the engine's folder, and reading an environment walks both back.
 
 What differs between containers, and why a table is not enough:
 
@@ -14,39 +13,30 @@ What differs between containers, and why a table is not enough:
 | copies on one machine | a worker each | data parallel ranks | the same | none |
 | unknown settings | dropped without a word | handed to vLLM | handed to SGLang | dropped |
 | beyond the batch | wait, 503 from 1,000 | wait | wait | refused beyond 128 |
-
-LMI hears `false` only from release 26 on.
-
-Sources: LMI configuration guide and djl-serving's `VllmRbProperties` and
-`LmiConfigRecommender`; djl-serving pull request 3051 for `false` (2026-06); the vLLM
-container's `sagemaker_args.py` (aws/deep-learning-containers, 2026-08). Others: `dlc.py`,
-`tgi_container.py`.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 import typing
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from types import MappingProxyType
 
 import msgspec
 
-from servetune.deploy.container import Container, Settings, plain_settings
-from servetune.deploy.dlc import HF_VLLM, SGLANG, VLLM
-from servetune.deploy.images import Image
 from servetune.deploy.secret import is_secret_name, looks_secret
-from servetune.deploy.tgi_container import TGI
 from servetune.engines import ENGINES, engine
+from servetune.engines.container import Container, Image, plain_settings
 from servetune.engines.translate import plan_from_settings
+from servetune.engines.vllm.containers import LMI_MAX_NUM_SEQS
+from servetune.engines.words import Settings
 from servetune.errors import CannotRender, PlanError, UnknownName
 from servetune.plan.plan import Plan, Setting
 
 __all__ = [
     "CONTAINERS",
+    "LMI_MAX_NUM_SEQS",
     "MODEL_FOLDER",
     "container_named",
     "containers_of",
@@ -57,13 +47,6 @@ __all__ = [
 
 #: Where SageMaker mounts a model that it fetched from S3.
 MODEL_FOLDER = "/opt/ml/model"
-
-#: Sequences of a batch that LMI sets in asynchronous mode where nothing is said; vLLM's own
-#: default is larger (djl-serving's `LmiConfigRecommender.setRollingBatchSize`, 2025-09).
-LMI_MAX_NUM_SEQS = 32
-
-#: First LMI release that turns `false` into vLLM's `--no-` form (djl-serving PR 3051).
-LMI_SAYS_FALSE = 26
 
 #: CreateModel's bounds on `Environment` (botocore 1.44.5, EnvironmentMap and EnvironmentValue).
 MAX_ENTRIES = 100
@@ -183,120 +166,9 @@ def parse_environment(container: str, env: Mapping[str, str]) -> Plan:
     return msgspec.structs.replace(plan, replicas=own.copies(env), **fields)
 
 
-# LMI (DJL Serving)
-
-
-def _lmi_settings(plan: Plan, image: Image) -> Settings:
-    if plan.pipeline_parallel > 1:
-        raise CannotRender(
-            "LMI refuses pipeline_parallel_size above 1 at start",
-            hint="use container 'vllm', or split with tensor parallelism alone",
-        )
-    if plan.data_parallel > 1:
-        raise CannotRender(
-            "an LMI worker sees only its own devices, so data_parallel_size cannot be said",
-            hint="give the same copies as replicas, or use container 'vllm'",
-        )
-    settings = plain_settings(plan)
-    if settings.get("dtype") in _LMI_DTYPES:
-        settings["dtype"] = _LMI_DTYPES[str(settings["dtype"])]
-    for name, value in settings.items():
-        if name not in _lmi_names():
-            raise CannotRender(
-                f"LMI drops '{name}' without a word, because vLLM's EngineArgs has no such field",
-                hint="leave it out, or use container 'vllm', which passes every flag on",
-            )
-        if value is False and not _lmi_says_false(name, image):
-            raise CannotRender(
-                f"LMI {image.release} drops {name}=false, so vLLM would run with it on",
-                hint=f"choose an image of LMI {LMI_SAYS_FALSE} or later, or container 'vllm'",
-            )
-    return settings
-
-
-def _lmi_able(plan: Plan, image: Image) -> bool:
-    return all(
-        value is not False or _lmi_says_false(name, image)
-        for name, value in plain_settings(plan).items()
-    )
-
-
-def _lmi_says_false(name: str, image: Image) -> bool:
-    """Whether `false` arrives; a setting that is off anyway may be dropped unharmed."""
-    return name == "enforce_eager" or (image.release or 0) >= LMI_SAYS_FALSE
-
-
-def _lmi_own(plan: Plan, concurrency: int, load_timeout_s: int) -> dict[str, str]:
-    """Copies, queue and time-out.
-
-    LMI fills the machine with copies where tensor parallelism leaves devices over; a
-    fixed number of workers keeps to the copies that were measured. Its queue answers
-    503 beyond 1,000 requests.
-    """
-    return {
-        "SERVING_MIN_WORKERS": str(plan.replicas),
-        "SERVING_MAX_WORKERS": str(plan.replicas),
-        "SERVING_JOB_QUEUE_SIZE": str(max(1000, concurrency)),
-        "OPTION_MODEL_LOADING_TIMEOUT": str(load_timeout_s),
-    }
-
-
-#: What LMI's DTYPE_MAPPER does not know, in words that it does.
-_LMI_DTYPES: Mapping[str, str] = MappingProxyType({"half": "float16", "float": "float32"})
-
-
-@cache
-def _lmi_names() -> frozenset[str]:
-    path = resources.files("servetune.deploy") / "data" / "vllm_engine_args.toml"
-    table = tomllib.loads(path.read_text("utf-8"))
-    return frozenset(table["engine_args"] + table["older_engine_args"] + table["lmi_own"])
-
-
+#: The containers of every engine, by name.
 CONTAINERS: Mapping[str, Container] = MappingProxyType(
-    {
-        "lmi": Container(
-            name="lmi",
-            title="AWS Large Model Inference (DJL Serving, asynchronous vLLM)",
-            repository="djl-inference",
-            dialect="vllm",
-            prefix="OPTION_",
-            model_key="HF_MODEL_ID",
-            renamed=MappingProxyType(
-                {
-                    # LMI refuses to start when vLLM's own names stand beside these.
-                    "tensor_parallel_size": "TENSOR_PARALLEL_DEGREE",
-                    "pipeline_parallel_size": "PIPELINE_PARALLEL_DEGREE",
-                    "max_num_seqs": "MAX_ROLLING_BATCH_SIZE",
-                    "max_num_batched_tokens": "MAX_ROLLING_BATCH_PREFILL_TOKENS",
-                    "quantization": "QUANTIZE",
-                    "cpu_offload_gb": "CPU_OFFLOAD_GB_PER_GPU",
-                }
-            ),
-            # Defaults from LMI 17 on; LMI 15 and 16 need all three.
-            fixed=MappingProxyType(
-                {
-                    "OPTION_ASYNC_MODE": "true",
-                    "OPTION_ROLLING_BATCH": "disable",
-                    "OPTION_ENTRYPOINT": "djl_python.lmi_vllm.vllm_async_service",
-                }
-            ),
-            to_settings=_lmi_settings,
-            own=_lmi_own,
-            copies=lambda env: int(env.get("SERVING_MAX_WORKERS", "1")),
-            own_keys=frozenset({"OPTION_MODEL_LOADING_TIMEOUT"}),
-            off="value",
-            copies_told=(
-                "LMI starts one worker per copy. Left alone, it fills the machine with copies "
-                "where the tensor parallel degree leaves devices over; `SERVING_MIN_WORKERS` and "
-                "`SERVING_MAX_WORKERS` keep it to the number that was planned."
-            ),
-            able=_lmi_able,
-        ),
-        "vllm": VLLM,
-        "hf-vllm": HF_VLLM,
-        "sglang": SGLANG,
-        "tgi": TGI,
-    }
+    {one.name: one for name in ENGINES for one in engine(name).containers}
 )
 
 

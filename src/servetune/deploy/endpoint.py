@@ -10,12 +10,12 @@ import re
 
 import msgspec
 
-from servetune.deploy.container import Container
 from servetune.deploy.containers import container_named, environment
 from servetune.deploy.evidence import Evidence
 from servetune.deploy.hosting import Hosting
 from servetune.deploy.images import Image, choose_image, image_uri, named_image
 from servetune.deploy.names import require_name, require_role, resource_name
+from servetune.engines.container import Container
 from servetune.errors import CannotRender, UnknownName
 from servetune.hardware.device import Node
 from servetune.plan.plan import Plan

@@ -11,27 +11,10 @@ from typing import Any
 
 import msgspec
 
+from servetune.engines.container import Image
 from servetune.errors import CannotRender, UnknownName
 
 __all__ = ["Image", "ami_version", "choose_image", "image_uri", "images", "named_image", "regions"]
-
-
-class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """One container image.
-
-    Attributes:
-        tag: In the container's repository.
-        engine_version: Of the engine inside; `None` for a tag that no table knows.
-        cuda: As the tag spells it, `cu130`; decides the host's driver.
-        release: The container's own version where its conventions changed with it (LMI).
-        automatic: Whether it may be chosen for a user who named none.
-    """
-
-    tag: str
-    cuda: str
-    engine_version: str | None = None
-    release: int | None = None
-    automatic: bool = True
 
 
 def images(container: str) -> tuple[Image, ...]:

@@ -6,7 +6,7 @@ import functools
 import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -22,6 +22,9 @@ from servetune.errors import UnknownName
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan, Setting
+
+if TYPE_CHECKING:
+    from servetune.engines.container import Container
 
 __all__ = [
     "DEFAULT_ENGINE",
@@ -72,6 +75,18 @@ class Engine(Protocol):
     @property
     def shipping(self) -> Shipping | None:
         """How it is deployed; `None` where servetune cannot."""
+
+    @property
+    def image_word(self) -> str:
+        """Word in the name of an image that has it, whose tag then tells its version.
+
+        Empty where tags tell something else: a Neuron image's is not vLLM's version, and
+        llama.cpp's are numbers of builds.
+        """
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        """Containers of SageMaker that run it, the usual one first."""
 
     @property
     def ships_as(self) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from servetune.engines.behaviour import Behaviour, ReleaseDefaults
 from servetune.engines.cause import Cause, diagnose
@@ -19,6 +20,9 @@ from servetune.engines.words import Words
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan, Setting
+
+if TYPE_CHECKING:
+    from servetune.engines.container import Container
 
 __all__ = ["EngineFacts", "plain_arguments"]
 
@@ -48,6 +52,8 @@ class EngineFacts:
     words: ClassVar[Words] = Words(any_setting=True)
     metric_names: ClassVar[MetricNames] = MappingProxyType({})
     shipping: ClassVar[Shipping | None] = None
+    image_word: ClassVar[str] = ""
+    container_module: ClassVar[str] = ""
     ships_as: ClassVar[str] = ""
     server_words: ClassVar[ServerWords | None] = None
     settings_report: ClassVar[SettingsReport] = SettingsReport()
@@ -59,6 +65,13 @@ class EngineFacts:
     behaviour: ClassVar[Behaviour] = Behaviour()
     defaults: ClassVar[tuple[ReleaseDefaults, ...]] = ()
     assumed_version: ClassVar[str | None] = None
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        if not self.container_module:
+            return ()
+        found: tuple[Container, ...] = importlib.import_module(self.container_module).CONTAINERS
+        return found
 
     def check_starts(self, plan: Plan, shape: NetworkShape, device: Device) -> None:
         """Nothing is refused: the engine's own checks were not read."""

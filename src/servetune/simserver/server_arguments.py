@@ -73,7 +73,7 @@ class ServerArguments(msgspec.Struct, frozen=True, kw_only=True):
 def parse_server_arguments(
     words: Sequence[str], *, engine_name: str = DEFAULT_ENGINE
 ) -> ServerArguments:
-    """Read the words behind `vllm serve`, `sglang.launch_server` or `text-generation-launcher`.
+    """Read the words behind `vllm serve`, `sglang serve` or `text-generation-launcher`.
 
     A leading `serve` is passed over, and the first word without a dash is the model.
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from servetune.engines import engine, plan_from_settings, settings_of
+from servetune.engines import engine, plan_from_settings
 from servetune.errors import InputError
 from servetune.perf.sim import SimulatedRun
-from servetune.plan import Plan, Setting
+from servetune.plan import Plan
 from servetune.store import TrialRecord, trial_key
 from servetune.trials.launch import DEFAULT_PORT
 from servetune.trials.prompting import observed_of
@@ -38,32 +37,12 @@ def played(trial: Trial, run: StudyContext) -> tuple[TrialRecord, SimulatedRun]:
     one = _one_engine(trial.plan)
     silent = (*_BESIDE_ENGINES, *_SAID_OTHERWISE)
     settings = {k: v for k, v in trial.server_args.items() if k not in silent}
-    spoken = engine("vllm")
+    named = engine(run.engine)
+    spoken = engine(named.ships_as) if named.ships_as else named
     words = spoken.server_cmd_args(settings)
-    if run.engine in _LAUNCHED:  # nobody here starts these, so only their words are told
-        command = (*_LAUNCHED[run.engine], run.model, *_words(settings_of(one)))
-        words = list(_words(settings))
-    else:
-        command = spoken.command(one, host="127.0.0.1", port=DEFAULT_PORT)
+    command = spoken.command(one, host="127.0.0.1", port=DEFAULT_PORT)
     record = record_of(trial, run, cmd=shlex.join(command), server_cmd_args=words, results=results)
     return record, simulation
-
-
-#: The first words of engines that are simulated and not started, up to the model's name.
-_LAUNCHED: Mapping[str, tuple[str, ...]] = {
-    "sglang": ("python", "-m", "sglang.launch_server", "--model-path"),
-    "tgi": ("text-generation-launcher", "--model-id"),
-}
-
-
-def _words(settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Settings as arguments: a switch alone, or `--name=value`."""
-    for name, value in settings.items():
-        option = f"--{name.replace('_', '-')}"
-        if value is True:
-            yield option
-        elif value is not None and value is not False:
-            yield f"{option}={value}"
 
 
 def _one_engine(plan: Plan) -> Plan:

@@ -19,6 +19,7 @@ class Lmdeploy(CommandLineEngine):
     """LMDeploy 0.16 to 0.18. `--log-level INFO` is what lets its log tell anything."""
 
     name = "lmdeploy"
+    image_word = "lmdeploy"
     words = WORDS
     metric_names = METRICS
     program = Program(

@@ -15,6 +15,7 @@ class ModularMax(CommandLineEngine):
     """MAX 26.5 to 26.7. Its metrics stand on a port of their own, so none are scraped."""
 
     name = "max"
+    image_word = "max"
     words = WORDS
     program = Program(
         title="Modular MAX",

@@ -32,6 +32,7 @@ class MlcLlm(CommandLineEngine):
     """
 
     name = "mlc-llm"
+    image_word = "mlc-llm"
     words = WORDS
     metric_names = METRICS
     shipping = SHIPPING

@@ -30,7 +30,9 @@ class Sglang(CommandLineEngine):
     """
 
     name = "sglang"
+    image_word = "sglang"
     words = WORDS
+    container_module = "servetune.engines.sglang.containers"
     shipping = SHIPPING
     server_words = SERVER_WORDS
     settings_report = SETTINGS_REPORT

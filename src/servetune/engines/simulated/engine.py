@@ -36,6 +36,8 @@ class Simulated(Vllm):
     virtual_time = True
     server_words = None
     shipping = None
+    image_word = ""
+    container_module = ""
     ships_as = "vllm"
 
     def find_executable(

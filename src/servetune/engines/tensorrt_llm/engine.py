@@ -21,6 +21,7 @@ class TensorrtLlm(CommandLineEngine):
     """
 
     name = "tensorrt-llm"
+    image_word = "tensorrt-llm"
     words = WORDS
     behaviour = BEHAVIOUR
     program = Program(

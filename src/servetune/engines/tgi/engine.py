@@ -41,7 +41,9 @@ class Tgi(CommandLineEngine):
     """TGI 2.x and 3.x, which runs as a container image far more often than installed."""
 
     name = "tgi"
+    image_word = "text-generation-inference"
     words = WORDS
+    container_module = "servetune.engines.tgi.containers"
     shipping = SHIPPING
     server_words = SERVER_WORDS
     settings_report = SETTINGS_REPORT

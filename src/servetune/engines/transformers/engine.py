@@ -27,6 +27,7 @@ class TransformersServe(CommandLineEngine):
     """
 
     name = "transformers"
+    image_word = "transformers"
     words = WORDS
     program = Program(
         title="transformers serve",

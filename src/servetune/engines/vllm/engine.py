@@ -33,9 +33,11 @@ class Vllm(CommandLineEngine):
     """vLLM 0.10 and later."""
 
     name = "vllm"
+    image_word = "vllm"
     simulated_as = "simulated"
     lora_settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({"enable_lora": True})
     words = WORDS
+    container_module: ClassVar[str] = "servetune.engines.vllm.containers"
     shipping: ClassVar[Shipping | None] = SHIPPING
     server_words: ClassVar[ServerWords | None] = SERVER_WORDS
     settings_report = SETTINGS_REPORT

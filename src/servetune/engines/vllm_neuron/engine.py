@@ -26,6 +26,8 @@ class VllmNeuron(Vllm):
     simulated_as = ""
     server_words = None
     shipping = None
+    image_word = ""
+    container_module = ""
     behaviour = Behaviour()
     defaults: ClassVar[tuple[ReleaseDefaults, ...]] = ()  # blocks are counted by hand there
     program = Program(

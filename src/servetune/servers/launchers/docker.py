@@ -7,10 +7,10 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import msgspec
 
+from servetune import engines
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Device
 from servetune.servers.launchers.daemon import daemon_version
@@ -33,20 +33,6 @@ HUB = "/root/.cache/huggingface"
 #: What a user sets for an engine outside counts inside too; folders of this machine do not.
 _PASSED = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"})
 _PASSED_PREFIXES = ("VLLM_", "SGLANG_", "NCCL_")
-
-#: How images with an engine are called by those who publish them. The tag of a Neuron image is
-#: not vLLM's version, and llama.cpp's are numbers of builds.
-_IMAGES: Mapping[str, str] = MappingProxyType(
-    {
-        "vllm": "vllm",
-        "sglang": "sglang",
-        "tensorrt-llm": "tensorrt-llm",
-        "tgi": "text-generation-inference",
-        "lmdeploy": "lmdeploy",
-        "transformers": "transformers",
-        "max": "max",
-    }
-)
 
 #: Ends the container with its client. The daemon starts containers, so that no process here is
 #: a server's parent: killing the client would leave the server. A second of grace, since a
@@ -207,8 +193,9 @@ def version_in_tag(image: str, engine: str) -> str | None:
         >>> version_in_tag("me/translator:1.2.3", "vllm")
     """
     name, _, tag = image.partition("@")[0].rpartition(":")
-    called = _IMAGES.get(engine)
-    if called is None or not re.search(rf"(?:^|[/_-]){re.escape(called)}(?:$|[/_-])", name):
+    known = engines.engine(engine) if engine in engines.ENGINES else None
+    called = known.image_word if known is not None else ""
+    if not called or not re.search(rf"(?:^|[/_-]){re.escape(called)}(?:$|[/_-])", name):
         return None
     found = re.search(r"(?:^|[v_-])(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)", tag)
     return found[1] if found else None

@@ -16,15 +16,15 @@ from types import MappingProxyType
 
 import msgspec
 
-from servetune.deploy.container import Container, Settings, plain_settings
-from servetune.deploy.images import Image
 from servetune.engines import engine
+from servetune.engines.container import Container, Image, plain_settings
 from servetune.engines.tgi.shipping import SHIPPING
+from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["TGI"]
+__all__ = ["CONTAINERS"]
 
 #: `--cuda-memory-fraction` where nothing is said.
 _ALL_MEMORY = 1.0
@@ -89,3 +89,5 @@ TGI = Container(
     in_log="{name}: {value}` or, over several lines, `{name}: Some({value})",
     copies_told="The container runs one copy; more are inference components (`--copies`).",
 )
+
+CONTAINERS = (TGI,)

@@ -1,64 +1,45 @@
-"""Container: a family of images that take a Plan in one way, and what all families share."""
+"""Containers of SageMaker: families of images that take an engine's settings as variables."""
 
 from __future__ import annotations
 
-import math
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 
-from servetune.deploy.images import Image
-from servetune.engines import engine
+from servetune.engines.engine import engine
+from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["Container", "Settings", "filled_as_vllm", "plain_settings"]
-
-Settings = dict[str, Setting]
-
-#: What a Plan leaves open and a container or version would decide by itself.
-_SENSITIVE = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "gpu_memory_fraction",
-    "prefix_caching",
-    "chunked_prefill",
-)
+__all__ = [
+    "Container",
+    "Image",
+    "no_variables",
+    "one_copy",
+    "one_server",
+    "plain_settings",
+    "refuse_occupied",
+]
 
 
-def filled_as_vllm(
-    plan: Plan, device: Device, concurrency: int, _version: str
-) -> tuple[Plan, list[str]]:
-    """The Plan with nothing open that a default could decide differently elsewhere.
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """One container image.
 
-    vLLM's own defaults for its HTTP server (`EngineArgs.get_batch_defaults`, 0.32.0):
-    devices from 70 GiB, but not the A100, take 1,024 sequences and 8,192 tokens (16,384
-    tokens from 160 GiB), all others 256 and 2,048. Inside LMI they would be others, for
-    there vLLM does not run as its own server. 0.9 of memory is LMI's documented default
-    and vLLM's until 0.19; later ones take 0.92.
+    Attributes:
+        tag: In the container's repository.
+        engine_version: Of the engine inside; `None` for a tag that no table knows.
+        cuda: As the tag spells it, `cu130`; decides the host's driver.
+        release: The container's own version where its conventions changed with it (LMI).
+        automatic: Whether it may be chosen for a user who named none.
     """
-    gib = device.memory_bytes / 2**30
-    large = gib >= 70 and "a100" not in device.name.lower()
-    copies = plan.replicas * plan.data_parallel
-    sequences = max(1024 if large else 256, math.ceil(concurrency / copies))
-    tokens = (16384 if gib >= 160 else 8192) if large else 2048
-    defaults: dict[str, Any] = {
-        "max_num_seqs": sequences,
-        "max_num_batched_tokens": max(tokens, plan.max_num_seqs or sequences),
-        "gpu_memory_fraction": 0.9,
-        "prefix_caching": True,
-        "chunked_prefill": True,
-    }
-    opened = {name: defaults[name] for name in _SENSITIVE if getattr(plan, name) is None}
-    if not opened:
-        return plan, []
-    said = ", ".join(f"{name}={value}" for name, value in opened.items())
-    return msgspec.structs.replace(plan, **opened), [
-        f"the plan left these open, and vLLM's usual defaults are written for them: {said}"
-    ]
+
+    tag: str
+    cuda: str
+    engine_version: str | None = None
+    release: int | None = None
+    automatic: bool = True
 
 
 def plain_settings(plan: Plan, version: str | None = None) -> Settings:
@@ -126,10 +107,10 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     own: Callable[[Plan, int, int], dict[str, str]]
     copies: Callable[[Mapping[str, str]], int]
     own_keys: frozenset[str]
+    fill: Callable[[Plan, Device, int, str], tuple[Plan, list[str]]]
     off: typing.Literal["value", "negative", "silence"]
     copies_told: str
     foreign: tuple[str, ...] = ()
-    fill: Callable[[Plan, Device, int, str], tuple[Plan, list[str]]] = filled_as_vllm
     read: Callable[[Settings, Mapping[str, str]], dict[str, Setting]] = _nothing_further
     in_log: str = "{name}={value}"
     shares_out: bool = False
@@ -153,3 +134,31 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         if key in {self.prefix + spelt for spelt in self.renamed.values()}:
             return True
         return key.startswith(self.prefix) and not key.startswith(self.foreign or ("\0",))
+
+
+#: The entry points set these themselves; a second one would contradict them.
+_OCCUPIED = frozenset({"host", "port", "model", "model_path", "uds", "api_server_count"})
+
+
+def refuse_occupied(settings: Settings) -> Settings:
+    for name in settings:
+        if name in _OCCUPIED:
+            raise CannotRender(
+                f"'{name}' belongs to the container, which listens where SageMaker calls it",
+                hint="leave it out",
+            )
+    return settings
+
+
+def one_server(plan: Plan) -> Plan:
+    """Copies as data parallel ranks of one server, which is all that a container runs."""
+    copies = plan.replicas * plan.data_parallel
+    return msgspec.structs.replace(plan, replicas=1, data_parallel=copies)
+
+
+def no_variables(_plan: Plan, _concurrency: int, _load_timeout_s: int) -> dict[str, str]:
+    return {}
+
+
+def one_copy(_: Mapping[str, str]) -> int:
+    return 1
