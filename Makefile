@@ -78,6 +78,16 @@ $(VALIDATORS_STAMP): $(DEV_STAMP) requirements/validators.txt
 .PHONY: validators
 validators: $(VALIDATORS_STAMP)  ## Schemas of Kubernetes and Compose (22 MB); without them `test` skips theirs
 
+MUTATION_STAMP := $(VENV)/.mutation-installed
+
+$(MUTATION_STAMP): $(DEV_STAMP) requirements/mutation.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/mutation.txt
+	@touch $@
+
+.PHONY: mutants
+mutants: $(MUTATION_STAMP)  ## Changes of the pure rooms that no test notices, a sample (half an hour)
+	$(BIN)/python tools/mutants.py --survivors
+
 .PHONY: test-ray
 test-ray: $(RAY_STAMP)  ## What needs a Ray cluster; it is started on this machine
 	$(BIN)/python -m pytest -m ray

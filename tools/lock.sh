@@ -21,3 +21,5 @@ say "requirements/ray.txt: the extra for several machines"
 compile pyproject.toml --extra ray -c requirements/base.txt -o requirements/ray.txt
 say "requirements/validators.txt: schemas that rendered manifests are held against"
 compile --group pyproject.toml:validators -c requirements/dev.txt -o requirements/validators.txt
+say "requirements/mutation.txt: mutation testing of the pure rooms"
+compile --group pyproject.toml:mutation -c requirements/dev.txt -o requirements/mutation.txt

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from pathlib import Path
@@ -156,3 +157,37 @@ def test_the_published_records_are_read_without_loss():
         throughput = after.results["request_throughput"]
         latency_s = after.results["mean_e2e_latency_ms"] / 1000
         assert after.results["concurrency"] == pytest.approx(throughput * latency_s)
+
+
+def test_what_stands_in_the_way_of_a_journal_is_said_with_the_way_on(tmp_path, monkeypatch):
+    path = tmp_path / "x.jsonl"
+    with Journal(path) as journal:
+        journal.append(record())
+        with pytest.raises(StoreError, match="another run is writing") as caught:
+            Journal(path, resume=True)
+        assert caught.value.hint == "wait for it, or choose another --output-json"
+        monkeypatch.setattr(os, "fsync", _full)
+        with pytest.raises(StoreError, match=r"No space left on device$") as caught:
+            journal.append(record("b"))
+        monkeypatch.undo()
+        assert caught.value.hint == (
+            "finished trials are safe; make room and run again with --resume"
+        )
+        assert [one.key for one in journal.records] == ["a"]
+    with pytest.raises(StoreError, match="is there already") as caught:
+        Journal(path)
+    assert caught.value.hint == "continue that run with --resume, or choose another --output-json"
+    path.write_bytes(path.read_bytes() + b"nonsense\n")
+    with pytest.raises(StoreError, match=r"x.jsonl line 2: not JSON$") as caught:
+        read_journal(path)
+    assert caught.value.hint == "mend or remove that line; nothing was changed"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot write") as caught:
+        Journal(tmp_path / "file" / "x.jsonl")
+    assert caught.value.hint == "choose another --output-json"
+    with pytest.raises(StoreError, match=r"cannot read .*: No such file or directory$"):
+        read_journal(tmp_path / "none.jsonl")
+
+
+def _full(_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
