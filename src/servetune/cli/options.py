@@ -14,11 +14,9 @@ __all__ = [
     "NOT_NEGATIVE",
     "POSITIVE",
     "calibration",
-    "confidence",
     "constraints",
     "devices",
     "drafts",
-    "estimator",
     "machine",
     "prefill_pool",
     "require_handover",
@@ -190,30 +188,6 @@ def calibration(command: Command) -> Command:
         default=None,
         metavar="NAME",
         help="Correct predictions by what was measured; see servetune calibrate.",
-    )(command)
-
-
-def confidence(command: Command) -> Command:
-    """How sure a prediction must be that it holds the constraints."""
-    return click.option(
-        "--confidence",
-        type=Finite(min=0.5, max=0.95),
-        default=None,
-        help="Chance with which a predicted plan holds each constraint; 0.5 takes predictions "
-        "at face value. See docs/guides/choosing.md. [default: 0.8; 0.75 for a machine with a "
-        "--calibration]",
-    )(command)
-
-
-def estimator(command: Command) -> Command:
-    """Whose prediction."""
-    return click.option(
-        "--estimator",
-        type=click.Choice(("servetune", "aiconfigurator", "both")),
-        default="servetune",
-        show_default=True,
-        help="NVIDIA's predictor for a second opinion, alone or beside servetune's; "
-        "needs servetune[aiconfigurator].",
     )(command)
 
 
