@@ -1,6 +1,7 @@
 import pytest
 
-from servetune.trials.trial import _counted_again
+from servetune.store import Results
+from servetune.trials.record import _counted_again
 
 CHECK = {"requests": 4, "server_tokens": 40, "counted_tokens": 41}
 
@@ -15,4 +16,4 @@ CHECK = {"requests": 4, "server_tokens": 40, "counted_tokens": 41}
     ],
 )
 def test_tokens_are_counted_again_in_every_answer_or_not_at_all(results, tokens):
-    assert _counted_again(results) == tokens
+    assert _counted_again(Results(results)) == tokens

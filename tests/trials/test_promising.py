@@ -10,8 +10,8 @@ from servetune.models import load_shape
 from servetune.search import Space, parse_settings
 from servetune.trials import StudyContext, trials_of
 from servetune.trials.promising import Promising
+from servetune.trials.record import Outcome, record_of
 from servetune.trials.simulated import simulate_trial
-from servetune.trials.trial import record_of
 
 MODEL = "Qwen/Qwen3-4B"
 
@@ -89,7 +89,7 @@ def test_a_trial_that_failed_is_not_asked_for_again():
     promising = Promising(trials, run)
     first = promising.next([])
     failed = msgspec.structs.replace(
-        record_of(first, run, cmd="", server_cmd_args=[]), status="failed"
+        record_of(first, run, Outcome(cmd="", server_cmd_args=[])), status="failed"
     )
     second = promising.next([failed])
     assert second is not None

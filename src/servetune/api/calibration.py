@@ -221,7 +221,7 @@ def _require_nothing_for_suggest(asked: Calibrate) -> None:
 
 
 def _model_of(records: list[TrialRecord]) -> str:
-    models = sorted({str(record.metadata.get("model_tag")) for record in records})
+    models = sorted({str(record.metadata.model) for record in records})
     if len(models) != 1:
         raise InputError(
             f"the journal holds {len(models)} models: {', '.join(models)}",

@@ -16,7 +16,9 @@ from servetune.perf import Calibration
 from servetune.perf.roofline import Interval, SafetyFactors, interval_of
 from servetune.perf.sweep import LADDER, Swept, plans_of, sweep
 from servetune.plan import Plan
-from servetune.trials.simulated import percentiles_of, simulated_results
+from servetune.store import Results
+from servetune.trials.record import percentiles_of
+from servetune.trials.simulated import simulated_results
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 
 __all__ = ["Priced", "Ranked", "ranked_plans", "sweep_text"]
@@ -202,7 +204,7 @@ def _swept(
 
 def _simulated(
     found: _Found, selection: Selection, correction: Calibration | None
-) -> dict[str, Any] | None:
+) -> Results | None:
     users = found.swept.point.concurrency
     load = msgspec.structs.replace(
         selection.workload, max_concurrency=users, request_count=max(200, 8 * users)
@@ -218,9 +220,10 @@ def _simulated(
         )
     except PlanError:
         return None
-    rate, price = results["output_throughput"], found.node.price
+    rate, price = results.output_throughput, found.node.price
     if price and rate:
-        results["cost_per_million_tokens"] = price.usd_per_hour / 3600 / rate * 1e6
+        usd = price.usd_per_hour / 3600 / rate * 1e6
+        results = results.with_fields(cost_per_million_tokens=usd)
     return results
 
 

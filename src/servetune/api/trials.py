@@ -104,10 +104,10 @@ def _row(record: TrialRecord) -> dict[str, Any]:
         "key": record.key,
         "status": record.status,
         "simulated": record.simulated,
-        "model": record.metadata.get("model_tag"),
-        "engine": record.metadata.get("framework"),
-        "gpu": record.metadata.get("gpu_type"),
-        "gpus_used": record.metadata.get("gpus_used"),
+        "model": record.metadata.model,
+        "engine": record.metadata.engine,
+        "gpu": record.metadata.gpu_type,
+        "gpus_used": record.metadata.gpus_used,
     }
     for prefix, values in sides:
         row |= {

@@ -128,9 +128,7 @@ def earlier_trial(said: Mapping[str, Any]) -> TrialRecord | None:
         return chosen[0]
     if said["concurrency"] is not None and len(records) > 1:
         records = [
-            record
-            for record in records
-            if record.results.get("max_concurrency") == said["concurrency"]
+            record for record in records if record.results.max_concurrency == said["concurrency"]
         ]
     if len(records) != 1:
         what = "no trial" if not records else f"{len(records)} trials"
@@ -154,7 +152,7 @@ def as_before(said: Mapping[str, Any], trial: TrialRecord) -> dict[str, Any]:
             filled[name] = value
             told.append(f"{name}={value}")
 
-    concurrency = trial.results.get("max_concurrency")
+    concurrency = trial.results.max_concurrency
     if said["concurrency"] is not None and concurrency not in (None, said["concurrency"]):
         raise InputError(
             f"the trial had {concurrency} requests in flight, not {said['concurrency']}",
@@ -162,7 +160,7 @@ def as_before(said: Mapping[str, Any], trial: TrialRecord) -> dict[str, Any]:
         )
     if said["rate"] is None and said["arrivals"] is None:
         fill("concurrency", concurrency)
-    fill("model", trial.metadata.get("model_tag"))
+    fill("model", trial.metadata.model)
     fill("request_count", args.get("num_prompts"))
     own = not any(said[name] for name in ("workload", "dataset", "input_tokens", "trace"))
     if own:
@@ -175,7 +173,7 @@ def as_before(said: Mapping[str, Any], trial: TrialRecord) -> dict[str, Any]:
         rate = args.get("request_rate")
         fill("rate", rate if isinstance(rate, int | float) and math.isfinite(rate) else None)
     synthetic = not filled["dataset"] and not filled["trace"]
-    if synthetic and filled["seed"] == trial.metadata.get("seed"):
+    if synthetic and filled["seed"] == trial.metadata.seed:
         # The same words again would be found in the prefix cache of a server that had them.
         filled["seed"] = 1 + secrets.randbelow(2**31)
         told.append(f"words of their own (seed={filled['seed']})")
@@ -230,7 +228,7 @@ def benched_target(said: Mapping[str, Any], benched: Benched) -> Any:
 
     return Target(
         base_url=said["urls"][0],
-        model=str(benched.record.metadata.get("model_tag", "")),
+        model=benched.record.metadata.model or "",
         api_key_env=said["api_key_env"],
         cafile=str(said["cafile"]) if said["cafile"] else None,
     )
@@ -305,11 +303,9 @@ def _plan_of(trial: TrialRecord) -> Plan | None:
         return None
     from servetune.engines import plan_from_settings
 
-    engine = str(trial.metadata.get("framework") or trial.results.get("backend") or "vllm")
+    engine = str(trial.metadata.engine or trial.results.backend or "vllm")
     try:
-        return plan_from_settings(
-            engine, str(trial.metadata.get("model_tag", "")), trial.config.server_args
-        )
+        return plan_from_settings(engine, trial.metadata.model or "", trial.config.server_args)
     except ServetuneError:
         return None
 

@@ -99,7 +99,7 @@ def compare(
 def _run_of(
     measured: TrialRecord, model: str | None, given: Node | None, calibration_name: str | None
 ) -> StudyContext:
-    name = model or measured.metadata.get("model_tag")
+    name = model or measured.metadata.model
     if not name:
         raise InputError("the record does not say which model", hint="name it with --model")
     shape = load_shape(str(name))

@@ -28,10 +28,11 @@ from servetune.trials.budget import Budget
 from servetune.trials.launch import EngineProgram, Launch, free_path, written
 from servetune.trials.measured import ServerGroup, TrialEvents
 from servetune.trials.order import ordered
+from servetune.trials.record import Outcome, record_of
 from servetune.trials.retry import LOAD_NODE_LOST, Attempts
 from servetune.trials.server_context import ServerContext
 from servetune.trials.sweep import ExecutionPolicy, engine_of, problem_of, shown_command
-from servetune.trials.trial import StudyContext, Trial, record_of
+from servetune.trials.trial import StudyContext, Trial
 
 __all__ = ["run_trials_on_cluster"]
 
@@ -298,7 +299,9 @@ class _Scheduler:
     def _fail(self, trial: Trial, failure: Failure) -> None:
         cmd = written(shown_command(trial, self._launch, self._engine), self._launch)
         words = self._engine.server_cmd_args(trial.server_args)
-        self._ended(record_of(trial, self._study, cmd=cmd, server_cmd_args=words, failure=failure))
+        self._ended(
+            record_of(trial, self._study, Outcome(cmd=cmd, server_cmd_args=words, failure=failure))
+        )
 
     # places
 

@@ -41,10 +41,10 @@ def plan_of_trial(trial: TrialRecord) -> Plan:
     """
     if trial.plan is not None:
         return trial.plan
-    model = trial.metadata.get("model_tag")
+    model = trial.metadata.model
     if not model:
         raise InputError("the record does not name its model (metadata.model_tag)")
-    engine = str(trial.metadata.get("framework") or trial.results.get("backend") or "vllm")
+    engine = str(trial.metadata.engine or trial.results.backend or "vllm")
     return plan_from_settings(engine, str(model), trial.config.server_args)
 
 
@@ -57,8 +57,8 @@ def explicit_plan(
     the defaults of the version that are known before a start. The cache's block size is the
     attention kernel's to choose.
     """
-    if trial.metadata.get("gpu_type") == f"{target.vendor} {target.name}".strip():
-        settled = (trial.results.get("startup") or {}).get("settled", {})
+    if trial.metadata.gpu_type == f"{target.vendor} {target.name}".strip():
+        settled = (trial.results.startup or {}).get("settled", {})
         opened = {name: value for name, value in settled.items() if getattr(plan, name) is None}
         plan = msgspec.structs.replace(plan, **opened)
     return msgspec.structs.replace(
@@ -89,12 +89,12 @@ def instance_of_trial(trial: TrialRecord) -> Node:
     Raises:
         InputError: No instance of the catalogue has them.
     """
-    measured = trial.metadata.get("instance_type")
+    measured = trial.metadata.instance_type
     for name in (str(measured), f"ml.{measured}"):  # an EC2 type is hosted under SageMaker's name
         if name in instances("sagemaker"):
             return instance(name, service="sagemaker")
-    gpu = str(trial.metadata.get("gpu_type") or "")
-    count = int(trial.metadata.get("gpu_count") or 1)
+    gpu = str(trial.metadata.gpu_type or "")
+    count = int(trial.metadata.gpu_count or 1)
     offer = cheapest_instance_with(device(gpu), count) if gpu and gpu != "unknown" else None
     if offer is None:
         raise InputError(
@@ -110,7 +110,7 @@ def device_of_trial(trial: TrialRecord, gpu: str | None) -> Device:
     Raises:
         InputError: The trial does not name its device.
     """
-    gpu = gpu or str(trial.metadata.get("gpu_type") or "")
+    gpu = gpu or str(trial.metadata.gpu_type or "")
     if not gpu or gpu == "unknown":
         raise InputError(
             "the trial does not say on which device it ran, and defaults depend on it",

@@ -1,15 +1,14 @@
-"""One request at a time, for what is not load: models, health, metrics."""
+"""Single requests to a load's target, for what is not load: models, health, metrics."""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import ssl
-import time
 from typing import Literal
 
 from servetune.errors import InputError, LoadError, ServerRefused
 from servetune.loadgen.target import Target
+from servetune.probe import ConnectError, Server, ask
 
 __all__ = ["fetch", "fetch_blocking", "tls_context"]
 
@@ -31,48 +30,53 @@ def fetch_blocking(
     method: Method = "GET",
     body: bytes | None = None,
 ) -> str:
-    """Body of one GET on a connection of its own, such as `/metrics` or `/v1/models`.
+    """Body of the answer to one request on a connection of its own, such as `/v1/models`.
 
-    Some servers take orders by an empty POST, such as `/reset_prefix_cache`. A `body` of JSON
-    is posted.
+    Args:
+        target: Server and its key.
+        path: Path of the request, behind the target's prefix.
+        timeout_s: Time limit for the whole answer.
+        method: `POST` for servers that take commands by an empty POST, such as
+            `/reset_prefix_cache`.
+        body: JSON to post; `None` for none.
 
     Raises:
         LoadError: No whole answer came.
         ServerRefused: It came with an error status.
     """
     method = method if body is None else "POST"
-    where, deadline_s = f"{target.origin}{path}", time.monotonic() + timeout_s
+    origin, where = target.origin, f"{target.origin}{path}"
     headers = target.headers() if body is None else {**target.headers(), **_JSON}
-    connection = _connect(target, timeout_s)
+    tls = tls_context(target) if origin.scheme == "https" else None
     try:
-        connection.request(method, f"{target.origin.prefix}{path}", body, headers)
-        answer = connection.getresponse()
-        content = bytearray()
-        while piece := answer.read1(1 << 16):
-            content += piece
-            if time.monotonic() > deadline_s:
-                raise TimeoutError
+        reply = ask(
+            Server(origin.host, origin.port, tls),
+            f"{origin.prefix}{path}",
+            timeout_s=timeout_s,
+            method=method,
+            headers=headers,
+            body=body,
+        )
+    except ConnectError as error:
+        raise LoadError(f"GET {origin} failed: cannot connect to {origin}: {error}") from error
     except TimeoutError:
         raise LoadError(
             f"{method} {where} failed: no whole answer within {timeout_s:g} s"
         ) from None
-    except (OSError, http.client.HTTPException) as error:
+    except OSError as error:
         words = str(error) or type(error).__name__
         raise LoadError(f"{method} {where} failed: connection lost: {words}") from error
-    finally:
-        connection.close()
-    text = content.decode("utf-8", "replace")
-    if not 200 <= answer.status < 300:
+    if not 200 <= reply.status < 300:
         raise ServerRefused(
-            f"{method} {where} was answered with status {answer.status}",
-            status=answer.status,
-            body=text[:300],
+            f"{method} {where} was answered with status {reply.status}",
+            status=reply.status,
+            body=reply.text[:300],
         )
-    return text
+    return reply.text
 
 
 def tls_context(target: Target) -> ssl.SSLContext:
-    """How a server's certificate is judged.
+    """TLS context that checks a server's certificate.
 
     Raises:
         InputError: The file of certificates cannot be read.
@@ -84,21 +88,3 @@ def tls_context(target: Target) -> ssl.SSLContext:
             f"no certificates can be read from {target.cafile}: {error.strerror or error}",
             hint="cafile names a file of PEM certificates",
         ) from error
-
-
-def _connect(target: Target, timeout_s: float) -> http.client.HTTPConnection:
-    origin = target.origin
-    connection = http.client.HTTPConnection(origin.host, origin.port, timeout=timeout_s)
-    if origin.scheme == "https":
-        connection = http.client.HTTPSConnection(
-            origin.host,
-            origin.port,
-            timeout=timeout_s,
-            context=tls_context(target),
-        )
-    try:
-        connection.connect()
-    except (OSError, UnicodeError) as error:
-        words = getattr(error, "strerror", None) or str(error)
-        raise LoadError(f"GET {origin} failed: cannot connect to {origin}: {words}") from error
-    return connection

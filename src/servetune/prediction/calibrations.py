@@ -107,7 +107,7 @@ def from_trials(
         name=name,
         model=shape.name,
         device=node.device.name,
-        engine=str(usable[0].metadata.get("framework") or "vllm"),
+        engine=str(usable[0].metadata.engine or "vllm"),
         calibration=msgspec.structs.replace(calibration, learned=learned),
         anchors=anchors,
         made_at=now_utc(),
@@ -122,7 +122,7 @@ def _usable(record: TrialRecord) -> bool:
     )
     users = record.config.client_args.get("max_concurrency")
     measured = record.status == "ok" and not record.simulated
-    return bool(measured and users and not open_loop and record.results.get("mean_tpot_ms"))
+    return bool(measured and users and not open_loop and record.results.mean_tpot_ms)
 
 
 def _learned(records: Sequence[TrialRecord], shape: NetworkShape, node: Node) -> dict[str, float]:
@@ -140,8 +140,8 @@ def _learned(records: Sequence[TrialRecord], shape: NetworkShape, node: Node) ->
             )
             for plan, workload in asked
         ],
-        [record.results.get("mean_ttft_ms") for record in records],
-        [record.results.get("mean_tpot_ms") for record in records],
+        [record.results.mean_ttft_ms for record in records],
+        [record.results.mean_tpot_ms for record in records],
         warm=all(workload.warmup_count for _, workload in asked),
     )
 
@@ -154,7 +154,7 @@ def _workload_of(record: TrialRecord) -> Workload:
 
 def _plan_of(record: TrialRecord, shape: NetworkShape) -> Plan:
     return record.plan or plan_from_settings(  # another tool's record
-        str(record.metadata.get("framework") or "vllm"), shape.name, record.config.server_args
+        str(record.metadata.engine or "vllm"), shape.name, record.config.server_args
     )
 
 
@@ -174,8 +174,8 @@ def _anchor(
         anchor=Anchor(
             predicted_ttft_ms=predicted["mean_ttft_ms"],
             predicted_tpot_ms=predicted["mean_tpot_ms"],
-            measured_ttft_ms=record.results.get("mean_ttft_ms"),
-            measured_tpot_ms=record.results.get("mean_tpot_ms"),
+            measured_ttft_ms=record.results.mean_ttft_ms,
+            measured_tpot_ms=record.results.mean_tpot_ms,
             place=run_features(plan, shape, workload.lengths, workload.max_concurrency),
         ),
     )

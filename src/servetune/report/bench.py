@@ -57,7 +57,7 @@ def _simulated(results: Results) -> str:
 
 def _heading(record: TrialRecord) -> str:
     urls = ", ".join(record.metadata.get("urls", ()))
-    model = str(record.metadata.get("model_tag", ""))  # any text that the server returned
+    model = record.metadata.model or ""  # any text that the server returned
     return f"{''.join(filter(str.isprintable, model))} at {urls}"
 
 

@@ -168,14 +168,14 @@ def _shared_settings(one: TrialRecord, other: TrialRecord) -> int:
 
 
 def _same_model(one: TrialRecord, other: TrialRecord) -> bool:
-    mine, theirs = one.metadata.get("model_tag"), other.metadata.get("model_tag")
+    mine, theirs = one.metadata.model, other.metadata.model
     return not mine or not theirs or mine == theirs
 
 
 def _same_gpu(one: TrialRecord, other: TrialRecord) -> bool:
     """Whether one name's words are all in the other's: `L4` is `NVIDIA L4` but not `L40`."""
     mine, theirs = (
-        set(str(record.metadata.get("gpu_type") or "").lower().split()) - {"unknown"}
+        set(str(record.metadata.gpu_type or "").lower().split()) - {"unknown"}
         for record in (one, other)
     )
     return mine <= theirs or theirs <= mine

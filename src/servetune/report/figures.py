@@ -149,7 +149,7 @@ def _workload(records: Sequence[TrialRecord]) -> str | None:
     if count is not None or dataset is not None:
         requests = f"{count:,} requests" if isinstance(count, int) else "requests"
         parts.append(f"{requests} of {dataset}" if dataset else requests)
-    if any(record.metadata.get("dataset_imitated") for record in records):
+    if any(record.metadata.dataset_imitated for record in records):
         parts.append("lengths imitated from published totals")
     lengths = {_mean_lengths(record) for record in records if record.status == "ok"}
     if len(lengths) == 1 and (pair := lengths.pop()) is not None:
@@ -158,16 +158,16 @@ def _workload(records: Sequence[TrialRecord]) -> str | None:
 
 
 def _engine(record: TrialRecord) -> str:
-    name = record.metadata.get("framework") or record.results.get("backend") or ""
+    name = record.metadata.engine or record.results.backend or ""
     version = record.provenance.get("engine_version") or record.metadata.get("engine_version")
     return f"{name} {version}" if name and version else str(name)
 
 
 def _mean_lengths(record: TrialRecord) -> tuple[float, float] | None:
     """Mean input and output tokens of the answered requests."""
-    completed = record.results.get("completed")
-    tokens_in = record.results.get("total_input_tokens")
-    tokens_out = record.results.get("total_output_tokens")
+    completed = record.results.completed
+    tokens_in = record.results.total_input_tokens
+    tokens_out = record.results.total_output_tokens
     if not completed or tokens_in is None or tokens_out is None:
         return None
     return tokens_in / completed, tokens_out / completed

@@ -95,7 +95,7 @@ def label_of(record: TrialRecord, names: SweptSettings) -> str:
     parts += [setting_text(name, config.client_args.get(name)) for name in names.client]
     if not parts:
         parts = [setting_text(name, value) for name, value in config.server_args.items()]
-    framework = record.metadata.get("framework")
+    framework = record.metadata.engine
     ours = framework not in ENGINES or engine(framework).starts_servers
     if not parts and not ours:  # only its load is known
         load = {name: config.client_args.get(name) for name in ("max_concurrency", "request_rate")}
@@ -210,14 +210,14 @@ def devices_of(record: TrialRecord) -> int | None:
     """
     if record.plan is not None:
         return record.plan.device_count
-    used = record.metadata.get("gpus_used")
+    used = record.metadata.gpus_used
     if isinstance(used, int) and used > 0:
         return used
     settings = record.config.server_args
     split = any(name.endswith(("tensor_parallel_size", "tp_size")) for name in settings)
     if split and (plan := plan_of(record)) is not None:
         return plan.device_count
-    count = record.metadata.get("gpu_count")
+    count = record.metadata.gpu_count
     return count if isinstance(count, int) and count > 0 else None
 
 

@@ -95,7 +95,7 @@ def simulated_speed(records: Sequence[TrialRecord]) -> float | None:
 
     Latencies and costs of such a trial are too low and its rates too high by this factor.
     """
-    speeds = (record.results.get("simulated_speed") for record in records)
+    speeds = (record.results.simulated_speed for record in records)
     return max(
         (speed for speed in speeds if isinstance(speed, int | float) and speed != 1), default=None
     )
@@ -155,10 +155,9 @@ def _common(records: Sequence[TrialRecord], name: str) -> Any:
 
 
 def _framework(records: Sequence[TrialRecord]) -> Any:
-    names = {
-        str(record.metadata.get("framework") or record.results.get("backend") or "")
-        for record in records
-    } - {""}
+    names = {str(record.metadata.engine or record.results.backend or "") for record in records} - {
+        ""
+    }
     return names.pop() if len(names) == 1 else None
 
 

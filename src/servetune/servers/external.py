@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
+import ssl
 import time
 import urllib.parse
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Self
 from servetune.clock import Clock, MonotonicClock
 from servetune.engines.cause import Cause
 from servetune.errors import EngineDied, EngineNotReady, InputError
+from servetune.probe import Server, ask
 
 __all__ = ["ExternalServer"]
 
@@ -127,18 +127,13 @@ class ExternalServer:
         return frozenset()
 
     def _problem(self) -> str | None:
-        secure = self._parts.scheme == "https"
-        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        tls = ssl.create_default_context() if self._parts.scheme == "https" else None
         assert self._parts.hostname is not None
-        connection = kind(self._parts.hostname, self._parts.port, timeout=_ASK_TIMEOUT_S)
+        server = Server(self._parts.hostname, self._parts.port, tls)
         try:
-            connection.request("GET", self._path)
-            status = connection.getresponse().status
-        except (OSError, http.client.HTTPException) as error:
+            status = ask(server, self._path, timeout_s=_ASK_TIMEOUT_S).status
+        except OSError as error:
             return str(error) or type(error).__name__
-        finally:
-            with contextlib.suppress(OSError):
-                connection.close()
         # A key is asked for elsewhere; who refuses without one is there.
         return (
             None if status < 400 or status in {401, 403} else f"{self._ready_path} answers {status}"

@@ -10,7 +10,6 @@ real completion. A death on the way is noticed within a second.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import select
 import signal
@@ -19,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,6 +26,7 @@ from typing import Self
 from servetune.clock import Clock, MonotonicClock
 from servetune.engines.cause import Cause, diagnose, plain_log
 from servetune.errors import EngineDied, EngineError, EngineNotReady, PortBusy
+from servetune.probe import ConnectError, Server, ask
 from servetune.servers import watchdog
 from servetune.servers.drain import MOST_BYTES, lines_of_note
 from servetune.servers.leftovers import marked_processes, marks_of
@@ -372,21 +373,14 @@ class ServerProcess:
 
     def _rung(self) -> str | None:
         """What is still missing before the server is ready, `None` when it is."""
-        connection = http.client.HTTPConnection(
-            reachable_host(self.host), self.port, timeout=_HEALTH_TIMEOUT_S
-        )
+        server = Server(reachable_host(self.host), self.port)
         try:
-            connection.connect()
-        except OSError:
+            status = ask(server, self._ready_path, timeout_s=_HEALTH_TIMEOUT_S).status
+        except ConnectError:
             return f"port {self.port} is not open"
-        try:
-            connection.request("GET", self._ready_path)
-            status = connection.getresponse().status
-        except (OSError, http.client.HTTPException):
+        except OSError:
             return f"{self._ready_path} does not answer"
-        finally:
-            connection.close()
-        return None if status == http.HTTPStatus.OK else f"{self._ready_path} answers {status}"
+        return None if status == HTTPStatus.OK else f"{self._ready_path} answers {status}"
 
     def _require_own_socket(self) -> None:
         """A stranger may have taken the port after the start; it must not be measured."""

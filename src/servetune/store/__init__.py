@@ -1,4 +1,4 @@
-"""The only room that remembers: journals and the files beside them."""
+"""Journals of trials and the files beside them; the only room that writes results to disk."""
 
 from servetune.store.artifacts import Artifacts, read_json, require_regular, write_text
 from servetune.store.journal import Journal, latest, read_journal
@@ -9,6 +9,7 @@ from servetune.store.requests import (
     write_requests_csv,
     write_requests_parquet,
 )
+from servetune.store.results import Metadata, Results
 from servetune.store.schema import (
     SCHEMA,
     Failure,
@@ -23,6 +24,8 @@ __all__ = [
     "Artifacts",
     "Failure",
     "Journal",
+    "Metadata",
+    "Results",
     "TrialConfig",
     "TrialRecord",
     "has_parquet",

@@ -16,6 +16,7 @@ from servetune.errors import SchemaTooNew, StoreError, UnknownName
 from servetune.metrics import Constraint, constraint_from_json
 from servetune.plan.plan import Plan
 from servetune.secret import redacted
+from servetune.store.results import Metadata, Results
 
 __all__ = ["SCHEMA", "Failure", "TrialConfig", "TrialRecord", "record_from_json", "trial_key"]
 
@@ -26,15 +27,15 @@ Status = Literal["ok", "failed"]
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a trial has no result.
+    """Reason why a trial has no result.
 
     Attributes:
-        kind: `does_not_fit`, `died`, `not_ready`, `out_of_memory`, `port_busy`, `load`,
-            `refused`, `settings` or `error`; `quarantined` where the server's other trials
-            broke it, `trial_time` where its own time was over without an answer, `budget`
-            where the run's time or money was over before this trial.
-        reason: One line.
-        log_tail: The server's last lines, where there was one.
+        kind: Cause in one word: `does_not_fit`, `died`, `not_ready`, `out_of_memory`,
+            `port_busy`, `load`, `refused`, `settings` or `error`; `quarantined` where other
+            trials broke the server, `trial_time` where the trial's time was over without an
+            answer, `budget` where the study's time or money was over before this trial.
+        reason: Reason in one line.
+        log_tail: Last lines of the server's log, where there was one.
     """
 
     kind: str
@@ -43,7 +44,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What was set, in the words of the engine and of the load client."""
+    """Settings of a trial, in the words of the engine and of the load client."""
 
     client_args: dict[str, Any] = {}
     server_args: dict[str, Any] = {}
@@ -54,25 +55,29 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One trial, as the journal keeps it.
 
     Attributes:
-        key: Identifies what was tried; equal keys are the same trial. See `trial_key`.
-        results: Under the names of `metrics.summary`; empty for a failed trial.
-        cmd: The exact server command line.
-        constraints: As the run was given them, in milliseconds.
-        metadata: gpu_type, gpu_count, model_tag, input_tokens, output_tokens and more.
+        config: Settings of the server and of the load, as they were swept.
+        results: Results of the trial; empty if it failed.
+        cmd: Exact server command line.
+        constraints: Constraints of the study, in milliseconds.
+        metadata: Machine, model and load of the trial.
+        key: Identity of the trial; equal keys are the same trial. See `trial_key`.
+        status: Whether there are results.
         simulated: Whether no real server answered.
-        plan: What was served; `None` in journals of other tools.
-        predicted: The estimator's or simulator's results for the same trial, where the
-            trial itself was measured.
+        plan: Plan that was served; `None` in journals of other tools.
+        predicted: Results that the estimator or simulator predicts, where the trial itself
+            was measured.
+        failure: Reason why there are no results.
         server_log: Path of the server's log, beside the journal.
-        provenance: When, where and with which versions and seed; empty for a simulated
-            trial, which depends on none of them but what the metadata says.
+        provenance: Time, place, releases and seed; empty for a simulated trial, which depends
+            on nothing but what the metadata says.
+        servetune_schema: Version of the record's form; `None` in journals of other tools.
     """
 
     config: TrialConfig
-    results: dict[str, Any] = {}
+    results: Results = Results()
     cmd: str = ""
     constraints: list[dict[str, Any]] = []
-    metadata: dict[str, Any] = {}
+    metadata: Metadata = Metadata()
     key: str = ""
     status: Status = "ok"
     simulated: bool = False
@@ -83,17 +88,24 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
     provenance: dict[str, Any] = {}
     servetune_schema: int | None = None
 
-    def to_json(self) -> bytes:
-        """One line of UTF-8 JSON without its end; non-finite numbers become null.
+    def __post_init__(self) -> None:
+        """Let callers give plain objects."""
+        for name, kind in (("results", Results), ("metadata", Metadata)):
+            fields = getattr(self, name)
+            if not isinstance(fields, kind):
+                msgspec.structs.force_setattr(self, name, kind(fields))
 
-        What looks like a credential (in a command line, a setting, a server's last words)
-        is taken out: journals are shared.
+    def to_json(self) -> bytes:
+        """Line of UTF-8 JSON without its end; non-finite numbers become null.
+
+        Text that looks like a credential, in a command line, a setting or a log, is taken
+        out: journals are shared.
         """
         plain = msgspec.json.decode(msgspec.json.encode(self))
         return msgspec.json.encode(redacted(plain))
 
     def limits(self) -> tuple[Constraint, ...]:
-        """The constraints of the run; those that no metric of ours names are left out."""
+        """Constraints of the study; those on metrics that servetune does not know are left out."""
         known = []
         for raw in self.constraints:
             try:
@@ -101,6 +113,13 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
             except UnknownName:  # another tool's spelling, still shown as it stands
                 continue
         return tuple(known)
+
+
+def _object(kind: type, raw: object) -> object:
+    """Results or metadata out of decoded JSON."""
+    if kind in (Results, Metadata) and isinstance(raw, dict):
+        return kind(raw)
+    raise NotImplementedError(f"{kind} cannot be read out of {type(raw).__name__}")
 
 
 def trial_key(
@@ -112,8 +131,8 @@ def trial_key(
     node: str = "",
     simulated: bool = False,
 ) -> str:
-    """Sixteen hex digits that are equal when the same thing would be tried again."""
-    said = [
+    """Identity of a trial: sixteen hex digits, equal for equal settings on an equal machine."""
+    identity = [
         model,
         engine,
         node,
@@ -121,11 +140,11 @@ def trial_key(
         sorted(server_args.items()),
         sorted(client_args.items()),
     ]
-    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:16]
+    return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:16]
 
 
 def record_from_json(raw: Any) -> TrialRecord:
-    """A record out of decoded JSON, servetune's own or another tool's.
+    """Record out of decoded JSON, servetune's own or another tool's.
 
     Raises:
         SchemaTooNew: A newer servetune wrote it.
@@ -137,15 +156,15 @@ def record_from_json(raw: Any) -> TrialRecord:
     if isinstance(schema, int) and schema > SCHEMA:
         raise SchemaTooNew(schema, SCHEMA)
     try:
-        record = msgspec.convert(raw, TrialRecord)
+        record = msgspec.convert(raw, TrialRecord, dec_hook=_object)
     except msgspec.ValidationError as error:
         raise StoreError(f"not a trial record: {error}") from None
     if record.key:
         return record
     metadata = record.metadata
     key = trial_key(
-        model=str(metadata.get("model_tag", "")),
-        engine=str(metadata.get("framework") or record.results.get("backend", "")),
+        model=metadata.model or "",
+        engine=metadata.engine or record.results.backend or "",
         server_args=record.config.server_args,
         client_args=record.config.client_args,
         node=f"{metadata.get('gpu_count', '')}x{metadata.get('gpu_type', '')}",

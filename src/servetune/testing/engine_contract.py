@@ -17,7 +17,6 @@ server; it is skipped where the program is not installed.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -28,6 +27,7 @@ from servetune.engines import Engine, plan_from_settings
 from servetune.engines.metrics import read_engine
 from servetune.errors import EngineError, PlanError, ServetuneError
 from servetune.plan import Plan, Setting
+from servetune.probe import Server, ask
 from servetune.servers import free_port, server_of
 
 __all__ = ["CHOSEN_FIELDS", "EngineContract", "RunningEngineContract"]
@@ -331,14 +331,15 @@ class RunningEngineContract:
 
 
 def _ask(port: int, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    try:
-        text = None if body is None else json.dumps(body)
-        connection.request(method, path, text, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode("utf-8", errors="replace")
-    finally:
-        connection.close()
+    reply = ask(
+        Server("127.0.0.1", port),
+        path,
+        timeout_s=120,
+        method=method,
+        headers={"Content-Type": "application/json"},
+        body=None if body is None else json.dumps(body).encode(),
+    )
+    return reply.status, reply.text
 
 
 def _lives(pid: int) -> bool:

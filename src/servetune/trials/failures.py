@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from servetune.errors import (
     EngineDied,
@@ -16,7 +15,7 @@ from servetune.errors import (
 )
 from servetune.loadgen import LoadResult
 from servetune.loadgen.sender_pool import ALL_NODES_LOST
-from servetune.store import Failure
+from servetune.store import Failure, Results
 from servetune.trials.launch import Server
 from servetune.trials.retry import LOAD_NODE_LOST
 
@@ -48,15 +47,15 @@ def load_failure(error: LoadError, server: Server) -> tuple[Failure, bool]:
     return Failure(kind=kind, reason=error.message, log_tail=server.log_tail()), False
 
 
-def unanswered(loaded: LoadResult, results: dict[str, Any], server: Server) -> Failure:
+def unanswered(loaded: LoadResult, results: Results, server: Server) -> Failure:
     """Of a run in which no request was answered, or which ended by itself."""
     if loaded.aborted_reason:
         lost = loaded.aborted_reason.startswith(ALL_NODES_LOST)
         return Failure(kind=LOAD_NODE_LOST if lost else "load", reason=loaded.aborted_reason)
-    if not results["failures"]:
+    if not results.failures:
         reason = loaded.ended_reason or "no request was answered"
         return Failure(kind="load", reason=reason, log_tail=server.log_tail())
-    sample = results["failures"][0]
+    sample = results.failures[0]
     return Failure(
         kind="load",
         reason=f"no request was answered: {sample['outcome']}, {sample['sample']}",

@@ -7,7 +7,6 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -30,10 +29,10 @@ from servetune.loadgen import (
     parse_speed,
     run_load_blocking,
 )
-from servetune.metrics import summarize
+from servetune.metrics.results import JsonObject
 from servetune.servers import ServerProcess, launch_environment
 from servetune.servers.launchers import guarded, removal
-from servetune.store import Failure, TrialRecord, now_utc, provenance
+from servetune.store import Failure, Results, TrialRecord, now_utc, provenance
 from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes, has_own_words
 from servetune.trials.early import TrialJudge
 from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
@@ -49,11 +48,12 @@ from servetune.trials.launch import (
 )
 from servetune.trials.neighbours import disturbance
 from servetune.trials.prompting import prompts_for
+from servetune.trials.record import Outcome, load_results, record_of
 from servetune.trials.retry import Attempts
 from servetune.trials.server_context import ServerContext
-from servetune.trials.simulated import percentiles_of, simulated_results
+from servetune.trials.simulated import simulated_results
 from servetune.trials.startup import external_server, startup_of, taken_otherwise_in, times_in
-from servetune.trials.trial import StudyContext, Trial, record_of
+from servetune.trials.trial import StudyContext, Trial
 from servetune.units import format_seconds
 
 __all__ = ["ServerGroup", "TrialEvents"]
@@ -115,7 +115,7 @@ class ServerGroup:
         self._trials_on_server = 0
         self._ready_s = 0.0
         self._first_completion_s: float | None = None
-        self._reference: tuple[Trial, dict[str, Any], str] | None = None
+        self._reference: tuple[Trial, Results, str] | None = None
         self._cmd = ""
         self._started_at = ""
         self._server: Server | None = None
@@ -308,7 +308,7 @@ class ServerGroup:
             if loaded.interrupted:
                 raise KeyboardInterrupt
             results = self._results(trial, loaded, judge, server)
-            results["prefix_cache"] = caches
+            results = results.with_fields(prefix_cache=caches)
             found, died = self._failure_in(loaded, results, judge, server)
             if found is None:
                 self._waiting.pop(0)
@@ -337,12 +337,12 @@ class ServerGroup:
         return failure
 
     def _failure_in(
-        self, loaded: LoadResult, results: dict[str, Any], judge: TrialJudge, server: Server
+        self, loaded: LoadResult, results: Results, judge: TrialJudge, server: Server
     ) -> tuple[Failure | None, bool]:
         if judge.early is not None and judge.early.why == "budget":
             return Failure(kind="budget", reason=judge.early.reason), False
         lost = any(record.outcome in _LOST for record in loaded.records)
-        if loaded.aborted_reason or lost or not results["completed"]:
+        if loaded.aborted_reason or lost or not results.completed:
             # All may have been refused before anyone has seen the server die.
             death = death_soon(server)
             if death is not None:
@@ -350,11 +350,11 @@ class ServerGroup:
         gone = server.unready() if lost and not self._engine.starts_servers else None
         if gone is not None:  # nobody's process can be seen to die, only to answer no more
             return Failure(kind="died", reason=f"{server.name} went away: {gone}"), True
-        if judge.early is not None and not results["completed"]:
+        if judge.early is not None and not results.completed:
             return Failure(
                 kind="trial_time", reason=f"{judge.early.reason}, without an answer"
             ), False
-        if loaded.aborted_reason or not results["completed"]:
+        if loaded.aborted_reason or not results.completed:
             return unanswered(loaded, results, server), False
         return None, False
 
@@ -408,7 +408,7 @@ class ServerGroup:
             neighbours = (before, self._context.neighbours.count)
             change = disturbance(alone, with_neighbours, neighbours=neighbours)
             self._say(f"neighbours: {change['words']}")
-            results = {**alone, "beside_neighbours": change}
+            results = alone.with_fields(beside_neighbours=change)
             self._deliver(trial, results=results, failure=None, started_at=started_at)
 
     def _served_name(self, server: Server, trial: Trial) -> str:
@@ -434,45 +434,36 @@ class ServerGroup:
 
     def _results(
         self, trial: Trial, loaded: LoadResult, judge: TrialJudge, server: Server
-    ) -> dict[str, Any]:
+    ) -> Results:
         early = judge.early
-        # What was cut off when the trial was ended has not failed.
-        cut = early is not None and loaded.ended_reason is not None
-        records = [r for r in loaded.records if not (cut and r.outcome == "cancelled")]
-        results = summarize(
-            records,
-            duration_s=loaded.duration_s,
-            per_request_limits=self._study.request_limits,
-            further_percentiles=percentiles_of(self._study.constraints),
-            asked_output_tokens=trial.workload.forced_lengths(),
-        )
-        results["instrument"] = msgspec.to_builtins(loaded.instrument)
-        results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
-        results["not_sent"] = loaded.not_due_count
-        results["server_ready_s"] = self._ready_s
-        results["startup"] = self._startup(server)
+        reason = early.reason if early is not None else None
+        results = load_results(loaded, trial, self._study, ended_early=reason)
+        further: JsonObject = {
+            "server_ready_s": self._ready_s,
+            "startup": self._startup(server),
+        }
         if early is not None:
-            results["ended_reason"] = early.reason
+            further["ended_reason"] = reason
         if self._context.placement.devices:
-            results["devices"] = list(self._context.placement.devices)
+            further["devices"] = list(self._context.placement.devices)
         if self._speed is not None:
-            results["simulated_speed"] = self._speed
-        return results
+            further["simulated_speed"] = self._speed
+        return results.with_fields(**further)
 
     def _log_name(self) -> str | None:
         """Of the last server's log, as records hold it: beside the journal."""
         log = self._server.log_path if self._server else None
         return None if log is None else f"{log.parent.name}/{log.name}"
 
-    def _startup(self, server: Server) -> dict[str, Any]:
+    def _startup(self, server: Server) -> JsonObject:
         said = startup_of(self._engine, self._plan, server.log_path)
         return {**said, "first_completion_s": self._first_completion_s}
 
     def _fail(self, trial: Trial, failure: Failure, *, started_at: str = "") -> None:
-        self._deliver(trial, results={}, failure=failure, started_at=started_at)
+        self._deliver(trial, results=Results(), failure=failure, started_at=started_at)
 
     def _deliver(
-        self, trial: Trial, *, results: dict[str, Any], failure: Failure | None, started_at: str
+        self, trial: Trial, *, results: Results, failure: Failure | None, started_at: str
     ) -> None:
         said = provenance(
             started_at=started_at or self._started_at or now_utc(),
@@ -480,23 +471,20 @@ class ServerGroup:
             engine_version=self._version,
         )
         attempts = self._attempts.of(trial.key)
-        self._ended(
-            record_of(
-                trial,
-                self._study,
-                simulated=self._speed is not None,
-                cmd=self._cmd,
-                server_cmd_args=self._engine.server_cmd_args(self._server_args, self._version),
-                results=results,
-                failure=failure,
-                predicted=_prediction(trial, self._study),
-                server_log=self._log_name(),
-                provenance={**said, "attempts": attempts} if attempts else said,
-            )
+        outcome = Outcome(
+            cmd=self._cmd,
+            server_cmd_args=self._engine.server_cmd_args(self._server_args, self._version),
+            results=results,
+            failure=failure,
+            predicted=_prediction(trial, self._study),
+            server_log=self._log_name(),
+            provenance={**said, "attempts": attempts} if attempts else said,
+            simulated=self._speed is not None,
         )
+        self._ended(record_of(trial, self._study, outcome))
 
 
-def _prediction(trial: Trial, study: StudyContext) -> dict[str, Any] | None:
+def _prediction(trial: Trial, study: StudyContext) -> Results | None:
     """What the simulator says of the same trial; `None` where it has no machine to go by."""
     if study.shape is None or study.node is None or study.node.device.architecture == "cpu":
         return None

@@ -9,9 +9,11 @@ run is, and the note says so.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from servetune.metrics.results import JsonObject
+from servetune.store import Results
 
 __all__ = ["Neighbours", "disturbance"]
 
@@ -72,8 +74,8 @@ class Neighbours:
 
 
 def disturbance(
-    alone: Mapping[str, Any], with_neighbours: Mapping[str, Any], *, neighbours: tuple[int, int]
-) -> dict[str, Any]:
+    alone: Results, with_neighbours: Results, *, neighbours: tuple[int, int]
+) -> JsonObject:
     """What the neighbours did to a trial, for its record.
 
     A figure counts as worse when the change is more than 5 % and the intervals of the two
@@ -110,9 +112,7 @@ def disturbance(
     }
 
 
-def _apart(
-    field: str, alone: Mapping[str, Any], with_neighbours: Mapping[str, Any], loss: float
-) -> bool:
+def _apart(field: str, alone: Results, with_neighbours: Results, loss: float) -> bool:
     one, other = (
         (results.get("intervals") or {}).get(field) for results in (alone, with_neighbours)
     )

@@ -14,8 +14,9 @@ from servetune.plan import Plan
 from servetune.store import TrialRecord, trial_key
 from servetune.trials.launch import DEFAULT_PORT
 from servetune.trials.prompting import observed_of
+from servetune.trials.record import Outcome, record_of
 from servetune.trials.simulated import simulation_of
-from servetune.trials.trial import REPLICAS, StudyContext, Trial, record_of
+from servetune.trials.trial import REPLICAS, StudyContext, Trial
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
 __all__ = ["played", "played_again"]
@@ -41,7 +42,8 @@ def played(trial: Trial, run: StudyContext) -> tuple[TrialRecord, SimulatedRun]:
     spoken = engine(named.ships_as) if named.ships_as else named
     words = spoken.server_cmd_args(settings)
     command = spoken.command(one, host="127.0.0.1", port=DEFAULT_PORT)
-    record = record_of(trial, run, cmd=shlex.join(command), server_cmd_args=words, results=results)
+    outcome = Outcome(cmd=shlex.join(command), server_cmd_args=words, results=results)
+    record = record_of(trial, run, outcome)
     return record, simulation
 
 
@@ -62,7 +64,7 @@ def played_again(measured: TrialRecord, run: StudyContext) -> TrialRecord:
     """
     config = measured.config
     plan = measured.plan or plan_from_settings(
-        str(measured.metadata.get("framework") or "vllm"), run.model, config.server_args
+        str(measured.metadata.engine or "vllm"), run.model, config.server_args
     )
     client_args = _typed(config.client_args)
     workload = workload_from_client_args(client_args, observed=observed_of(client_args, run.model))
@@ -84,7 +86,9 @@ def played_again(measured: TrialRecord, run: StudyContext) -> TrialRecord:
     )
     results, _ = simulation_of(trial, run)
     return record_of(
-        trial, run, cmd=measured.cmd, server_cmd_args=config.server_cmd_args, results=results
+        trial,
+        run,
+        Outcome(cmd=measured.cmd, server_cmd_args=config.server_cmd_args, results=results),
     )
 
 

@@ -8,14 +8,14 @@ such trials are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from servetune.errors import InputError, PlanError, UnknownName
 from servetune.metrics import Constraint, value_of
 from servetune.search import OBJECTIVES, Forecast, Forecasts
-from servetune.store import TrialRecord
-from servetune.trials.simulated import percentiles_of, simulated_results
+from servetune.store import Results, TrialRecord
+from servetune.trials.record import percentiles_of
+from servetune.trials.simulated import simulated_results
 from servetune.trials.trial import StudyContext, Trial
 
 __all__ = ["Promising"]
@@ -64,7 +64,7 @@ class Promising:
         keys = [key for key in self._forecasts if key not in failed]
         beliefs = Forecasts([self._forecasts[key] for key in keys])
         for place, key in enumerate(keys):
-            objective = _objective(results.get(key, {}))
+            objective = _objective(results.get(key, Results()))
             if objective is not None:
                 beliefs.tell(
                     place, objective=objective, limit_ratio=_burden(self._constraints, results[key])
@@ -73,7 +73,7 @@ class Promising:
         return None if asked is None else self._trials[keys[asked]]
 
 
-def _predicted(trial: Trial, run: StudyContext) -> dict[str, Any]:
+def _predicted(trial: Trial, run: StudyContext) -> Results:
     """Results as the simulator says them; none where the plan cannot run."""
     if run.shape is None or run.node is None:
         raise InputError(
@@ -91,16 +91,16 @@ def _predicted(trial: Trial, run: StudyContext) -> dict[str, Any]:
             calibration=run.calibration.calibration if run.calibration else None,
         )
     except (PlanError, UnknownName):
-        return {}
+        return Results()
 
 
-def _objective(results: Mapping[str, Any]) -> float | None:
+def _objective(results: Results) -> float | None:
     """What is to be large; `None` where the results do not say."""
     value = OBJECTIVES["throughput"].value(results)
     return value if value is not None and value > 0 else None
 
 
-def _burden(constraints: Sequence[Constraint], results: Mapping[str, Any]) -> float:
+def _burden(constraints: Sequence[Constraint], results: Results) -> float:
     """How much of the tightest constraint is used up; above 1 it is missed.
 
     One that the results do not speak of, or that no proportion leads to, is left out.

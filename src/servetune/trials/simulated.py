@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import msgspec
 
 from servetune.errors import InputError, PlanError
 from servetune.hardware.device import Node
-from servetune.metrics import Constraint, summarize
+from servetune.metrics import Constraint
 from servetune.models.shape import NetworkShape
 from servetune.perf import Calibration
 from servetune.perf.sim import SimulatedRun, describe_scheduler, simulate
 from servetune.plan.plan import Plan
-from servetune.store import Failure, TrialRecord
-from servetune.trials.trial import StudyContext, Trial, record_of
+from servetune.store import Failure, Results, TrialRecord
+from servetune.trials.record import Outcome, percentiles_of, record_of, simulation_results
+from servetune.trials.trial import StudyContext, Trial
 from servetune.workload import AllAtOnce, Scheduled, Workload
 
-__all__ = ["results_of", "simulate_trial", "simulated_results", "simulation_of"]
+__all__ = ["simulate_trial", "simulated_results", "simulation_of"]
 
 #: More than memory holds, and than anyone waits for.
 MOST_REQUESTS = 1_000_000
@@ -37,50 +37,17 @@ def simulated_results(
     request_limits: tuple[Constraint, ...] = (),
     percentiles: tuple[float, ...] = (),
     calibration: Calibration | None = None,
-) -> dict[str, Any]:
+) -> Results:
     """What the simulator says a trial's results would be, under the journal's names.
 
     Raises:
         PlanError: The plan does not fit the model or the machine.
     """
     simulation = simulate(plan, shape, node, workload, calibration=calibration)
-    return results_of(simulation, request_limits=request_limits, percentiles=percentiles)
+    return simulation_results(simulation, request_limits=request_limits, percentiles=percentiles)
 
 
-def results_of(
-    simulation: SimulatedRun,
-    *,
-    request_limits: tuple[Constraint, ...] = (),
-    percentiles: tuple[float, ...] = (),
-) -> dict[str, Any]:
-    """A simulation's results under the journal's names.
-
-    Requests that were on their way when the run was stopped did not fail: they are counted
-    as unfinished and are in no latency, throughput or error rate.
-    """
-    finished = [record for record in simulation.records if record.outcome != "cancelled"]
-    duration_s = simulation.duration_s
-    results = summarize(
-        finished,
-        duration_s=duration_s,
-        per_request_limits=request_limits,
-        further_percentiles=percentiles,
-        extras=False,
-    )
-    results["server"] = {
-        "steps": simulation.steps,
-        "busy_fraction": simulation.busy_s / duration_s if duration_s else None,
-        "kv_peak_fraction": simulation.kv_peak_fraction,
-        "preemptions": simulation.preemptions,
-        "cached_fraction": simulation.cached_fraction,
-        "saturated": simulation.saturated,
-        "unfinished": len(simulation.records) - len(finished),
-        "itl_is_tpot": not simulation.each_token,
-    }
-    return results
-
-
-def simulation_of(trial: Trial, run: StudyContext) -> tuple[dict[str, Any], SimulatedRun]:
+def simulation_of(trial: Trial, run: StudyContext) -> tuple[Results, SimulatedRun]:
     """A trial's results, and all that its requests did.
 
     A workload with a duration and no number of requests gets as many as the duration needs.
@@ -112,12 +79,13 @@ def simulation_of(trial: Trial, run: StudyContext) -> tuple[dict[str, Any], Simu
         if not (open_ended and workload.closed_loop and _ran_out(simulation, workload)):
             break
         workload = _with_requests(workload, 2 * workload.request_count)
-    results = results_of(
+    results = simulation_results(
         simulation,
         request_limits=run.request_limits,
         percentiles=percentiles_of(run.constraints),
     )
-    results["server"]["scheduler"] = describe_scheduler(trial.plan)
+    server = {**(results.server or {}), "scheduler": describe_scheduler(trial.plan)}
+    results = results.with_fields(server=server)
     return results, simulation
 
 
@@ -168,17 +136,11 @@ def simulate_trial(
     trial: Trial, run: StudyContext, *, cmd: str, server_cmd_args: list[str]
 ) -> TrialRecord:
     """Run a trial in virtual time; a plan that cannot run becomes a failed record."""
-    results: dict[str, Any] | None = None
+    results = Results()
     failure: Failure | None = None
     try:
         results, _ = simulation_of(trial, run)
     except PlanError as error:
         failure = Failure(kind="does_not_fit", reason=error.message)
-    return record_of(
-        trial, run, cmd=cmd, server_cmd_args=server_cmd_args, results=results, failure=failure
-    )
-
-
-def percentiles_of(constraints: tuple[Constraint, ...]) -> tuple[float, ...]:
-    """Percentiles that constraints speak of, so that records hold them exactly."""
-    return tuple(float(c.statistic[1:]) for c in constraints if c.statistic[0] == "p")
+    outcome = Outcome(cmd=cmd, server_cmd_args=server_cmd_args, results=results, failure=failure)
+    return record_of(trial, run, outcome)

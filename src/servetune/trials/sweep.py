@@ -38,10 +38,11 @@ from servetune.trials.measured import ServerGroup, TrialEvents
 from servetune.trials.order import Order, ordered
 from servetune.trials.packing import parallel_servers_for
 from servetune.trials.parallel import DevicePool, TrialBatch, run_batches
+from servetune.trials.record import Outcome, record_of
 from servetune.trials.retry import Attempts
 from servetune.trials.server_context import ServerContext
 from servetune.trials.simulated import simulate_trial
-from servetune.trials.trial import StudyContext, Trial, record_of
+from servetune.trials.trial import StudyContext, Trial
 from servetune.units import GIB, format_bytes
 
 __all__ = [
@@ -220,7 +221,7 @@ def _to_measure(
         problem = problem_of(trial, study)
         if problem is not None:
             failure = Failure(kind="does_not_fit", reason=problem)
-            ended(record_of(trial, study, cmd=cmd, server_cmd_args=words, failure=failure))
+            ended(record_of(trial, study, Outcome(cmd=cmd, server_cmd_args=words, failure=failure)))
         elif study.simulated:
             ended(simulate_trial(trial, study, cmd=cmd, server_cmd_args=words))
         else:

@@ -9,20 +9,19 @@ import msgspec
 
 from servetune.engines.translate import plan_from_settings
 from servetune.errors import InputError
-from servetune.hardware import Node, instances
+from servetune.hardware import Node
 from servetune.metrics import Constraint
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.search import Space
-from servetune.store import SCHEMA, Failure, TrialConfig, TrialRecord, trial_key
+from servetune.store import trial_key
 from servetune.workload import Observed, Trace, Workload, workload_from_client_args
 
 __all__ = [
     "REPLICAS",
     "StudyContext",
     "Trial",
-    "record_of",
     "trials_of",
     "with_fields",
 ]
@@ -183,120 +182,3 @@ def with_fields(
         server_args=server_args,
         plan=msgspec.structs.replace(trial.plan, **said),
     )
-
-
-def record_of(
-    trial: Trial,
-    run: StudyContext,
-    *,
-    cmd: str,
-    server_cmd_args: list[str],
-    results: Mapping[str, Any] | None = None,
-    failure: Failure | None = None,
-    predicted: dict[str, Any] | None = None,
-    server_log: str | None = None,
-    provenance: dict[str, Any] | None = None,
-    simulated: bool = False,
-) -> TrialRecord:
-    """The journal's line for a trial that ended, well or not.
-
-    `simulated` is for a run on servers one of which turns out to play an engine only.
-    """
-    return TrialRecord(
-        servetune_schema=SCHEMA,
-        key=trial.key,
-        status="ok" if failure is None else "failed",
-        simulated=run.simulated or simulated,
-        config=TrialConfig(
-            client_args=trial.client_args,
-            server_args=trial.server_args,
-            server_cmd_args=server_cmd_args,
-        ),
-        results=_results(trial, run, results or {}),
-        cmd=cmd,
-        constraints=[constraint.to_json() for constraint in run.constraints],
-        metadata=_metadata(trial, run),
-        plan=trial.plan,
-        predicted=predicted,
-        failure=failure,
-        server_log=server_log,
-        provenance=provenance or {},
-    )
-
-
-def cost_per_million_tokens_usd(
-    price_per_hour_usd: float | None, output_tokens_per_s: float | None
-) -> float | None:
-    """Dollars for a million output tokens at this rate: price / (rate x 3600) x 10^6.
-
-    The price is the whole node's, whether the plan uses all of its devices or not: that
-    is what the bill says.
-    """
-    if not price_per_hour_usd or not output_tokens_per_s:
-        return None
-    return price_per_hour_usd / (output_tokens_per_s * 3600) * 1e6
-
-
-def _results(trial: Trial, run: StudyContext, results: Mapping[str, Any]) -> dict[str, Any]:
-    if not results:
-        return {}
-    workload = trial.workload
-    asked = {
-        "backend": trial.client_args.get("backend", "vllm"),
-        "dataset_name": workload.dataset,
-        "request_rate": trial.client_args.get(
-            "request_rate", getattr(workload.arrivals, "rate_per_s", None)
-        ),
-        "max_concurrency": workload.max_concurrency,
-        "sharegpt_output_len": trial.client_args.get("sharegpt_output_len"),
-        "random_input_len": trial.client_args.get("random_input_len"),
-        "random_output_len": trial.client_args.get("random_output_len"),
-        "random_range_ratio": trial.client_args.get("random_range_ratio"),
-    }
-    rate = results.get("output_throughput")
-    used = trial.plan.device_count
-    return {
-        **asked,
-        **results,
-        "total_output_tokens_retokenized": _counted_again(results),
-        "cost_per_million_tokens": cost_per_million_tokens_usd(run.price_per_hour_usd, rate),
-        "output_throughput_per_gpu": rate / used if rate else None,
-    }
-
-
-def _counted_again(results: Mapping[str, Any]) -> int | None:
-    """All output tokens as our own tokenizer counts them, where it counted every answer."""
-    check = results.get("token_check")
-    if not check or check["requests"] != results.get("completed"):
-        return None
-    return int(check["counted_tokens"])
-
-
-def _is_rented(node: Node) -> bool:
-    """Whether the node is an instance of the catalogue rather than a number of devices."""
-    return node.name in instances("sagemaker") or node.name in instances("ec2")
-
-
-def _metadata(trial: Trial, run: StudyContext) -> dict[str, Any]:
-    node, price = run.node, run.node.price if run.node else None
-    dataset = trial.workload.dataset
-    lengths = trial.client_args
-    read = dataset in ("sharegpt", "trace") or bool(trial.workload.asked)
-    return {
-        "gpu_type": f"{node.device.vendor} {node.device.name}".strip() if node else "unknown",
-        "gpu_count": node.device_count if node else None,
-        "gpus_used": trial.plan.device_count,
-        "instance_type": node.name if node and _is_rented(node) else None,
-        "price_per_hour_usd": run.price_per_hour_usd,
-        "price_source": f"{price.source}, {price.date}" if price else None,
-        "model_tag": run.model,
-        "framework": run.engine,
-        "slo": [limit.label for limit in run.request_limits],
-        "server_cmd": run.server_cmd,
-        "server_env": list(run.server_env) or None,
-        "calibration": run.calibration.name if run.calibration else None,
-        "input_tokens": -1 if read else lengths.get("random_input_len", 1024),
-        "output_tokens": -1 if read else lengths.get("random_output_len", 512),
-        "dataset_imitated": trial.workload.imitated,
-        "seed": trial.workload.seed,
-    }

@@ -26,7 +26,16 @@ from servetune.deploy.aws.job_archive import Level, levels_of, results_of
 from servetune.deploy.names import require_name, require_role, require_secret
 from servetune.errors import InputError, LoadError
 from servetune.plan.plan import Plan
-from servetune.store import SCHEMA, TrialConfig, TrialRecord, now_utc, provenance, trial_key
+from servetune.store import (
+    SCHEMA,
+    Metadata,
+    Results,
+    TrialConfig,
+    TrialRecord,
+    now_utc,
+    provenance,
+    trial_key,
+)
 from servetune.workload.traffic import Traffic
 
 __all__ = [
@@ -453,21 +462,23 @@ def _trial(job: BenchmarkJob, level: Level, arn: str) -> TrialRecord:
         ),
         status="failed" if completed == 0 else "ok",
         config=TrialConfig(client_args=client_args),
-        results=results,
-        metadata={
-            "gpu_type": "unknown",
-            "gpu_count": None,
-            "model_tag": job.model,
-            "framework": "external",
-            "measured_by": "AWS AI benchmark job",
-            "job": job.name,
-            "job_arn": arn,
-            "urls": [target],
-            "input_tokens": parameters.prompt_input_tokens_mean,
-            "output_tokens": parameters.output_tokens_mean,
-            "seed": parameters.random_seed,
-            **({"search_boundary": level.boundary} if level.boundary is not None else {}),
-        },
+        results=Results(results),
+        metadata=Metadata(
+            {
+                "gpu_type": "unknown",
+                "gpu_count": None,
+                "model_tag": job.model,
+                "framework": "external",
+                "measured_by": "AWS AI benchmark job",
+                "job": job.name,
+                "job_arn": arn,
+                "urls": [target],
+                "input_tokens": parameters.prompt_input_tokens_mean,
+                "output_tokens": parameters.output_tokens_mean,
+                "seed": parameters.random_seed,
+                **({"search_boundary": level.boundary} if level.boundary is not None else {}),
+            }
+        ),
         provenance=provenance(
             started_at=now_utc(), seed=parameters.random_seed, engine_version=None
         ),
@@ -545,22 +556,25 @@ def _recommended(
         simulated=True,
         plan=plan,
         config=TrialConfig(server_args={"plan": plan.label}),
-        results=_expected_results(expected),
-        metadata={
-            "gpu_type": "unknown",
-            "gpu_count": plan.device_count,
-            "model_tag": model,
-            "framework": plan.engine,
-            "instance_type": deployed.get("InstanceType"),
-            "instance_count": deployed.get("InstanceCount"),
-            "expected_by": f"AWS recommendation job {place}",
-            "expected_performance": expected,
-            "optimizations": [
-                detail.get("OptimizationType") for detail in row.get("OptimizationDetails") or ()
-            ],
-            "description": row.get("RecommendationDescription", ""),
-            "image": deployed.get("ImageUri", ""),
-        },
+        results=Results(_expected_results(expected)),
+        metadata=Metadata(
+            {
+                "gpu_type": "unknown",
+                "gpu_count": plan.device_count,
+                "model_tag": model,
+                "framework": plan.engine,
+                "instance_type": deployed.get("InstanceType"),
+                "instance_count": deployed.get("InstanceCount"),
+                "expected_by": f"AWS recommendation job {place}",
+                "expected_performance": expected,
+                "optimizations": [
+                    detail.get("OptimizationType")
+                    for detail in row.get("OptimizationDetails") or ()
+                ],
+                "description": row.get("RecommendationDescription", ""),
+                "image": deployed.get("ImageUri", ""),
+            }
+        ),
     )
 
 
