@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from servetune.metrics import Record, steady_window
+from servetune.metrics import Record, steady, steady_window
 from servetune.metrics.steady import mser_cut
 
 
@@ -104,3 +104,69 @@ def test_the_cut_is_where_a_step_ends():
     assert mser_cut(values) == (100, True)
     assert mser_cut(np.arange(1000.0))[1] is False
     assert mser_cut(np.ones(1000)) == (0, True)
+
+
+@pytest.mark.parametrize(("level_after", "drained"), [(0.89, 50), (0.91, 0), (1.1, 0)])
+def test_a_fall_of_more_than_a_tenth_at_the_end_is_the_drain(level_after, drained):
+    in_system = np.concatenate((np.full(450, 20.0), np.full(50, 20.0 * level_after)))
+    assert steady._drain(in_system) == drained
+
+
+@pytest.mark.parametrize(
+    ("climb", "told"), [(0.24, 0.0), (0.26, 0.26), (-0.24, 0.0), (-0.26, -0.26)]
+)
+def test_a_drift_is_more_than_a_quarter_of_the_mean(climb, told):
+    # Batch means lie on the line between their middles, 19/20 of its length.
+    line = 100 * (1 + climb * np.linspace(-0.5, 0.5, 2_000) * 2_000 / 1_900)
+    assert steady._drift(line) == pytest.approx(told, rel=1e-3)
+
+
+def test_a_drift_that_may_be_chance_is_none():
+    rng = np.random.default_rng(0)
+    line = 100 * (1 + 0.5 * np.linspace(-0.5, 0.5, 20))
+    assert steady._drift(line + rng.normal(0, 5, 20)) > 0.25
+    assert steady._drift(line + rng.normal(0, 150, 20)) == 0.0
+    assert steady._drift(np.ones(19)) == 0.0
+    assert steady._drift(np.zeros(500)) == 0.0
+
+
+@pytest.mark.parametrize(("step", "cut"), [(0.019, 0), (0.021, 100)])
+def test_a_step_of_less_than_a_fiftieth_is_no_beginning(step, cut):
+    values = np.concatenate((np.full(100, 1 + step), np.ones(900)))
+    assert mser_cut(values) == (cut, True)
+
+
+def test_too_few_values_have_no_beginning():
+    values = np.concatenate((np.full(5, 9.0), np.ones(44)))
+    assert mser_cut(values) == (0, True)
+    assert mser_cut(np.append(values, 1.0)) == (5, True)
+
+
+def test_a_window_holds_its_first_moment_and_not_its_last():
+    window = steady.Window(start_s=1.0, end_s=2.0, reason="")
+    assert window.holds(np.array([0.99, 1.0, 1.99, 2.0])).tolist() == [False, True, True, False]
+
+
+def test_fifty_requests_are_enough(closed_loop):
+    assert steady_window([]).reason == "no request"
+    few = steady_window(closed_loop(8, 49))
+    assert few.reason == "fewer than 50 requests were due before the last request was sent"
+    at_once = [
+        Record(index=i, input_tokens=1, output_tokens=2, due_s=i * 0.1, sent_s=i * 0.1,
+               end_s=i * 0.1 + 0.05, chunk_times_s=(i * 0.1 + 0.01, i * 0.1 + 0.02))
+        for i in range(51)
+    ]  # fmt: skip
+    # Up to the moment at which the last is sent, 50 of 51 were due.
+    assert steady_window(at_once).settled
+    assert not steady_window(at_once[:50]).settled
+
+
+def test_a_request_that_hung_from_the_first_half_on_ends_nothing(closed_loop):
+    records = closed_loop(8, 400)
+    last_s = max(one.sent_s for one in records)
+    early, late = (replace(records[place], outcome="cancelled") for place in (10, 350))
+    with_early = [early if one.index == early.index else one for one in records]
+    assert steady_window(with_early).end_s == pytest.approx(last_s)
+    with_late = [late if one.index == late.index else one for one in records]
+    assert steady_window(with_late).end_s <= late.due_s
+    assert "that the end of the run cut off" in steady_window(with_late).reason
