@@ -8,7 +8,7 @@ from doubles import FakeAws
 
 from servetune.clock import VirtualClock
 from servetune.deploy import Endpoint, EndpointOptions, Evidence, endpoint_of
-from servetune.deploy.aws import Aws, StateFile
+from servetune.deploy.aws import AwsClient, StateFile
 from servetune.deploy.deployment import Deployment, deployment_of, with_role
 from servetune.deploy.hosting import Hosting
 from servetune.hardware import instance
@@ -65,9 +65,12 @@ class World:
         self.double = FakeAws(self.clock.now_s)
         self.said: list[str] = []
 
-    def aws(self, *, hidden: tuple[str, ...] = (), **crash: Any) -> Aws:
-        return Aws(
-            "us-east-1", clock=self.clock, clients=self.double.clients(**crash), hidden=hidden
+    def aws(self, *, secrets_in_use: tuple[str, ...] = (), **crash: Any) -> AwsClient:
+        return AwsClient(
+            "us-east-1",
+            clock=self.clock,
+            clients=self.double.clients(**crash),
+            secrets_in_use=secrets_in_use,
         )
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from servetune.deploy.bentoml import render_bentoml
+from servetune.deploy.command import render_command
 from servetune.deploy.compose import render_compose
 from servetune.deploy.containers import parse_environment
 from servetune.deploy.evidence import Evidence
@@ -17,7 +18,6 @@ from servetune.deploy.knee import Knee
 from servetune.deploy.kserve import render_kserve
 from servetune.deploy.kubernetes import render_kubernetes
 from servetune.deploy.launchers import launcher_of, plan_of_words, shipping_of
-from servetune.deploy.plain import render_command
 from servetune.deploy.served import Served, ServiceOptions, prepare
 from servetune.deploy.systemd import render_systemd
 from servetune.engines import ENGINES, settings_of

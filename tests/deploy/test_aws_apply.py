@@ -10,7 +10,7 @@ from aws_kit import G6, NAME, World, components, deployment, no_state
 from doubles.server import Crash
 
 from servetune.deploy.aws import StateFile, apply, delete
-from servetune.deploy.aws.door import Refused
+from servetune.deploy.aws.client import AwsError
 from servetune.deploy.hosting import Adapter, Hosting, Scaling
 from servetune.errors import CannotRender, DeployError
 
@@ -27,7 +27,7 @@ def make(world: World, wanted: Any = None, *, state: StateFile | None = None, **
             wanted or deployment(),
             world.aws(**crash),
             state=state or no_state(),
-            tell=world.said.append,
+            on_progress=world.said.append,
             **more,
         )
     )
@@ -91,7 +91,7 @@ def test_a_run_that_died_anywhere_is_continued_and_leaves_nothing_twice(
     held = json.loads((tmp_path / "state.json").read_text())
     assert {entry["status"] for entry in held["entries"]} == {"there"}
     assert len(held["entries"]) == len(wanted.steps)
-    world.run(delete(NAME, world.aws(), state=StateFile(tmp_path), tell=world.said.append))
+    world.run(delete(NAME, world.aws(), state=StateFile(tmp_path), on_progress=world.said.append))
     assert world.left() == []
     assert not (tmp_path / "state.json").exists()
 
@@ -121,14 +121,14 @@ def test_throttled_looks_and_lost_servers_are_waited_out(world: World) -> None:
 
 def test_throttles_without_end_end_with_a_line(world: World) -> None:
     world.double.throttled["DescribeModel"] = 10**6
-    with pytest.raises(Refused, match="DescribeModel was refused: Rate exceeded") as caught:
+    with pytest.raises(AwsError, match="DescribeModel was refused: Rate exceeded") as caught:
         make(world)
     assert "goes on from there" in caught.value.hint
 
 
 def test_no_quota_is_told_with_the_way_out(world: World) -> None:
     world.double.control.quota[G6] = 0
-    with pytest.raises(Refused, match="is 0 Instances") as caught:
+    with pytest.raises(AwsError, match="is 0 Instances") as caught:
         make(world)
     assert "Service Quotas" in caught.value.hint
 
@@ -232,8 +232,8 @@ def test_a_token_reaches_the_container_and_nothing_else(world: World, tmp_path: 
 
 def test_a_token_that_aws_repeats_in_an_error_is_taken_out(world: World) -> None:
     odd = "no-known-form-of-token-0815"
-    aws = world.aws(hidden=(odd,))
-    with pytest.raises(Refused) as caught:
-        world.run(aws.ask("sagemaker", "DescribeEndpoint", EndpointName=odd))
+    aws = world.aws(secrets_in_use=(odd,))
+    with pytest.raises(AwsError) as caught:
+        world.run(aws.call("sagemaker", "DescribeEndpoint", EndpointName=odd))
     assert odd not in caught.value.message
     assert "[redacted]" in caught.value.message

@@ -8,9 +8,9 @@ import pytest
 from aws_kit import G6, NAME, World, components, deployment, no_state
 
 from servetune.deploy.aws import Finding, apply, check, check_live
-from servetune.deploy.aws.check import Budget, Facts, require_go
+from servetune.deploy.aws.check import Budget, CheckInputs, require_go
 from servetune.deploy.aws.price import price_of_product
-from servetune.deploy.aws.shapes import problems
+from servetune.deploy.aws.service_model import problems
 from servetune.deploy.hosting import Adapter, Hosting, Routing, Scaling, parse_routing
 from servetune.errors import DeployError, InputError, UnknownName
 from servetune.hardware import Price, instance
@@ -24,7 +24,7 @@ PLAN = Plan(model="Qwen/Qwen3-4B", tensor_parallel=2, max_num_seqs=128, max_mode
 P5 = "arn:aws:sagemaker:us-east-1:123456789012:training-plan/plan"
 
 
-def facts(*types: str, **more: Any) -> Facts:
+def facts(*types: str, **more: Any) -> CheckInputs:
     given: dict[str, Any] = {
         "plan": PLAN,
         "shape": SHAPE,
@@ -33,14 +33,14 @@ def facts(*types: str, **more: Any) -> Facts:
         "image_tag": "0.36.0-lmi28.0.0-cu130",
         "weights_bytes": weight_bytes(SHAPE),
     }
-    return Facts(**(given | more))
+    return CheckInputs(**(given | more))
 
 
 def stops(hosting: Hosting | None = None, **more: Any) -> list[str]:
     budget = more.pop("budget", Budget())
     known = more.pop("facts", facts())
     report = check(deployment(hosting, **more), known, budget, today=TODAY)
-    return [f"{finding.topic}: {finding.said}" for finding in report.stops]
+    return [f"{finding.topic}: {finding.message}" for finding in report.stops]
 
 
 def test_a_sound_deployment_goes() -> None:
@@ -60,7 +60,7 @@ def test_requests_are_held_against_enum_pattern_and_upper_bound() -> None:
     }  # fmt: skip
     wrong = msgspec.structs.replace(sound, steps=(long, *sound.steps[1:]))
     report = check(wrong, facts(), Budget(), today=TODAY)
-    assert "1025 characters is above 1024" in report.stops[0].said
+    assert "1025 characters is above 1024" in report.stops[0].message
 
 
 def test_every_kind_of_request_satisfies_the_services_models() -> None:
@@ -85,7 +85,7 @@ def test_an_image_that_the_driver_cannot_run_stops() -> None:
 
 def test_an_image_that_no_table_knows_is_said() -> None:
     report = check(deployment(), facts(image_tag="0.99.0-lmi99.0.0-cu130"), Budget(), today=TODAY)
-    assert any(f.level == "note" and "no table" in f.said for f in report.findings)
+    assert any(f.level == "note" and "no table" in f.message for f in report.findings)
 
 
 def test_a_model_that_does_not_fit_any_of_the_pool_stops() -> None:
@@ -121,7 +121,7 @@ def test_cost_counts_every_instance_that_scaling_may_reach() -> None:
 def test_max_cost_stops_and_tells_how_long_the_money_lasts() -> None:
     report = check(deployment(), facts(), Budget(hours=24, max_cost_usd=10), today=TODAY)
     (stop,) = report.stops
-    assert "above --max-cost $10.00" in stop.said
+    assert "above --max-cost $10.00" in stop.message
     assert "1 h 44 min" in stop.hint
     with pytest.raises(InputError, match="above --max-cost"):
         require_go(report)
@@ -141,8 +141,8 @@ def test_old_prices_and_those_of_other_regions_are_said() -> None:
     report = check(deployment(), facts(), Budget(prices={G6: price}), today=TODAY)
     (told,) = (f for f in report.findings if f.topic == "price")
     assert told.level == "note"
-    assert "324 days old" in told.said
-    assert "for us-west-2, not us-east-1" in told.said
+    assert "324 days old" in told.message
+    assert "for us-west-2, not us-east-1" in told.message
 
 
 # With AWS asked
@@ -164,11 +164,11 @@ def ask(world: World, hosting: Hosting | None = None, **more: Any) -> dict[str, 
 def test_quota_counts_what_runs_already_over_all_pages(world: World) -> None:
     world.double.control.quota[G6] = 2
     other = deployment(Hosting(instance_types=(G6,), instance_count=2), endpoint_name="other")
-    world.run(apply(other, world.aws(), state=no_state(), tell=print))
+    world.run(apply(other, world.aws(), state=no_state(), on_progress=print))
     world.double.calls.clear()
     (told,) = ask(world)["quota"]
     assert told.level == "stop"
-    assert told.said == f"{G6}: 2 allowed, 2 in use, 1 wanted"
+    assert told.message == f"{G6}: 2 allowed, 2 in use, 1 wanted"
     assert "Service Quotas" in told.hint
 
 
@@ -183,12 +183,12 @@ def test_what_may_not_be_asked_is_a_note(world: World) -> None:
     world.double.denied.add("ListServiceQuotas")
     (told,) = ask(world)["quota"]
     assert told.level == "note"
-    assert "not authorized" in told.said
+    assert "not authorized" in told.message
 
 
 def test_a_taken_name_stops_and_an_own_one_is_gone_on_with(world: World) -> None:
     assert ask(world)["endpoint"][0].level == "ok"
-    world.run(apply(deployment(), world.aws(), state=no_state(), tell=print))
+    world.run(apply(deployment(), world.aws(), state=no_state(), on_progress=print))
     world.double.calls.clear()
     assert ask(world)["endpoint"][0].level == "note"
     other = Hosting(instance_types=(G6,), instance_count=2)
@@ -239,34 +239,34 @@ def test_a_training_plan_must_carry_the_endpoint(
     hosting = Hosting(instance_types=("ml.p5.48xlarge",), reservation_arn=P5)
     found = ask(world, hosting)
     assert (found["reservation"][0].level, len(found["reservation"])) == (level, 1)
-    assert said in found["reservation"][0].said
+    assert said in found["reservation"][0].message
     assert "quota" not in found
 
 
 def test_a_plan_that_is_not_there_stops(world: World) -> None:
     hosting = Hosting(instance_types=("ml.p5.48xlarge",), reservation_arn=P5)
-    assert "there is no" in ask(world, hosting)["reservation"][0].said
+    assert "there is no" in ask(world, hosting)["reservation"][0].message
 
 
 def test_what_is_no_training_plan_cannot_be_looked_up(world: World) -> None:
     arn = "arn:aws:sagemaker:us-east-1:123456789012:ml-reservation/mine"
     (found,) = ask(world, Hosting(instance_types=(G6,), reservation_arn=arn))["reservation"]
     assert found.level == "note"
-    assert arn in found.said
+    assert arn in found.message
 
 
 def test_missing_files_in_s3_stop(world: World) -> None:
     hosting = components(adapters=(Adapter(name="fr", artifact_url="s3://bucket/fr.tar.gz"),))
     found = ask(world, hosting, model_source="s3://bucket/m/")["model"]
     assert [finding.level for finding in found] == ["stop", "stop", "note"]
-    assert "s3://bucket/m/config.json is not there" in found[0].said
+    assert "s3://bucket/m/config.json is not there" in found[0].message
     client = world.double.clients()("s3")
     client.put_object(Bucket="bucket", Key="m/config.json", Body=b"{}")
     client.put_object(Bucket="bucket", Key="fr.tar.gz", Body=b"x")
     world.double.calls.clear()
     found = ask(world, hosting, model_source="s3://bucket/m/")["model"]
     assert [finding.level for finding in found] == ["ok", "ok", "note"]
-    assert "nothing says that s3://bucket/m/ holds all of Qwen/Qwen3-4B" in found[-1].said
+    assert "nothing says that s3://bucket/m/ holds all of Qwen/Qwen3-4B" in found[-1].message
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_what_was_staged_must_be_the_trials_model(
     world.double.calls.clear()
     found = ask(world, model_source="s3://bucket/m/")["model"][-1]
     assert found.level == level
-    assert said in found.said
+    assert said in found.message
 
 
 @pytest.mark.parametrize(("container", "stopped"), [("vllm", False), ("lmi", True)])
@@ -307,16 +307,16 @@ def test_a_secret_is_looked_for_and_not_read(world: World) -> None:
 
 
 def test_without_credentials_it_is_one_line(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
-    from servetune.deploy.aws import Aws
+    from servetune.deploy.aws import AwsClient
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    aws = Aws("us-east-1", clock=world.clock)
+    aws = AwsClient("us-east-1", clock=world.clock)
     with pytest.raises(DeployError, match="Unable to locate credentials") as caught:
-        world.run(aws.ask("sagemaker", "DescribeEndpoint", EndpointName=NAME))
+        world.run(aws.call("sagemaker", "DescribeEndpoint", EndpointName=NAME))
     assert "log in" in caught.value.hint
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from servetune.clock import MonotonicClock
 from servetune.deploy import EndpointOptions, endpoint_of
-from servetune.deploy.aws import Aws, StateFile, apply, check_live, delete, jobs, orphans
-from servetune.deploy.aws.given import hosted, hosted_plan
+from servetune.deploy.aws import AwsClient, StateFile, apply, check_live, delete, jobs, orphans
+from servetune.deploy.aws.hosted_container import hosted, hosted_plan
 from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import quotas
 from servetune.deploy.deployment import deployment_of
@@ -33,7 +33,7 @@ T4 = "ml.g4dn.xlarge"
 def aws():
     if not ROLE:
         pytest.skip("SERVETUNE_AWS_ROLE names no role")
-    return Aws(REGION, clock=MonotonicClock())
+    return AwsClient(REGION, clock=MonotonicClock())
 
 
 def small(delete_after=None):
@@ -55,7 +55,7 @@ def test_quota_and_price_of_a_type_are_found(aws):
 def test_the_live_check_reads_and_does_not_stop_a_sound_plan(aws):
     now = dt.datetime.now(dt.UTC)
     findings, _ = asyncio.run(check_live(small(), aws, now=now, hours=1))
-    assert [finding.said for finding in findings if finding.level == "stop"] == []
+    assert [finding.message for finding in findings if finding.level == "stop"] == []
 
 
 def test_orphans_can_be_listed(aws):
@@ -72,7 +72,7 @@ def test_an_endpoint_is_made_asked_and_deleted(aws, servetune):
     now = dt.datetime.now(dt.UTC)
     wanted = small(delete_after=(now + dt.timedelta(hours=1)).isoformat())
     try:
-        asyncio.run(apply(wanted, aws, state=StateFile(None), tell=print))
+        asyncio.run(apply(wanted, aws, state=StateFile(None), on_progress=print))
         found = asyncio.run(hosted(aws, wanted.endpoint))
         assert found is not None
         assert hosted_plan(found).max_num_seqs == 8
@@ -86,4 +86,4 @@ def test_an_endpoint_is_made_asked_and_deleted(aws, servetune):
         assert results["completed"] == 40
         assert results["mean_ttft_ms"] < results["mean_e2e_latency_ms"]
     finally:
-        asyncio.run(delete(wanted.endpoint, aws, state=StateFile(None), tell=print))
+        asyncio.run(delete(wanted.endpoint, aws, state=StateFile(None), on_progress=print))

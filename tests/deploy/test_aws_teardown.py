@@ -8,9 +8,10 @@ import pytest
 from aws_kit import G6, NAME, World, components, deployment, no_state
 from doubles.server import Crash
 
-from servetune.deploy.aws import Logs, StateFile, apply, delete, logs, orphans, status, update
-from servetune.deploy.aws.teardown import delete_thing
-from servetune.deploy.aws.waiting import Patience
+from servetune.deploy.aws import LogGroups, StateFile, apply, delete, logs, orphans, status, update
+from servetune.deploy.aws.resources import Change
+from servetune.deploy.aws.teardown import delete_resource
+from servetune.deploy.aws.waiting import WaitOptions
 from servetune.deploy.deployment import Deployment, deployment_of, read_deployment, with_role
 from servetune.deploy.hosting import Adapter, Hosting, Scaling
 from servetune.errors import DeployError
@@ -25,13 +26,17 @@ NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 
 
 def make(world: World, wanted: Deployment) -> None:
-    world.run(apply(wanted, world.aws(), state=no_state(), tell=world.said.append))
+    world.run(apply(wanted, world.aws(), state=no_state(), on_progress=world.said.append))
 
 
 def remove(world: World, wanted: Deployment | None = None, **crash: Any) -> list[str]:
     gone: list[str] = world.run(
         delete(
-            NAME, world.aws(**crash), state=no_state(), tell=world.said.append, deployment=wanted
+            NAME,
+            world.aws(**crash),
+            state=no_state(),
+            on_progress=world.said.append,
+            deployment=wanted,
         )
     )
     return gone
@@ -39,7 +44,7 @@ def remove(world: World, wanted: Deployment | None = None, **crash: Any) -> list
 
 def change(world: World, wanted: Deployment, **crash: Any) -> list[str]:
     done: list[str] = world.run(
-        update(wanted, world.aws(**crash), state=no_state(), tell=world.said.append)
+        update(wanted, world.aws(**crash), state=no_state(), on_progress=world.said.append)
     )
     return done
 
@@ -74,7 +79,9 @@ def test_a_name_alone_finds_all_of_it_and_an_empty_place_is_no_error(world: Worl
 def test_an_endpoint_that_is_being_created_is_waited_for(world: World) -> None:
     wanted = deployment()
     with pytest.raises(Crash):
-        world.run(apply(wanted, world.aws(crash_at=2, when="after"), state=no_state(), tell=print))
+        world.run(
+            apply(wanted, world.aws(crash_at=2, when="after"), state=no_state(), on_progress=print)
+        )
     begin_s = world.clock.now_s()
     remove(world)
     assert world.left() == []
@@ -259,7 +266,7 @@ def test_logs_are_in_order_and_without_credentials(world: World) -> None:
     world.double.beside.log_lines["/aws/sagemaker/InferenceComponents/qwen-base"] = [
         f"token={planted[0]}"
     ]
-    where = Logs(endpoint=NAME, components=("qwen-base",))
+    where = LogGroups(endpoint=NAME, components=("qwen-base",))
     lines = world.run(logs(where, world.aws()))
     assert lines[0] == "one"
     assert len(lines) == 3
@@ -269,7 +276,7 @@ def test_logs_are_in_order_and_without_credentials(world: World) -> None:
 
 def test_an_endpoint_without_logs_says_that_it_has_not_started(world: World) -> None:
     with pytest.raises(DeployError, match="has written a log"):
-        world.run(logs(Logs(endpoint=NAME), world.aws()))
+        world.run(logs(LogGroups(endpoint=NAME), world.aws()))
 
 
 # Orphans
@@ -277,7 +284,7 @@ def test_an_endpoint_without_logs_says_that_it_has_not_started(world: World) -> 
 
 def left_over(world: World, now: dt.datetime = NOW) -> list[tuple[str, str, float | None]]:
     found = world.run(orphans(world.aws(), now=now, prices={G6: 5.752}))
-    return [(each.thing.kind, each.reason, each.usd_per_hour) for each in found]
+    return [(each.resource.kind, each.reason, each.usd_per_hour) for each in found]
 
 
 def test_what_serves_is_no_orphan(world: World) -> None:
@@ -289,7 +296,7 @@ def test_what_serves_is_no_orphan(world: World) -> None:
 def test_what_a_crash_left_is_found(world: World, crash_at: int) -> None:
     wanted = deployment(FULL)
     with pytest.raises(Crash):
-        world.run(apply(wanted, world.aws(crash_at=crash_at), state=no_state(), tell=print))
+        world.run(apply(wanted, world.aws(crash_at=crash_at), state=no_state(), on_progress=print))
     world.clock._now_s += 1e4
     found = left_over(world)
     if crash_at == 3:  # the endpoint stands, and nothing on it
@@ -321,7 +328,17 @@ def test_an_alarm_of_an_endpoint_that_is_gone_is_found_and_deleted(world: World)
     alarms["servetune-costs"] = {}  # a stranger's
     assert left_over(world) == [("alarm", "its endpoint other is not there", 0.0)]
     (orphan,) = world.run(orphans(world.aws(), now=NOW, prices={}))
-    world.run(delete_thing(world.aws(), orphan.thing, tell=world.said.append, patience=Patience()))
+    world.run(
+        delete_resource(
+            orphan.resource,
+            Change(
+                aws=world.aws(),
+                state=no_state(),
+                on_progress=world.said.append,
+                wait=WaitOptions(),
+            ),
+        )
+    )
     assert sorted(alarms) == ["servetune-costs", f"servetune-{NAME}-no-capacity"]
     world.double.denied = {"DescribeAlarms"}
     assert left_over(world) == []

@@ -29,12 +29,12 @@ STAGE = """
 import asyncio, sys
 from pathlib import Path
 from servetune.clock import MonotonicClock
-from servetune.deploy.aws import Aws
+from servetune.deploy.aws import AwsClient
 from servetune.deploy.staging import model_files, place, stage
 
-aws = Aws("us-east-1", clock=MonotonicClock(), threads=True)
+aws = AwsClient("us-east-1", clock=MonotonicClock(), threads=True)
 asyncio.run(stage(model_files(Path(sys.argv[1])), place("s3://bucket/m/"), aws, model="org/tiny",
-                  revision=None, tell=print, jobs=1, least_part_bytes=int(sys.argv[2])))
+                  revision=None, on_progress=print, jobs=1, least_part_bytes=int(sys.argv[2])))
 """
 
 

@@ -16,7 +16,7 @@ from botocore_check import problems
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servetune.deploy.aws.door import Refused
+from servetune.deploy.aws.client import AwsError
 from servetune.deploy.staging import (
     MANIFEST,
     HubModel,
@@ -70,7 +70,7 @@ def send(world: World, folder: Path, **more: Any) -> Staged:
             world.aws(),
             model="org/tiny",
             revision="abc",
-            tell=world.said.append,
+            on_progress=world.said.append,
             least_part_bytes=PART,
             **more,
         )
@@ -131,7 +131,7 @@ def test_an_upload_that_broke_off_goes_on_with_its_parts(
     store: World, model: Path, sent_before: int
 ) -> None:
     store.double.allowed["UploadPart"] = sent_before
-    with pytest.raises(Refused, match="UploadPart was refused"):
+    with pytest.raises(AwsError, match="UploadPart was refused"):
         send(store, model, jobs=1)
     del store.double.allowed["UploadPart"]
     store.double.calls.clear()
@@ -144,7 +144,7 @@ def test_an_upload_that_broke_off_goes_on_with_its_parts(
 
 def test_a_part_that_differs_is_sent_again(store: World, model: Path) -> None:
     store.double.allowed["UploadPart"] = 2
-    with pytest.raises(Refused):
+    with pytest.raises(AwsError):
         send(store, model, jobs=1)
     del store.double.allowed["UploadPart"]
     path = model / "model-00001-of-00002.safetensors"
@@ -175,21 +175,29 @@ def test_a_file_that_changes_meanwhile_is_noticed(store: World, model: Path) -> 
     files = model_files(model)
     big = model / "model-00002-of-00002.safetensors"
 
-    def tell(line: str) -> None:
+    def on_progress(line: str) -> None:
         store.said.append(line)
 
     aws = store.aws()
-    asked = aws.ask
+    asked = aws.call
 
-    async def ask(service: str, operation: str, /, **request: Any) -> Any:
+    async def call(service: str, operation: str, /, **request: Any) -> Any:
         if operation == "CompleteMultipartUpload" and "00002-of" in request["Key"]:
             os.utime(big, (1, 1))
         return await asked(service, operation, **request)
 
-    aws.ask = ask  # type: ignore[method-assign]
+    aws.call = call  # type: ignore[method-assign]
     with pytest.raises(DeployError, match="changed while it was sent"):
         asyncio.run(
-            stage(files, WHERE, aws, model="m", revision=None, tell=tell, least_part_bytes=PART)
+            stage(
+                files,
+                WHERE,
+                aws,
+                model="m",
+                revision=None,
+                on_progress=on_progress,
+                least_part_bytes=PART,
+            )
         )
 
 

@@ -17,9 +17,18 @@ from servetune.api.request import Request, request_of
 from servetune.api.trials import Trials, read
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of
 from servetune.deploy import CONTAINERS, usual_container, write
-from servetune.deploy.aws.check import Budget, Facts, Finding, Report, check, check_live, require_go
+from servetune.deploy.aws.check import (
+    Budget,
+    CheckInputs,
+    Finding,
+    Report,
+    check,
+    check_live,
+    require_go,
+)
 from servetune.deploy.bentoml import render_bentoml
 from servetune.deploy.bundle import Bundle
+from servetune.deploy.command import render_command
 from servetune.deploy.compose import render_compose
 from servetune.deploy.deployment import Deployment, deployment_of, with_role
 from servetune.deploy.endpoint import Endpoint, EndpointOptions, endpoint_of, image_for
@@ -38,7 +47,6 @@ from servetune.deploy.kserve import render_kserve
 from servetune.deploy.kubernetes import ClusterOptions, render_kubernetes
 from servetune.deploy.launchers import launcher_of
 from servetune.deploy.names import require_name, require_region, require_role
-from servetune.deploy.plain import render_command
 from servetune.deploy.sagemaker import render_sagemaker
 from servetune.deploy.served import Served, ServiceOptions, prepare, version_of
 from servetune.deploy.systemd import render_systemd
@@ -352,7 +360,7 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
                 )
             )
         options = self.endpoint.options
-        facts = Facts(
+        facts = CheckInputs(
             plan=self.plan,
             shape=self.shape,
             nodes=options.nodes,
@@ -401,8 +409,8 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
         if on_report is not None:
             on_report(report)
         require_go(report)
-        patience = self.request.waiting.patience(deployment)
-        make_endpoint(deployment, self.folder, self.request.token, patience, on_progress)
+        wait = self.request.waiting.wait(deployment)
+        make_endpoint(deployment, self.folder, self.request.token, wait, on_progress)
         return deployment
 
     def _prices(self, nodes: tuple[Node, ...], asked: dict[str, Price]) -> dict[str, Price]:

@@ -15,9 +15,10 @@ from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_o
 from servetune.deploy import aws as live
 from servetune.deploy.aws.check import require_go
 from servetune.deploy.aws.orphans import Orphan
+from servetune.deploy.aws.resources import Change
 from servetune.deploy.aws.status import Row
-from servetune.deploy.aws.teardown import delete_thing
-from servetune.deploy.aws.waiting import Patience
+from servetune.deploy.aws.teardown import delete_resource
+from servetune.deploy.aws.waiting import WaitOptions
 from servetune.deploy.deployment import DEPLOYMENT_FILE, Deployment, read_deployment, with_role
 from servetune.deploy.names import require_name, require_region
 from servetune.errors import InputError
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 DEFAULT_REGION = "us-east-1"
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 LineCount = Annotated[int, msgspec.Meta(ge=1, le=10000)]
 
 
@@ -157,7 +158,7 @@ class _Endpoint(NamedTuple):
 
 
 def apply(
-    request: Apply | str | Path, /, *, on_progress: Tell | None = None, **options: Any
+    request: Apply | str | Path, /, *, on_progress: OnProgress | None = None, **options: Any
 ) -> Deployment:
     """Make the endpoint of a bundle, or go on where an earlier run stopped.
 
@@ -182,8 +183,8 @@ def apply(
         )
     )
     require_go(live.Report(findings=tuple(findings), usd_per_hour=None, hours=1, total_usd=None))
-    patience = asked.waiting.patience(deployment)
-    make_endpoint(deployment, asked.bundle, asked.token, patience, on_progress)
+    wait = asked.waiting.wait(deployment)
+    make_endpoint(deployment, asked.bundle, asked.token, wait, on_progress)
     return deployment
 
 
@@ -191,8 +192,8 @@ def make_endpoint(
     deployment: Deployment,
     folder: Path,
     token: Token,
-    patience: Patience,
-    on_progress: Tell | None = None,
+    wait: WaitOptions,
+    on_progress: OnProgress | None = None,
 ) -> None:
     """Make what a checked deployment says; its state is noted in the folder."""
 
@@ -202,9 +203,9 @@ def make_endpoint(
             deployment,
             aws,
             state=live.StateFile(folder),
-            tell=on_progress or progress,
+            on_progress=on_progress or progress,
             now=now().isoformat(),
-            patience=patience,
+            wait=wait,
             secrets=secrets,
         )
 
@@ -212,7 +213,7 @@ def make_endpoint(
 
 
 def update(
-    request: Update | str | Path, /, *, on_progress: Tell | None = None, **options: Any
+    request: Update | str | Path, /, *, on_progress: OnProgress | None = None, **options: Any
 ) -> EndpointChange:
     """Roll a running endpoint over to its bundle, a batch at a time.
 
@@ -233,9 +234,9 @@ def update(
             deployment,
             aws,
             state=live.StateFile(asked.bundle),
-            tell=on_progress or progress,
+            on_progress=on_progress or progress,
             now=now().isoformat(),
-            patience=asked.waiting.patience(deployment),
+            wait=asked.waiting.wait(deployment),
             secrets=secrets,
         )
 
@@ -271,14 +272,14 @@ def logs(request: Logs | str, /, **options: Any) -> tuple[str, ...]:
         aws = aws_in(about.region)
         rows = await live.status(about.name, aws, deployment=about.deployment)
         components = tuple(row.name for row in rows if row.kind == "component")
-        groups = live.Logs(endpoint=about.name, components=components)
+        groups = live.LogGroups(endpoint=about.name, components=components)
         return await live.logs(groups, aws, limit=asked.lines, containing=asked.containing)
 
     return tuple(completed(work()))
 
 
 def delete(
-    request: Delete | str, /, *, on_progress: Tell | None = None, **options: Any
+    request: Delete | str, /, *, on_progress: OnProgress | None = None, **options: Any
 ) -> EndpointChange:
     """Delete all resources of an endpoint, in the order that SageMaker allows.
 
@@ -297,8 +298,8 @@ def delete(
             about.name,
             aws_in(about.region),
             state=about.state,
-            tell=on_progress or progress,
-            patience=asked.waiting.patience(None),
+            on_progress=on_progress or progress,
+            wait=asked.waiting.wait(None),
             deployment=about.deployment,
         )
     )
@@ -306,7 +307,7 @@ def delete(
 
 
 def orphans(
-    request: Orphans | None = None, /, *, on_progress: Tell | None = None, **options: Any
+    request: Orphans | None = None, /, *, on_progress: OnProgress | None = None, **options: Any
 ) -> tuple[Orphan, ...]:
     """Resources that servetune made in a region and nothing uses, dearest first.
 
@@ -323,21 +324,25 @@ def orphans(
     }
 
     async def work() -> list[Orphan]:
-        aws, patience = aws_in(region), Patience(poll_s=asked.waiting.poll_s)
+        aws = aws_in(region)
+        change = Change(
+            aws=aws,
+            state=live.StateFile(None),
+            on_progress=on_progress or progress,
+            wait=WaitOptions(poll_s=asked.waiting.poll_s),
+        )
         found = await live.orphans(aws, now=now(), prices=prices)
         for orphan in found if asked.delete else ():
-            if orphan.thing.kind == "endpoint":
+            if orphan.resource.kind == "endpoint":
                 await live.delete(
-                    orphan.thing.name,
+                    orphan.resource.name,
                     aws,
-                    state=live.StateFile(None),
-                    tell=on_progress or progress,
-                    patience=patience,
+                    state=change.state,
+                    on_progress=change.on_progress,
+                    wait=change.wait,
                 )
             else:
-                await delete_thing(
-                    aws, orphan.thing, tell=on_progress or progress, patience=patience
-                )
+                await delete_resource(orphan.resource, change)
         return found
 
     return tuple(completed(work()))

@@ -11,7 +11,7 @@ import msgspec
 from servetune.api.notes import progress
 from servetune.api.request import Request, request_of
 from servetune.api.waiting import aws_in, completed, role_of
-from servetune.deploy.aws.waiting import Patience
+from servetune.deploy.aws.waiting import WaitOptions
 from servetune.deploy.names import require_region, require_secret
 from servetune.deploy.staging import (
     HubModel,
@@ -154,10 +154,10 @@ def stage(
     plan = plan_staging(asked)
     if plan.job is not None:
         source, aws = _hub_model(asked), aws_in(asked.region)
-        patience = Patience(poll_s=asked.poll_s, timeout_s=JOB_TIMEOUT_S)
+        wait = WaitOptions(poll_s=asked.poll_s, timeout_s=JOB_TIMEOUT_S)
         completed(
             run_job(
-                source, plan.where, aws, plan.job, patience=patience, tell=on_progress or progress
+                source, plan.where, aws, plan.job, wait=wait, on_progress=on_progress or progress
             )
         )
         return Staged(uri=plan.where.uri, by_job=True)
@@ -168,7 +168,7 @@ def stage(
             aws_in(asked.region, threads=True),
             model=asked.model_id or asked.model,
             revision=plan.revision,
-            tell=on_progress or progress,
+            on_progress=on_progress or progress,
             jobs=asked.jobs,
         )
     )

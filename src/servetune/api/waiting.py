@@ -13,9 +13,9 @@ import msgspec
 
 from servetune.api.notes import note
 from servetune.clock import MonotonicClock
-from servetune.deploy.aws.apply import patience_of
-from servetune.deploy.aws.door import Aws
-from servetune.deploy.aws.waiting import Patience
+from servetune.deploy.aws.apply import wait_options_of
+from servetune.deploy.aws.client import AwsClient
+from servetune.deploy.aws.waiting import WaitOptions
 from servetune.deploy.deployment import Deployment
 from servetune.deploy.names import require_role, require_secret
 from servetune.errors import InputError
@@ -37,12 +37,12 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
         option("Minutes until waiting ends.", default="from the deployment's own time-outs"),
     ] = None
 
-    def patience(self, deployment: Deployment | None) -> Patience:
+    def wait(self, deployment: Deployment | None) -> WaitOptions:
         """Waiting for a deployment; 90 minutes where there is only a name."""
-        timeout_s = patience_of(deployment).timeout_s if deployment else 5400.0
+        timeout_s = wait_options_of(deployment).timeout_s if deployment else 5400.0
         if self.timeout_min is not None:
             timeout_s = self.timeout_min * 60
-        return Patience(poll_s=self.poll_s, timeout_s=timeout_s)
+        return WaitOptions(poll_s=self.poll_s, timeout_s=timeout_s)
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,25 +73,27 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError("HF_TOKEN is not set", hint="export it, or use --hf-token-secret ARN")
 
 
-def aws_in(region: str, *, hidden: tuple[str, ...] = (), threads: bool = False) -> Aws:
+def aws_in(
+    region: str, *, secrets_in_use: tuple[str, ...] = (), threads: bool = False
+) -> AwsClient:
     """AWS in a region, on the machine's clock."""
-    return Aws(region, clock=MonotonicClock(), hidden=hidden, threads=threads)
+    return AwsClient(region, clock=MonotonicClock(), secrets_in_use=secrets_in_use, threads=threads)
 
 
-async def with_token(region: str, token: Token) -> tuple[Aws, dict[str, str]]:
+async def with_token(region: str, token: Token) -> tuple[AwsClient, dict[str, str]]:
     """AWS that never repeats the token, and the variables that carry it."""
     value = None
     if token.hf_token_from_env:
         value = os.environ["HF_TOKEN"]
     elif token.hf_token_secret:
-        answer = await aws_in(region).ask(
+        answer = await aws_in(region).call(
             "secretsmanager", "GetSecretValue", SecretId=token.hf_token_secret
         )
         value = str(answer["SecretString"])
     if value is None:
         return aws_in(region), {}
     note("the token goes into the model's environment: who may describe the model can read it")
-    return aws_in(region, hidden=(value,)), {"HF_TOKEN": value}
+    return aws_in(region, secrets_in_use=(value,)), {"HF_TOKEN": value}
 
 
 def role_of(role_arn: str | None, rendered: str | None = None) -> str:

@@ -17,8 +17,8 @@ from servetune.cli.output import echo
 from servetune.errors import InputError, ServetuneError
 
 if TYPE_CHECKING:
-    from servetune.deploy.aws import Aws
-    from servetune.deploy.aws.given import Hosted
+    from servetune.deploy.aws import AwsClient
+    from servetune.deploy.aws.hosted_container import Hosted
     from servetune.plan import Plan
     from servetune.report.baseline import BaselineComparison
     from servetune.store import TrialRecord
@@ -240,10 +240,10 @@ def _sagemaker(said: Mapping[str, Any]) -> ReadBack | None:
     Each may be asked only where these credentials allow it; what is not, is told.
     """
     from servetune.clock import MonotonicClock
-    from servetune.deploy.aws import Aws
-    from servetune.deploy.aws.given import hosted
+    from servetune.deploy.aws import AwsClient
+    from servetune.deploy.aws.hosted_container import hosted
 
-    aws = Aws(_region(said), clock=MonotonicClock(), profile=said["profile"])
+    aws = AwsClient(_region(said), clock=MonotonicClock(), profile=said["profile"])
     component = said["component"] or said["adapter"] or ""
     found = None
     try:
@@ -255,7 +255,7 @@ def _sagemaker(said: Mapping[str, Any]) -> ReadBack | None:
 
 
 def _given(found: Hosted | None) -> ReadBack | None:
-    from servetune.deploy.aws.given import hosted_plan
+    from servetune.deploy.aws.hosted_container import hosted_plan
     from servetune.trials.read_back import of_plan
 
     try:
@@ -267,7 +267,7 @@ def _given(found: Hosted | None) -> ReadBack | None:
 
 
 def _sagemaker_log(
-    aws: Aws, endpoint: str, component: str, found: Hosted | None
+    aws: AwsClient, endpoint: str, component: str, found: Hosted | None
 ) -> ReadBack | None:
     """Of CloudWatch, if these credentials may read it."""
     import botocore.exceptions

@@ -64,7 +64,7 @@ def _print_plan(rendered: api.RenderedEndpoint) -> int:
 def _print_report(report: Report) -> None:
     words = {"ok": "ok  ", "note": "note", "stop": "STOP"}
     for finding in report.findings:
-        print(f"{words[finding.level]}  {finding.topic:<12} {finding.said}")
+        print(f"{words[finding.level]}  {finding.topic:<12} {finding.message}")
         if finding.hint and finding.level != "ok":
             print(f"      {'':<12} -> {finding.hint}")
 
@@ -203,7 +203,9 @@ def orphans(request: api.Orphans, *, as_json: bool) -> int:
         cost = "price unknown" if orphan.usd_per_hour is None else ""
         if orphan.usd_per_hour:
             cost = f"{format_usd(orphan.usd_per_hour)} an hour"
-        print(f"{orphan.thing.kind:<16} {orphan.thing.name:<50} {orphan.reason} {cost}".rstrip())
+        print(
+            f"{orphan.resource.kind:<16} {orphan.resource.name:<50} {orphan.reason} {cost}".rstrip()
+        )
     if not found:
         print(f"nothing of servetune's is left over in {request.region}")
     elif request.delete:

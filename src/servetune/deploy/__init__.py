@@ -6,7 +6,7 @@ from servetune.deploy.endpoint import Endpoint, EndpointOptions, endpoint_of
 from servetune.deploy.evidence import Evidence
 from servetune.deploy.images import regions
 from servetune.deploy.sagemaker import render_sagemaker
-from servetune.deploy.secret import redacted
+from servetune.secret import redacted
 
 __all__ = [
     "CONTAINERS",

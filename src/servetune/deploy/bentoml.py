@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from servetune.deploy.bundle import Bundle
-from servetune.deploy.plain import require_command
+from servetune.deploy.command import require_command
 from servetune.deploy.served import Served, bundle_of
 from servetune.errors import CannotRender
 

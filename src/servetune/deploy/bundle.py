@@ -1,4 +1,4 @@
-"""Bundle: the files of one deployment as a value, and the one door to the disk."""
+"""Bundle: the files of one deployment as a value, and the function that writes them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from servetune.deploy.secret import looks_secret
 from servetune.errors import CannotRender
+from servetune.secret import looks_secret
 
 __all__ = ["MARKER", "PLAN_FILE", "Bundle", "json_text", "write"]
 
-#: Every bundle holds this file; its `MARKER` key tells ours from a stranger's folder.
+#: File of every bundle, whose `MARKER` key tells it from another folder.
 PLAN_FILE = "plan.json"
 MARKER = "servetune_bundle"
 
@@ -23,8 +23,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     """Files of one deployment, ready to write; equal inputs give equal bundles.
 
     Attributes:
-        files: Relative path and text, in the order in which a reader would open them.
-        executable: Paths that get their execute bits.
+        files: Relative paths and texts, in the order in which a reader would open them.
+        executable: Paths of the files that get execute bits.
         warnings: Sentences that the user must see before spending money.
     """
 

@@ -25,7 +25,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from servetune.deploy.secret import is_secret_name, looks_secret
 from servetune.engines import ENGINES, engine
 from servetune.engines.container import Container, Image, plain_settings
 from servetune.engines.translate import plan_from_settings
@@ -33,6 +32,7 @@ from servetune.engines.vllm.containers import LMI_MAX_NUM_SEQS
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender, PlanError, UnknownName
 from servetune.plan.plan import Plan, Setting
+from servetune.secret import is_secret_name, looks_secret
 
 __all__ = [
     "CONTAINERS",

@@ -341,7 +341,13 @@ def _adapters(endpoint: str, base: str, hosting: Hosting, tags: list[dict[str, s
     return steps
 
 
+def from_zero_policy(endpoint: str) -> str:
+    """Name of the scaling policy that makes the first copy."""
+    return f"{endpoint}-from-zero"
+
+
 def alarm_name(endpoint: str) -> str:
+    """Name of the alarm of a request that found no copy."""
     return f"servetune-{endpoint}-no-capacity"
 
 
@@ -385,7 +391,7 @@ def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> 
     ]
     if scaling.minimum > 0:
         return steps
-    policy = f"{endpoint}-from-zero"
+    policy = from_zero_policy(endpoint)
     component = resource.removeprefix("inference-component/")
     return [
         *steps,

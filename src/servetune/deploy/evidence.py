@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from servetune.deploy.secret import redacted
 from servetune.hardware.device import Node
+from servetune.secret import redacted
 
 __all__ = ["Evidence", "usd_per_million_tokens"]
 

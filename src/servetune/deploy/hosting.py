@@ -1,7 +1,7 @@
 """Hosting: how an endpoint is made of instances, copies, adapters and their scaling.
 
-The Plan says how one copy serves; Hosting says how many there are, on which machines, and
-who gets the next request. It is checked when it is made, so that nothing wrong gets far.
+A Plan describes how one copy serves; Hosting has the number of copies, their machines, and
+the rule that picks one for a request. It is checked when it is made.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from servetune.errors import InputError, UnknownName
 
 __all__ = ["Adapter", "Hosting", "Routing", "Scaling", "parse_routing"]
 
-#: What the user writes -> RoutingStrategy (botocore 1.44.5).
+#: Option's word: RoutingStrategy (botocore 1.44.5).
 STRATEGIES = {
     "least-outstanding": "LEAST_OUTSTANDING_REQUESTS",
     "random": "RANDOM",
@@ -29,11 +29,11 @@ MOST_POOLS = 5
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
-    """Who gets the next request.
+    """Rule that picks the instance or copy for a request.
 
     Attributes:
-        strategy: A key of `STRATEGIES`.
-        prefix_characters: Of a prompt's beginning that decide, for `prefix-aware`.
+        strategy: Key of `STRATEGIES`.
+        prefix_characters: Characters of a prompt's beginning that decide, for `prefix-aware`.
         concurrency_limit: Requests in flight above which an instance is passed over although
             it knows the prefix.
     """
@@ -45,18 +45,18 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise UnknownName("routing", self.strategy, STRATEGIES)
-        for said, low, high in (
+        for value, low, high in (
             (self.prefix_characters, 1024, 65536),
             (self.concurrency_limit, 1, 1024),
         ):
-            if said is not None and self.strategy != "prefix-aware":
+            if value is not None and self.strategy != "prefix-aware":
                 raise InputError(
                     f"routing '{self.strategy}' takes no numbers",
                     hint="they are for prefix-aware:LENGTH:CONCURRENCY",
                 )
-            if said is not None and not low <= said <= high:
+            if value is not None and not low <= value <= high:
                 raise InputError(
-                    f"prefix-aware routing takes {low} to {high}, got {said}",
+                    f"prefix-aware routing takes {low} to {high}, got {value}",
                     hint="write it like prefix-aware:4096:64",
                 )
 
@@ -94,15 +94,15 @@ def parse_routing(text: str) -> Routing:
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
-    """Between how many copies (or instances) the endpoint moves, and what moves it.
+    """Range of copies (or instances) of an endpoint, and the load at which it changes them.
 
     Attributes:
-        minimum: Of copies where there are components, of instances where there are none;
+        minimum: Least copies where there are components, least instances where there are none;
             zero only for components.
-        maximum: Likewise.
+        maximum: Most copies or instances.
         requests_per_copy: Requests in flight per copy at which another copy is added.
-        scale_in_cooldown_s: Between two removals; loading a model again is dear.
-        scale_out_cooldown_s: Between two additions.
+        scale_in_cooldown_s: Time between two removals; loading a model again is dear.
+        scale_out_cooldown_s: Time between two additions.
     """
 
     minimum: int
@@ -141,21 +141,21 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hosting(msgspec.Struct, frozen=True, kw_only=True):
-    """How one endpoint is made up.
+    """Instances, copies, adapters and scaling of one endpoint.
 
     Attributes:
-        instance_types: The wanted one first, then those to take when it cannot be had.
-        instance_count: To begin with.
+        instance_types: The preferred type first, then those to take when it cannot be had.
+        instance_count: Instances to begin with.
         copies: Inference components' copies in all; `None` for one model per instance
             without components.
         devices_per_copy: Accelerators that one copy takes.
-        copies_per_instance: As many as fit.
+        copies_per_instance: Copies that fit on one instance.
         memory_mib_per_copy: Host memory that one copy reserves, by instance type.
         adapters: LoRA adapters on the component.
-        scaling: `None` to stay as it is.
-        routing: Among instances, or among copies.
-        reservation_arn: Of a Flexible Training Plan for endpoints, or another ML reservation.
-        provision_timeout_s: How long to wait for capacity, 300 to 3,600.
+        scaling: Autoscaling; `None` for none.
+        routing: Rule that picks the instance or copy for a request.
+        reservation_arn: ARN of a Flexible Training Plan for endpoints, or another ML reservation.
+        provision_timeout_s: Time to wait for capacity, 300 to 3,600.
     """
 
     instance_types: tuple[str, ...]

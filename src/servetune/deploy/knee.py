@@ -1,4 +1,4 @@
-"""The knee of a sweep: how many requests one copy should have in flight, and by which rule.
+"""The knee of a sweep: requests that one copy should have in flight, and the rule for it.
 
 Autoscalers hold requests per copy at a target. The right target is where more concurrency
 buys latency and little throughput else; without limits that is where the latency has become
@@ -24,7 +24,8 @@ class Level(msgspec.Struct, frozen=True):
     """One trial of a sweep over concurrency, with the same server.
 
     Attributes:
-        latency_ms: Median end to end.
+        concurrency: Requests in flight.
+        latency_ms: Median latency, end to end.
         meets_limits: Whether it met the limits that were given; `None` where there were none.
     """
 
@@ -37,8 +38,8 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     """Requests in flight that one copy serves well.
 
     Attributes:
-        per_copy: At the knee.
-        rule: How it was found, for a reader.
+        per_copy: Requests in flight at the knee.
+        rule: Rule by which it was found, for a reader.
     """
 
     per_copy: float
@@ -46,7 +47,7 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> int:
-        """What an autoscaler holds each copy at: the knee less the headroom, one at least."""
+        """Requests in flight at which an autoscaler holds each copy: the knee less the headroom."""
         return max(1, math.floor(self.per_copy * (1 - HEADROOM)))
 
 
@@ -55,7 +56,7 @@ def knee_of(levels: Sequence[Level], copies: int) -> Knee | None:
 
     Args:
         levels: The trials, in any order.
-        copies: Among which each trial's requests were shared out.
+        copies: Copies that shared each trial's requests.
 
     Example:
         >>> knee_of([Level(1, 100.0), Level(8, 150.0), Level(16, 250.0)], copies=2).per_copy

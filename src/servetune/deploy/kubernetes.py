@@ -24,13 +24,13 @@ __all__ = [
 Autoscaler = Literal["none", "hpa", "keda"]
 
 SHARED_MEMORY = "16Gi"
-"""For what tensor parallel ranks and torch's loaders hand to each other."""
+"""Memory that tensor parallel ranks and torch's loaders share."""
 
 TOKEN_SECRET = "hf-token"  # noqa: S105 - the name of a secret, which holds it
 """Kubernetes Secret whose key `HF_TOKEN` holds the hub's token."""
 
 LOAD_MINUTES = 60
-"""Weights may come from the hub; the start-up probe gives up after that."""
+"""Minutes after which the start-up probe gives up; weights may come from the hub."""
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):

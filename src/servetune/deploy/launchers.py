@@ -16,13 +16,13 @@ from types import MappingProxyType
 
 import msgspec
 
-from servetune.deploy.secret import is_secret_name, looks_secret
 from servetune.engines import ENGINES, engine
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.shipping import Shipping
 from servetune.engines.words import FIELD_TYPES, Settings
 from servetune.errors import CannotRender, PlanError, UnknownName
 from servetune.plan.plan import Plan, Setting
+from servetune.secret import is_secret_name, looks_secret
 
 __all__ = [
     "deployable_engines",

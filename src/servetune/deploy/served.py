@@ -1,4 +1,4 @@
-"""Served: what is to run, before any target's words; and what every bundle has in common."""
+"""Served: a Plan as the command or container of its engine; and the files of every bundle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "version_of",
 ]
 
-#: Where a target puts a folder of its own into the container.
+#: Path in the container where a target mounts a folder of the machine.
 MODEL_MOUNT = "/models/served"
 
 LMI_PORT = 8080
@@ -40,25 +40,26 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     """One Plan as its engine's command or container, ready for a target.
 
     Attributes:
-        name: Of the service: a DNS label, which every target takes.
-        title: Of what runs, for a reader.
-        plan: As it is told (`launchers.filled`); copies are the target's to make.
-        given: As it came.
-        folder: Of the model where it is no hub id; the target mounts it at `MODEL_MOUNT`.
-        served_name: What clients call the model.
-        image: Of the container, tag included.
-        version: Of the engine in it.
-        command: What the words follow; empty where the image's own entry point reads variables.
+        name: Name of the service: a DNS label, which every target takes.
+        title: Name of the engine, for a reader.
+        plan: Plan with nothing open (`launchers.filled`); copies are the target's to make.
+        given: Plan as it came.
+        folder: Folder of the model where it is no hub id; the target mounts it at `MODEL_MOUNT`.
+        served_name: Name that clients call the model by.
+        image: Image of the container, tag included.
+        version: Version of the engine in it.
+        command: Program and subcommand; empty where the image's own entry point reads variables.
         words: All settings, for engines that take words.
         variables: All settings, for containers that take variables, or those that have no word.
-        hub_cache: Where the image keeps what it downloads.
+        port: Port that it listens on.
+        hub_cache: Folder of the image for downloads from the hub.
         health: Route that answers 200 once requests are served.
-        in_flight: Prometheus query of the requests at one server; empty where it tells none.
+        in_flight: Prometheus query of the requests at one server; empty where it has no metric.
         install: Requirement of the engine without an image; empty where there is none.
         devices: Accelerators of one copy; 0 where it runs on cores.
         knee: Requests in flight that one copy serves well.
         evidence: The trial that the Plan rests on.
-        warnings: What must be seen before it runs.
+        warnings: Sentences that must be seen before it runs.
         port_option: Option of the command whose next word is the port.
     """
 
@@ -218,7 +219,7 @@ def version_of(
 ) -> tuple[str, bool]:
     """The engine's version that will run, and whether it is more than the launcher's usual one.
 
-    The tag of a named image says it, else it is the one that was measured.
+    It is that of a named image's tag, else the one that was measured.
     """
     tag = re.search(r":v?(\d+\.\d+[\w.]*)[^/:]*$", image or "")
     if tag:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from servetune.deploy.bundle import Bundle
-from servetune.deploy.plain import devices_of, require_command, words_of_copy
+from servetune.deploy.command import devices_of, require_command, words_of_copy
 from servetune.deploy.served import Served, bundle_of
 
 __all__ = ["render_systemd"]

@@ -1,4 +1,4 @@
-"""YAML out of plain values, in block style; strings are quoted as JSON quotes them.
+"""YAML text of plain values, in block style; strings are quoted as JSON quotes them.
 
 A writer of what the renderers need, not of all of YAML: every string that is no plain word is
 a double-quoted scalar, so that nothing is read as a number, a date or a truth by accident.

@@ -1,21 +1,21 @@
-"""SageMaker as a live service: what would be asked, asked, watched, changed and taken away.
+"""SageMaker as a live service: endpoints are checked, made, watched, changed and deleted.
 
-`hosting` and `deployment` are pure; `door` is the only module that speaks to AWS.
+`client` is the only module that sends requests to AWS.
 """
 
 from servetune.deploy.aws.apply import apply
 from servetune.deploy.aws.check import Finding, Report, check, check_live
-from servetune.deploy.aws.door import Aws
+from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.orphans import Orphan, orphans
 from servetune.deploy.aws.state import StateFile
-from servetune.deploy.aws.status import Logs, logs, status
+from servetune.deploy.aws.status import LogGroups, logs, status
 from servetune.deploy.aws.teardown import delete
 from servetune.deploy.aws.update import update
 
 __all__ = [
-    "Aws",
+    "AwsClient",
     "Finding",
-    "Logs",
+    "LogGroups",
     "Orphan",
     "Report",
     "StateFile",

@@ -1,26 +1,26 @@
-"""Apply: make what a Deployment says, from wherever an earlier run stopped.
+"""Apply: the resources of a Deployment are made, from wherever an earlier run stopped.
 
-Each step looks first and makes only what is not there. Things are named by what they hold,
-so running the same deployment twice makes nothing twice, whatever the first run left.
+Each step is described first and made only where it is not there. Resources are named by a
+digest of their contents, so running the same deployment twice makes nothing twice,
+whatever the first run left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from servetune.deploy.aws.door import Aws, Refused
-from servetune.deploy.aws.looking import describe, see_component, see_endpoint
-from servetune.deploy.aws.shapes import problems
+from servetune.deploy.aws.client import AwsClient, AwsError
+from servetune.deploy.aws.resources import Change, describe, specifications
+from servetune.deploy.aws.service_model import problems
 from servetune.deploy.aws.state import StateFile
-from servetune.deploy.aws.waiting import Patience, Seen, until_rest
-from servetune.deploy.deployment import Deployment, Step
+from servetune.deploy.aws.waiting import OnProgress, ResourceStatus, WaitOptions
+from servetune.deploy.deployment import Deployment, Step, from_zero_policy
 from servetune.errors import CannotRender, DeployError
 
-__all__ = ["apply", "failure", "patience_of"]
+__all__ = ["apply", "failure", "make", "wait_options_of"]
 
-#: What AWS says a thing failed by -> how to go on.
-_CURES = (
+#: Words in AWS's reason of a failure, and how to go on.
+_HINTS = (
     (
         ("InsufficientInstanceCapacity", "insufficient capacity", "Unable to provision"),
         "AWS has no such machine free: add --fallback TYPE, try another region, or reserve one",
@@ -42,46 +42,48 @@ _CURES = (
 
 async def apply(
     deployment: Deployment,
-    aws: Aws,
+    aws: AwsClient,
     *,
     state: StateFile,
-    tell: Callable[[str], None],
+    on_progress: OnProgress,
     now: str = "",
-    patience: Patience | None = None,
+    wait: WaitOptions | None = None,
     secrets: dict[str, str] | None = None,
 ) -> None:
-    """Make everything and wait until it serves.
+    """Make every resource and wait until the endpoint serves.
 
     Args:
-        deployment: With its role.
-        aws: The door.
-        state: Notes what was begun.
-        tell: Progress, a line at a time.
+        deployment: The deployment, with its role.
+        aws: Client of its region.
+        state: File that notes what was begun.
+        on_progress: Called with each line of progress.
         now: ISO time, for the state.
-        patience: From the deployment's time-outs where left out.
-        secrets: Variables added to the container's environment as they are sent, and kept
+        wait: Waiting; from the deployment's time-outs where `None`.
+        secrets: Variables added to the container's environment as it is sent, and kept
             nowhere else.
 
     Raises:
-        Refused: AWS said no.
+        AwsError: AWS refused.
         CannotRender: A request is wrong; nothing was sent.
-        DeployError: Something failed, or is there with other settings.
+        DeployError: A resource failed, or is there with other settings.
     """
     _require_sound(deployment)
-    patience = patience or patience_of(deployment)
+    change = Change(
+        aws=aws, state=state, on_progress=on_progress, wait=wait or wait_options_of(deployment)
+    )
     state.begin(deployment.endpoint, deployment.region, now)
-    await _check_endpoint(deployment, aws, tell, patience, state)
+    await _prepare_endpoint(deployment, change)
     for step in deployment.steps:
-        found = await _there(step, aws)
+        found = await _existing(step, change)
         if found is None:
-            await _make(await _sent(step, deployment, aws, secrets), aws, state)
-            tell(f"made {step.kind} {step.name}")
-        state.there(step.kind, step.name, _arn(found))
-        await _wait(step, aws, tell, patience)
+            await make(await _completed_step(step, deployment, aws), change, secrets)
+        state.created(step.kind, step.name, _arn(found))
+        if step.kind in ("endpoint", "component", "adapter"):
+            await _require_served(step, change)
 
 
 def _require_sound(deployment: Deployment) -> None:
-    """All requests, before the first: a wrong one at the end would leave the others standing."""
+    """Check every request before the first: a wrong last one would leave the others standing."""
     for step in deployment.steps:
         wrong = problems(step.service, step.operation, step.request)
         if wrong:
@@ -91,164 +93,123 @@ def _require_sound(deployment: Deployment) -> None:
             )
 
 
-def patience_of(deployment: Deployment) -> Patience:
+def wait_options_of(deployment: Deployment) -> WaitOptions:
     """Capacity, download and start-up together, and as long again for each further copy."""
     provision_s = deployment.hosting.provision_timeout_s or 1800
     pools = len(deployment.hosting.instance_types)
     copies = deployment.hosting.copies or 1
-    return Patience(timeout_s=pools * provision_s + copies * deployment.startup_timeout_s + 600)
+    return WaitOptions(timeout_s=pools * provision_s + copies * deployment.startup_timeout_s + 600)
 
 
-def failure(what: str, seen: Seen, *, running_usd: str = "") -> DeployError:
-    """A thing that failed, in one line, with what to do about it."""
-    reason = seen.reason or "AWS gives no reason"
+def failure(what: str, status: ResourceStatus, *, cost: str = "") -> DeployError:
+    """A resource that failed, in one line, with what to do about it."""
+    reason = status.reason or "AWS gives no reason"
     hint = next(
-        (cure for words, cure in _CURES if any(word in reason for word in words)),
+        (hint for words, hint in _HINTS if any(word in reason for word in words)),
         "read servetune deploy logs, then run the same command again or delete",
     )
-    return DeployError(f"{what} is {seen.status}: {reason}{running_usd}", hint=hint)
+    return DeployError(f"{what} is {status.status}: {reason}{cost}", hint=hint)
 
 
-async def _check_endpoint(
-    deployment: Deployment,
-    aws: Aws,
-    tell: Callable[[str], None],
-    patience: Patience,
-    state: StateFile,
-) -> None:
-    """An endpoint of other settings is not touched; a failed one of ours makes room."""
-    said = await describe(aws, "endpoint", deployment.endpoint)
-    if said is None:
+async def make(step: Step, change: Change, secrets: dict[str, str] | None = None) -> None:
+    """Send the request of one step; secrets go into a model's environment."""
+    if step.kind == "model" and secrets:
+        container = dict(step.request["PrimaryContainer"])
+        container["Environment"] = {**container["Environment"], **secrets}
+        step = step.with_members(PrimaryContainer=container)
+    change.state.requested(step.kind, step.name)
+    try:
+        await change.aws.call(step.service, step.operation, **step.request)
+    except AwsError as error:
+        # An answer that got lost: the request was done, and tried again.
+        if "already exist" not in error.service_message:
+            raise
+    change.on_progress(f"made {step.kind} {step.name}")
+
+
+async def _prepare_endpoint(deployment: Deployment, change: Change) -> None:
+    """Refuse an endpoint of other settings; delete a failed one of this deployment."""
+    name = deployment.endpoint
+    answer = await describe(change.aws, "endpoint", name)
+    if answer is None:
         return
-    wanted = deployment.only("endpoint-config").name
-    if said.get("EndpointConfigName") != wanted:
+    if answer.get("EndpointConfigName") != deployment.only("endpoint-config").name:
         raise DeployError(
-            f"endpoint '{deployment.endpoint}' exists with other settings "
-            f"({said.get('EndpointConfigName')})",
+            f"endpoint '{name}' exists with other settings ({answer.get('EndpointConfigName')})",
             hint="change it with servetune deploy update, or choose another --endpoint-name",
         )
-    look = lambda: see_endpoint(aws, deployment.endpoint)  # noqa: E731
-    if said["EndpointStatus"] == "Deleting":
-        await until_rest(f"endpoint {deployment.endpoint}", look, aws.clock, patience, tell)
-    elif said["EndpointStatus"] == "Failed":
-        tell(f"endpoint {deployment.endpoint} failed before; deleting it to try again")
-        await aws.ask("sagemaker", "DeleteEndpoint", EndpointName=deployment.endpoint)
-        await until_rest(f"endpoint {deployment.endpoint}", look, aws.clock, patience, tell)
-        state.gone("endpoint", deployment.endpoint)
+    if answer["EndpointStatus"] == "Failed":
+        change.on_progress(f"endpoint {name} failed before; deleting it to try again")
+        await change.aws.call("sagemaker", "DeleteEndpoint", EndpointName=name)
+        await change.settled("endpoint", name)
+        change.state.deleted("endpoint", name)
+    elif answer["EndpointStatus"] == "Deleting":
+        await change.settled("endpoint", name)
 
 
-async def _there(step: Step, aws: Aws) -> dict[str, Any] | None:
-    """What exists of a step; a failed component of ours is taken away first."""
+async def _existing(step: Step, change: Change) -> dict[str, Any] | None:
+    """The description of a step's resource; a failed component of ours is deleted first."""
     if step.service != "sagemaker":
         return None  # registering, putting a policy and putting an alarm all replace
-    said = await describe(aws, step.kind, step.name)
-    if said is None or step.kind not in ("component", "adapter"):
-        return said
-    if said.get("InferenceComponentStatus") in ("Failed", "Deleting"):
-        await _cleared(step, said, aws)
+    answer = await describe(change.aws, step.kind, step.name)
+    if answer is None or step.kind not in ("component", "adapter"):
+        return answer
+    status = answer.get("InferenceComponentStatus")
+    if status == "Failed":
+        await change.aws.call(
+            "sagemaker", "DeleteInferenceComponent", InferenceComponentName=step.name
+        )
+    if status in ("Failed", "Deleting"):
+        await change.settled(step.kind, step.name)
         return None
-    other = _other_settings(step, said)
-    if other:
+    difference = _difference(step.request, answer)
+    if difference:
         raise DeployError(
-            f"{step.kind} '{step.name}' exists with other settings ({other})",
+            f"{step.kind} '{step.name}' exists with other settings ({difference})",
             hint="change it with servetune deploy update",
         )
-    return said
+    return answer
 
 
-async def _cleared(step: Step, said: dict[str, Any], aws: Aws) -> None:
-    if said["InferenceComponentStatus"] == "Failed":
-        await aws.ask("sagemaker", "DeleteInferenceComponent", InferenceComponentName=step.name)
-    await until_rest(
-        f"{step.kind} {step.name}",
-        lambda: see_component(aws, step.name),
-        aws.clock,
-        Patience(),
-        lambda _: None,
-    )
-
-
-def _other_settings(step: Step, said: dict[str, Any]) -> str:
-    """How a component that is there differs from the one that is wanted."""
-    wanted = step.request
-    if said["EndpointName"] != wanted["EndpointName"]:
-        return f"on endpoint {said['EndpointName']}"
-    mine = _specifications(wanted)
-    for theirs, ours in zip(_specifications(said), mine, strict=False):
+def _difference(request: dict[str, Any], existing: dict[str, Any]) -> str:
+    """The first difference of a component that is there from its request; empty for none."""
+    if existing["EndpointName"] != request["EndpointName"]:
+        return f"on endpoint {existing['EndpointName']}"
+    for there, own in zip(specifications(existing), specifications(request), strict=False):
         for name in ("ModelName", "BaseInferenceComponentName"):
-            if name in ours and theirs.get(name, ours[name]) != ours[name]:
-                return f"{name} {theirs[name]}"
-        files = (theirs.get("Container") or {}).get("ArtifactUrl")
-        if files and files != (ours.get("Container") or {}).get("ArtifactUrl", files):
+            if name in own and there.get(name, own[name]) != own[name]:
+                return f"{name} {there[name]}"
+        files = (there.get("Container") or {}).get("ArtifactUrl")
+        if files and files != (own.get("Container") or {}).get("ArtifactUrl", files):
             return f"files {files}"
     return ""
 
 
-def _specifications(component: dict[str, Any]) -> list[dict[str, Any]]:
-    many = component.get("Specifications")
-    return many if many else [component.get("Specification", {})]
+async def _completed_step(step: Step, deployment: Deployment, aws: AwsClient) -> Step:
+    """The step with what only AWS knows: the ARN of the policy that an alarm calls."""
+    if step.kind != "alarm":
+        return step
+    answer = await aws.call(
+        "application-autoscaling",
+        "DescribeScalingPolicies",
+        ServiceNamespace="sagemaker",
+        ResourceId=deployment.only("scalable-target").request["ResourceId"],
+        PolicyNames=[from_zero_policy(deployment.endpoint)],
+    )
+    return step.with_members(AlarmActions=[answer["ScalingPolicies"][0]["PolicyARN"]])
 
 
-async def _make(step: Step, aws: Aws, state: StateFile) -> None:
-    state.asked(step.kind, step.name)
-    try:
-        await aws.ask(step.service, step.operation, **step.request)
-    except Refused as error:
-        # An answer that got lost: the request was done, and tried again.
-        if "already exist" not in error.service_message:
-            raise
-
-
-async def _sent(
-    step: Step, deployment: Deployment, aws: Aws, secrets: dict[str, str] | None
-) -> Step:
-    """The step as it goes out: secrets in a model's environment, and whom an alarm calls."""
-    if step.kind == "model" and secrets:
-        container = dict(step.request["PrimaryContainer"])
-        container["Environment"] = {**container["Environment"], **secrets}
-        return step.with_members(PrimaryContainer=container)
-    if step.kind == "alarm":
-        target = deployment.only("scalable-target").request
-        policy = f"{deployment.endpoint}-from-zero"
-        said = await aws.ask(
-            "application-autoscaling",
-            "DescribeScalingPolicies",
-            ServiceNamespace="sagemaker",
-            ResourceId=target["ResourceId"],
-            PolicyNames=[policy],
+async def _require_served(step: Step, change: Change) -> None:
+    """Wait for an endpoint or component, and raise unless it is in service."""
+    status = await change.settled(step.kind, step.name)
+    if status.status != "InService":
+        cost = "; the endpoint's instances run and cost money until deleted"
+        raise failure(
+            f"{step.kind} {step.name}", status, cost="" if step.kind == "endpoint" else cost
         )
-        return step.with_members(AlarmActions=[said["ScalingPolicies"][0]["PolicyARN"]])
-    return step
 
 
-async def _wait(step: Step, aws: Aws, tell: Callable[[str], None], patience: Patience) -> None:
-    if step.kind == "endpoint":
-        seen = await until_rest(
-            f"endpoint {step.name}",
-            lambda: see_endpoint(aws, step.name),
-            aws.clock,
-            patience,
-            tell,
-        )
-        if seen.status != "InService":
-            raise failure(f"endpoint {step.name}", seen)
-    elif step.kind in ("component", "adapter"):
-        seen = await until_rest(
-            f"{step.kind} {step.name}",
-            lambda: see_component(aws, step.name),
-            aws.clock,
-            patience,
-            tell,
-        )
-        if seen.status != "InService":
-            raise failure(
-                f"{step.kind} {step.name}",
-                seen,
-                running_usd="; the endpoint's instances run and cost money until deleted",
-            )
-
-
-def _arn(said: dict[str, Any] | None) -> str:
-    if not said:
+def _arn(answer: dict[str, Any] | None) -> str:
+    if not answer:
         return ""
-    return next((str(value) for key, value in said.items() if key.endswith("Arn")), "")
+    return next((str(value) for key, value in answer.items() if key.endswith("Arn")), "")

@@ -1,8 +1,8 @@
-"""Check before spending: everything that can be known to go wrong, known in time.
+"""Checks before spending: everything that can be known to go wrong.
 
 `check` needs no account and no network: requests against the service's model, image
 against driver, memory, time-outs, price. `check_live` asks AWS, and only reads: quota,
-reservation, what is there already, whether the model's files are where they should be.
+reservation, existing endpoints, and whether the model's files are in S3.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from servetune.deploy.aws.door import Aws, Refused, is_missing
-from servetune.deploy.aws.looking import describe, staged_model
+from servetune.deploy.aws.client import AwsClient, AwsError, is_missing
 from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import in_use, quotas
-from servetune.deploy.aws.shapes import problems
+from servetune.deploy.aws.resources import describe, staged_model
+from servetune.deploy.aws.service_model import problems
 from servetune.deploy.containers import container_named
 from servetune.deploy.deployment import Deployment, with_role
 from servetune.deploy.images import ami_version, images, named_image
@@ -28,48 +28,48 @@ from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 from servetune.units import GB, GIB, MIB, format_bytes, format_seconds, format_usd
 
-__all__ = ["Budget", "Facts", "Finding", "Report", "check", "check_live"]
+__all__ = ["Budget", "CheckInputs", "Finding", "Report", "check", "check_live"]
 
-#: Stands in for the user's role where requests are only checked.
+#: Role in place of the user's where requests are only checked.
 _ANY_ROLE = "arn:aws:iam::123456789012:role/checked"
 
-#: No path to a container's disk is faster: two 10 Gbit/s links' worth. A time-out below this
+#: Speed of the fastest path to a container's disk: two 10 Gbit/s links. A time-out below this
 #: cannot hold; between this and a slow hub (100 MB/s) it may or may not.
 FASTEST_BYTES_PER_S = 2.5 * GB
 SLOW_BYTES_PER_S = 0.1 * GB
 ENGINE_START_S = 120.0
 SLOW_ENGINE_START_S = 600.0
 
-#: Prices older than this are said to be old.
+#: Age in days from which a price is reported as old.
 OLD_DAYS = 90
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
         level: `ok`, `note` for what the user should know, `stop` for what would fail.
-        topic: A word or two.
-        said: One line.
-        hint: How to go on.
+        topic: Subject of the check, a word or two.
+        message: Result, in one line.
+        hint: Way to go on.
     """
 
     level: Literal["ok", "note", "stop"]
     topic: str
-    said: str
+    message: str
     hint: str = ""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a deployment besides its requests.
+class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of a deployment beside its requests.
 
     Attributes:
-        plan: Of one instance, or of one copy where there are components.
-        shape: The network's dimensions.
-        nodes: The instance types of the hosting, in its order.
-        container: A key of the containers.
-        image_tag: Of the image.
-        weights_bytes: Of the published model.
+        plan: Plan of one instance, or of one copy where there are components.
+        shape: Dimensions of the network.
+        nodes: Instance types of the hosting, in its order.
+        container: Key of the containers.
+        image_tag: Tag of the image.
+        weights_bytes: Size of the published model.
     """
 
     plan: Plan
@@ -81,12 +81,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be spent.
+    """Limit of what the endpoint may cost.
 
     Attributes:
-        hours: For how long the endpoint shall stand.
-        max_cost_usd: For all of it; `None` for no bound.
-        prices: Per instance type, where they are not the catalogue's.
+        hours: Time that the endpoint shall stand.
+        max_cost_usd: Cost of all hours at most; `None` for no bound.
+        prices: Prices by instance type, where they are not the catalogue's.
     """
 
     hours: float = 24.0
@@ -95,13 +95,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All findings, and what it would cost.
+    """All findings, and the cost.
 
     Attributes:
-        findings: In the order in which they were looked at.
-        usd_per_hour: At the most instances that scaling allows, of the dearest type.
-        hours: For which `total_usd` is.
-        total_usd: `None` where a type has no price.
+        findings: Findings in the order of the checks.
+        usd_per_hour: Cost at the most instances that scaling allows, of the dearest type.
+        hours: Time that `total_usd` covers.
+        total_usd: Cost of all hours; `None` where a type has no price.
     """
 
     findings: tuple[Finding, ...]
@@ -114,8 +114,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(finding for finding in self.findings if finding.level == "stop")
 
 
-def check(deployment: Deployment, facts: Facts, budget: Budget, *, today: dt.date) -> Report:
-    """Everything that can be known without asking anybody."""
+def check(deployment: Deployment, facts: CheckInputs, budget: Budget, *, today: dt.date) -> Report:
+    """Checks that need neither account nor network."""
     findings = [
         *_requests(deployment),
         *_image(deployment, facts),
@@ -139,28 +139,28 @@ def _requests(deployment: Deployment) -> Iterator[Finding]:
         for problem in problems(step.service, step.operation, step.request)
     ]
     for problem in wrong:
-        yield Finding(level="stop", topic="request", said=problem)
+        yield Finding(level="stop", topic="request", message=problem)
     if not wrong:
         yield Finding(
             level="ok",
             topic="requests",
-            said=f"{len(filled.steps)} requests satisfy the services' models",
+            message=f"{len(filled.steps)} requests satisfy the services' models",
         )
 
 
-def _image(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
+def _image(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
     known = {image.tag for image in images(facts.container)}
     if facts.image_tag in known:
         yield Finding(
             level="ok",
             topic="image",
-            said=f"{facts.image_tag} is in the table, for {deployment.region}",
+            message=f"{facts.image_tag} is in the table, for {deployment.region}",
         )
     else:
         yield Finding(
             level="note",
             topic="image",
-            said=f"{facts.image_tag} is in no table of ours",
+            message=f"{facts.image_tag} is in no table of ours",
             hint="check that it exists in the region's registry",
         )
     image, _ = named_image(facts.container, facts.image_tag)
@@ -168,17 +168,17 @@ def _image(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
     variant = deployment.only("endpoint-config").request["ProductionVariants"][0]
     host = variant.get("InferenceAmiVersion")
     if host == wanted:
-        yield Finding(level="ok", topic="driver", said=f"{image.cuda} runs on {host}")
+        yield Finding(level="ok", topic="driver", message=f"{image.cuda} runs on {host}")
     else:
         yield Finding(
             level="stop",
             topic="driver",
-            said=f"{image.cuda} does not run on {host or 'the default host image'}",
+            message=f"{image.cuda} does not run on {host or 'the default host image'}",
             hint=f"InferenceAmiVersion must be {wanted}",
         )
 
 
-def _memory(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
+def _memory(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
     hosting, plan = deployment.hosting, facts.plan
     for node in facts.nodes:
         per_instance = hosting.copies_per_instance if hosting.copies else 1
@@ -187,14 +187,18 @@ def _memory(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 level="stop",
                 topic="devices",
-                said=f"{devices} devices are asked of {node.name}, which has {node.device_count}",
+                message=f"{devices} devices are asked of {node.name}, "
+                f"which has {node.device_count}",
             )
             continue
         try:
             memory = check_fits(plan, facts.shape, node.device)
         except PlanError as error:
             yield Finding(
-                level="stop", topic="memory", said=f"{node.name}: {error.message}", hint=error.hint
+                level="stop",
+                topic="memory",
+                message=f"{node.name}: {error.message}",
+                hint=error.hint,
             )
             continue
         longest = plan.max_model_len or facts.shape.max_context_tokens or 4096
@@ -202,7 +206,7 @@ def _memory(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             level="ok",
             topic="memory",
-            said=f"{node.name}: {format_bytes(memory.weights_bytes)} of weights on each "
+            message=f"{node.name}: {format_bytes(memory.weights_bytes)} of weights on each "
             f"{format_bytes(memory.device_bytes)} device, cache for {memory.kv_tokens:,} tokens "
             f"({together} sequences of the longest)",
         )
@@ -219,17 +223,17 @@ def _host_memory(deployment: Deployment, node: Node) -> Iterator[Finding]:
         yield Finding(
             level="stop",
             topic="host memory",
-            said=f"{hosting.copies_per_instance} copies reserve {format_bytes(needed)} of "
+            message=f"{hosting.copies_per_instance} copies reserve {format_bytes(needed)} of "
             f"{node.name}'s {format_bytes(node.memory_bytes)}",
             hint="reserve less with --memory-mib",
         )
 
 
-def _time(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
+def _time(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
     given_s = deployment.startup_timeout_s
     least_s = ENGINE_START_S + facts.weights_bytes / FASTEST_BYTES_PER_S
     slow_s = SLOW_ENGINE_START_S + facts.weights_bytes / SLOW_BYTES_PER_S
-    told = (
+    text = (
         f"{format_seconds(given_s)} for image, {facts.weights_bytes / GIB:.1f} GiB of weights "
         "and engine"
     )
@@ -237,7 +241,7 @@ def _time(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             level="stop",
             topic="start-up",
-            said=f"{told}: even at {FASTEST_BYTES_PER_S / GB:g} GB/s it takes "
+            message=f"{text}: even at {FASTEST_BYTES_PER_S / GB:g} GB/s it takes "
             f"{format_seconds(least_s)}",
             hint="raise --startup-timeout-s (SageMaker allows 3600)",
         )
@@ -245,23 +249,24 @@ def _time(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             level="note",
             topic="start-up",
-            said=f"{told}: from a slow hub (100 MB/s) it takes {format_seconds(slow_s)}",
+            message=f"{text}: from a slow hub (100 MB/s) it takes {format_seconds(slow_s)}",
             hint="stage the model in S3 (servetune stage), or raise --startup-timeout-s",
         )
     else:
-        yield Finding(level="ok", topic="start-up", said=f"{told} is enough from a slow hub")
+        yield Finding(level="ok", topic="start-up", message=f"{text} is enough from a slow hub")
     environment = deployment.only("model").request["PrimaryContainer"]["Environment"]
     inner = environment.get("OPTION_MODEL_LOADING_TIMEOUT")
     if inner and int(inner) > given_s:
         yield Finding(
             level="stop",
             topic="start-up",
-            said=f"the container may load for {inner} s, its health check ends after {given_s} s",
+            message=f"the container may load for {inner} s, "
+            f"its health check ends after {given_s} s",
         )
 
 
-def _routing(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
-    """SageMaker learns of caches from the vLLM container alone (ProductionVariant, 2026-11)."""
+def _routing(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
+    """Only the vLLM container reports its caches to SageMaker (ProductionVariant, 2026-11)."""
     if (
         deployment.hosting.routing.strategy == "kv-aware"
         and not container_named(facts.container).knows_caches
@@ -269,13 +274,13 @@ def _routing(deployment: Deployment, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             level="stop",
             topic="routing",
-            said=f"kv-aware routing is for container vllm, not {facts.container}",
+            message=f"kv-aware routing is for container vllm, not {facts.container}",
             hint="give --container vllm, or --routing prefix-aware",
         )
 
 
 def _price(
-    deployment: Deployment, facts: Facts, budget: Budget, today: dt.date
+    deployment: Deployment, facts: CheckInputs, budget: Budget, today: dt.date
 ) -> tuple[list[Finding], float | None]:
     hosting = deployment.hosting
     findings, each = [], []
@@ -283,15 +288,17 @@ def _price(
         price = budget.prices.get(node.name) or node.price
         if price is None:
             if hosting.reservation_arn:
-                said = "paid for by the reservation, whose fee is not counted here"
-                findings.append(Finding(level="note", topic="price", said=f"{node.name}: {said}"))
+                message = "paid for by the reservation, whose fee is not counted here"
+                findings.append(
+                    Finding(level="note", topic="price", message=f"{node.name}: {message}")
+                )
                 each.append(0.0)
                 continue
             findings.append(
                 Finding(
                     level="stop",
                     topic="price",
-                    said=f"no public price of {node.name} is known",
+                    message=f"no public price of {node.name} is known",
                     hint="give --price-per-hour, or let --ask-aws ask the Price List",
                 )
             )
@@ -300,7 +307,7 @@ def _price(
         findings.append(_priced(node, price, deployment.region, today))
     per_hour = max(each) * hosting.most_instances
     total = per_hour * budget.hours
-    said = (
+    message = (
         f"{format_usd(per_hour)} an hour for {hosting.most_instances} "
         f"{'instances' if hosting.most_instances > 1 else 'instance'} at most, "
         f"{format_usd(total)} for {budget.hours:g} h"
@@ -310,19 +317,19 @@ def _price(
             Finding(
                 level="stop",
                 topic="cost",
-                said=f"{said}, above --max-cost {format_usd(budget.max_cost_usd)}",
+                message=f"{message}, above --max-cost {format_usd(budget.max_cost_usd)}",
                 hint=f"{format_usd(budget.max_cost_usd)} last "
                 f"{format_seconds(3600 * budget.max_cost_usd / per_hour)}: lower --hours or the "
                 "instances",
             )
         )
     else:
-        findings.append(Finding(level="ok", topic="cost", said=said))
+        findings.append(Finding(level="ok", topic="cost", message=message))
     return findings, per_hour
 
 
 def _priced(node: Node, price: Price, region: str, today: dt.date) -> Finding:
-    said = f"{node.name} {format_usd(price.usd_per_hour)} an hour"
+    message = f"{node.name} {format_usd(price.usd_per_hour)} an hour"
     notes = []
     try:
         age_days = (today - dt.date.fromisoformat(price.date)).days
@@ -336,26 +343,26 @@ def _priced(node: Node, price: Price, region: str, today: dt.date) -> Finding:
     return Finding(
         level="note" if notes else "ok",
         topic="price",
-        said=said + source,
+        message=message + source,
         hint="--ask-aws asks the Price List" if notes else "",
     )
 
 
 async def check_live(
     deployment: Deployment,
-    aws: Aws,
+    aws: AwsClient,
     *,
     now: dt.datetime,
     hours: float,
     secret_arn: str | None = None,
 ) -> tuple[list[Finding], dict[str, Price]]:
-    """What AWS says, asked without changing anything; and today's prices.
+    """Checks that ask AWS without changing anything; and today's prices.
 
-    A question that may not be asked (permissions) is a note, not a stop.
+    A request that is not permitted is a note, not a stop.
     """
     findings: list[Finding] = []
     prices: dict[str, Price] = {}
-    for topic, asked in (
+    for topic, findings_of in (
         ("endpoint", _existing(deployment, aws)),
         ("quota", _quota(deployment, aws)),
         ("reservation", _reservation(deployment, aws, now, hours)),
@@ -364,35 +371,38 @@ async def check_live(
         ("price", _prices(deployment, aws, now, prices)),
     ):
         try:
-            findings += await asked
-        except Refused as error:
+            findings += await findings_of
+        except AwsError as error:
             findings.append(
                 Finding(
-                    level="note", topic=topic, said=f"not known: {error.message}", hint=error.hint
+                    level="note",
+                    topic=topic,
+                    message=f"not known: {error.message}",
+                    hint=error.hint,
                 )
             )
     return findings, prices
 
 
-async def _existing(deployment: Deployment, aws: Aws) -> list[Finding]:
-    said = await describe(aws, "endpoint", deployment.endpoint)
-    if said is None:
+async def _existing(deployment: Deployment, aws: AwsClient) -> list[Finding]:
+    answer = await describe(aws, "endpoint", deployment.endpoint)
+    if answer is None:
         free = f"the name '{deployment.endpoint}' is free"
-        return [Finding(level="ok", topic="endpoint", said=free)]
-    running = said.get("EndpointConfigName")
+        return [Finding(level="ok", topic="endpoint", message=free)]
+    running = answer.get("EndpointConfigName")
     same = running == deployment.only("endpoint-config").name
     return [
         Finding(
             level="note" if same else "stop",
             topic="endpoint",
-            said=f"'{deployment.endpoint}' is there ({said['EndpointStatus']}) with "
+            message=f"'{deployment.endpoint}' is there ({answer['EndpointStatus']}) with "
             f"{'these' if same else 'other'} settings",
             hint="" if same else "use servetune deploy update, or another --endpoint-name",
         )
     ]
 
 
-async def _quota(deployment: Deployment, aws: Aws) -> list[Finding]:
+async def _quota(deployment: Deployment, aws: AwsClient) -> list[Finding]:
     hosting = deployment.hosting
     if hosting.reservation_arn:
         return []
@@ -402,53 +412,53 @@ async def _quota(deployment: Deployment, aws: Aws) -> list[Finding]:
     for name in hosting.instance_types:
         if name not in allowed:
             findings.append(
-                Finding(level="note", topic="quota", said=f"AWS lists no quota for {name}")
+                Finding(level="note", topic="quota", message=f"AWS lists no quota for {name}")
             )
             continue
         free = allowed[name] - held[name]
-        told = f"{name}: {allowed[name]} allowed, {held[name]} in use"
+        text = f"{name}: {allowed[name]} allowed, {held[name]} in use"
         if free < hosting.instance_count:
             level: Literal["ok", "note", "stop"] = "stop"
-            told += f", {hosting.instance_count} wanted"
+            text += f", {hosting.instance_count} wanted"
         elif free < hosting.most_instances:
             level = "note"
-            told += f", scaling may want {hosting.most_instances}"
+            text += f", scaling may want {hosting.most_instances}"
         else:
             level = "ok"
         hint = "" if level == "ok" else f"raise '{name} for endpoint usage' in Service Quotas"
-        findings.append(Finding(level=level, topic="quota", said=told, hint=hint))
+        findings.append(Finding(level=level, topic="quota", message=text, hint=hint))
     return findings
 
 
 async def _reservation(
-    deployment: Deployment, aws: Aws, now: dt.datetime, hours: float
+    deployment: Deployment, aws: AwsClient, now: dt.datetime, hours: float
 ) -> list[Finding]:
     arn = deployment.hosting.reservation_arn
     if arn is None:
         return []
     if ":training-plan/" not in arn:
-        said = f"only training plans can be looked up, and {arn} is none"
-        return [Finding(level="note", topic="reservation", said=said)]
-    plan = await aws.ask_or_none("sagemaker", "DescribeTrainingPlan", TrainingPlanName=arn)
+        message = f"only training plans can be looked up, and {arn} is none"
+        return [Finding(level="note", topic="reservation", message=message)]
+    plan = await aws.call_or_none("sagemaker", "DescribeTrainingPlan", TrainingPlanName=arn)
     if plan is None:
-        return [Finding(level="stop", topic="reservation", said=f"there is no {arn}")]
-    wrong = _unfit(deployment, plan, now, hours)
+        return [Finding(level="stop", topic="reservation", message=f"there is no {arn}")]
+    wrong = _reservation_problems(deployment, plan, now, hours)
     if wrong:
-        return [Finding(level="stop", topic="reservation", said=text) for text in wrong]
+        return [Finding(level="stop", topic="reservation", message=text) for text in wrong]
     return [
         Finding(
             level="ok",
             topic="reservation",
-            said=f"{plan['TrainingPlanName']}: {plan.get('AvailableInstanceCount', 0)} of "
+            message=f"{plan['TrainingPlanName']}: {plan.get('AvailableInstanceCount', 0)} of "
             f"{deployment.hosting.instance_types[0]} free until {plan.get('EndTime', 'its end')}",
         )
     ]
 
 
-def _unfit(
+def _reservation_problems(
     deployment: Deployment, plan: dict[str, Any], now: dt.datetime, hours: float
 ) -> list[str]:
-    """What keeps a training plan from carrying the endpoint."""
+    """Reasons for which a training plan cannot carry the endpoint."""
     name, wrong = plan["TrainingPlanName"], []
     if plan["Status"] != "Active":
         begins = f", begins {plan['StartTime']}" if plan.get("StartTime") else ""
@@ -470,7 +480,7 @@ def _unfit(
     return wrong
 
 
-async def _artifacts(deployment: Deployment, aws: Aws) -> list[Finding]:
+async def _artifacts(deployment: Deployment, aws: AwsClient) -> list[Finding]:
     """Whether the model's and the adapters' files are in S3."""
     findings = []
     container = deployment.only("model").request["PrimaryContainer"]
@@ -483,33 +493,33 @@ async def _artifacts(deployment: Deployment, aws: Aws) -> list[Finding]:
             continue
         bucket, _, key = place.removeprefix("s3://").partition("/")
         try:
-            await aws.ask("s3", "HeadObject", Bucket=bucket, Key=key)
-        except Refused as error:
+            await aws.call("s3", "HeadObject", Bucket=bucket, Key=key)
+        except AwsError as error:
             if not is_missing(error):
                 raise
             findings.append(
                 Finding(
                     level="stop",
                     topic="model",
-                    said=f"{kind}: {place} is not there",
+                    message=f"{kind}: {place} is not there",
                     hint="upload it with servetune stage",
                 )
             )
         else:
-            findings.append(Finding(level="ok", topic="model", said=f"{place} is there"))
+            findings.append(Finding(level="ok", topic="model", message=f"{place} is there"))
     if uri:
         findings.append(await _staged(deployment, uri, aws))
     return findings
 
 
-async def _staged(deployment: Deployment, uri: str, aws: Aws) -> Finding:
-    """Whether what was staged is the trial's model."""
+async def _staged(deployment: Deployment, uri: str, aws: AwsClient) -> Finding:
+    """Whether the staged model is the trial's."""
     found = await staged_model(uri, aws)
     if found is None:
         return Finding(
             level="note",
             topic="model",
-            said=f"nothing says that {uri} holds all of {deployment.model}",
+            message=f"nothing says that {uri} holds all of {deployment.model}",
             hint="servetune stage checks what is there, sends what is missing and says so",
         )
     model, revision = found
@@ -518,24 +528,26 @@ async def _staged(deployment: Deployment, uri: str, aws: Aws) -> Finding:
         return Finding(
             level="note" if paths else "stop",
             topic="model",
-            said=f"{uri} holds {model}, the trial was of {deployment.model}",
+            message=f"{uri} holds {model}, the trial was of {deployment.model}",
             hint="give another --model-source",
         )
     at = f" at {revision}" if revision else ""
-    return Finding(level="ok", topic="model", said=f"{uri} holds all of {model}{at}")
+    return Finding(level="ok", topic="model", message=f"{uri} holds all of {model}{at}")
 
 
-async def _secret(aws: Aws, arn: str | None) -> list[Finding]:
+async def _secret(aws: AwsClient, arn: str | None) -> list[Finding]:
     if arn is None:
         return []
-    said = await aws.ask_or_none("secretsmanager", "DescribeSecret", SecretId=arn)
-    if said is None:
-        return [Finding(level="stop", topic="token", said=f"there is no secret {arn}")]
-    return [Finding(level="ok", topic="token", said=f"secret {said.get('Name', arn)} is there")]
+    answer = await aws.call_or_none("secretsmanager", "DescribeSecret", SecretId=arn)
+    if answer is None:
+        return [Finding(level="stop", topic="token", message=f"there is no secret {arn}")]
+    return [
+        Finding(level="ok", topic="token", message=f"secret {answer.get('Name', arn)} is there")
+    ]
 
 
 async def _prices(
-    deployment: Deployment, aws: Aws, now: dt.datetime, prices: dict[str, Price]
+    deployment: Deployment, aws: AwsClient, now: dt.datetime, prices: dict[str, Price]
 ) -> list[Finding]:
     today = now.date().isoformat()
     for name in deployment.hosting.instance_types:
@@ -554,4 +566,4 @@ def require_go(report: Report) -> None:
     if report.stops:
         first, *others = report.stops
         more = f" (and {len(others)} more: see --plan)" if others else ""
-        raise InputError(f"{first.topic}: {first.said}{more}", hint=first.hint)
+        raise InputError(f"{first.topic}: {first.message}{more}", hint=first.hint)

@@ -1,4 +1,4 @@
-"""Orphans: what a crash, a lost terminal or a forgotten evening left in the account."""
+"""Orphans: resources that a crash or a forgotten endpoint left in the account."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from datetime import datetime
 
 import msgspec
 
-from servetune.deploy.aws.door import Aws, Refused
-from servetune.deploy.aws.looking import describe
-from servetune.deploy.aws.owned import Thing, owned
+from servetune.deploy.aws.client import AwsClient, AwsError
+from servetune.deploy.aws.resources import Resource, describe, tagged_resources
 from servetune.deploy.deployment import DELETE_AFTER_TAG, alarm_name
 
 __all__ = ["Orphan", "orphans"]
 
 
 class Orphan(msgspec.Struct, frozen=True, kw_only=True):
-    """A thing of ours that nobody seems to want.
+    """A resource of servetune that nothing uses.
 
     Attributes:
-        thing: It.
-        reason: Why it is taken for one.
-        usd_per_hour: What it costs, 0 for what is free, `None` where the price is not known.
+        resource: The resource; `thing` in JSON.
+        reason: Reason for which it counts as unused.
+        usd_per_hour: Cost, 0 for what is free, `None` where the price is not known.
     """
 
-    thing: Thing
+    resource: Resource = msgspec.field(name="thing")
     reason: str
     usd_per_hour: float | None = 0.0
 
 
-async def orphans(aws: Aws, *, now: datetime, prices: Mapping[str, float | None]) -> list[Orphan]:
-    """What bears our tag and serves no purpose, dearest first.
+async def orphans(
+    aws: AwsClient, *, now: datetime, prices: Mapping[str, float | None]
+) -> list[Orphan]:
+    """Resources with servetune's tag that nothing uses, dearest first.
 
     An endpoint is one where its time is past, where it failed, or where it is made for
     components and has none; a component where its endpoint is gone or it failed; a
@@ -38,41 +39,42 @@ async def orphans(aws: Aws, *, now: datetime, prices: Mapping[str, float | None]
     that is gone.
 
     Args:
-        aws: The door.
-        now: Against which the tag `servetune:delete-after` is held.
-        prices: USD per hour of an instance type.
+        aws: Client of the region.
+        now: Present time, compared with the tag `servetune:delete-after`.
+        prices: Price by instance type, in USD per hour.
     """
-    things = await owned(aws)
-    endpoints = {thing.name: thing for thing in things if thing.kind == "endpoint"}
+    resources = await tagged_resources(aws)
+    endpoints = {resource.name: resource for resource in resources if resource.kind == "endpoint"}
     used: set[tuple[str, str]] = set()
     found = []
-    for thing in endpoints.values():
-        reason, per_hour = await _endpoint(aws, thing, things, now, prices, used)
+    for resource in endpoints.values():
+        reason, per_hour = await _endpoint(aws, resource, resources, now, prices, used)
         if reason:
-            found.append(Orphan(thing=thing, reason=reason, usd_per_hour=per_hour))
-    for thing in things:
-        if thing.kind == "component":
-            reason = "it failed" if thing.status == "Failed" else ""
-            if thing.on not in endpoints and thing.status != "Deleting":
-                reason = reason or f"its endpoint {thing.on} is not there"
-            await _component_uses(aws, thing, used)
-        elif thing.kind in ("endpoint-config", "model"):
+            found.append(Orphan(resource=resource, reason=reason, usd_per_hour=per_hour))
+    for resource in resources:
+        if resource.kind == "component":
+            reason = "it failed" if resource.status == "Failed" else ""
+            if resource.on not in endpoints and resource.status != "Deleting":
+                reason = reason or f"its endpoint {resource.on} is not there"
+            await _component_uses(aws, resource, used)
+        elif resource.kind in ("endpoint-config", "model"):
             continue
         else:
             reason = ""
         if reason:
-            found.append(Orphan(thing=thing, reason=reason))
+            found.append(Orphan(resource=resource, reason=reason))
     found += [
-        Orphan(thing=thing, reason=f"nothing of endpoint {thing.endpoint} uses it")
-        for thing in things
-        if thing.kind in ("endpoint-config", "model") and (thing.kind, thing.name) not in used
+        Orphan(resource=resource, reason=f"nothing of endpoint {resource.endpoint} uses it")
+        for resource in resources
+        if resource.kind in ("endpoint-config", "model")
+        and (resource.kind, resource.name) not in used
     ]
     found += await _alarms(aws, set(endpoints))
     return sorted(found, key=lambda orphan: -(orphan.usd_per_hour or 0.0))
 
 
-async def _alarms(aws: Aws, endpoints: set[str]) -> list[Orphan]:
-    """Alarms named as ours of endpoints that are not there; none where one may not ask."""
+async def _alarms(aws: AwsClient, endpoints: set[str]) -> list[Orphan]:
+    """Alarms of endpoints that are not there, by their names; none where not permitted."""
     before, _, after = alarm_name("*").partition("*")
     found = []
     try:
@@ -82,48 +84,52 @@ async def _alarms(aws: Aws, endpoints: set[str]) -> list[Orphan]:
             name = str(item["AlarmName"])
             endpoint = name.removeprefix(before).removesuffix(after)
             if name == alarm_name(endpoint) and endpoint not in endpoints:
-                thing = Thing(kind="alarm", name=name, arn=str(item["AlarmArn"]), endpoint=endpoint)
-                found.append(Orphan(thing=thing, reason=f"its endpoint {endpoint} is not there"))
-    except Refused as error:
+                resource = Resource(
+                    kind="alarm", name=name, arn=str(item["AlarmArn"]), endpoint=endpoint
+                )
+                found.append(
+                    Orphan(resource=resource, reason=f"its endpoint {endpoint} is not there")
+                )
+    except AwsError as error:
         if "AccessDenied" not in error.code:
             raise
     return found
 
 
 async def _endpoint(
-    aws: Aws,
-    thing: Thing,
-    things: list[Thing],
+    aws: AwsClient,
+    resource: Resource,
+    resources: list[Resource],
     now: datetime,
     prices: Mapping[str, float | None],
     used: set[tuple[str, str]],
 ) -> tuple[str, float | None]:
     """Why an endpoint is an orphan, empty where it is none, and its cost; notes what it uses."""
-    said = await describe(aws, "endpoint", thing.name)
-    if said is None:
+    answer = await describe(aws, "endpoint", resource.name)
+    if answer is None:
         return "", 0.0
-    config_name = str(said.get("EndpointConfigName", ""))
+    config_name = str(answer.get("EndpointConfigName", ""))
     used.add(("endpoint-config", config_name))
     config = await describe(aws, "endpoint-config", config_name) or {}
     variants = config.get("ProductionVariants", [])
     used.update(("model", str(variant.get("ModelName"))) for variant in variants)
-    per_hour = _usd_per_hour(variants, said.get("ProductionVariants", []), prices)
-    after = thing.tags.get(DELETE_AFTER_TAG)
-    status = str(said["EndpointStatus"])
+    per_hour = _usd_per_hour(variants, answer.get("ProductionVariants", []), prices)
+    after = resource.tags.get(DELETE_AFTER_TAG)
+    status = str(answer["EndpointStatus"])
     if status == "Failed":
         return "it failed", 0.0
-    if after and _moment(after) is not None and now >= _moment(after):  # type: ignore[operator]
+    if after and _time_of(after) is not None and now >= _time_of(after):  # type: ignore[operator]
         return f"it was meant to go at {after}", per_hour
     for_components = any("ModelName" not in variant for variant in variants)
-    has_some = any(other.kind == "component" and other.on == thing.name for other in things)
+    has_some = any(other.kind == "component" and other.on == resource.name for other in resources)
     if status == "InService" and for_components and not has_some:
         return "it is made for inference components and has none", per_hour
     return "", per_hour
 
 
-async def _component_uses(aws: Aws, thing: Thing, used: set[tuple[str, str]]) -> None:
-    said = await describe(aws, "component", thing.name) or {}
-    for each in said.get("Specifications") or [said.get("Specification") or {}]:
+async def _component_uses(aws: AwsClient, resource: Resource, used: set[tuple[str, str]]) -> None:
+    answer = await describe(aws, "component", resource.name) or {}
+    for each in answer.get("Specifications") or [answer.get("Specification") or {}]:
         if each.get("ModelName"):
             used.add(("model", str(each["ModelName"])))
 
@@ -146,7 +152,7 @@ def _usd_per_hour(
     return total
 
 
-def _moment(text: str) -> datetime | None:
+def _time_of(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError:

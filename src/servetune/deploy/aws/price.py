@@ -1,18 +1,18 @@
-"""Prices as AWS's Price List states them today."""
+"""Prices of AWS's Price List today."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from servetune.deploy.aws.door import Aws
+from servetune.deploy.aws.client import AwsClient
 from servetune.hardware.device import Price
 
 __all__ = ["price_of_product", "price_today"]
 
 
-async def price_today(aws: Aws, instance_type: str, *, today: str) -> Price | None:
-    """What an instance type costs per hour of hosting in the door's region.
+async def price_today(aws: AwsClient, instance_type: str, *, today: str) -> Price | None:
+    """Price of an instance type per hour of hosting in the client's region.
 
     `None` where the Price List has no such row: types that are sold by reservation alone.
     """

@@ -1,12 +1,12 @@
-"""Quota: how many instances of a type an account may run, and how many it runs already."""
+"""Quota: instances of a type that an account may run, and those that it runs already."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
-from servetune.deploy.aws.door import Aws
-from servetune.deploy.aws.looking import describe
+from servetune.deploy.aws.client import AwsClient
+from servetune.deploy.aws.resources import describe
 
 __all__ = ["in_use", "quotas"]
 
@@ -14,7 +14,7 @@ __all__ = ["in_use", "quotas"]
 _HOLDING = ("Creating", "InService", "Updating", "SystemUpdating", "RollingBack")
 
 
-async def quotas(aws: Aws, instance_types: Iterable[str]) -> dict[str, int]:
+async def quotas(aws: AwsClient, instance_types: Iterable[str]) -> dict[str, int]:
     """Instances that may run for endpoints; a type is left out where AWS lists none."""
     wanted = {f"{name} for endpoint usage": name for name in instance_types}
     found: dict[str, int] = {}
@@ -27,10 +27,10 @@ async def quotas(aws: Aws, instance_types: Iterable[str]) -> dict[str, int]:
     return found
 
 
-async def in_use(aws: Aws, *, but: str = "") -> Counter[str]:
+async def in_use(aws: AwsClient, *, but: str = "") -> Counter[str]:
     """Instances by type that endpoints hold now, leaving one endpoint out.
 
-    The list of endpoints tells neither types nor counts, so each is asked about.
+    The list of endpoints has neither types nor counts, so each is described.
     """
     held: Counter[str] = Counter()
     async for item in aws.pages("sagemaker", "ListEndpoints", "Endpoints"):

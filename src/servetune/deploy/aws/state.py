@@ -1,7 +1,7 @@
-"""What was begun, on disk: a file beside the bundle, whole after every change.
+"""State of an endpoint on disk: a file beside the bundle, whole after every change.
 
-A thing is noted before it is asked for and again when it is there, so that a run which
-died in between is known to have asked. Requests are not kept, so no token is.
+A resource is noted before its request and again when it is there, so that a run which
+died in between is known to have sent the request. Requests are not kept, so no token is.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ STATE_FILE = "state.json"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing.
+    """One resource.
 
     Attributes:
-        kind: Of the step that makes it.
-        name: As AWS knows it.
+        kind: Kind of the step that makes it.
+        name: Name in AWS.
         status: `asked` before the request, `there` after its answer.
-        arn: Where the answer told.
+        arn: ARN, where the answer had one.
     """
 
     kind: str
@@ -37,13 +37,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it.
+    """Resources of one endpoint that were begun.
 
     Attributes:
-        endpoint: Whose.
-        region: Where.
+        endpoint: Name of the endpoint.
+        region: AWS region.
         began: ISO time of the first request.
-        entries: In the order in which they were asked for.
+        entries: Resources in the order of their requests.
     """
 
     endpoint: str = ""
@@ -70,13 +70,13 @@ class StateFile:
         if not held.entries:
             self._write(State(endpoint=endpoint, region=region, began=now))
 
-    def asked(self, kind: str, name: str) -> None:
+    def requested(self, kind: str, name: str) -> None:
         self._put(Entry(kind=kind, name=name, status="asked"))
 
-    def there(self, kind: str, name: str, arn: str = "") -> None:
+    def created(self, kind: str, name: str, arn: str = "") -> None:
         self._put(Entry(kind=kind, name=name, status="there", arn=arn))
 
-    def gone(self, kind: str, name: str) -> None:
+    def deleted(self, kind: str, name: str) -> None:
         kept = tuple(
             entry for entry in self.state.entries if (entry.kind, entry.name) != (kind, name)
         )
@@ -84,7 +84,7 @@ class StateFile:
             self._write(msgspec.structs.replace(self.state, entries=kept))
 
     def close(self) -> None:
-        """Nothing is left: the file goes."""
+        """Remove the file, where no resource is left."""
         self.state = State()
         if self.path:
             self.path.unlink(missing_ok=True)

@@ -1,21 +1,19 @@
-"""Status and logs: what stands for an endpoint, and what its containers say."""
+"""Status and logs: the resources of an endpoint, and the lines of its containers."""
 
 from __future__ import annotations
 
 import msgspec
 
-from servetune.deploy.aws.door import Aws
-from servetune.deploy.aws.looking import describe, see_component, see_endpoint
-from servetune.deploy.aws.owned import owned
-from servetune.deploy.aws.waiting import Seen
+from servetune.deploy.aws.client import AwsClient
+from servetune.deploy.aws.resources import resource_status, tagged_resources
 from servetune.deploy.deployment import Deployment
 from servetune.errors import DeployError
 
-__all__ = ["Logs", "Row", "logs", "status"]
+__all__ = ["LogGroups", "Row", "logs", "status"]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing and how it is."""
+    """A resource and its state."""
 
     kind: str
     name: str
@@ -28,8 +26,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ("there", "InService")
 
 
-class Logs(msgspec.Struct, frozen=True, kw_only=True):
-    """Where containers write: one group per endpoint, one per component."""
+class LogGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """Log groups of an endpoint: its own, and one for each component."""
 
     endpoint: str
     components: tuple[str, ...] = ()
@@ -42,33 +40,26 @@ class Logs(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def status(endpoint: str, aws: Aws, *, deployment: Deployment | None = None) -> list[Row]:
-    """Every thing of an endpoint; what a deployment means to be there and is not, too."""
-    found = {(thing.kind, thing.name) for thing in await owned(aws, endpoint)}
-    meant = [
+async def status(
+    endpoint: str, aws: AwsClient, *, deployment: Deployment | None = None
+) -> list[Row]:
+    """Every resource of an endpoint, and those of its deployment that are not there."""
+    tagged = {(resource.kind, resource.name) for resource in await tagged_resources(aws, endpoint)}
+    planned = [
         ("component" if step.kind == "adapter" else step.kind, step.name)
         for step in (deployment.steps if deployment else ())
         if step.service == "sagemaker"
     ]
     rows = []
-    for kind, name in dict.fromkeys([*meant, *sorted(found)]):
-        seen = await _seen(aws, kind, name)
-        detail = seen.reason or seen.detail
-        rows.append(Row(kind=kind, name=name, status=seen.status, detail=detail))
+    for kind, name in dict.fromkeys([*planned, *sorted(tagged)]):
+        found = await resource_status(aws, kind, name)
+        detail = found.reason or found.detail
+        rows.append(Row(kind=kind, name=name, status=found.status, detail=detail))
     return rows
 
 
-async def _seen(aws: Aws, kind: str, name: str) -> Seen:
-    if kind == "endpoint":
-        return await see_endpoint(aws, name)
-    if kind == "component":
-        return await see_component(aws, name)
-    there = await describe(aws, kind, name) is not None
-    return Seen(status="there" if there else "gone", moving=False)
-
-
 async def logs(
-    where: Logs, aws: Aws, *, limit: int = 200, containing: str | None = None
+    where: LogGroups, aws: AwsClient, *, limit: int = 200, containing: str | None = None
 ) -> list[str]:
     """The last lines of an endpoint's containers, without what looks like a credential.
 
@@ -78,7 +69,7 @@ async def logs(
     lines: list[tuple[int, str]] = []
     any_group = False
     for group in where.groups:
-        streams = await aws.ask_or_none(
+        streams = await aws.call_or_none(
             "logs",
             "DescribeLogStreams",
             logGroupName=group,
@@ -90,7 +81,7 @@ async def logs(
             continue
         any_group = True
         for stream in streams.get("logStreams", []):
-            answer = await aws.ask(
+            answer = await aws.call(
                 "logs",
                 "GetLogEvents",
                 logGroupName=group,
@@ -99,7 +90,7 @@ async def logs(
                 startFromHead=False,
             )
             lines += [
-                (int(event["timestamp"]), aws.scrubbed(str(event["message"]).rstrip()))
+                (int(event["timestamp"]), aws.redacted_text(str(event["message"]).rstrip()))
                 for event in answer.get("events", [])
             ]
     if not any_group:

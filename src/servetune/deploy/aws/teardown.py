@@ -1,4 +1,4 @@
-"""Delete: everything of an endpoint, in the order that SageMaker allows.
+"""Deletion of everything of an endpoint, in the order that SageMaker allows.
 
 Scaling first, or it would bring copies back; adapters before the component that they stand
 on; components before the endpoint; then configurations and models. Deleting a component is
@@ -8,144 +8,136 @@ it again goes on where it stopped.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
-from servetune.deploy.aws.door import Aws, Refused, is_missing
-from servetune.deploy.aws.looking import describe, see_component, see_endpoint
-from servetune.deploy.aws.owned import Thing, owned
+from servetune.deploy.aws.client import AwsClient, AwsError, is_missing
+from servetune.deploy.aws.resources import (
+    DELETIONS,
+    Change,
+    Resource,
+    describe,
+    resource_status,
+    specifications,
+    tagged_resources,
+)
 from servetune.deploy.aws.state import StateFile
-from servetune.deploy.aws.waiting import Patience, Seen, until_rest
-from servetune.deploy.deployment import VARIANT, Deployment, alarm_name
+from servetune.deploy.aws.waiting import OnProgress, WaitOptions
+from servetune.deploy.deployment import VARIANT, Deployment, alarm_name, from_zero_policy
 from servetune.errors import DeployError
 
-__all__ = ["delete", "delete_thing", "trimmed"]
+__all__ = ["delete", "delete_resource", "delete_settled", "remove_unused"]
 
-Tell = Callable[[str], None]
-
-#: What a busy resource says instead of going.
+#: Parts of the refusal of a busy resource.
 _BUSY = ("in-progress", "in progress", "Cannot update", "must be", "has inference components")
 
 
 async def delete(
     endpoint: str,
-    aws: Aws,
+    aws: AwsClient,
     *,
     state: StateFile,
-    tell: Tell,
-    patience: Patience | None = None,
+    on_progress: OnProgress,
+    wait: WaitOptions | None = None,
     deployment: Deployment | None = None,
 ) -> list[str]:
-    """Take away all that stands for an endpoint; what is not there is passed over.
+    """Delete all resources of an endpoint; what is not there is passed over.
 
     Args:
-        endpoint: Its name.
-        aws: The door.
-        state: Closed when nothing is left.
-        tell: Progress.
-        patience: With busy resources.
-        deployment: What was meant to stand; without it tags alone say what is ours.
+        endpoint: Name of the endpoint.
+        aws: Client of its region.
+        state: File that is removed when nothing is left.
+        on_progress: Called with each line of progress.
+        wait: Waiting for busy resources; 90 minutes where `None`.
+        deployment: Resources that should stand; without it tags alone say what is ours.
 
     Returns:
-        What was deleted, as `kind name`.
+        Deleted resources, as `kind name`.
 
     Raises:
-        DeployError: The endpoint is not ours, or something would not go in time.
+        DeployError: The endpoint is not ours, or a resource would not go in time.
     """
-    patience = patience or Patience(timeout_s=5400.0)
-    things = await owned(aws, endpoint)
-    await _refuse_strangers(endpoint, aws, things, deployment)
-    gone: list[str] = []
-    components = [thing.name for thing in things if thing.kind == "component"]
-    adapters, bases = await _by_standing(aws, components)
-    await _stop_scaling(endpoint, bases, deployment, aws, gone)
+    wait = wait or WaitOptions(timeout_s=5400.0)
+    change = Change(aws=aws, state=state, on_progress=on_progress, wait=wait)
+    resources = await tagged_resources(aws, endpoint)
+    await _require_ours(endpoint, aws, resources, deployment)
+    components = [resource.name for resource in resources if resource.kind == "component"]
+    adapters, bases = await _adapters_and_bases(aws, components)
+    deleted = await _stop_scaling(endpoint, bases, deployment, aws)
     for names in (adapters, bases):
         for name in names:
-            await _start(aws, "component", name, patience, tell)
+            await _begin_deletion("component", name, change)
         for name in names:
-            await _until_gone(aws, "component", name, patience, tell)
-            gone.append(f"component {name}")
-            state.gone("component", name)
-            state.gone("adapter", name)
+            await _wait_until_gone("component", name, change)
+            deleted.append(f"component {name}")
+            state.deleted("component", name)
+            state.deleted("adapter", name)
     for kind in ("endpoint", "endpoint-config", "model"):
-        for name in _names(kind, things, deployment):
-            if await _removed(aws, kind, name, patience, tell):
-                gone.append(f"{kind} {name}")
-            state.gone(kind, name)
+        for name in _names(kind, resources, deployment):
+            if await _delete(kind, name, change):
+                deleted.append(f"{kind} {name}")
+            state.deleted(kind, name)
     state.close()
-    return gone
+    return deleted
 
 
-async def trimmed(
-    deployment: Deployment, aws: Aws, *, state: StateFile, tell: Tell, patience: Patience
-) -> list[str]:
-    """Take away the adapters and the scaling that an endpoint had and shall have no more.
+async def remove_unused(deployment: Deployment, change: Change) -> list[str]:
+    """Delete the adapters and the scaling that an endpoint had and shall have no more.
 
     Returns:
-        What was changed, a line each.
+        Changes, a line each.
     """
+    aws, endpoint = change.aws, deployment.endpoint
     kept = {step.name for step in deployment.of_kind("component", "adapter")}
-    components = [
-        thing.name for thing in await owned(aws, deployment.endpoint) if thing.kind == "component"
-    ]
-    adapters, bases = await _by_standing(aws, components)
-    gone: list[str] = []
+    resources = await tagged_resources(aws, endpoint)
+    components = [resource.name for resource in resources if resource.kind == "component"]
+    adapters, bases = await _adapters_and_bases(aws, components)
+    deleted: list[str] = []
     scaling = deployment.hosting.scaling
     if scaling is None:
         try:
-            await _stop_scaling(deployment.endpoint, bases, None, aws, gone)
-        except Refused as error:
+            deleted += await _stop_scaling(endpoint, bases, None, aws)
+        except AwsError as error:
             if "AccessDenied" not in error.code:  # who may not scale has not scaled
                 raise
-            tell(f"whether it still scales is not known: {error.message}")
+            change.on_progress(f"whether it still scales is not known: {error.message}")
     elif scaling.minimum > 0:
-        await _stay_above_zero(deployment, aws, gone)
+        deleted += await _remove_step_from_zero(deployment, aws)
     for name in adapters:
         if name not in kept:
-            await _start(aws, "component", name, patience, tell)
-            await _until_gone(aws, "component", name, patience, tell)
-            gone.append(f"adapter {name}")
-            state.gone("adapter", name)
-    return [f"deleted {name}" for name in gone]
+            await _begin_deletion("component", name, change)
+            await _wait_until_gone("component", name, change)
+            deleted.append(f"adapter {name}")
+            change.state.deleted("adapter", name)
+    return [f"deleted {name}" for name in deleted]
 
 
-async def _stay_above_zero(deployment: Deployment, aws: Aws, gone: list[str]) -> None:
-    """The step up from zero, where scaling no longer goes there."""
-    target = deployment.only("scalable-target").request
-    of = {name: target[name] for name in ("ServiceNamespace", "ResourceId", "ScalableDimension")}
-    policy = f"{deployment.endpoint}-from-zero"
-    request = {**of, "PolicyName": policy}
-    if await _asked_away(aws, "application-autoscaling", "DeleteScalingPolicy", request):
-        alarm = alarm_name(deployment.endpoint)
-        await aws.ask("cloudwatch", "DeleteAlarms", AlarmNames=[alarm])
-        gone += [f"scaling-policy {policy}", f"alarm {alarm}"]
-
-
-async def delete_thing(aws: Aws, thing: Thing, *, tell: Tell, patience: Patience) -> None:
-    """Take away a single thing that stands alone, such as an orphan."""
-    if thing.kind == "component":
-        await _start(aws, "component", thing.name, patience, tell)
-        await _until_gone(aws, "component", thing.name, patience, tell)
-    elif thing.kind == "alarm":
-        await aws.ask("cloudwatch", "DeleteAlarms", AlarmNames=[thing.name])
+async def delete_resource(resource: Resource, change: Change) -> None:
+    """Delete a single resource that stands alone, such as an orphan."""
+    if resource.kind == "alarm":
+        await change.aws.call("cloudwatch", "DeleteAlarms", AlarmNames=[resource.name])
     else:
-        await _removed(aws, thing.kind, thing.name, patience, tell)
+        await _delete(resource.kind, resource.name, change)
 
 
-def _names(kind: str, things: list[Thing], deployment: Deployment | None) -> list[str]:
-    """Found by tag, and what the deployment would have made beside it."""
-    found = [thing.name for thing in things if thing.kind == kind]
-    meant = [step.name for step in deployment.of_kind(kind)] if deployment else []
-    return list(dict.fromkeys([*found, *meant]))
+async def delete_settled(aws: AwsClient, kind: str, name: str) -> bool:
+    """Delete a resource that is never busy; whether there was one."""
+    operation, member = DELETIONS[kind]
+    return await _called(aws, "sagemaker", operation, {member: name})
 
 
-async def _refuse_strangers(
-    endpoint: str, aws: Aws, things: list[Thing], deployment: Deployment | None
+def _names(kind: str, resources: list[Resource], deployment: Deployment | None) -> list[str]:
+    """Names found by tag, and those that the deployment would have made beside them."""
+    found = [resource.name for resource in resources if resource.kind == kind]
+    planned = [step.name for step in deployment.of_kind(kind)] if deployment else []
+    return list(dict.fromkeys([*found, *planned]))
+
+
+async def _require_ours(
+    endpoint: str, aws: AwsClient, resources: list[Resource], deployment: Deployment | None
 ) -> None:
-    if any(thing.kind == "endpoint" for thing in things):
+    if any(resource.kind == "endpoint" for resource in resources):
         return
-    said = await describe(aws, "endpoint", endpoint)
-    if said is None or (
-        deployment and said.get("EndpointConfigName") == deployment.only("endpoint-config").name
+    answer = await describe(aws, "endpoint", endpoint)
+    if answer is None or (
+        deployment and answer.get("EndpointConfigName") == deployment.only("endpoint-config").name
     ):
         return
     raise DeployError(
@@ -154,13 +146,22 @@ async def _refuse_strangers(
     )
 
 
+async def _remove_step_from_zero(deployment: Deployment, aws: AwsClient) -> list[str]:
+    """Delete the step up from zero, where scaling no longer goes there."""
+    target = deployment.only("scalable-target").request
+    of = {name: target[name] for name in ("ServiceNamespace", "ResourceId", "ScalableDimension")}
+    policy, alarm = from_zero_policy(deployment.endpoint), alarm_name(deployment.endpoint)
+    request = {**of, "PolicyName": policy}
+    if not await _called(aws, "application-autoscaling", "DeleteScalingPolicy", request):
+        return []
+    await aws.call("cloudwatch", "DeleteAlarms", AlarmNames=[alarm])
+    return [f"scaling-policy {policy}", f"alarm {alarm}"]
+
+
 async def _stop_scaling(
-    endpoint: str,
-    components: list[str],
-    deployment: Deployment | None,
-    aws: Aws,
-    gone: list[str],
-) -> None:
+    endpoint: str, components: list[str], deployment: Deployment | None, aws: AwsClient
+) -> list[str]:
+    """Delete scalable targets, with which their policies go, and the alarm."""
     targets = [
         (f"inference-component/{name}", "sagemaker:inference-component:DesiredCopyCount")
         for name in components
@@ -173,101 +174,86 @@ async def _stop_scaling(
             (step.request["ResourceId"], step.request["ScalableDimension"])
             for step in deployment.of_kind("scalable-target")
         ]
-    alarms = bool(deployment and deployment.of_kind("alarm"))
+    has_alarm = bool(deployment and deployment.of_kind("alarm"))
+    deleted = []
     for resource, dimension in dict.fromkeys(targets):
         of = {
             "ServiceNamespace": "sagemaker",
             "ResourceId": resource,
             "ScalableDimension": dimension,
         }
-        said = await aws.ask("application-autoscaling", "DescribeScalingPolicies", **of)
-        alarms |= any(
-            policy["PolicyName"] == f"{endpoint}-from-zero" for policy in said["ScalingPolicies"]
-        )
-        # Its policies go with it.
-        if await _asked_away(aws, "application-autoscaling", "DeregisterScalableTarget", of):
-            gone.append(f"scalable-target {resource}")
-    if alarms:
-        await aws.ask("cloudwatch", "DeleteAlarms", AlarmNames=[alarm_name(endpoint)])
-        gone.append(f"alarm {alarm_name(endpoint)}")
+        answer = await aws.call("application-autoscaling", "DescribeScalingPolicies", **of)
+        policies = {policy["PolicyName"] for policy in answer["ScalingPolicies"]}
+        has_alarm |= from_zero_policy(endpoint) in policies
+        if await _called(aws, "application-autoscaling", "DeregisterScalableTarget", of):
+            deleted.append(f"scalable-target {resource}")
+    if has_alarm:
+        await aws.call("cloudwatch", "DeleteAlarms", AlarmNames=[alarm_name(endpoint)])
+        deleted.append(f"alarm {alarm_name(endpoint)}")
+    return deleted
 
 
-async def _by_standing(aws: Aws, names: list[str]) -> tuple[list[str], list[str]]:
+async def _adapters_and_bases(aws: AwsClient, names: list[str]) -> tuple[list[str], list[str]]:
     """Adapters, and the components that they stand on."""
     adapters: list[str] = []
     bases: list[str] = []
     for name in names:
-        said = await describe(aws, "component", name)
-        if said is None:
-            continue
-        stands_on = (said.get("Specification") or {}).get("BaseInferenceComponentName")
-        (adapters if stands_on else bases).append(name)
+        answer = await describe(aws, "component", name)
+        if answer is not None:
+            is_adapter = specifications(answer)[0].get("BaseInferenceComponentName")
+            (adapters if is_adapter else bases).append(name)
     return adapters, bases
 
 
-async def _removed(aws: Aws, kind: str, name: str, patience: Patience, tell: Tell) -> bool:
-    if kind == "endpoint":
-        started = await _start(aws, kind, name, patience, tell)
-        if started:
-            await _until_gone(aws, kind, name, patience, tell)
-        return started
-    operation, member = {
-        "endpoint-config": ("DeleteEndpointConfig", "EndpointConfigName"),
-        "model": ("DeleteModel", "ModelName"),
-    }[kind]
-    return await _asked_away(aws, "sagemaker", operation, {member: name})
+async def _delete(kind: str, name: str, change: Change) -> bool:
+    """Delete a resource and wait until it is gone; whether there was one."""
+    if kind in ("endpoint-config", "model"):
+        return await delete_settled(change.aws, kind, name)
+    begun = await _begin_deletion(kind, name, change)
+    if begun:
+        await _wait_until_gone(kind, name, change)
+    return begun
 
 
-async def _start(aws: Aws, kind: str, name: str, patience: Patience, tell: Tell) -> bool:
-    """Begin to delete; a thing that is busy is waited for and asked again."""
-    look = _looker(aws, kind, name)
-    begin_s = aws.clock.now_s()
+async def _begin_deletion(kind: str, name: str, change: Change) -> bool:
+    """Begin to delete; a resource that is busy is waited for, and the request repeated."""
+    aws, begin_s = change.aws, change.aws.clock.now_s()
     while True:
-        seen = await look()
-        if seen.status == "gone":
+        status = await resource_status(aws, kind, name)
+        if status.status == "gone":
             return False
-        if seen.status == "Deleting":
+        if status.status == "Deleting":
             return True
-        if seen.moving:
-            tell(f"{kind} {name} is {seen.status}: it can be deleted when that has ended")
-            await until_rest(f"{kind} {name}", look, aws.clock, patience, tell)
+        if status.changing:
+            change.on_progress(
+                f"{kind} {name} is {status.status}: it can be deleted when that has ended"
+            )
+            await change.settled(kind, name)
             continue
-        operation, member = {
-            "endpoint": ("DeleteEndpoint", "EndpointName"),
-            "component": ("DeleteInferenceComponent", "InferenceComponentName"),
-        }[kind]
         try:
-            await aws.ask("sagemaker", operation, **{member: name})
-        except Refused as error:
-            if is_missing(error):
-                return False
+            return await delete_settled(aws, kind, name)
+        except AwsError as error:
             busy = any(word in error.service_message for word in _BUSY)
-            if not busy or aws.clock.now_s() - begin_s > patience.timeout_s:
+            if not busy or aws.clock.now_s() - begin_s > change.wait.timeout_s:
                 raise
-            await aws.clock.sleep(patience.poll_s or 1.0)
-            continue
-        return True
+            await aws.clock.sleep(change.wait.poll_s or 1.0)
 
 
-async def _until_gone(aws: Aws, kind: str, name: str, patience: Patience, tell: Tell) -> None:
-    seen = await until_rest(f"{kind} {name}", _looker(aws, kind, name), aws.clock, patience, tell)
-    if seen.status != "gone":
+async def _wait_until_gone(kind: str, name: str, change: Change) -> None:
+    status = await change.settled(kind, name)
+    if status.status != "gone":
+        reason = status.reason or "no reason given"
         raise DeployError(
-            f"{kind} {name} is {seen.status} instead of gone: {seen.reason or 'no reason given'}",
+            f"{kind} {name} is {status.status} instead of gone: {reason}",
             hint="run the same command again; it goes on from here",
         )
 
 
-def _looker(aws: Aws, kind: str, name: str) -> Callable[[], Awaitable[Seen]]:
-    see = see_endpoint if kind == "endpoint" else see_component
-    return lambda: see(aws, name)
-
-
-async def _asked_away(aws: Aws, service: str, operation: str, request: dict[str, str]) -> bool:
-    """Whether there was something to delete."""
+async def _called(aws: AwsClient, service: str, operation: str, request: dict[str, str]) -> bool:
+    """Whether there was a resource that the operation could be applied to."""
     try:
-        await aws.ask(service, operation, **request)
-    except Refused as error:
+        await aws.call(service, operation, **request)
+    except AwsError as error:
         if is_missing(error):
             return False
         raise

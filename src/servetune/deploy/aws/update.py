@@ -1,81 +1,78 @@
-"""Update: an endpoint that serves goes over to other settings, a piece at a time.
+"""Update: an endpoint that serves is rolled over to other settings, a batch at a time.
 
 The new model and configuration are made beside the old; then instances (or copies) are
-exchanged in batches, and only when all serve do the old ones go. Where the new ones fail,
-SageMaker rolls back and the old ones stay.
+exchanged in batches, and only when all serve are the old ones deleted. Where the new ones
+fail, SageMaker rolls back and the old ones stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from servetune.deploy.aws.apply import apply, failure, patience_of
-from servetune.deploy.aws.door import Aws, Refused, is_missing
-from servetune.deploy.aws.looking import describe, see_component, see_endpoint
-from servetune.deploy.aws.owned import owned
+from servetune.deploy.aws.apply import apply, failure, make, wait_options_of
+from servetune.deploy.aws.client import AwsClient
+from servetune.deploy.aws.resources import Change, describe, specifications, tagged_resources
 from servetune.deploy.aws.state import StateFile
-from servetune.deploy.aws.teardown import trimmed
-from servetune.deploy.aws.waiting import Patience, until_rest
+from servetune.deploy.aws.teardown import delete_settled, remove_unused
+from servetune.deploy.aws.waiting import OnProgress, WaitOptions
 from servetune.deploy.deployment import Deployment, Step
 from servetune.errors import DeployError
 
 __all__ = ["update"]
 
-Tell = Callable[[str], None]
-
-#: SageMaker's own bound on one batch, and on all of them.
-WAIT_BETWEEN_S = 60
-MOST_S = 28800
+#: Seconds between two batches, and SageMaker's bound on all of them.
+BATCH_INTERVAL_S = 60
+MAX_ROLLOUT_S = 28800
 
 
 async def update(
     deployment: Deployment,
-    aws: Aws,
+    aws: AwsClient,
     *,
     state: StateFile,
-    tell: Tell,
+    on_progress: OnProgress,
     now: str = "",
-    patience: Patience | None = None,
+    wait: WaitOptions | None = None,
     secrets: dict[str, str] | None = None,
 ) -> list[str]:
-    """Roll an endpoint over to a deployment, and take away what it no longer needs.
+    """Roll an endpoint over to a deployment, and delete what it no longer needs.
 
     Returns:
-        What was changed, a line each; empty where all was so already.
+        Changes, a line each; empty where the endpoint was so already.
 
     Raises:
         DeployError: There is no such endpoint, it changed its kind, or SageMaker rolled back.
     """
-    patience = patience or patience_of(deployment)
-    name = deployment.endpoint
-    said = await describe(aws, "endpoint", name)
-    if said is None:
+    name, wait = deployment.endpoint, wait or wait_options_of(deployment)
+    change = Change(aws=aws, state=state, on_progress=on_progress, wait=wait)
+    running = await describe(aws, "endpoint", name)
+    if running is None:
         raise DeployError(f"there is no endpoint '{name}' to update", hint="make it with --apply")
-    look = lambda: see_endpoint(aws, name)  # noqa: E731
-    await until_rest(f"endpoint {name}", look, aws.clock, patience, tell)
-    await _check_kind(deployment, said, aws)
+    await change.settled("endpoint", name)
+    running_config = str(running["EndpointConfigName"])
+    await _require_same_kind(deployment, running_config, aws)
     state.begin(name, deployment.region, now)
-    await _make_beside(deployment.of_kind("model", "endpoint-config"), aws, state, tell, secrets)
-    done = []
-    if await _roll_endpoint(deployment, str(said["EndpointConfigName"]), aws, tell, patience):
-        done.append(f"endpoint {name} runs {deployment.only('endpoint-config').name}")
+    for step in deployment.of_kind("model", "endpoint-config"):
+        if await describe(aws, step.kind, step.name) is None:
+            await make(step, change, secrets)
+            state.created(step.kind, step.name)
+    changes = await _roll_endpoint(deployment, running_config, change)
     for step in deployment.of_kind("component"):
-        done += await _roll_component(step, aws, tell, patience)
+        changes += await _roll_component(step, change)
     for step in deployment.of_kind("adapter"):
-        done += await _roll_adapter(step, aws, tell, patience)
-    done += await trimmed(deployment, aws, state=state, tell=tell, patience=patience)
+        changes += await _roll_adapter(step, change)
+    changes += await remove_unused(deployment, change)
     # Adapters and scaling that were not there yet.
     await apply(
-        deployment, aws, state=state, tell=tell, now=now, patience=patience, secrets=secrets
+        deployment, aws, state=state, on_progress=on_progress, now=now, wait=wait, secrets=secrets
     )
-    done += await _sweep(deployment, aws, state)
-    return done
+    changes += await _delete_old(deployment, change)
+    return changes
 
 
-async def _check_kind(deployment: Deployment, said: dict[str, Any], aws: Aws) -> None:
+async def _require_same_kind(deployment: Deployment, running_config: str, aws: AwsClient) -> None:
     """An endpoint of components cannot become one of models, nor the reverse."""
-    config = await describe(aws, "endpoint-config", str(said["EndpointConfigName"]))
+    config = await describe(aws, "endpoint-config", running_config)
     variants = (config or {}).get("ProductionVariants", [])
     has_components = bool(variants) and "ModelName" not in variants[0]
     if variants and has_components != (deployment.hosting.copies is not None):
@@ -87,154 +84,109 @@ async def _check_kind(deployment: Deployment, said: dict[str, Any], aws: Aws) ->
         )
 
 
-async def _make_beside(
-    steps: tuple[Step, ...],
-    aws: Aws,
-    state: StateFile,
-    tell: Tell,
-    secrets: dict[str, str] | None,
-) -> None:
-    for step in steps:
-        if await describe(aws, step.kind, step.name) is not None:
-            continue
-        request = step.request
-        if step.kind == "model" and secrets:
-            container = request["PrimaryContainer"]
-            environment = {**container["Environment"], **secrets}
-            request = {**request, "PrimaryContainer": {**container, "Environment": environment}}
-        state.asked(step.kind, step.name)
-        await aws.ask(step.service, step.operation, **request)
-        state.there(step.kind, step.name)
-        tell(f"made {step.kind} {step.name}")
-
-
-async def _roll_endpoint(
-    deployment: Deployment, running: str, aws: Aws, tell: Tell, patience: Patience
-) -> bool:
-    wanted = deployment.only("endpoint-config").name
-    if running == wanted:
-        return False
-    name = deployment.endpoint
-    request: dict[str, Any] = {"EndpointName": name, "EndpointConfigName": wanted}
-    if deployment.hosting.copies is None:
-        request["DeploymentConfig"] = {
-            "RollingUpdatePolicy": {
-                "MaximumBatchSize": {
-                    "Type": "INSTANCE_COUNT",
-                    "Value": max(1, deployment.hosting.instance_count // 2),
-                },
-                "WaitIntervalInSeconds": WAIT_BETWEEN_S,
-                "MaximumExecutionTimeoutInSeconds": _most_s(patience),
-            }
+def _rolling(kind: str, batch: int, change: Change) -> dict[str, Any]:
+    """The policy that exchanges so many instances or copies at a time."""
+    return {
+        "RollingUpdatePolicy": {
+            "MaximumBatchSize": {"Type": kind, "Value": batch},
+            "WaitIntervalInSeconds": BATCH_INTERVAL_S,
+            "MaximumExecutionTimeoutInSeconds": int(
+                min(MAX_ROLLOUT_S, max(600.0, change.wait.timeout_s))
+            ),
         }
-    await aws.ask("sagemaker", "UpdateEndpoint", **request)
-    seen = await until_rest(
-        f"endpoint {name}", lambda: see_endpoint(aws, name), aws.clock, patience, tell
-    )
-    said = await describe(aws, "endpoint", name) or {}
-    if seen.status != "InService":
-        raise failure(f"endpoint {name}", seen)
-    if said.get("EndpointConfigName") != wanted:
+    }
+
+
+async def _roll_endpoint(deployment: Deployment, running_config: str, change: Change) -> list[str]:
+    name, config = deployment.endpoint, deployment.only("endpoint-config").name
+    if running_config == config:
+        return []
+    request: dict[str, Any] = {"EndpointName": name, "EndpointConfigName": config}
+    if deployment.hosting.copies is None:
+        batch = max(1, deployment.hosting.instance_count // 2)
+        request["DeploymentConfig"] = _rolling("INSTANCE_COUNT", batch, change)
+    await change.aws.call("sagemaker", "UpdateEndpoint", **request)
+    status = await change.settled("endpoint", name)
+    if status.status != "InService":
+        raise failure(f"endpoint {name}", status)
+    answer = await describe(change.aws, "endpoint", name) or {}
+    if answer.get("EndpointConfigName") != config:
         raise DeployError(
-            f"endpoint {name} was rolled back to {said.get('EndpointConfigName')}: "
-            f"{seen.reason or 'AWS gives no reason'}",
+            f"endpoint {name} was rolled back to {answer.get('EndpointConfigName')}: "
+            f"{status.reason or 'AWS gives no reason'}",
             hint="the old settings serve on; read servetune deploy logs",
         )
-    return True
+    return [f"endpoint {name} runs {config}"]
 
 
-async def _roll_component(step: Step, aws: Aws, tell: Tell, patience: Patience) -> list[str]:
-    said = await describe(aws, "component", step.name)
-    if said is None:
+async def _roll_component(step: Step, change: Change) -> list[str]:
+    existing = await describe(change.aws, "component", step.name)
+    if existing is None:
         return []
-    done = []
+    changes = []
     key = "Specifications" if "Specifications" in step.request else "Specification"
-    if _models(said) != _models(step.request):
-        await aws.ask(
+    models = _models(step.request)
+    if _models(existing) != models:
+        await change.aws.call(
             "sagemaker",
             "UpdateInferenceComponent",
             InferenceComponentName=step.name,
-            DeploymentConfig={
-                "RollingUpdatePolicy": {
-                    "MaximumBatchSize": {"Type": "COPY_COUNT", "Value": 1},
-                    "WaitIntervalInSeconds": WAIT_BETWEEN_S,
-                    "MaximumExecutionTimeoutInSeconds": _most_s(patience),
-                }
-            },
+            DeploymentConfig=_rolling("COPY_COUNT", 1, change),
             **{key: step.request[key]},
         )
-        done.append(f"component {step.name} runs {', '.join(_models(step.request))}")
-        await _serving(step, aws, tell, patience)
+        changes.append(f"component {step.name} runs {', '.join(models)}")
+        await _require_served(step, change)
     copies = step.request["RuntimeConfig"]["CopyCount"]
-    if (said.get("RuntimeConfig") or {}).get("DesiredCopyCount") != copies:
-        await aws.ask(
+    if (existing.get("RuntimeConfig") or {}).get("DesiredCopyCount") != copies:
+        await change.aws.call(
             "sagemaker",
             "UpdateInferenceComponentRuntimeConfig",
             InferenceComponentName=step.name,
             DesiredRuntimeConfig={"CopyCount": copies},
         )
-        done.append(f"component {step.name} has {copies} copies")
-        await _serving(step, aws, tell, patience)
-    return done
+        changes.append(f"component {step.name} has {copies} copies")
+        await _require_served(step, change)
+    return changes
 
 
-async def _roll_adapter(step: Step, aws: Aws, tell: Tell, patience: Patience) -> list[str]:
-    """An adapter of the same name whose files are others now."""
-    said = await describe(aws, "adapter", step.name)
-    wanted = step.request["Specification"]
-    if said is None or _artifact(said.get("Specification")) in ("", _artifact(wanted)):
+async def _roll_adapter(step: Step, change: Change) -> list[str]:
+    """Exchange an adapter of the same name that has other files now."""
+    existing = await describe(change.aws, "adapter", step.name)
+    specification = step.request["Specification"]
+    files = _files(specification)
+    if existing is None or _files(existing.get("Specification")) in ("", files):
         return []
-    await aws.ask(
+    await change.aws.call(
         "sagemaker",
         "UpdateInferenceComponent",
         InferenceComponentName=step.name,
-        Specification=wanted,
+        Specification=specification,
     )
-    await _serving(step, aws, tell, patience)
-    return [f"adapter {step.name} is {_artifact(wanted)}"]
+    await _require_served(step, change)
+    return [f"adapter {step.name} is {files}"]
 
 
-def _artifact(specification: dict[str, Any] | None) -> str:
+def _files(specification: dict[str, Any] | None) -> str:
     return str(((specification or {}).get("Container") or {}).get("ArtifactUrl", ""))
 
 
-async def _serving(step: Step, aws: Aws, tell: Tell, patience: Patience) -> None:
-    seen = await until_rest(
-        f"component {step.name}",
-        lambda: see_component(aws, step.name),
-        aws.clock,
-        patience,
-        tell,
-    )
-    if seen.status != "InService" or seen.reason:
-        raise failure(f"component {step.name}", seen)
+async def _require_served(step: Step, change: Change) -> None:
+    status = await change.settled("component", step.name)
+    if status.status != "InService" or status.reason:
+        raise failure(f"component {step.name}", status)
 
 
 def _models(component: dict[str, Any]) -> list[str]:
-    many = component.get("Specifications") or [component.get("Specification") or {}]
-    return [str(each.get("ModelName", "")) for each in many]
+    return [str(each.get("ModelName", "")) for each in specifications(component)]
 
 
-async def _sweep(deployment: Deployment, aws: Aws, state: StateFile) -> list[str]:
-    """Old configurations and models of this endpoint go, now that nothing runs them."""
+async def _delete_old(deployment: Deployment, change: Change) -> list[str]:
+    """Delete old configurations and models of this endpoint, now that nothing runs them."""
     kept = {step.name for step in deployment.steps}
-    done = []
-    for thing in await owned(aws, deployment.endpoint):
-        if thing.kind not in ("endpoint-config", "model") or thing.name in kept:
-            continue
-        operation, member = {
-            "endpoint-config": ("DeleteEndpointConfig", "EndpointConfigName"),
-            "model": ("DeleteModel", "ModelName"),
-        }[thing.kind]
-        try:
-            await aws.ask("sagemaker", operation, **{member: thing.name})
-        except Refused as error:
-            if not is_missing(error):
-                raise
-        state.gone(thing.kind, thing.name)
-        done.append(f"deleted {thing.kind} {thing.name}")
-    return done
-
-
-def _most_s(patience: Patience) -> int:
-    return int(min(MOST_S, max(600.0, patience.timeout_s)))
+    changes = []
+    for resource in await tagged_resources(change.aws, deployment.endpoint):
+        if resource.kind in ("endpoint-config", "model") and resource.name not in kept:
+            await delete_settled(change.aws, resource.kind, resource.name)
+            change.state.deleted(resource.kind, resource.name)
+            changes.append(f"deleted {resource.kind} {resource.name}")
+    return changes

@@ -1,4 +1,4 @@
-"""Waiting until a thing rests, with progress and an end."""
+"""Waiting until a resource does not change by itself any more, with progress and an end."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from servetune.clock import Clock
 from servetune.errors import DeployError
 from servetune.units import format_seconds
 
-__all__ = ["Patience", "Seen", "until_rest"]
+__all__ = ["OnProgress", "ResourceStatus", "WaitOptions", "wait_until_stable"]
+
+OnProgress = Callable[[str], None]
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a thing.
+class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a resource at one moment.
 
     Attributes:
-        status: In AWS's words; `gone` where it is not there.
-        moving: Whether it will change by itself.
-        reason: Why it failed.
+        status: State in AWS's words; `gone` where it is not there.
+        changing: Whether it will change by itself.
+        reason: Reason of a failure.
         detail: How far it is, such as `2 of 4 copies`.
     """
 
     status: str
-    moving: bool
+    changing: bool
     reason: str = ""
     detail: str = ""
 
@@ -33,45 +35,45 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join(part for part in (self.status, self.detail) if part)
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How often to look and how long.
+class WaitOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and how long a resource is waited for.
 
     Attributes:
-        poll_s: Between two looks.
-        timeout_s: Until giving up waiting; the thing itself goes on.
-        tell_every_s: How often to say that nothing has changed.
+        poll_s: Seconds between two descriptions.
+        timeout_s: Seconds until waiting ends; the resource itself goes on.
+        report_every_s: Seconds between two lines of progress where nothing has changed.
     """
 
     poll_s: float = 15.0
     timeout_s: float = 4200.0
-    tell_every_s: float = 120.0
+    report_every_s: float = 120.0
 
 
-async def until_rest(
+async def wait_until_stable(
     what: str,
-    look: Callable[[], Awaitable[Seen]],
+    current: Callable[[], Awaitable[ResourceStatus]],
     clock: Clock,
-    patience: Patience,
-    tell: Callable[[str], None],
-) -> Seen:
-    """Look until the thing rests; each change is told with the time that it took.
+    wait: WaitOptions,
+    on_progress: OnProgress,
+) -> ResourceStatus:
+    """Poll until the resource is stable; each change is reported with the time that it took.
 
     Raises:
-        DeployError: It still moves when patience ends.
+        DeployError: It still changes when waiting ends.
     """
     begin_s = clock.now_s()
-    told, told_s = "", begin_s
+    reported, reported_s = "", begin_s
     while True:
-        seen = await look()
+        status = await current()
         passed_s = clock.now_s() - begin_s
-        if seen.text != told or clock.now_s() - told_s >= patience.tell_every_s:
-            tell(f"[{format_seconds(passed_s)}] {what}: {seen.text}")
-            told, told_s = seen.text, clock.now_s()
-        if not seen.moving:
-            return seen
-        if passed_s >= patience.timeout_s:
+        if status.text != reported or clock.now_s() - reported_s >= wait.report_every_s:
+            on_progress(f"[{format_seconds(passed_s)}] {what}: {status.text}")
+            reported, reported_s = status.text, clock.now_s()
+        if not status.changing:
+            return status
+        if passed_s >= wait.timeout_s:
             raise DeployError(
-                f"{what} is still {seen.text} after {format_seconds(passed_s)}",
+                f"{what} is still {status.text} after {format_seconds(passed_s)}",
                 hint="it goes on without this command: run it again to wait on, or delete",
             )
-        await clock.sleep(patience.poll_s)
+        await clock.sleep(wait.poll_s)

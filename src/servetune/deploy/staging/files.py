@@ -1,4 +1,4 @@
-"""Which files of a model are staged, and where to."""
+"""Files of a model that are staged, and their place in S3."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file.
+    """One file of a model.
 
     Attributes:
-        path: Below the model's folder, with slashes.
-        file: Where it is on this disk; the hub's cache links to it.
-        size_bytes: Of its content.
+        path: Path below the model's folder, with slashes.
+        file: Path on this disk; the hub's cache links to it.
+        size_bytes: Size of its content.
     """
 
     path: str

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from servetune.deploy.aws.door import Aws
-from servetune.deploy.aws.looking import staged_model
-from servetune.deploy.aws.waiting import Patience, Seen, until_rest
+from servetune.deploy.aws.client import AwsClient
+from servetune.deploy.aws.resources import staged_model
+from servetune.deploy.aws.waiting import ResourceStatus, WaitOptions, wait_until_stable
 from servetune.deploy.images import choose_image, image_uri
 from servetune.deploy.names import STAGED, require_role, resource_name
 from servetune.deploy.staging.files import Place
@@ -142,11 +142,11 @@ def download_job(
 async def run_job(
     source: HubModel,
     where: Place,
-    aws: Aws,
+    aws: AwsClient,
     request: dict[str, Any],
     *,
-    patience: Patience,
-    tell: Callable[[str], None],
+    wait: WaitOptions,
+    on_progress: Callable[[str], None],
 ) -> None:
     """Start the job, or wait on with one that an earlier run started.
 
@@ -155,9 +155,13 @@ async def run_job(
     """
     name, found = await _free_name(str(request["ProcessingJobName"]), source, where, aws)
     if not found:
-        await aws.ask("sagemaker", "CreateProcessingJob", **(request | {"ProcessingJobName": name}))
-        tell(f"started processing job {name}")
-    seen = await until_rest(f"job {name}", lambda: _seen(name, aws), aws.clock, patience, tell)
+        await aws.call(
+            "sagemaker", "CreateProcessingJob", **(request | {"ProcessingJobName": name})
+        )
+        on_progress(f"started processing job {name}")
+    seen = await wait_until_stable(
+        f"job {name}", lambda: _seen(name, aws), aws.clock, wait, on_progress
+    )
     if seen.status != "Completed":
         raise DeployError(
             f"job {name} is {seen.status}: {seen.reason or 'AWS gives no reason'}",
@@ -166,7 +170,7 @@ async def run_job(
         )
 
 
-async def _free_name(name: str, source: HubModel, where: Place, aws: Aws) -> tuple[str, bool]:
+async def _free_name(name: str, source: HubModel, where: Place, aws: AwsClient) -> tuple[str, bool]:
     """The job's name, and whether it runs or is done; one that failed keeps its name.
 
     So does one that is done, where what it made has been taken away or replaced since.
@@ -183,12 +187,14 @@ async def _free_name(name: str, source: HubModel, where: Place, aws: Aws) -> tup
     raise DeployError(f"99 jobs like {name} have ended", hint="choose another prefix")
 
 
-async def _seen(name: str, aws: Aws) -> Seen:
-    job = await aws.ask_or_none("sagemaker", "DescribeProcessingJob", ProcessingJobName=name)
+async def _seen(name: str, aws: AwsClient) -> ResourceStatus:
+    job = await aws.call_or_none("sagemaker", "DescribeProcessingJob", ProcessingJobName=name)
     if job is None:
-        return Seen(status="gone", moving=False)
+        return ResourceStatus(status="gone", changing=False)
     status = str(job["ProcessingJobStatus"])
     reason = str(job.get("FailureReason") or job.get("ExitMessage") or "")
-    return Seen(
-        status=status, moving=status in ("InProgress", "Stopping"), reason=aws.scrubbed(reason)
+    return ResourceStatus(
+        status=status,
+        changing=status in ("InProgress", "Stopping"),
+        reason=aws.redacted_text(reason),
     )

@@ -1,4 +1,4 @@
-"""Upload: every file there once, whole, and checked; from wherever an earlier run stopped.
+"""Upload of a model's files: once, whole, and checked; from wherever an earlier run stopped.
 
 S3 itself remembers what an earlier run sent (finished objects, and parts of unfinished
 ones), with their CRC-32, so nothing is kept on this disk.
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.deploy.aws.door import Aws, Refused, is_missing
+from servetune.deploy.aws.client import AwsClient, AwsError, is_missing
 from servetune.deploy.names import STAGED
 from servetune.deploy.staging.crc import combined_crc32, crc32_base64
 from servetune.deploy.staging.files import ModelFile, Place, part_bytes
@@ -28,18 +28,18 @@ MANIFEST = STAGED
 
 _READ_BYTES = 8 * MIB
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 Part = tuple[int, int, int]  # number, offset, length
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done.
+    """A model in S3.
 
     Attributes:
-        uri: Of the prefix.
-        sent_bytes: That went over the wire now.
-        same_files: That were there already.
-        total_bytes: Of all files.
+        uri: Prefix of its files.
+        sent_bytes: Size of what was sent now.
+        same_files: Number of files that were there already.
+        total_bytes: Size of all files.
         by_job: Whether a job in AWS fetched the files, whose sizes are then not known here.
     """
 
@@ -53,25 +53,25 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
 async def stage(
     files: tuple[ModelFile, ...],
     where: Place,
-    aws: Aws,
+    aws: AwsClient,
     *,
     model: str,
     revision: str | None,
-    tell: Tell,
+    on_progress: OnProgress,
     jobs: int = 4,
     least_part_bytes: int | None = None,
 ) -> Staged:
     """Upload what is not there, and a manifest that keeps the model's original id.
 
     Args:
-        files: Of `model_files`.
-        where: The prefix.
-        aws: The door; one with threads sends several parts at once.
+        files: Files of `model_files`.
+        where: Prefix in S3.
+        aws: Client; one with threads sends several parts at once.
         model: Original id, by which tokenizers are found.
-        revision: Of the hub, where it is known.
-        tell: Progress.
+        revision: Revision in the hub, where it is known.
+        on_progress: Called with each line of progress.
         jobs: Parts in flight, each in memory once.
-        least_part_bytes: Of a part; S3 takes 5 MiB and more.
+        least_part_bytes: Size of a part at least; S3 takes 5 MiB and more.
 
     Raises:
         InputError: There is no such bucket.
@@ -91,7 +91,7 @@ async def stage(
         sent += sent_now or 0
         same += sent_now is None
         rows.append({"path": each.path, "size_bytes": each.size_bytes, "crc32": crc})
-        tell(
+        on_progress(
             f"[{number}/{len(files)}] {each.path} {format_bytes(each.size_bytes)}: "
             f"{'there already' if sent_now is None else f'{format_bytes(sent_now)} sent'}"
         )
@@ -104,10 +104,10 @@ async def stage(
     )
 
 
-async def _require_bucket(where: Place, aws: Aws) -> None:
+async def _require_bucket(where: Place, aws: AwsClient) -> None:
     try:
-        await aws.ask("s3", "HeadBucket", Bucket=where.bucket)
-    except Refused as error:
+        await aws.call("s3", "HeadBucket", Bucket=where.bucket)
+    except AwsError as error:
         if is_missing(error):
             raise InputError(
                 f"there is no bucket '{where.bucket}'",
@@ -119,14 +119,14 @@ async def _require_bucket(where: Place, aws: Aws) -> None:
 async def _one(
     each: ModelFile,
     where: Place,
-    aws: Aws,
+    aws: AwsClient,
     gate: asyncio.Semaphore,
     least_part_bytes: int | None,
 ) -> tuple[str, int | None]:
     """A file's CRC as S3 spells it, and the bytes sent; `None` where it was there."""
     at = {"Bucket": where.bucket, "Key": where.key(each.path)}
     size = part_bytes(each.size_bytes, *([least_part_bytes] if least_part_bytes else []))
-    held = await aws.ask_or_none("s3", "HeadObject", ChecksumMode="ENABLED", **at)
+    held = await aws.call_or_none("s3", "HeadObject", ChecksumMode="ENABLED", **at)
     if held is not None and held["ContentLength"] == each.size_bytes:
         crc = crc32_base64(_crc_of(each))
         if held.get("ChecksumCRC32") == crc:
@@ -134,13 +134,13 @@ async def _one(
     if each.size_bytes <= size:
         body = each.file.read_bytes()
         crc = crc32_base64(zlib.crc32(body))
-        await aws.ask("s3", "PutObject", Body=body, ChecksumCRC32=crc, **at)
+        await aws.call("s3", "PutObject", Body=body, ChecksumCRC32=crc, **at)
         return crc, len(body)
     return await _in_parts(each, at, size, aws, gate)
 
 
 async def _in_parts(
-    each: ModelFile, at: dict[str, str], size: int, aws: Aws, gate: asyncio.Semaphore
+    each: ModelFile, at: dict[str, str], size: int, aws: AwsClient, gate: asyncio.Semaphore
 ) -> tuple[str, int]:
     parts = [
         (number, offset, min(size, each.size_bytes - offset))
@@ -162,7 +162,7 @@ async def _in_parts(
             if there and there["Size"] == length and there.get("ChecksumCRC32") == spelt:
                 known[number] = {"ETag": there["ETag"], "ChecksumCRC32": spelt}
                 return
-            said = await aws.ask(
+            answer = await aws.call(
                 "s3",
                 "UploadPart",
                 UploadId=upload_id,
@@ -171,7 +171,7 @@ async def _in_parts(
                 ChecksumCRC32=spelt,
                 **at,
             )
-            known[number] = {"ETag": said["ETag"], "ChecksumCRC32": spelt}
+            known[number] = {"ETag": answer["ETag"], "ChecksumCRC32": spelt}
             sent += length
 
     try:
@@ -181,7 +181,7 @@ async def _in_parts(
     except* ServetuneError as failed:
         raise _first(failed) from None
     whole = crc32_base64(combined_crc32((crcs[n], length) for n, _, length in parts))
-    await aws.ask(
+    await aws.call(
         "s3",
         "CompleteMultipartUpload",
         UploadId=upload_id,
@@ -194,7 +194,7 @@ async def _in_parts(
 
 
 async def _upload_of(
-    at: dict[str, str], aws: Aws, parts: list[Part]
+    at: dict[str, str], aws: AwsClient, parts: list[Part]
 ) -> tuple[str, dict[int, dict[str, Any]]]:
     """The upload that an earlier run left and the parts it has, else a new one.
 
@@ -202,7 +202,7 @@ async def _upload_of(
     cost money while nobody sees them.
     """
     bucket, key = at["Bucket"], at["Key"]
-    answer = await aws.ask("s3", "ListMultipartUploads", Bucket=bucket, Prefix=key)
+    answer = await aws.call("s3", "ListMultipartUploads", Bucket=bucket, Prefix=key)
     lengths = {number: length for number, _, length in parts}
     for open_one in answer.get("Uploads", []):
         if open_one["Key"] != key:
@@ -211,27 +211,29 @@ async def _upload_of(
         held = await _parts_of(at, upload_id, aws)
         if all(lengths.get(number) == part["Size"] for number, part in held.items()):
             return upload_id, held
-        await aws.ask("s3", "AbortMultipartUpload", UploadId=upload_id, **at)
-    made = await aws.ask(
+        await aws.call("s3", "AbortMultipartUpload", UploadId=upload_id, **at)
+    made = await aws.call(
         "s3", "CreateMultipartUpload", ChecksumAlgorithm="CRC32", ChecksumType="FULL_OBJECT", **at
     )
     return str(made["UploadId"]), {}
 
 
-async def _parts_of(at: dict[str, str], upload_id: str, aws: Aws) -> dict[int, dict[str, Any]]:
+async def _parts_of(
+    at: dict[str, str], upload_id: str, aws: AwsClient
+) -> dict[int, dict[str, Any]]:
     held: dict[int, dict[str, Any]] = {}
     more: dict[str, Any] = {}
     while True:
-        answer = await aws.ask("s3", "ListParts", UploadId=upload_id, **at, **more)
+        answer = await aws.call("s3", "ListParts", UploadId=upload_id, **at, **more)
         held |= {int(part["PartNumber"]): part for part in answer.get("Parts", [])}
         if not answer.get("IsTruncated"):
             return held
         more = {"PartNumberMarker": answer["NextPartNumberMarker"]}
 
 
-async def _manifest(content: dict[str, Any], where: Place, aws: Aws) -> None:
+async def _manifest(content: dict[str, Any], where: Place, aws: AwsClient) -> None:
     body = (json.dumps(content, indent=2) + "\n").encode()
-    await aws.ask(
+    await aws.call(
         "s3",
         "PutObject",
         Bucket=where.bucket,

@@ -1,6 +1,6 @@
-"""The door to AWS: the only module here that sends anything.
+"""Client of AWS: the only module here that sends requests.
 
-Every request is held against the service's model first. Throttles, server errors and lost
+Every request is checked by the service's model first. Throttles, server errors and lost
 connections are tried again on the clock that was passed in (boto3's own retries would wait
 on the machine's); everything else becomes one line without credentials.
 """
@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from servetune.clock import Clock
-from servetune.deploy.aws.shapes import problems
-from servetune.deploy.secret import redacted
+from servetune.deploy.aws.service_model import problems
 from servetune.errors import DeployError
+from servetune.secret import redacted
 
-__all__ = ["Aws", "Refused", "is_missing"]
+__all__ = ["AwsClient", "AwsError", "is_missing"]
 
-#: The service says "later".
-_LATER = frozenset(
+#: Error codes after which a request is repeated.
+_RETRIED = frozenset(
     {
         "Throttling",
         "ThrottlingException",
@@ -40,8 +40,8 @@ ATTEMPTS = 8
 MOST_WAIT_S = 60.0
 
 
-#: How services other than SageMaker's oldest say that a thing is not there.
-_ABSENT = frozenset(
+#: Error codes of a missing resource, but for SageMaker's oldest operations.
+_MISSING = frozenset(
     {
         "ResourceNotFound",
         "ResourceNotFoundException",
@@ -53,12 +53,12 @@ _ABSENT = frozenset(
 )
 
 
-class Refused(DeployError):
+class AwsError(DeployError):
     """AWS refused a request.
 
     Attributes:
-        code: Such as `ValidationException`.
-        service_message: In its own words, without credentials.
+        code: Error code, such as `ValidationException`.
+        service_message: Message of AWS, without credentials.
     """
 
     def __init__(self, code: str, message: str, *, operation: str, hint: str = "") -> None:
@@ -67,28 +67,28 @@ class Refused(DeployError):
         super().__init__(f"{operation} was refused: {message or code}", hint=hint)
 
 
-def is_missing(error: Refused) -> bool:
-    """Whether AWS says that a thing is not there.
+def is_missing(error: AwsError) -> bool:
+    """Whether an error means that the resource is not there.
 
-    SageMaker's older resources say so by a ValidationException of that wording.
+    SageMaker's older operations answer with a ValidationException of that wording.
     """
-    if error.code in _ABSENT:
+    if error.code in _MISSING:
         return True
     return error.code == "ValidationException" and (
         "Could not find" in error.service_message or "does not exist" in error.service_message
     )
 
 
-class Aws:
+class AwsClient:
     """AWS in one region.
 
     Args:
-        region: Whose endpoints are asked.
-        clock: On which waiting happens.
-        clients: Makes a client of a service's name; boto3's where left out.
-        hidden: Texts that must not appear in any message, such as a token in use.
+        region: AWS region.
+        clock: Clock on which waiting happens.
+        clients: Function from a service's name to its client; boto3's where left out.
+        secrets_in_use: Texts that must not appear in any message, such as a token.
         threads: Whether requests leave in threads, so that several are under way at once.
-        profile: Of the AWS configuration, for boto3's own clients.
+        profile: Profile of the AWS configuration, for boto3's own clients.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Aws:
         *,
         clock: Clock,
         clients: Callable[[str], Any] | None = None,
-        hidden: tuple[str, ...] = (),
+        secrets_in_use: tuple[str, ...] = (),
         threads: bool = False,
         profile: str | None = None,
     ) -> None:
@@ -105,7 +105,7 @@ class Aws:
         self.clock = clock
         self._make = clients or _boto3_clients(region, profile)
         self._clients: dict[str, Any] = {}
-        self.hidden = hidden
+        self.secrets_in_use = secrets_in_use
         self.threads = threads
 
     def client(self, service: str) -> Any:
@@ -113,7 +113,7 @@ class Aws:
             self._clients[service] = self._make(service)
         return self._clients[service]
 
-    async def ask(self, service: str, operation: str, /, **request: Any) -> dict[str, Any]:
+    async def call(self, service: str, operation: str, /, **request: Any) -> dict[str, Any]:
         """Send one request and return its answer.
 
         Raises:
@@ -123,7 +123,7 @@ class Aws:
         wrong = problems(service, operation, request)
         if wrong:
             raise DeployError(
-                self.scrubbed(f"{operation} would be refused: {'; '.join(wrong)}"),
+                self.redacted_text(f"{operation} would be refused: {'; '.join(wrong)}"),
                 hint="nothing was sent; see servetune deploy sagemaker --plan",
             )
         for attempt in range(ATTEMPTS):
@@ -131,7 +131,7 @@ class Aws:
                 answer = await self._send(service, operation, request)
             except Exception as error:
                 refusal = self._refusal(error, operation)
-                if refusal.code not in _LATER or attempt == ATTEMPTS - 1:
+                if refusal.code not in _RETRIED or attempt == ATTEMPTS - 1:
                     raise refusal from None
                 await self.clock.sleep(min(MOST_WAIT_S, 2.0**attempt))
             else:
@@ -146,13 +146,13 @@ class Aws:
         answer: dict[str, Any] = method(**request)
         return answer
 
-    async def ask_or_none(
+    async def call_or_none(
         self, service: str, operation: str, /, **request: Any
     ) -> dict[str, Any] | None:
-        """The answer, or `None` where the thing asked about is not there."""
+        """The answer, or `None` where the resource is not there."""
         try:
-            return await self.ask(service, operation, **request)
-        except Refused as error:
+            return await self.call(service, operation, **request)
+        except AwsError as error:
             if is_missing(error):
                 return None
             raise
@@ -163,7 +163,7 @@ class Aws:
         """Items of a listing, over all its pages."""
         more = dict(request)
         while True:
-            answer = await self.ask(service, operation, **more)
+            answer = await self.call(service, operation, **more)
             for item in answer.get(key, []):
                 yield item
             name = "nextToken" if "nextToken" in answer else "NextToken"
@@ -172,35 +172,38 @@ class Aws:
                 return
             more[name] = token
 
-    def scrubbed(self, text: str) -> str:
-        """A text without the tokens in use, and without what looks like one."""
-        for secret in self.hidden:
+    def redacted_text(self, text: str) -> str:
+        """A text without the tokens in use and whatever else looks like a credential."""
+        for secret in self.secrets_in_use:
             if secret:
                 text = text.replace(secret, "[redacted]")
         return str(redacted(text))
 
-    def _refusal(self, error: Exception, operation: str) -> Refused:
-        """AWS's answer as ours; anything that is not botocore's is a defect and goes on."""
+    def _refusal(self, error: Exception, operation: str) -> AwsError:
+        """AWS's error as ours; an exception that is not botocore's is raised again."""
         if type(error).__module__.split(".")[0] not in ("botocore", "boto3", "s3transfer"):
             raise error
-        said = getattr(error, "response", None)
-        if isinstance(said, dict) and "Error" in said:
-            detail = said["Error"]
+        answer = getattr(error, "response", None)
+        if isinstance(answer, dict) and "Error" in answer:
+            detail = answer["Error"]
             code, message = str(detail.get("Code", "")), str(detail.get("Message", ""))
-            status = said.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             if isinstance(status, int) and status >= 500:
                 code = "ServiceUnavailable"
         else:
             code, message = type(error).__name__, str(error)
-            if code in _LOST:
+            if code in _BROKEN_CONNECTION:
                 code = "ServiceUnavailable"
-        return Refused(
-            code, self.scrubbed(" ".join(message.split())), operation=operation, hint=_hint(code)
+        return AwsError(
+            code,
+            self.redacted_text(" ".join(message.split())),
+            operation=operation,
+            hint=_hint(code),
         )
 
 
-#: botocore's names for a connection that broke.
-_LOST = frozenset(
+#: Names of botocore's exceptions for a broken connection.
+_BROKEN_CONNECTION = frozenset(
     {
         "ConnectionClosedError",
         "ConnectTimeoutError",
@@ -220,7 +223,7 @@ def _hint(code: str) -> str:
         return "your credentials lack this permission: see docs/guides/sagemaker.md"
     if code in ("ResourceLimitExceeded", "LimitExceededException"):
         return "ask for a higher quota in AWS Service Quotas, or choose another instance type"
-    if code in _LATER or code == "EndpointConnectionError":
+    if code in _RETRIED or code == "EndpointConnectionError":
         return "AWS did not answer in time; run the same command again, it goes on from there"
     return ""
 

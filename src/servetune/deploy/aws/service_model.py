@@ -1,8 +1,8 @@
-"""Holds a request against the service's own model, before anything is sent.
+"""Check of a request by the service's own model, before it is sent.
 
 boto3 checks required members, unknown keys, unions and lower bounds. Enums, patterns and
-upper bounds are in the same model, but only the service looks at them, after an upload or
-a wait. Here all of it is looked at in a millisecond.
+upper bounds are in the same model, but only the service checks them, after an upload or
+a wait. Here all of it is checked in a millisecond.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _model(service: str) -> Any:
 
 
 def problems(service: str, operation: str, request: dict[str, Any]) -> list[str]:
-    """What the service's model objects to, each with its place; empty for a good request.
+    """Violations of the service's model, each with its place; empty for a good request.
 
     Example:
         >>> problems("sagemaker", "DescribeEndpoint", {"EndpointName": "under_score"})
@@ -103,9 +103,9 @@ def _bounds(value: Any, shape: Any, where: str) -> Iterator[str]:
     size = len(value) if isinstance(value, str | list | dict) else value
     lower, upper = shape.metadata.get("min"), shape.metadata.get("max")
     if lower is not None and size < lower:
-        yield f"{where}: {_told(value, size)} is below {lower}"
+        yield f"{where}: {_measured(value, size)} is below {lower}"
     if upper is not None and size > upper:
-        yield f"{where}: {_told(value, size)} is above {upper}"
+        yield f"{where}: {_measured(value, size)} is above {upper}"
     if shape.type_name != "string":
         return
     if getattr(shape, "enum", None) and value not in shape.enum:
@@ -115,7 +115,7 @@ def _bounds(value: Any, shape: Any, where: str) -> Iterator[str]:
         yield f"{where}: '{value}' does not match {pattern}"
 
 
-def _told(value: Any, size: Any) -> str:
+def _measured(value: Any, size: Any) -> str:
     return f"{size} characters" if isinstance(value, str) else str(size)
 
 

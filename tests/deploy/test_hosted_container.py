@@ -5,7 +5,7 @@ import pytest
 from aws_kit import NAME, components, deployment, no_state
 
 from servetune.deploy.aws import apply
-from servetune.deploy.aws.given import Hosted, hosted, hosted_plan
+from servetune.deploy.aws.hosted_container import Hosted, hosted, hosted_plan
 from servetune.deploy.hosting import Adapter
 from servetune.errors import DeployError
 
@@ -13,7 +13,9 @@ LMI = "763104351884.dkr.ecr.us-east-1.amazonaws.com/djl-inference:0.36.0-lmi28.0
 
 
 def made(world, hosting=None):
-    world.run(apply(deployment(hosting), world.aws(), state=no_state(), tell=world.said.append))
+    world.run(
+        apply(deployment(hosting), world.aws(), state=no_state(), on_progress=world.said.append)
+    )
 
 
 def test_an_endpoint_leads_to_the_variables_of_its_model(world):

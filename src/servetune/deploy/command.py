@@ -1,4 +1,4 @@
-"""The plain command: one script for each copy, for a machine where the engine is installed."""
+"""Plain command: one script for each copy, for a machine where the engine is installed."""
 
 from __future__ import annotations
 

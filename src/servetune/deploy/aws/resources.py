@@ -1,0 +1,210 @@
+"""Resources of SageMaker: their descriptions, their states, and those that servetune tagged.
+
+Names of models and configurations end with eight hex digits of what they hold, which
+spares most of an account's other resources the question for their tags.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from servetune.deploy.aws.client import AwsClient
+from servetune.deploy.aws.state import StateFile
+from servetune.deploy.aws.waiting import OnProgress, ResourceStatus, WaitOptions, wait_until_stable
+from servetune.deploy.deployment import TAG
+from servetune.deploy.names import STAGED, name_stem
+
+__all__ = [
+    "DELETIONS",
+    "Change",
+    "Resource",
+    "describe",
+    "resource_status",
+    "specifications",
+    "staged_model",
+    "tagged_resources",
+]
+
+#: Endpoint and component states that end by themselves.
+CHANGING_STATES = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting"})
+
+#: Kind of resource: (operation that describes it, member with its name).
+_DESCRIPTIONS = {
+    "model": ("DescribeModel", "ModelName"),
+    "endpoint-config": ("DescribeEndpointConfig", "EndpointConfigName"),
+    "endpoint": ("DescribeEndpoint", "EndpointName"),
+    "component": ("DescribeInferenceComponent", "InferenceComponentName"),
+    "adapter": ("DescribeInferenceComponent", "InferenceComponentName"),
+}
+
+#: Kind of resource: (operation that deletes it, member with its name).
+DELETIONS = {
+    kind: (operation.replace("Describe", "Delete"), member)
+    for kind, (operation, member) in _DESCRIPTIONS.items()
+}
+
+_WITH_DIGEST = re.compile(r".+-[0-9a-f]{8}")
+
+#: Kind of resource: (operation that lists it, list in the answer).
+_LISTS = {
+    "endpoint": ("ListEndpoints", "Endpoints"),
+    "component": ("ListInferenceComponents", "InferenceComponents"),
+    "endpoint-config": ("ListEndpointConfigs", "EndpointConfigs"),
+    "model": ("ListModels", "Models"),
+}
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource that servetune made.
+
+    Attributes:
+        kind: `endpoint`, `component` (adapters too), `endpoint-config`, `model`, or `alarm`, which
+            is found by its name.
+        name: Name in AWS.
+        arn: ARN in AWS.
+        endpoint: Endpoint that it belongs to, by its tag.
+        status: State, where the kind has one.
+        tags: All tags.
+        on: Endpoint that a component is really on.
+    """
+
+    kind: str
+    name: str
+    arn: str
+    endpoint: str
+    status: str = ""
+    tags: dict[str, str] = {}
+    on: str = ""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What one command needs while it changes an endpoint.
+
+    Attributes:
+        aws: Client of the endpoint's region.
+        state: File that notes what was begun.
+        on_progress: Called with each line of progress.
+        wait: How often and how long busy resources are waited for.
+    """
+
+    aws: AwsClient
+    state: StateFile
+    on_progress: OnProgress
+    wait: WaitOptions
+
+    async def settled(self, kind: str, name: str) -> ResourceStatus:
+        """The status of an endpoint or component once it does not change by itself any more.
+
+        Raises:
+            DeployError: It still changes when waiting ends.
+        """
+        return await wait_until_stable(
+            f"{kind} {name}",
+            lambda: resource_status(self.aws, kind, name),
+            self.aws.clock,
+            self.wait,
+            self.on_progress,
+        )
+
+
+async def describe(aws: AwsClient, kind: str, name: str) -> dict[str, Any] | None:
+    """The description of a resource, `None` where it is not there."""
+    operation, member = _DESCRIPTIONS[kind]
+    return await aws.call_or_none("sagemaker", operation, **{member: name})
+
+
+def specifications(component: dict[str, Any]) -> list[dict[str, Any]]:
+    """The specifications of a component, one for each instance type or one for all."""
+    return component.get("Specifications") or [component.get("Specification") or {}]
+
+
+async def resource_status(aws: AwsClient, kind: str, name: str) -> ResourceStatus:
+    """The state of a resource; `there` for kinds without states, `gone` where it is not."""
+    answer = await describe(aws, kind, name)
+    if answer is None:
+        return ResourceStatus(status="gone", changing=False)
+    if kind not in ("endpoint", "component", "adapter"):
+        return ResourceStatus(status="there", changing=False)
+    if kind == "endpoint":
+        status, detail = str(answer["EndpointStatus"]), _instances(answer)
+    else:
+        status = str(answer.get("InferenceComponentStatus", "Creating"))
+        detail = _copies(answer) if status in CHANGING_STATES else ""
+    return ResourceStatus(
+        status=status,
+        changing=status in CHANGING_STATES,
+        reason=aws.redacted_text(str(answer.get("FailureReason", ""))),
+        detail=detail,
+    )
+
+
+def _instances(endpoint: dict[str, Any]) -> str:
+    """Running and desired instances, where they differ."""
+    return ", ".join(
+        f"{variant.get('CurrentInstanceCount', 0)} of {variant['DesiredInstanceCount']} instances"
+        for variant in endpoint.get("ProductionVariants", [])
+        if variant.get("DesiredInstanceCount") != variant.get("CurrentInstanceCount")
+    )
+
+
+def _copies(component: dict[str, Any]) -> str:
+    """Running and desired copies, where they differ."""
+    copies = component.get("RuntimeConfig") or {}
+    desired, running = copies.get("DesiredCopyCount"), copies.get("CurrentCopyCount", 0)
+    return f"{running} of {desired} copies" if desired not in (None, running) else ""
+
+
+async def staged_model(uri: str, aws: AwsClient) -> tuple[str, str | None] | None:
+    """Model and revision that `servetune stage` left whole at a prefix, `None` for none.
+
+    Args:
+        uri: `s3://bucket/prefix/`.
+        aws: Client of the bucket's region.
+    """
+    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    answer = await aws.call_or_none("s3", "GetObject", Bucket=bucket, Key=f"{prefix}{STAGED}")
+    if answer is None:
+        return None
+    try:
+        manifest = json.loads(answer["Body"].read())
+        return str(manifest["model"]), manifest.get("revision")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+async def tagged_resources(aws: AwsClient, endpoint: str | None = None) -> list[Resource]:
+    """Everything that bears servetune's tag, of one endpoint or of all; endpoints first."""
+    resources = []
+    for kind, (operation, key) in _LISTS.items():
+        stem = _DESCRIPTIONS[kind][1].removesuffix("Name")
+        narrowed = {"NameContains": name_stem(endpoint)} if endpoint else {}
+        async for item in aws.pages("sagemaker", operation, key, **narrowed):
+            name, arn = str(item[f"{stem}Name"]), str(item[f"{stem}Arn"])
+            if kind in ("model", "endpoint-config") and not _WITH_DIGEST.fullmatch(name):
+                continue
+            tags = await _tags(aws, arn)
+            owner = tags.get(TAG)
+            if owner is None or (endpoint is not None and owner != endpoint):
+                continue
+            resources.append(
+                Resource(
+                    kind=kind,
+                    name=name,
+                    arn=arn,
+                    endpoint=owner,
+                    status=str(item.get(f"{stem}Status", "")),
+                    tags=tags,
+                    on=str(item.get("EndpointName", "")) if kind == "component" else "",
+                )
+            )
+    return resources
+
+
+async def _tags(aws: AwsClient, arn: str) -> dict[str, str]:
+    """A resource's tags; none for one that went meanwhile."""
+    answer = await aws.call_or_none("sagemaker", "ListTags", ResourceArn=arn)
+    return {tag["Key"]: tag["Value"] for tag in (answer or {}).get("Tags", [])}
