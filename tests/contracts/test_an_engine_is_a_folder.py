@@ -1,0 +1,52 @@
+"""An engine is one folder: nobody else compares with an engine's name."""
+
+import ast
+from pathlib import Path
+
+from servetune.engines import ENGINES
+from servetune.engines.engine import OTHER_NAMES
+
+SOURCE = Path(__file__).parents[2] / "src" / "servetune"
+
+#: Variables of other nouns that are named after engines: the route of a request (`loadgen.Api`),
+#: and how a tool draws lengths from a range.
+OTHER_NOUNS = {"api", "meaning"}
+
+#: Names of engines that are also other words of the field.
+AMBIGUOUS = {"max", "command"}
+NAMES = (set(ENGINES) | set(OTHER_NAMES)) - AMBIGUOUS
+
+
+def compared_names(tree):
+    """Names of engines on either side of a comparison, also within a list of several."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and getattr(node.left, "id", "") not in OTHER_NOUNS:
+            for side in (node.left, *node.comparators):
+                for part in ast.walk(side):
+                    if isinstance(part, ast.Constant) and part.value in NAMES:
+                        yield part.lineno, part.value
+
+
+def test_nobody_else_compares_with_an_engines_name():
+    found = [
+        f"{path.relative_to(SOURCE)}:{line} {name}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path.relative_to(SOURCE).parts[0] != "engines"
+        for line, name in compared_names(ast.parse(path.read_text("utf-8")))
+    ]
+    assert found == []
+
+
+def test_the_search_finds_comparisons():
+    tree = ast.parse('if engine in ("vllm", other) or name != "tgi":\n    pass\n')
+    assert [name for _, name in compared_names(tree)] == ["vllm", "tgi"]
+
+
+def test_inside_the_room_only_an_engines_own_folder_names_it():
+    shared = {path for path in (SOURCE / "engines").glob("*.py") if path.name != "engine.py"}
+    found = [
+        f"{path.name}:{line} {name}"
+        for path in sorted(shared)
+        for line, name in compared_names(ast.parse(path.read_text("utf-8")))
+    ]
+    assert found == []
