@@ -16,7 +16,8 @@ import re
 import sys
 from pathlib import Path
 
-from servetune.engines.helptext import llama_settings
+from servetune.engines import engine as engine_named
+from servetune.engines.llama_cpp.helptext import llama_settings
 from servetune.engines.settings import SettingSpec, with_underscores
 from servetune.engines.sources import read_declarations
 from servetune.engines.tables import folder_name, written_spec
@@ -34,7 +35,7 @@ SOURCES = {
 
 def read(engine: str, place: Path) -> tuple[dict[str, SettingSpec], str]:
     if engine != "llama.cpp":
-        return read_declarations(engine, place), SOURCES[engine]
+        return read_declarations(engine_named(engine).declarations, place), SOURCES[engine]
     text = place.read_text(encoding="utf-8")
     if place.suffix == ".cpp":
         return cpp_settings(text), "llama.cpp {v}: common/arg.cpp, options of the server"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from servetune.engines import engine
 from servetune.engines.declared import (
     annotated_fields,
     argparse_settings,
@@ -13,7 +14,7 @@ from servetune.engines.declared import (
     literal_aliases,
     typer_settings,
 )
-from servetune.engines.helptext import clap_settings, llama_settings
+from servetune.engines.llama_cpp.helptext import llama_settings
 from servetune.engines.settings import SettingSpec, SettingTable
 from servetune.engines.sources import read_declarations
 from servetune.engines.tables import known_versions, read_spec, table_of, written_spec
@@ -106,8 +107,8 @@ def test_a_source_that_cannot_be_read_leaves_the_table(tmp_path):
     folder = tmp_path / "transformers" / "cli"
     folder.mkdir(parents=True)
     (folder / "serve.py").write_text("class Serve: def broken(")
-    assert read_declarations("transformers", tmp_path) == {}
-    assert read_declarations("tgi", tmp_path) == {}
+    assert read_declarations(engine("transformers").declarations, tmp_path) == {}
+    assert read_declarations(engine("tgi").declarations, tmp_path) == {}
 
 
 def test_llama_servers_help_is_read():
@@ -135,39 +136,6 @@ def test_llama_servers_help_is_read():
         "kv_unified": "bool no",
         "metrics": "bool",
         "gpu_layers": "str aka n_gpu_layers",
-    }
-
-
-def test_claps_help_is_read():
-    found = clap_settings("""
-Options:
-      --num-shard <NUM_SHARD>
-          The number of shards
-          [env: NUM_SHARD=]
-      --dtype <DTYPE>
-          [possible values: float16, bfloat16]
-      --usage-stats <USAGE_STATS>
-          [default: on]
-
-          Possible values:
-          - on:       all
-          - no-stack: some
-  -p, --port <PORT>
-          [default: 3000]
-      --waiting-served-ratio <WAITING_SERVED_RATIO>
-          [default: 0.3]
-      --trust-remote-code
-          Whether to
-  -h, --help
-          Print help
-""")
-    assert specs(found) == {
-        "num_shard": "str",
-        "dtype": "str of float16|bfloat16",
-        "usage_stats": "str of on|no-stack",
-        "port": "int",
-        "waiting_served_ratio": "float",
-        "trust_remote_code": "bool",
     }
 
 

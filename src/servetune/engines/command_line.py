@@ -17,7 +17,7 @@ from servetune.engines.facts import EngineFacts
 from servetune.engines.log import Fact, LogReading, differences, read_facts
 from servetune.engines.program import Program, site_packages_of
 from servetune.engines.settings import SettingTable, with_underscores
-from servetune.engines.sources import read_declarations
+from servetune.engines.sources import Declarations, read_declarations
 from servetune.engines.tables import known_versions, table_of
 from servetune.engines.words import Words
 from servetune.errors import PlanError
@@ -36,6 +36,7 @@ class CommandLineEngine(EngineFacts):
         host_word: Which option takes the address.
         port_word: Which option takes the port.
         decided_here: Settings that servetune itself gives, by any spelling.
+        declarations: How an installed package declares its settings; `None` where none is read.
         underscored: Whether its options keep their underscores.
         symptoms: What its log shows when it stops for a known cause.
         echoes: Error lines that only repeat an earlier one.
@@ -50,6 +51,7 @@ class CommandLineEngine(EngineFacts):
     host_word: ClassVar[str] = "--host"
     port_word: ClassVar[str] = "--port"
     decided_here: ClassVar[frozenset[str]] = frozenset({"host", "port", "model"})
+    declarations: ClassVar[Declarations | None] = None
     underscored: ClassVar[bool] = False
     symptoms: ClassVar[tuple[Symptom, ...]] = ()
     echoes: ClassVar[str] = r"(?!)"
@@ -90,7 +92,7 @@ class CommandLineEngine(EngineFacts):
 
     def _declared(self, executable: tuple[str, ...]) -> SettingTable | None:
         for folder in site_packages_of(Path(executable[0])):
-            found = read_declarations(self.table_name, folder)
+            found = read_declarations(self.declarations, folder)
             if found:
                 return SettingTable(
                     version="", source=f"the package in {folder}", settings=found, exact=True

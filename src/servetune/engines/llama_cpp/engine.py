@@ -11,7 +11,7 @@ import msgspec
 
 from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
-from servetune.engines.helptext import llama_settings
+from servetune.engines.llama_cpp.helptext import llama_settings
 from servetune.engines.llama_cpp.metrics import METRICS
 from servetune.engines.llama_cpp.words import WORDS
 from servetune.engines.log import Fact, LogReading

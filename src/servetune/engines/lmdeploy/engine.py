@@ -6,6 +6,7 @@ import re
 
 from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.lmdeploy.declarations import DECLARATIONS
 from servetune.engines.lmdeploy.metrics import METRICS
 from servetune.engines.lmdeploy.words import WORDS
 from servetune.engines.log import Fact, LogReading, python_values
@@ -21,6 +22,7 @@ class Lmdeploy(CommandLineEngine):
     name = "lmdeploy"
     image_word = "lmdeploy"
     words = WORDS
+    declarations = DECLARATIONS
     metric_names = METRICS
     program = Program(
         title="LMDeploy",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.max.declarations import DECLARATIONS
 from servetune.engines.max.words import WORDS
 from servetune.engines.program import Program
 from servetune.plan.plan import Plan
@@ -17,6 +18,7 @@ class ModularMax(CommandLineEngine):
     name = "max"
     image_word = "max"
     words = WORDS
+    declarations = DECLARATIONS
     program = Program(
         title="Modular MAX",
         command="max",

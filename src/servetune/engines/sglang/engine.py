@@ -11,6 +11,7 @@ from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import Fact, LogReading, python_values
 from servetune.engines.program import Program
 from servetune.engines.sglang.behaviour import BEHAVIOUR
+from servetune.engines.sglang.declarations import DECLARATIONS
 from servetune.engines.sglang.defaults import DEFAULTS
 from servetune.engines.sglang.metrics import METRICS
 from servetune.engines.sglang.server_side import SERVER_WORDS, SETTINGS_REPORT
@@ -32,6 +33,7 @@ class Sglang(CommandLineEngine):
     name = "sglang"
     image_word = "sglang"
     words = WORDS
+    declarations = DECLARATIONS
     container_module = "servetune.engines.sglang.containers"
     shipping = SHIPPING
     server_words = SERVER_WORDS

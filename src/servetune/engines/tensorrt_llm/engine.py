@@ -7,6 +7,7 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.log import Fact
 from servetune.engines.program import Program
 from servetune.engines.tensorrt_llm.behaviour import BEHAVIOUR
+from servetune.engines.tensorrt_llm.declarations import DECLARATIONS
 from servetune.engines.tensorrt_llm.words import WORDS
 
 __all__ = ["TensorrtLlm"]
@@ -23,6 +24,7 @@ class TensorrtLlm(CommandLineEngine):
     name = "tensorrt-llm"
     image_word = "tensorrt-llm"
     words = WORDS
+    declarations = DECLARATIONS
     behaviour = BEHAVIOUR
     program = Program(
         title="TensorRT-LLM",

@@ -9,6 +9,7 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import Fact
 from servetune.engines.program import Program
+from servetune.engines.transformers.declarations import DECLARATIONS
 from servetune.engines.transformers.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
@@ -29,6 +30,7 @@ class TransformersServe(CommandLineEngine):
     name = "transformers"
     image_word = "transformers"
     words = WORDS
+    declarations = DECLARATIONS
     program = Program(
         title="transformers serve",
         command="transformers",

@@ -13,6 +13,7 @@ from servetune.engines.program import Program
 from servetune.engines.server_side import ServerWords
 from servetune.engines.shipping import Shipping
 from servetune.engines.vllm.behaviour import BEHAVIOUR
+from servetune.engines.vllm.declarations import DECLARATIONS
 from servetune.engines.vllm.defaults import DEFAULTS
 from servetune.engines.vllm.log import ECHOES, FACTS, SYMPTOMS, taken_by
 from servetune.engines.vllm.metrics import METRICS
@@ -37,6 +38,7 @@ class Vllm(CommandLineEngine):
     simulated_as = "simulated"
     lora_settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({"enable_lora": True})
     words = WORDS
+    declarations = DECLARATIONS
     container_module: ClassVar[str] = "servetune.engines.vllm.containers"
     shipping: ClassVar[Shipping | None] = SHIPPING
     server_words: ClassVar[ServerWords | None] = SERVER_WORDS

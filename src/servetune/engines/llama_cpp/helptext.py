@@ -1,4 +1,4 @@
-"""Settings as a program's own `--help` tells them: llama.cpp's, and clap's (TGI)."""
+"""Settings as `llama-server --help` tells them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from servetune.engines.settings import SettingSpec, with_underscores
 
-__all__ = ["clap_settings", "llama_settings"]
+__all__ = ["llama_settings"]
 
 Named = dict[str, SettingSpec]
 
@@ -63,31 +63,3 @@ def _llama_kind(value: str, said: str) -> tuple[str, tuple[str, ...]]:
     if value in _LLAMA_NUMBERS and "either" not in said:
         return ("int" if default and "." not in default[1] else "float"), ()
     return "str", ()
-
-
-def clap_settings(text: str) -> Named:
-    """Options of a Rust program's `--help`: `--num-shard <NUM_SHARD>`.
-
-    The help names no types: a default that is a number tells one, and what the engine takes
-    as a number without a default stays text, which nothing is refused for.
-    """
-    found: Named = {}
-    parts = re.split(r"(?m)^ {2,6}(?:-\w, )?--", text)[1:]
-    for part in parts:
-        head = re.match(r"([\w-]+)(?: <[^>]*>)?", part)
-        if head is None or head[1] in {"help", "version", "env"}:
-            continue
-        default = re.search(r"\[default: ([^\]]*)\]", part)
-        values = re.search(r"\[possible values: ([^\]]*)\]", part)
-        listed = re.findall(r"(?m)^ +- ([\w-]+):", part)
-        choices = tuple(values[1].split(", ")) if values else tuple(listed)
-        name = with_underscores(head[1])
-        kind = "bool" if "<" not in head[0] else _clap_kind(default[1] if default else "")
-        found[name] = SettingSpec(name=name, kind=kind, choices=choices)
-    return found
-
-
-def _clap_kind(default: str) -> str:
-    if re.fullmatch(r"-?\d+", default):
-        return "int"
-    return "float" if re.fullmatch(r"-?\d+\.\d+", default) else "str"

@@ -1,0 +1,31 @@
+"""Where SGLang declares its settings, and how they are read without running it."""
+
+from __future__ import annotations
+
+from servetune.engines.declared import annotated_fields, argparse_settings, literal_aliases
+from servetune.engines.sources import Declarations, Named, Trees
+
+__all__ = ["DECLARATIONS"]
+
+
+def _read(trees: Trees) -> Named:
+    """Fields of namespaces since 0.5.2x, calls of `add_argument` before."""
+    aliases = literal_aliases(trees.values())
+    found: Named = {}
+    for path, tree in trees.items():
+        if "/fields/" in path:
+            found.update(annotated_fields(tree, aliases))
+        elif path.endswith("server_args.py"):
+            for name, spec in argparse_settings(tree, aliases).items():
+                found.setdefault(name, spec)
+    return found
+
+
+DECLARATIONS = Declarations(
+    (
+        "sglang/srt/server_args.py",
+        "sglang/srt/arg_groups/fields/*.py",
+        "sglang/srt/arg_groups/choices.py",
+    ),
+    _read,
+)
