@@ -104,12 +104,8 @@ def called(tmp_path, monkeypatch):
     """
 
     from servetune.cli.main import main
-    from servetune.trials import prompting
 
     def run(*arguments):
-        # They remember files by names that every test's folder may have.
-        for remembered in (prompting._trace, prompting._loaded):
-            remembered.cache_clear()
         words = ["servetune", *map(str, arguments)]
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
         with monkeypatch.context() as patch, redirect_stdout(out), redirect_stderr(err):

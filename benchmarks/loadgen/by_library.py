@@ -14,16 +14,16 @@ import sys
 import numpy as np
 
 from servetune.loadgen import LoadResult, Target, run_load_blocking
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 from servetune.workload.prompts import text_prompts
 
 
 def main() -> None:
     options = read_options()
-    workload = Workload(
-        lengths=Fixed(options.input_tokens, options.output_tokens),
+    workload = Workload.of(
+        LengthLaws.fixed(options.input_tokens, options.output_tokens),
         request_count=options.requests,
-        max_concurrency=options.concurrency,
+        concurrency=options.concurrency,
         api="chat",
     )
     prompts = text_prompts(workload.requests(), seed=1)

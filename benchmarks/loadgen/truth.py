@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from servetune.loadgen import LoadResult, Target, run_load_blocking
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 from servetune.workload.prompts import token_prompts
 
 
@@ -68,10 +68,10 @@ def start_server(
 
 
 def measure(options: argparse.Namespace, port: int) -> tuple[LoadResult, float]:
-    workload = Workload(
-        lengths=Fixed(options.input_tokens, options.output_tokens),
+    workload = Workload.of(
+        LengthLaws.fixed(options.input_tokens, options.output_tokens),
         request_count=options.requests,
-        max_concurrency=options.concurrency,
+        concurrency=options.concurrency,
     )
     prompts = token_prompts(workload.requests(), 32_000, seed=1)
     before = resource.getrusage(resource.RUSAGE_SELF)

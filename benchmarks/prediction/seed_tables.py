@@ -27,7 +27,7 @@ from servetune.perf.roofline import OperatingPoint, performance_at
 from servetune.perf.roofline.coefficients import Coefficients, changed
 from servetune.perf.roofline.tables import table_for
 from servetune.plan import Plan
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 
 ROOT = Path(__file__).parents[2]
 
@@ -169,13 +169,13 @@ def prediction(row: Published, overheads: Mapping[str, float]) -> float:
         max_model_len=min(CONTEXT_TOKENS, shape.max_context_tokens),
         dtype="float16",
     )
-    lengths = Fixed(row.input_tokens, row.output_tokens)
+    lengths = LengthLaws.fixed(row.input_tokens, row.output_tokens)
     table: Coefficients = table_for(machine.device, "tgi")
     point = performance_at(
         shape,
         machine,
         plan,
-        Workload(lengths=lengths, request_count=1000),
+        Workload.of(lengths, request_count=1000),
         row.concurrency,
         coefficients=changed(table, overheads),
     )

@@ -24,7 +24,7 @@ from servetune.perf.roofline.step_laws import PlanBatch
 from servetune.plan import Plan
 from servetune.prediction.inferencemax import unstated_settings
 from servetune.prediction.rows import REQUESTS_PER_USER, run_of
-from servetune.workload import UniformRange
+from servetune.workload import LengthLaws
 
 __all__ = ["Measured", "loops_of", "read"]
 
@@ -49,7 +49,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     plan: Plan
     kv_tokens: float
-    lengths: UniformRange
+    lengths: LengthLaws
     concurrency: int
     ttft_ms: float
     tpot_ms: float
@@ -114,7 +114,7 @@ def loops_of(rows: Iterable[Measured]) -> ClosedLoops:
 def _measured(row: dict[str, str], configs: Path) -> Measured:
     """A row as `servetune estimate --batch --as inferencemax` reads it."""
     run = run_of(row, lambda model: _shape(model, configs), unstated_settings)
-    assert isinstance(run.lengths, UniformRange)
+    assert isinstance(run.lengths, LengthLaws)
     filled = resolved(run.plan, run.shape, run.node.device)
     loop, (misfit,) = closed_loops([run])
     return Measured(
@@ -147,7 +147,7 @@ def _shape(model: str, configs: Path) -> NetworkShape:
 
 
 @functools.cache
-def _moments(lengths: UniformRange) -> LengthMoments:
+def _moments(lengths: LengthLaws) -> LengthMoments:
     return length_moments(lengths)
 
 

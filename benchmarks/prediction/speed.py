@@ -14,7 +14,7 @@ from servetune.perf import Anchor, calibrated, run_features
 from servetune.perf.roofline import ClosedLoopRun, predict_runs
 from servetune.perf.sweep import plans_of, sweep
 from servetune.plan import Plan
-from servetune.workload import Fixed, UniformRange, Workload
+from servetune.workload import LengthLaws, Workload
 
 LIMIT_US = 100.0
 CASES = (("Qwen/Qwen3-4B", "L4", 4), ("meta-llama/Llama-3.1-70B-Instruct", "H100", 8))
@@ -23,7 +23,7 @@ CASES = (("Qwen/Qwen3-4B", "L4", 4), ("meta-llama/Llama-3.1-70B-Instruct", "H100
 def main() -> int:
     print("| what | count | microseconds each | of the limit of 100 |")
     print("|---|--:|--:|--:|")
-    workload = Workload(lengths=Fixed(1024, 512), request_count=1000)
+    workload = Workload.of(LengthLaws.fixed(1024, 512), request_count=1000)
     for model, gpu, count in CASES:
         shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=count)
         plan = Plan(model=model, max_model_len=4096)
@@ -50,7 +50,7 @@ def main() -> int:
                 shape=shape,
                 node=machine,
                 plan=Plan(model=model, tensor_parallel=count, max_num_seqs=users),
-                lengths=UniformRange(1024, 1024, 0.8),
+                lengths=LengthLaws.ranged(1024, 1024, 0.8),
                 concurrency=users,
                 request_count=10 * users,
             )

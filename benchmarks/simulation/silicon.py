@@ -93,10 +93,10 @@ def coefficients(problem: Problem, row: Measured, values: np.ndarray) -> Coeffic
 
 
 def simulated(row: Measured, c: Coefficients) -> tuple[Triple, float]:
-    workload = Workload(
-        lengths=row.lengths,
+    workload = Workload.of(
+        row.lengths,
         request_count=row.request_count,
-        max_concurrency=row.concurrency,
+        concurrency=row.concurrency,
         warmup_count=0,
     )
     run = simulate(row.plan, row.shape, row.node, workload, coefficients=c, each_token=False)
@@ -112,7 +112,7 @@ def in_steady_state(row: Measured, c: Coefficients) -> Triple:
         row.shape,
         row.node,
         row.plan,
-        Workload(lengths=row.lengths, request_count=1),
+        Workload.of(row.lengths, request_count=1),
         row.concurrency,
         coefficients=c,
     )

@@ -31,7 +31,7 @@ from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.simulation import run_requests
 from servetune.plan import Plan
 from servetune.units import MIB
-from servetune.workload import SHAREGPT, Arrivals, Lengths, Poisson, UniformRange, Workload
+from servetune.workload import SHAREGPT, Arrivals, LengthLaws, Lengths, Poisson, Workload
 from servetune.workload.arrivals import AllAtOnce
 from servetune.workload.request import Request
 
@@ -46,7 +46,7 @@ LOADED: tuple[tuple[str, str, str, Lengths, Arrivals, int | None], ...] = (
         "512 in 128 out, 40/s",
         "Qwen/Qwen3-8B",
         "H100",
-        UniformRange(512, 128, 0.5),
+        LengthLaws.ranged(512, 128, 0.5),
         Poisson(40),
         None,
     ),
@@ -54,7 +54,7 @@ LOADED: tuple[tuple[str, str, str, Lengths, Arrivals, int | None], ...] = (
         "512 in 128 out, 60/s",
         "Qwen/Qwen3-8B",
         "H100",
-        UniformRange(512, 128, 0.5),
+        LengthLaws.ranged(512, 128, 0.5),
         Poisson(60),
         None,
     ),
@@ -62,7 +62,7 @@ LOADED: tuple[tuple[str, str, str, Lengths, Arrivals, int | None], ...] = (
         "2000 in 50 out, 256 users",
         "Qwen/Qwen3-8B",
         "H100",
-        UniformRange(2000, 50, 0.8),
+        LengthLaws.ranged(2000, 50, 0.8),
         AllAtOnce(),
         256,
     ),
@@ -88,9 +88,7 @@ def run(
     """A simulation and the seconds that it took, its requests' making included."""
     _, model, gpu, lengths, arrivals, users = LOADED[case]
     shape, machine = load_shape(model, catalogue_first=True), node(gpu=gpu, count=1)
-    workload = Workload(
-        lengths=lengths, request_count=count, arrivals=arrivals, max_concurrency=users
-    )
+    workload = Workload.of(lengths, request_count=count, arrivals=arrivals, concurrency=users)
     started_s = time.process_time()
     result = simulate(
         Plan(model=model, max_model_len=8192, **fields),

@@ -49,14 +49,14 @@ def case(number: int, folder: str) -> None:
 
     from servetune.workload.model_tokenizer import load_model_tokenizer
     from servetune.workload.prepare import prepare
-    from servetune.workload.traffic import one_part
+    from servetune.workload.workload import one_part
 
     imported_s = time.perf_counter()
     label, requests, tokens, api, check_all = CASES[number]
     model = load_model_tokenizer(folder)
     loaded_s = time.perf_counter()
     spec = msgspec.structs.replace(one_part(tokens, 128), request_count=requests)
-    made = prepare(spec, tokenizer=model, api=api, check_all=check_all)
+    made = prepare(msgspec.structs.replace(spec, api=api), tokenizer=model, check_all=check_all)
     end_s = time.perf_counter()
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     print(

@@ -9,7 +9,7 @@ import pytest
 from servetune.models import load_shape
 from servetune.perf import Calibration, run_features
 from servetune.plan import Plan
-from servetune.workload import Fixed
+from servetune.workload import LengthLaws
 
 PUBLISHED = Path(__file__).parents[2] / "examples/published/qwen3-4b-4xl4.jsonl"
 ON_L4 = ("--model", "Qwen/Qwen3-4B", "--gpu", "L4", "--num-gpus", "4")
@@ -111,7 +111,7 @@ def test_first_tokens_are_corrected_in_every_form_of_estimate(run, tmp_path):
         run_features(
             Plan(model="Qwen/Qwen3-4B", tensor_parallel=4),
             load_shape("Qwen/Qwen3-4B", catalogue_first=True),
-            Fixed(1024, 512),
+            LengthLaws.fixed(1024, 512),
             1,
         )
     )

@@ -63,7 +63,7 @@ def test_a_named_workload_is_asked_by_its_own_users(servetune):
     assert results["total_input_tokens"] / 40 == pytest.approx(550, rel=0.02)
     assert results["server"]["cached_fraction"] > 0.7
     assert "10 users, multi_turn_chat" in servetune(*load).stdout
-    refused(servetune(*load, "--input-len", "5"), "says itself what is asked")
+    refused(servetune(*load, "--input-len", "5"), "has its own prompts")
 
 
 def test_goodput_is_under_the_latencies_of_the_constraints(servetune):
@@ -149,7 +149,7 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
         (("--trace", "back.csv", "--dataset", "sharegpt"), "a trace has requests of its own"),
         (("--concurrency", "4", "--slo", "ttft<=-1s"), "ttft is never less than 0"),
         (("--trace", "back.csv", "--input-len", "5"), "trace has lengths of its own"),
-        (("--rate", "3", "--time-scale", "2"), "time_scale needs a trace"),
+        (("--rate", "3", "--time-scale", "2"), "--time-scale has no meaning without --trace"),
         (("--rate", "0.001", "--duration", "1"), "no request is due within 1 s"),
         (("--concurrency", "4", "--replicas", "2"), "devices"),
         (("--concurrency", "4", "--token-times"), "--token-times are kept with --out"),

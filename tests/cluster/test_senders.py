@@ -14,11 +14,11 @@ from servetune.loadgen.sender_pool import ALL_NODES_LOST
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
 from servetune.workload.arrivals import Constant
-from servetune.workload.lengths import Fixed
+from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import token_prompts
 from servetune.workload.workload import Workload
 
-CLOSED = Workload(lengths=Fixed(12, 8), request_count=60, max_concurrency=6)
+CLOSED = Workload.of(LengthLaws.fixed(12, 8), request_count=60, concurrency=6)
 
 
 def alone(index):
@@ -134,8 +134,8 @@ class TestOnACluster:
     async def test_times_are_the_servers_own_and_on_one_clock(self, ray_cluster):
         ray_cluster.add(num_cpus=1)
         ray_cluster.add(num_cpus=1)
-        workload = Workload(
-            lengths=Fixed(12, 4), request_count=80, arrivals=Constant(80.0), max_concurrency=None
+        workload = Workload.of(
+            LengthLaws.fixed(12, 4), request_count=80, arrivals=Constant(80.0), concurrency=None
         )
         async with running_server(Behaviour(ttft_s=0.03, itl_s=0.001)) as server:
             result = await spread(ray_cluster, server.url, workload)

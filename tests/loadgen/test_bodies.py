@@ -8,14 +8,14 @@ import pytest
 from servetune.errors import InputError
 from servetune.loadgen.bodies import ROUTES, head_of, prepared_request
 from servetune.loadgen.target import Target
-from servetune.workload.lengths import Fixed
+from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import Prompt
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
 REQUEST = Request(index=3, due_s=0.0, input_tokens=4, output_tokens=6)
 TARGET = Target(base_url="http://127.0.0.1:8000", model="m")
-WORKLOAD = Workload(lengths=Fixed(4, 6), request_count=1)
+WORKLOAD = Workload.of(LengthLaws.fixed(4, 6), request_count=1)
 IDS = Prompt(token_ids=(5, 6, 7, 8), token_count=4, exact=True)
 WORDS = Prompt(text="tell me more", token_count=4, exact=False)
 

@@ -16,13 +16,13 @@ from servetune.loadgen.run import LoadHooks, LoadSettings, run_load, run_load_bl
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
 from servetune.workload.arrivals import Constant, Poisson
-from servetune.workload.lengths import Fixed
+from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import text_prompts, token_prompts
 from servetune.workload.workload import Workload
 
 pytestmark = pytest.mark.timed
 
-CLOSED = Workload(lengths=Fixed(12, 8), request_count=40, max_concurrency=5)
+CLOSED = Workload.of(LengthLaws.fixed(12, 8), request_count=40, concurrency=5)
 
 
 def prompts_of(workload):
@@ -70,7 +70,7 @@ class TestClosedLoop:
         assert sum(sum(truth.tokens) for truth in server.truths) == 41 * 8
 
     async def test_a_request_is_due_when_its_users_last_answer_ended(self):
-        one = msgspec.structs.replace(CLOSED, max_concurrency=1, request_count=10)
+        one = msgspec.structs.replace(CLOSED, concurrency=1, request_count=10)
         async with running_server(Behaviour(ttft_s=0.003)) as server:
             result = await load(server.url, one)
         first, *others = result.records
@@ -93,7 +93,7 @@ class TestClosedLoop:
         assert min(ahead_s) >= 0
 
     async def test_without_a_limit_all_are_due_and_sent_at_the_start(self):
-        burst = msgspec.structs.replace(CLOSED, max_concurrency=None)
+        burst = msgspec.structs.replace(CLOSED, concurrency=None)
         async with running_server(Behaviour(ttft_s=0.1)) as server:
             result = await load(server.url, burst)
         assert {record.due_s for record in result.records} == {0.0}
@@ -120,8 +120,8 @@ class TestClosedLoop:
 
 class TestOpenLoop:
     async def test_requests_leave_when_they_are_due_and_lateness_is_recorded(self):
-        workload = Workload(
-            lengths=Fixed(4, 2), request_count=60, arrivals=Poisson(300.0), max_concurrency=None
+        workload = Workload.of(
+            LengthLaws.fixed(4, 2), request_count=60, arrivals=Poisson(300.0), concurrency=None
         )
         async with running_server(Behaviour(ttft_s=0.002)) as server:
             result = await load(server.url, workload)
@@ -136,8 +136,8 @@ class TestOpenLoop:
     async def test_an_overload_counts_in_latency_from_due_and_not_from_sent(self):
         # 200 requests a second against a server that two users keep busy for 30 ms each: 67 a
         # second get through, so the last of 40 is due after 0.2 s and ends after 0.6 s.
-        workload = Workload(
-            lengths=Fixed(4, 2), request_count=40, arrivals=Constant(200.0), max_concurrency=2
+        workload = Workload.of(
+            LengthLaws.fixed(4, 2), request_count=40, arrivals=Constant(200.0), concurrency=2
         )
         async with running_server(Behaviour(ttft_s=0.03)) as server:
             result = await load(server.url, workload)
@@ -149,8 +149,8 @@ class TestOpenLoop:
         assert result.instrument.held_count > 30
 
     async def test_a_limit_that_does_not_bind_holds_nobody(self):
-        workload = Workload(
-            lengths=Fixed(4, 2), request_count=20, arrivals=Constant(200.0), max_concurrency=20
+        workload = Workload.of(
+            LengthLaws.fixed(4, 2), request_count=20, arrivals=Constant(200.0), concurrency=20
         )
         async with running_server() as server:
             result = await load(server.url, workload)
@@ -200,7 +200,7 @@ class TestFailuresAreData:
             assert outcomes(result).count(outcome) == drawn.count(fault) > 0
 
     async def test_the_keep_alive_race_is_hidden_and_counted(self):
-        workload = msgspec.structs.replace(CLOSED, max_concurrency=1, request_count=5)
+        workload = msgspec.structs.replace(CLOSED, concurrency=1, request_count=5)
         async with running_server(Behaviour(drop_reused=True)) as server:
             result = await load(server.url, workload)
         assert set(outcomes(result)) == {"ok"}
@@ -351,8 +351,8 @@ class TestStopping:
 
     async def test_an_open_loop_records_what_was_due_but_never_sent(self):
         halt = threading.Event()
-        workload = Workload(
-            lengths=Fixed(4, 2), request_count=1000, arrivals=Constant(200.0), max_concurrency=2
+        workload = Workload.of(
+            LengthLaws.fixed(4, 2), request_count=1000, arrivals=Constant(200.0), concurrency=2
         )
         async with running_server(Behaviour(stall_share=1.0)) as server:
             workload = msgspec.structs.replace(workload, warmup_count=0)
@@ -403,9 +403,9 @@ class TestStopping:
         script = """
 import sys
 from servetune.loadgen import Target, run_load_blocking
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 from servetune.workload.prompts import token_prompts
-workload = Workload(lengths=Fixed(4, 2), request_count=9, max_concurrency=3, warmup_count=0)
+workload = Workload.of(LengthLaws.fixed(4, 2), request_count=9, concurrency=3, warmup_count=0)
 target = Target(base_url=sys.argv[1], model="fake")
 result = run_load_blocking(target, workload, token_prompts(workload.requests(), 4096, 1))
 print(result.interrupted, [record.outcome for record in result.records], result.not_due_count)
@@ -438,7 +438,7 @@ class TestDyingServer:
 
     def test_a_server_that_dies_half_way_leaves_what_was_measured(self):
         process, url = self.start("--ttft-s", "0.01", "--itl-s", "0.002")
-        workload = Workload(lengths=Fixed(4, 8), request_count=5000, max_concurrency=4)
+        workload = Workload.of(LengthLaws.fixed(4, 8), request_count=5000, concurrency=4)
 
         def kill_half_way(progress):
             if progress.finished_count > 10:
@@ -505,7 +505,7 @@ class TestPromises:
         # between reading an answer and asking again, so the mean number in the system,
         # throughput times mean latency, is at most what the last ends of all users allow.
         users = 6
-        workload = Workload(lengths=Fixed(4, 5), request_count=150, max_concurrency=users)
+        workload = Workload.of(LengthLaws.fixed(4, 5), request_count=150, concurrency=users)
         async with running_server(Behaviour(ttft_s=0.01, itl_s=0.002)) as server:
             result = await load(server.url, workload)
         last_ends_s = sorted(record.end_s for record in result.records)[-users:]
@@ -523,7 +523,7 @@ class TestPromises:
 
     async def test_no_time_is_before_its_cause(self):
         async with running_server(Behaviour(ttft_s=0.003, itl_s=0.001)) as server:
-            result = await load(server.url, msgspec.structs.replace(CLOSED, max_concurrency=1))
+            result = await load(server.url, msgspec.structs.replace(CLOSED, concurrency=1))
         for record, truth in zip(result.records, server.truths[1:], strict=True):
             times_s = [record.due_s, record.sent_s, *record.chunk_times_s, record.end_s]
             assert times_s == sorted(times_s)

@@ -20,11 +20,11 @@ from servetune.loadgen.sagemaker import (
 from servetune.loadgen.target import without
 from servetune.testing import Behaviour, running_server
 from servetune.traffic.sigv4 import Credentials
-from servetune.workload.lengths import Fixed
+from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import text_prompts, token_prompts
 from servetune.workload.workload import Workload
 
-CLOSED = Workload(lengths=Fixed(12, 8), request_count=30, max_concurrency=5)
+CLOSED = Workload.of(LengthLaws.fixed(12, 8), request_count=30, concurrency=5)
 SIGNED_AS = Credentials(ACCESS_KEY, SECRET_KEY, TOKEN)
 
 
@@ -71,7 +71,7 @@ async def test_every_token_comes_through_frames_that_are_cut_anywhere(api, seed)
 @pytest.mark.timed
 async def test_the_first_token_is_not_held_back_until_the_last():
     async with endpoint_of(Behaviour(ttft_s=0.01, itl_s=0.05)) as (server, runtime):
-        one = msgspec.structs.replace(CLOSED, request_count=3, max_concurrency=1, warmup_count=0)
+        one = msgspec.structs.replace(CLOSED, request_count=3, concurrency=1, warmup_count=0)
         _, result = await load(runtime, one)
         truths = server.truths
     for record, truth in zip(result.records, truths, strict=True):

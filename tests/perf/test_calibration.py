@@ -19,7 +19,7 @@ from servetune.perf import (
 from servetune.perf.roofline import ClosedLoopRun, RunPoint, coefficients_for, predict_runs
 from servetune.perf.sweep import cheapest_offers, sweep
 from servetune.plan.plan import Plan
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 
 POINT = RunPoint(
     ttft_ms=100.0,
@@ -76,7 +76,7 @@ def test_a_corrected_point_still_adds_up() -> None:
 def test_a_calibration_slows_estimate_and_simulation_alike() -> None:
     shape, machine = load_shape("Qwen/Qwen3-4B", catalogue_first=True), node(gpu="H100")
     plan = Plan(model=shape.name, max_num_seqs=8)
-    load = Workload(lengths=Fixed(500, 100), request_count=8, max_concurrency=1)
+    load = Workload.of(LengthLaws.fixed(500, 100), request_count=8, concurrency=1)
     slow = Calibration(tpot_factor=2.0, tpot_anchors=3)
     plain, slowed = (
         estimate(shape, machine, plan, load, calibration=given) for given in (None, slow)
@@ -93,7 +93,7 @@ def test_a_calibration_slows_estimate_and_simulation_alike() -> None:
 
 SHAPE, MACHINE = load_shape("Qwen/Qwen3-4B", catalogue_first=True), node(gpu="H100")
 PLAN = Plan(model=SHAPE.name, max_num_seqs=256)
-LOAD = Workload(lengths=Fixed(500, 100), request_count=8)
+LOAD = Workload.of(LengthLaws.fixed(500, 100), request_count=8)
 BOTH = Calibration(tpot_factor=1.2, ttft_factor=1.8, tpot_anchors=3, ttft_anchors=3)
 
 
@@ -197,7 +197,7 @@ def test_runs_are_corrected_each_by_its_own_calibration() -> None:
         shape=SHAPE,
         node=MACHINE,
         plan=PLAN,
-        lengths=Fixed(500, 100),
+        lengths=LengthLaws.fixed(500, 100),
         concurrency=8,
         request_count=80,
     )

@@ -18,7 +18,7 @@ from servetune.perf.roofline.operations import operations
 from servetune.perf.roofline.steady_state import length_moments
 from servetune.perf.roofline.step_laws import PlanBatch, columns_of
 from servetune.plan import Plan
-from servetune.workload import Fixed, UniformRange, Workload
+from servetune.workload import LengthLaws, Workload
 from servetune.workload.lengths import Lengths
 
 MODEL = "Qwen/Qwen3-32B"
@@ -74,12 +74,12 @@ def test_a_run_by_formula_agrees_with_the_simulator(
     devices: int, prompt: int, answer: int, users: int
 ) -> None:
     """Ten generations, lengths 0.8 to 1 of the nominal: what load clients measure."""
-    lengths = UniformRange(prompt, answer, 0.8)
+    lengths = LengthLaws.ranged(prompt, answer, 0.8)
     simulated = simulate(
         Plan(model=MODEL, tensor_parallel=devices, max_num_seqs=users),
         SHAPE,
         node(gpu="H100", count=devices),
-        Workload(lengths=lengths, request_count=10 * users, max_concurrency=users),
+        Workload.of(lengths, request_count=10 * users, concurrency=users),
         coefficients=plain(devices),
     )
     records = simulated.records
@@ -107,12 +107,12 @@ def test_short_answers_cost_the_prompts_that_come_with_them(
     prompt: int, answer: int, users: int, budget: int
 ) -> None:
     """Prompts then fill every step: whoever waits brings one too, and few decode at all."""
-    lengths = UniformRange(prompt, answer, 0.8)
+    lengths = LengthLaws.ranged(prompt, answer, 0.8)
     simulated = simulate(
         Plan(model=MODEL, tensor_parallel=2, max_num_seqs=users, max_num_batched_tokens=budget),
         SHAPE,
         node(gpu="H100", count=2),
-        Workload(lengths=lengths, request_count=10 * users, max_concurrency=users),
+        Workload.of(lengths, request_count=10 * users, concurrency=users),
         coefficients=plain(2),
     )
     e2e_ms = 1e3 * np.mean([record.e2e_s for record in simulated.records])
@@ -123,7 +123,7 @@ def test_short_answers_cost_the_prompts_that_come_with_them(
 @pytest.mark.parametrize("answer", [16, 128, 1024])
 def test_who_has_a_place_keeps_it_while_the_prompt_is_computed(answer: int, users: int) -> None:
     """A cache for seven of sixteen thousand tokens."""
-    lengths, share = UniformRange(16_384, answer, 0.8), 0.6
+    lengths, share = LengthLaws.ranged(16_384, answer, 0.8), 0.6
     simulated = simulate(
         Plan(
             model=MODEL,
@@ -134,7 +134,7 @@ def test_who_has_a_place_keeps_it_while_the_prompt_is_computed(answer: int, user
         ),
         SHAPE,
         node(gpu="H100", count=2),
-        Workload(lengths=lengths, request_count=10 * users, max_concurrency=users),
+        Workload.of(lengths, request_count=10 * users, concurrency=users),
         coefficients=plain(2),
     )
     e2e_ms = 1e3 * np.mean([record.e2e_s for record in simulated.records])
@@ -143,14 +143,14 @@ def test_who_has_a_place_keeps_it_while_the_prompt_is_computed(answer: int, user
 
 
 def test_a_long_run_of_spread_lengths_is_the_steady_state() -> None:
-    lengths = UniformRange(500, 600, 0.0)
+    lengths = LengthLaws.ranged(500, 600, 0.0)
     machine = node(gpu="H100", count=2)
     plan = Plan(model=MODEL, tensor_parallel=2, max_num_seqs=32)
     steady = performance_at(
         SHAPE,
         machine,
         plan,
-        Workload(lengths=lengths, request_count=1),
+        Workload.of(lengths, request_count=1),
         32,
         coefficients=plain(2),
     )
@@ -160,20 +160,20 @@ def test_a_long_run_of_spread_lengths_is_the_steady_state() -> None:
 
 
 def test_the_burst_weighs_less_in_a_longer_run() -> None:
-    lengths = UniformRange(4096, 512, 0.8)
+    lengths = LengthLaws.ranged(4096, 512, 0.8)
     means = [run(lengths, 64, generations=n).ttft_ms for n in (1, 2, 10, 100)]
     assert means == sorted(means, reverse=True)
     assert means[0] > 3 * means[-1]
 
 
 def test_more_users_never_wait_less_and_never_get_tokens_sooner() -> None:
-    points = [run(UniformRange(1024, 512, 0.8), users) for users in (1, 2, 4, 16, 64, 256)]
+    points = [run(LengthLaws.ranged(1024, 512, 0.8), users) for users in (1, 2, 4, 16, 64, 256)]
     assert [p.ttft_ms for p in points] == sorted(p.ttft_ms for p in points)
     assert [p.tpot_ms for p in points] == sorted(p.tpot_ms for p in points)
 
 
 def test_a_cold_run_pays_its_warm_up_once() -> None:
-    lengths = UniformRange(1024, 512, 0.8)
+    lengths = LengthLaws.ranged(1024, 512, 0.8)
     warm, cold = (
         run(lengths, 16, coefficients=plain(2, {"closed_loop.warm_up_s": s})) for s in (0.0, 2.0)
     )
@@ -182,7 +182,7 @@ def test_a_cold_run_pays_its_warm_up_once() -> None:
 
 
 def test_users_in_step_wait_longer_first_and_shorter_between_tokens() -> None:
-    lengths = Fixed(2048, 128)
+    lengths = LengthLaws.fixed(2048, 128)
     apart = run(lengths, 64)
     in_step = run(lengths, 64, coefficients=plain(2, {"scheduling.prefill_first": True}))
     assert in_step.ttft_ms > 2 * apart.ttft_ms
@@ -199,7 +199,7 @@ def test_more_users_than_places_wait_but_change_nothing_else(
     """The cache fills up (and `places` before it): then gaps and throughput stand still."""
     chosen = coefficients_for(node(gpu="H100", count=2).device, engine)
     points = [
-        run(UniformRange(prompt, answer, ratio), users, coefficients=chosen, places=places)
+        run(LengthLaws.ranged(prompt, answer, ratio), users, coefficients=chosen, places=places)
         for users in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
     ]
     for less, more in pairwise(points):
@@ -212,7 +212,7 @@ def test_more_users_than_places_wait_but_change_nothing_else(
 
 
 def test_prompts_held_back_wait_that_many_steps_once_the_burst_is_over() -> None:
-    lengths = UniformRange(1024, 1024, 0.8)
+    lengths = LengthLaws.ranged(1024, 1024, 0.8)
     free, held = (
         run(lengths, 32, generations=10_000, admission_delay_steps=n) for n in (0.0, 15.0)
     )
@@ -224,7 +224,7 @@ def test_equal_answers_keep_users_in_step_and_spread_ones_do_not() -> None:
     first = plain(2, {"scheduling.prefill_first": True})
     gaps = [
         run(lengths, 64, coefficients=chosen).tpot_ms
-        for lengths in (Fixed(2048, 256), UniformRange(4096, 512, 0.0))
+        for lengths in (LengthLaws.fixed(2048, 256), LengthLaws.ranged(4096, 512, 0.0))
         for chosen in (plain(2), first)
     ]
     assert gaps[1] < 0.8 * gaps[0]
@@ -232,7 +232,7 @@ def test_equal_answers_keep_users_in_step_and_spread_ones_do_not() -> None:
 
 
 def test_whole_answers_leave_fewer_places_where_answers_are_long() -> None:
-    lengths = UniformRange(1024, 8192, 0.8)
+    lengths = LengthLaws.ranged(1024, 8192, 0.8)
     loose, whole = (
         run(lengths, 512, coefficients=plain(2, {"scheduling.whole_answers": w}))
         for w in (False, True)

@@ -9,7 +9,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.roofline import ClosedLoopRun, predict_runs
 from servetune.plan.plan import Plan
-from servetune.workload import UniformRange
+from servetune.workload import LengthLaws
 
 SHAPE = load_shape("Qwen/Qwen3-32B", catalogue_first=True)
 
@@ -20,7 +20,7 @@ def run(users: int = 16, engine: str | None = None, **fields: object) -> ClosedL
         shape=SHAPE,
         node=node(gpu="H100", count=plan.device_count),
         plan=plan,
-        lengths=UniformRange(1024, 512, 0.8),
+        lengths=LengthLaws.ranged(1024, 512, 0.8),
         concurrency=users,
         request_count=10 * users,
         engine=engine,

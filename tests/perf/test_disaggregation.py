@@ -22,7 +22,7 @@ from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.perf.sim.serving import EngineLayout
 from servetune.perf.sim.simulation import ClientLoad, run_requests
 from servetune.plan import Plan
-from servetune.workload import Fixed, Poisson, UniformRange, Workload
+from servetune.workload import LengthLaws, Poisson, Workload
 from servetune.workload.request import Request
 
 SHAPE, MACHINE = load_shape("Qwen/Qwen3-8B", catalogue_first=True), node(gpu="H100", count=8)
@@ -32,8 +32,8 @@ FREE = CacheTransfer(latency_s=0.0, bytes_per_s=float("inf"), bytes_per_token=1.
 def run(
     *, rate: float = 8.0, transfer: CacheTransfer | None = None, **fields: object
 ) -> SimulatedRun:
-    load = Workload(
-        lengths=UniformRange(2000, 200, 0.5), request_count=200, arrivals=Poisson(rate), seed=3
+    load = Workload.of(
+        LengthLaws.ranged(2000, 200, 0.5), request_count=200, arrivals=Poisson(rate), seed=3
     )
     plan = Plan(model="m", **({"max_model_len": 8192} | fields))  # type: ignore[arg-type]
     return simulate(plan, SHAPE, MACHINE, load, transfer=transfer)
@@ -133,8 +133,8 @@ def test_every_token_comes_once_and_in_order(drafts: dict[str, float]) -> None:
         assert record.output_tokens == sum(record.chunk_tokens or [1] * len(record.chunk_times_s))
         assert record.sent_s < record.chunk_times_s[0]
         assert all(a < b for a, b in itertools.pairwise(record.chunk_times_s))
-    asked = UniformRange(2000, 200, 0.5)
-    load = Workload(lengths=asked, request_count=200, arrivals=Poisson(8.0), seed=3).requests()
+    asked = LengthLaws.ranged(2000, 200, 0.5)
+    load = Workload.of(asked, request_count=200, arrivals=Poisson(8.0), seed=3).requests()
     assert [r.output_tokens for r in result.records] == [r.output_tokens for r in load]
 
 
@@ -230,7 +230,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 def test_who_has_no_words_or_formula_for_it_says_so() -> None:
     plan = Plan(model=SHAPE.name, prefill_replicas=1)
-    load = Workload(lengths=Fixed(100, 10), request_count=8)
+    load = Workload.of(LengthLaws.fixed(100, 10), request_count=8)
     with pytest.raises(PlanError, match="not started or deployed"):
         settings_of(plan)
     with pytest.raises(PlanError, match="no formula"):

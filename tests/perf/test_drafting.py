@@ -14,11 +14,11 @@ from servetune.perf import estimate, performance_at
 from servetune.perf.roofline import ClosedLoopRun, Step, breakdown, predict_runs, step_law
 from servetune.perf.roofline.drafting import tokens_per_step
 from servetune.plan import Plan
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 
 SHAPE, MACHINE = load_shape("Qwen/Qwen3-8B", catalogue_first=True), node(gpu="H100")
 PLAN = Plan(model=SHAPE.name)
-LOAD = Workload(lengths=Fixed(1000, 501), request_count=8)
+LOAD = Workload.of(LengthLaws.fixed(1000, 501), request_count=8)
 
 
 def drafting(tokens=3, accepted=0.7, method=None):
@@ -71,7 +71,7 @@ def test_better_drafts_are_never_slower_and_looking_up_is_never_dearer():
 
 def test_drafts_help_a_crowd_less_than_a_single_user():
     """A crowd's matrices are bound by compute, and verified tokens are computed whole."""
-    short = Workload(lengths=Fixed(64, 501), request_count=8)
+    short = Workload.of(LengthLaws.fixed(64, 501), request_count=8)
     gains = []
     for users in (1, 1024):
         plain, drafted = (

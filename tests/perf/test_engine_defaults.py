@@ -8,11 +8,11 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.sim import simulate
 from servetune.plan import Plan
-from servetune.workload import Fixed, Poisson, Workload
+from servetune.workload import LengthLaws, Poisson, Workload
 
 SHAPE = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
-OPEN = Workload(lengths=Fixed(300, 60), request_count=80, arrivals=Poisson(4.0))
-CLOSED = Workload(lengths=Fixed(300, 60), request_count=80, max_concurrency=8)
+OPEN = Workload.of(LengthLaws.fixed(300, 60), request_count=80, arrivals=Poisson(4.0))
+CLOSED = Workload.of(LengthLaws.fixed(300, 60), request_count=80, concurrency=8)
 
 
 def records(load: Workload, machine: str = "L4", *, ahead: bool | None = None, **fields: object):  # type: ignore[no-untyped-def]

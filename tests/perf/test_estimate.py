@@ -14,7 +14,7 @@ from servetune.perf import Estimate, estimate, performance_at, simulate
 from servetune.perf.roofline import COEFFICIENTS
 from servetune.perf.roofline.coefficients import changed
 from servetune.plan.plan import Plan
-from servetune.workload.lengths import SHAREGPT, Fixed, Lengths
+from servetune.workload.lengths import SHAREGPT, LengthLaws, Lengths
 from servetune.workload.workload import Workload
 
 
@@ -23,11 +23,11 @@ def shape() -> NetworkShape:
     return load_shape("Qwen/Qwen3-4B", catalogue_first=True)
 
 
-CHAT = Fixed(1024, 512)
+CHAT = LengthLaws.fixed(1024, 512)
 
 
 def workload(lengths: Lengths = CHAT, **fields: object) -> Workload:
-    return Workload(lengths=lengths, **({"request_count": 1} | fields))  # type: ignore[arg-type]
+    return Workload.of(lengths, **({"request_count": 1} | fields))  # type: ignore[arg-type]
 
 
 def plan(**fields: object) -> Plan:
@@ -192,10 +192,10 @@ def test_an_estimate_survives_json(four_l4: Estimate) -> None:
 @pytest.mark.parametrize(
     ("lengths", "concurrency", "tolerance"),
     [
-        (Fixed(1024, 512), 1, 0.01),
-        (Fixed(1024, 512), 32, 0.05),
-        (Fixed(256, 256), 64, 0.10),
-        (Fixed(4000, 50), 8, 0.15),
+        (LengthLaws.fixed(1024, 512), 1, 0.01),
+        (LengthLaws.fixed(1024, 512), 32, 0.05),
+        (LengthLaws.fixed(256, 256), 64, 0.10),
+        (LengthLaws.fixed(4000, 50), 8, 0.15),
         (SHAREGPT, 16, 0.15),
     ],
 )
@@ -210,7 +210,7 @@ def test_the_formula_agrees_with_the_simulator(
     """
     machine = node(gpu="L4", count=devices)
     served = plan(tensor_parallel=devices, max_num_batched_tokens=8192, max_model_len=8192)
-    load = workload(lengths, request_count=16 * concurrency, max_concurrency=concurrency)
+    load = workload(lengths, request_count=16 * concurrency, concurrency=concurrency)
     simulated = simulate(served, shape, machine, load)
     results = summarize(simulated.records, duration_s=simulated.duration_s)
     formula = performance_at(shape, machine, served, load, concurrency)

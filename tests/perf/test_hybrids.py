@@ -13,7 +13,7 @@ from servetune.perf import estimate, simulate
 from servetune.perf.roofline import ClosedLoopRun, predict_runs
 from servetune.perf.sim import SimulatedRun
 from servetune.plan import Plan
-from servetune.workload import Fixed, UniformRange, Workload
+from servetune.workload import LengthLaws, Workload
 
 NAME = "Qwen/Qwen3.5-27B"
 HYBRID = load_shape(NAME, catalogue_first=True)
@@ -50,7 +50,7 @@ def most_in_batch(simulation: SimulatedRun) -> int:
 
 
 def simulated(shape: NetworkShape, requests: int) -> SimulatedRun:
-    load = Workload(lengths=Fixed(INPUT, OUTPUT), request_count=requests)
+    load = Workload.of(LengthLaws.fixed(INPUT, OUTPUT), request_count=requests)
     return simulate(PLAN, shape, node(gpu="H100"), load)
 
 
@@ -79,7 +79,7 @@ def test_kinds_of_layer_that_no_run_measured_have_the_wider_interval(
     name: str, extrapolation: str
 ) -> None:
     shape = load_shape(name, catalogue_first=True)
-    load = Workload(lengths=Fixed(1024, 256), request_count=10)
+    load = Workload.of(LengthLaws.fixed(1024, 256), request_count=10)
     found = estimate(
         shape, node(gpu="B200", count=8), Plan(model=name, tensor_parallel=8), load
     ).interval
@@ -92,7 +92,7 @@ def test_bulk_prices_queue_where_states_fill_the_cache() -> None:
             shape=shape,
             node=node(gpu="H100"),
             plan=PLAN,
-            lengths=UniformRange(INPUT, OUTPUT, 0.8),
+            lengths=LengthLaws.ranged(INPUT, OUTPUT, 0.8),
             concurrency=400,
             request_count=4000,
         )

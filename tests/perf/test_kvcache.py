@@ -13,7 +13,7 @@ from servetune.perf.sim.kvcache import Run, block_keys
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.plan import Plan
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 
 SIZE = 16
 
@@ -126,7 +126,7 @@ def test_by_priority_the_smaller_number_goes_first() -> None:
 
 def test_a_plan_decides_on_prefix_caching_and_policy() -> None:
     shape, machine = load_shape("Qwen/Qwen3-4B", catalogue_first=True), node(gpu="L4", count=1)
-    workload = Workload(lengths=Fixed(100, 10), request_count=20, max_concurrency=4)
+    workload = Workload.of(LengthLaws.fixed(100, 10), request_count=20, concurrency=4)
     results = [
         simulate(Plan(model="m", max_model_len=512, **fields), shape, machine, workload)  # type: ignore[arg-type]
         for fields in (

@@ -15,7 +15,7 @@ from servetune.perf.roofline.coefficients import value_at
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.step_laws import columns_of
 from servetune.plan import Plan
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 
 #: So small that the host's work is most of a step, as with the models that CPUs serve in tests.
 CONFIG = {
@@ -42,7 +42,7 @@ def run(users: int, prompt: int, machine=CPU) -> ClosedLoopRun:
         shape=SHAPE,
         node=machine,
         plan=Plan(model=SHAPE.name, max_num_seqs=64, max_model_len=2048),
-        lengths=Fixed(prompt, 64),
+        lengths=LengthLaws.fixed(prompt, 64),
         concurrency=users,
         request_count=8 * users,
     )
@@ -106,7 +106,7 @@ def test_what_was_not_measured_moves_nothing_but_what_was():
 def test_estimate_and_simulation_run_under_the_learned_law():
     slow = Calibration(learned={"step": math.log(3.0)})
     plan = Plan(model=SHAPE.name, max_num_seqs=8, max_model_len=2048)
-    load = Workload(lengths=Fixed(64, 64), request_count=8, max_concurrency=1)
+    load = Workload.of(LengthLaws.fixed(64, 64), request_count=8, concurrency=1)
     usual, late = (simulate(plan, SHAPE, CPU, load, calibration=c) for c in (None, slow))
     base = coefficients_for(CPU.device)
     assert late.busy_s - usual.busy_s == pytest.approx(late.steps * 2 * base.host.step_s, rel=1e-6)

@@ -27,7 +27,7 @@ from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.perf.sim.simulation import ClientLoad, run_requests
 from servetune.perf.sim.variants import SchedulerVariant, SglangVariant, TgiVariant
 from servetune.plan import Plan
-from servetune.workload import Poisson, UniformRange, Workload
+from servetune.workload import LengthLaws, Poisson, Workload
 from servetune.workload.request import Request
 
 SHAPE, MACHINE = load_shape("Qwen/Qwen3-8B", catalogue_first=True), node(gpu="H100")
@@ -417,7 +417,7 @@ def test_routing_follows_the_engine_and_its_setting() -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
 def test_whole_plans_are_served_by_their_engines_rules(engine: str) -> None:
-    load = Workload(lengths=UniformRange(800, 150, 0.3), request_count=150, arrivals=Poisson(8.0))
+    load = Workload.of(LengthLaws.ranged(800, 150, 0.3), request_count=150, arrivals=Poisson(8.0))
     plan = Plan(model="m", engine=engine, max_model_len=2048, max_num_batched_tokens=2048)
     result = simulate(plan, SHAPE, MACHINE, load)
     assert all(record.outcome == "ok" for record in result.records)

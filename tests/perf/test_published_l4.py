@@ -23,7 +23,7 @@ RECORDS = SHARED / "data" / "aws_l4_records.jsonl"
 
 def predicted(**plan: int) -> dict[str, Any]:
     users = plan.pop("users")
-    load = Workload(lengths=SHAREGPT, request_count=1000, max_concurrency=users, imitated=True)
+    load = Workload.of(SHAREGPT, request_count=1000, concurrency=users)
     simulation = simulate(
         Plan(model="Qwen/Qwen3-4B", **plan),  # type: ignore[arg-type]
         load_shape("Qwen/Qwen3-4B", catalogue_first=True),

@@ -10,7 +10,7 @@ from servetune.models import load_shape
 from servetune.perf import Anchor, RunFeatures, calibrated, run_features, telling
 from servetune.perf.roofline.similarity import Similarity, doubts, guessed_logs, similarity_of
 from servetune.plan import Plan
-from servetune.workload import Fixed
+from servetune.workload import LengthLaws
 
 HERE = RunFeatures(
     engine="vllm",
@@ -167,7 +167,7 @@ def test_doubt_is_least_where_it_was_measured_and_that_of_the_textbook_everywher
 
 def test_copies_that_share_nothing_are_each_a_run_of_their_own() -> None:
     shape = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
-    lengths = Fixed(1024, 512)
+    lengths = LengthLaws.fixed(1024, 512)
 
     def place(users: int, **fields: int) -> RunFeatures:
         return run_features(Plan(model=shape.name, **fields), shape, lengths, users)
@@ -181,7 +181,9 @@ def test_copies_that_share_nothing_are_each_a_run_of_their_own() -> None:
 def test_weights_count_as_they_are_loaded() -> None:
     shape = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
     kept, cut = (
-        run_features(Plan(model=shape.name, quantization=each), shape, Fixed(1024, 512), 8)
+        run_features(
+            Plan(model=shape.name, quantization=each), shape, LengthLaws.fixed(1024, 512), 8
+        )
         for each in (None, "fp8")
     )
     assert (kept.storage, cut.storage) == ("none", "fp8")

@@ -19,7 +19,7 @@ from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.perf.sim.simulation import SimulatedRun, run_requests
 from servetune.perf.sim.speculative import SpeculativeScheduler, gains_of
 from servetune.plan import Plan
-from servetune.workload import Fixed, Poisson, UniformRange, Workload
+from servetune.workload import LengthLaws, Poisson, Workload
 from servetune.workload.request import Request
 
 SHAPE, MACHINE = load_shape("Qwen/Qwen3-8B", catalogue_first=True), node(gpu="H100")
@@ -73,11 +73,11 @@ def random_requests(seed: int, count: int = 40) -> tuple[Request, ...]:
 def run(
     *, users: int = 16, arrivals: Poisson | None = None, seed: int = 1, **fields: object
 ) -> SimulatedRun:
-    load = Workload(
-        lengths=UniformRange(400, 200, 0.5),
+    load = Workload.of(
+        LengthLaws.ranged(400, 200, 0.5),
         request_count=150,
         seed=seed,
-        max_concurrency=None if arrivals else users,
+        concurrency=None if arrivals else users,
         **({"arrivals": arrivals} if arrivals else {}),  # type: ignore[arg-type]
     )
     return simulate(Plan(model="m", max_model_len=8192, **fields), SHAPE, MACHINE, load)  # type: ignore[arg-type]
@@ -225,8 +225,8 @@ def test_a_closed_loop_agrees_with_the_formulas(users: int, method: str | None) 
         draft_acceptance_fraction=0.7,
         draft_method=method,
     )
-    load = Workload(
-        lengths=Fixed(500, 301), request_count=max(20, 6 * users), max_concurrency=users
+    load = Workload.of(
+        LengthLaws.fixed(500, 301), request_count=max(20, 6 * users), concurrency=users
     )
     result = simulate(plan, SHAPE, MACHINE, load)
     gap_ms = 1000 * itl_gaps_s(result.records).mean()

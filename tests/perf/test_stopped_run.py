@@ -7,21 +7,19 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.sim import simulate
 from servetune.plan import Plan
-from servetune.workload import Constant, Fixed, Poisson, UniformRange, Workload
+from servetune.workload import Constant, LengthLaws, Poisson, Workload
 
 SHAPE = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
 NODE = node(gpu="L4", count=2)
 LOADS = {
-    "closed loop": Workload(
-        lengths=UniformRange(300, 80, 0.3), request_count=80, max_concurrency=8
+    "closed loop": Workload.of(LengthLaws.ranged(300, 80, 0.3), request_count=80, concurrency=8),
+    "open loop": Workload.of(
+        LengthLaws.ranged(300, 80, 0.3), request_count=80, arrivals=Poisson(6.0)
     ),
-    "open loop": Workload(
-        lengths=UniformRange(300, 80, 0.3), request_count=80, arrivals=Poisson(6.0)
+    "overload behind a limit": Workload.of(
+        LengthLaws.fixed(400, 60), request_count=150, arrivals=Constant(40.0), concurrency=16
     ),
-    "overload behind a limit": Workload(
-        lengths=Fixed(400, 60), request_count=150, arrivals=Constant(40.0), max_concurrency=16
-    ),
-    "replicas": Workload(lengths=Fixed(400, 60), request_count=150, arrivals=Constant(20.0)),
+    "replicas": Workload.of(LengthLaws.fixed(400, 60), request_count=150, arrivals=Constant(20.0)),
 }
 
 
@@ -63,7 +61,7 @@ def test_a_rate_beyond_capacity_stops_in_time_and_is_called_saturated():
 
 
 def test_a_crowd_that_is_on_its_way_together_is_called_saturated():
-    crowd = Workload(lengths=Fixed(400, 60), request_count=300, arrivals=Constant(1e6))
+    crowd = Workload.of(LengthLaws.fixed(400, 60), request_count=300, arrivals=Constant(1e6))
     assert simulate(Plan(model="m"), SHAPE, NODE, crowd).saturated
     stopped = msgspec.structs.replace(crowd, duration_s=1.0)
     assert simulate(Plan(model="m"), SHAPE, NODE, stopped).saturated

@@ -5,9 +5,9 @@ from servetune.models import load_shape
 from servetune.perf.roofline import performance_at
 from servetune.perf.sweep import cheapest_offers, layouts, plans_of, sweep
 from servetune.plan import Plan
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 
-WORKLOAD = Workload(lengths=Fixed(512, 128), request_count=100)
+WORKLOAD = Workload.of(LengthLaws.fixed(512, 128), request_count=100)
 
 
 def shape(name="Qwen/Qwen3-4B"):

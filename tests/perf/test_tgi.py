@@ -16,7 +16,7 @@ from servetune.perf import performance_at
 from servetune.perf.roofline import Step, coefficients_for, operations, step_law, table_for
 from servetune.perf.roofline.coefficients import changed
 from servetune.plan import Plan
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 
 LLAMA = load_shape("meta-llama/Llama-2-7b-hf", catalogue_first=True)
 P4D = instance("ml.p4d.24xlarge")
@@ -45,7 +45,7 @@ def served(users: int, input_tokens: int, output_tokens: int, **changes: float) 
     """Sequences that run at once on one A100-40GB."""
     coefficients = changed(table_for(P4D.device, "tgi"), changes)
     plan = Plan(model="m", engine="tgi", max_num_seqs=users, max_num_batched_tokens=4096)
-    load = Workload(lengths=Fixed(input_tokens, output_tokens), request_count=1000)
+    load = Workload.of(LengthLaws.fixed(input_tokens, output_tokens), request_count=1000)
     return performance_at(LLAMA, P4D, plan, load, users, coefficients=coefficients).running
 
 
@@ -61,7 +61,7 @@ def test_whole_answers_take_their_room_before_the_first_token() -> None:
 
 
 def test_a_prompt_apart_holds_up_all_that_decode() -> None:
-    load = Workload(lengths=Fixed(1000, 50), request_count=1000)
+    load = Workload.of(LengthLaws.fixed(1000, 50), request_count=1000)
     plan = Plan(model="m", engine="tgi", max_num_seqs=8)
     table = table_for(P4D.device, "tgi")
     mixed = changed(table, {"scheduling.separate_prefill": False})

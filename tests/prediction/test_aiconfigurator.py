@@ -23,7 +23,7 @@ from servetune.prediction.aiconfigurator import (
     with_architecture,
 )
 from servetune.prediction.rows import run_of
-from servetune.workload import Fixed
+from servetune.workload import LengthLaws
 
 INSTALLED = importlib.util.find_spec("aiconfigurator") is not None
 real = pytest.mark.skipif(
@@ -36,7 +36,7 @@ def run(model="Qwen/Qwen3-8B", gpu="H100", count=1, concurrency=16, **chosen):
         shape=load_shape(model, catalogue_first=True),
         node=node(gpu=gpu, count=count),
         plan=Plan(model=model, **chosen),
-        lengths=Fixed(1000, 200),
+        lengths=LengthLaws.fixed(1000, 200),
         concurrency=concurrency,
         request_count=100,
     )

@@ -5,11 +5,11 @@ import time
 
 from servetune.loadgen.run import run_load_blocking
 from servetune.loadgen.target import Target
-from servetune.workload.lengths import Fixed
+from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import token_prompts
 from servetune.workload.workload import Workload
 
-WORKLOAD = Workload(lengths=Fixed(6, 4), request_count=3, max_concurrency=1, warmup_count=0)
+WORKLOAD = Workload.of(LengthLaws.fixed(6, 4), request_count=3, concurrency=1, warmup_count=0)
 
 
 def start(*options):

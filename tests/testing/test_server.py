@@ -8,14 +8,14 @@ from servetune.loadgen.run import LoadSettings, run_load
 from servetune.loadgen.scrape import parse_metrics
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
-from servetune.workload.lengths import Fixed
+from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import token_prompts
 from servetune.workload.workload import Workload
 
 
 async def load(server, *, requests=8, users=4, tokens=(10, 5)):
-    workload = Workload(
-        lengths=Fixed(*tokens), request_count=requests, max_concurrency=users, warmup_count=0
+    workload = Workload.of(
+        LengthLaws.fixed(*tokens), request_count=requests, concurrency=users, warmup_count=0
     )
     prompts = token_prompts(workload.requests(), 4096, seed=1)
     target = Target(base_url=server.url, model="fake")

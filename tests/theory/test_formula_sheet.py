@@ -20,12 +20,12 @@ from servetune.perf import estimate, performance_at
 from servetune.perf.roofline import OperatingPoint, Step, operations, step_law
 from servetune.plan import Plan
 from servetune.units import GB
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 
 LLAMA_7B = load_shape("meta-llama/Llama-2-7b-hf", catalogue_first=True)
 LLAMA_13B = load_shape("meta-llama/Llama-2-13b-hf", catalogue_first=True)
 #: The study's payload.
-LOAD = Workload(lengths=Fixed(256, 256), request_count=1000)
+LOAD = Workload.of(LengthLaws.fixed(256, 256), request_count=1000)
 A10G, P4D = device("A10G"), instance("ml.p4d.24xlarge")
 
 

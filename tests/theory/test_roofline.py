@@ -17,7 +17,7 @@ from servetune.perf.roofline.steady_state import SteadyState, length_moments
 from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.perf.roofline.tables import COEFFICIENTS
 from servetune.plan.plan import Plan
-from servetune.workload.lengths import SHAREGPT, Fixed
+from servetune.workload.lengths import SHAREGPT, LengthLaws
 
 QWEN3_4B = load_shape("Qwen/Qwen3-4B", catalogue_first=True)
 NODE = node(gpu="L4", count=4)
@@ -182,7 +182,10 @@ def steady(lengths: object, *, kv_tokens: float = 4e5, seqs: int = 256) -> Stead
     return SteadyState(step_law(plan, QWEN3_4B, NODE), plan, kv_tokens, moments)
 
 
-@pytest.mark.parametrize("lengths", [SHAREGPT, Fixed(1024, 512), Fixed(64, 1), Fixed(6000, 20)])
+@pytest.mark.parametrize(
+    "lengths",
+    [SHAREGPT, LengthLaws.fixed(1024, 512), LengthLaws.fixed(64, 1), LengthLaws.fixed(6000, 20)],
+)
 def test_the_steady_state_obeys_littles_law(lengths: object) -> None:
     for concurrency in (1, 4, 32, 300, 2000):
         point = steady(lengths).at(concurrency)
@@ -207,7 +210,7 @@ def test_a_smaller_cache_or_fewer_sequences_never_serve_more() -> None:
 
 
 def test_alone_a_request_takes_its_prompt_and_its_decode_steps() -> None:
-    point = steady(Fixed(1000, 101)).at(1)
+    point = steady(LengthLaws.fixed(1000, 101)).at(1)
     of = law(tensor_parallel=4)
     coefficients = coefficients_for(L4)
     way_in_s = coefficients.host.request_s + 1000 * coefficients.host.prompt_token_s

@@ -17,7 +17,7 @@ from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.simulation import run_requests
 from servetune.plan.plan import Plan
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Constant, Poisson
-from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, UniformRange
+from servetune.workload.lengths import SHAREGPT, LengthLaws, Lengths
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
@@ -36,10 +36,10 @@ def run(
     **fields: object,
 ) -> SimulatedRun:
     fields = {"max_model_len": 8192, "max_num_batched_tokens": 2048, "max_num_seqs": 64} | fields
-    workload = Workload(
-        lengths=lengths,
+    workload = Workload.of(
+        lengths,
         request_count=count,
-        max_concurrency=users,
+        concurrency=users,
         arrivals=arrivals or AllAtOnce(),
         seed=seed,
     )
@@ -55,7 +55,7 @@ RUNS = {
     "tight cache": {
         "gpu_memory_fraction": TIGHT,
         "max_model_len": 2048,
-        "lengths": UniformRange(600, 900, 0.5),
+        "lengths": LengthLaws.ranged(600, 900, 0.5),
         "users": 32,
         "count": 80,
     },
@@ -63,7 +63,7 @@ RUNS = {
     "open loop behind a limit": {"arrivals": Poisson(5.0), "users": 8},
     "overload": {"arrivals": Constant(50.0), "users": None},
     "replicas and ranks": {"replicas": 2, "data_parallel": 2, "users": 40},
-    "one token each": {"lengths": Fixed(300, 1)},
+    "one token each": {"lengths": LengthLaws.fixed(300, 1)},
 }
 
 
@@ -145,7 +145,7 @@ def test_first_tokens_come_in_order_of_arrival_without_preemption() -> None:
 
 
 def test_alone_a_request_waits_for_nothing() -> None:
-    result = run(lengths=Fixed(100, 20), users=1, count=5)
+    result = run(lengths=LengthLaws.fixed(100, 20), users=1, count=5)
     ttfts = [record.ttft_s for record in result.records]
     assert ttfts == pytest.approx([ttfts[0]] * 5)
     assert result.busy_s < result.duration_s  # between answers the engine is idle
@@ -168,7 +168,12 @@ def test_more_memory_is_never_worse_for_the_same_requests() -> None:
 
 
 def test_two_replicas_serve_nearly_twice_as_much_under_overload() -> None:
-    load = {"lengths": Fixed(300, 100), "arrivals": Constant(100.0), "users": None, "count": 600}
+    load = {
+        "lengths": LengthLaws.fixed(300, 100),
+        "arrivals": Constant(100.0),
+        "users": None,
+        "count": 600,
+    }
     one, two = run(**load, max_num_seqs=16), run(**load, max_num_seqs=16, replicas=2)  # type: ignore[arg-type]
     assert one.duration_s / two.duration_s == pytest.approx(2, rel=0.05)
 
@@ -207,7 +212,7 @@ def test_one_place_and_constant_service_wait_as_m_d_1(load: float) -> None:
 
 def test_a_request_longer_than_the_context_is_refused_before_the_run() -> None:
     with pytest.raises(PlanError, match="max_model_len 512"):
-        run(lengths=Fixed(500, 20), max_model_len=512)
+        run(lengths=LengthLaws.fixed(500, 20), max_model_len=512)
 
 
 def test_a_prompt_that_no_step_can_hold_is_refused_before_the_run() -> None:

@@ -28,14 +28,17 @@ from servetune.testing import Behaviour, running_server
 from servetune.traffic.messages import FrameReader, MoveUsers, Setup, Start, Stop, frame
 from servetune.traffic.request_file import RequestColumns, RequestFile, write_request_file
 from servetune.workload.arrivals import AllAtOnce, Constant
-from servetune.workload.lengths import Fixed
+from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import Prompt, token_prompts
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
 pytestmark = pytest.mark.timed
 
-FEW = Workload(lengths=Fixed(4, 3), request_count=60, max_concurrency=4, warmup_count=0)
+FEW = Workload.of(LengthLaws.fixed(4, 3), request_count=60, concurrency=4, warmup_count=0)
+
+
+TINY = Workload.of(LengthLaws.fixed(2, 1), request_count=1)
 
 
 def varied(**changes):
@@ -97,7 +100,7 @@ class TestSeveral:
 
     @pytest.mark.parametrize("users", [1, 2, 5, None])
     async def test_an_open_loop_sends_each_index_once_and_holds_its_limit(self, users):
-        workload = varied(arrivals=Constant(300.0), max_concurrency=users)
+        workload = varied(arrivals=Constant(300.0), concurrency=users)
         async with running_server(Behaviour(ttft_s=0.008)) as server:
             result = await load(server.url, workload=workload, settings=LoadSettings(processes=3))
         assert answers_once(result, server, workload)
@@ -109,7 +112,7 @@ class TestSeveral:
 
     async def test_what_waits_in_an_open_loop_is_sent_by_whoever_is_free(self):
         # Two processes with a slot each. One slot is stuck for long; the other sends the rest.
-        workload = varied(arrivals=Constant(2000.0), max_concurrency=2, request_count=30)
+        workload = varied(arrivals=Constant(2000.0), concurrency=2, request_count=30)
         behaviour = Behaviour(stall_share=0.03, seed=22)
         draws = [behaviour.fault(draw) for draw in _draws(behaviour.seed, 30)]
         assert draws.count("stall") == 1
@@ -126,7 +129,7 @@ class TestSeveral:
         assert max(record.end_s for record in others) < stuck.end_s
 
     async def test_a_burst_without_a_limit_leaves_at_once_from_several(self):
-        workload = varied(arrivals=AllAtOnce(), max_concurrency=None)
+        workload = varied(arrivals=AllAtOnce(), concurrency=None)
         async with running_server(Behaviour(ttft_s=0.3)) as server:
             result = await load(server.url, workload=workload, settings=LoadSettings(processes=2))
         assert answers_once(result, server, workload)
@@ -138,7 +141,7 @@ class TestSeveral:
         monkeypatch.setattr(pool_module, "BUSY_FRACTION", -1.0)  # any load is one too many
         monkeypatch.setattr(pool_module, "BUSY_HEARTBEATS", 2)
         arrivals = AllAtOnce() if closed else Constant(250.0)
-        workload = varied(request_count=400, max_concurrency=6, arrivals=arrivals)
+        workload = varied(request_count=400, concurrency=6, arrivals=arrivals)
         async with running_server(Behaviour(ttft_s=0.012)) as server:
             result = await load(
                 server.url,
@@ -238,7 +241,7 @@ class TestConversations:
         async with running_server(Behaviour(ttft_s=0.003)) as server:
             result = await self.converse(
                 server.url, requests, prompts,
-                workload={"max_concurrency": 2, "arrivals": arrivals},
+                workload={"concurrency": 2, "arrivals": arrivals},
                 settings=LoadSettings(processes=2),
             )  # fmt: skip
         assert outcomes(result) == {"ok": 12}
@@ -259,9 +262,7 @@ class TestConversations:
     async def test_a_turn_is_due_when_its_user_has_thought_about_the_answer_before(self):
         requests, prompts = conversation(3, think_s=0.05)
         async with running_server(Behaviour(ttft_s=0.01)) as server:
-            result = await self.converse(
-                server.url, requests, prompts, workload={"max_concurrency": 1}
-            )
+            result = await self.converse(server.url, requests, prompts, workload={"concurrency": 1})
         for before, after in zip(result.records, result.records[1:], strict=False):
             assert after.due_s == pytest.approx(before.end_s + 0.05, abs=1e-9)
             assert after.sent_s >= after.due_s
@@ -269,9 +270,7 @@ class TestConversations:
     async def test_a_turn_that_fails_ends_its_conversation_and_no_other(self):
         requests, prompts = conversation(4, sessions=10)
         async with running_server(Behaviour(fail_share=0.2, seed=3)) as server:
-            result = await self.converse(
-                server.url, requests, prompts, workload={"max_concurrency": 1}
-            )
+            result = await self.converse(server.url, requests, prompts, workload={"concurrency": 1})
         assert len(result.records) == len(server.bodies)
         for session in range(10):
             turns = [one for one in result.records if one.session == session]
@@ -299,7 +298,7 @@ class TestConversations:
             running = asyncio.create_task(
                 self.converse(
                     server.url, requests, prompts, halt=halt,
-                    workload={"max_concurrency": 5, "arrivals": Constant(100.0)},
+                    workload={"concurrency": 5, "arrivals": Constant(100.0)},
                 )
             )  # fmt: skip
             await until(lambda: len(server.truths) == 2)
@@ -316,7 +315,7 @@ class TestConversations:
         async with running_server() as server:
             result = await load(
                 server.url,
-                workload=varied(request_count=4, max_concurrency=1),
+                workload=varied(request_count=4, concurrency=1),
                 requests=requests,
             )
         first, *others = result.records
@@ -327,7 +326,7 @@ class TestConversations:
 
 class TestStopping:
     async def test_a_run_of_a_duration_lets_what_is_in_flight_end(self):
-        workload = varied(request_count=10_000, max_concurrency=3)
+        workload = varied(request_count=10_000, concurrency=3)
         async with running_server(Behaviour(ttft_s=0.05)) as server:
             result = await load(
                 server.url,
@@ -341,7 +340,7 @@ class TestStopping:
         assert len(result.records) + result.not_due_count == 10_000
 
     async def test_grace_has_an_end(self):
-        workload = varied(request_count=100, max_concurrency=3)
+        workload = varied(request_count=100, concurrency=3)
         async with running_server(Behaviour(stall_share=1.0)) as server:
             result = await load(
                 server.url,
@@ -353,7 +352,7 @@ class TestStopping:
         assert len(server.truths) == 3
 
     async def test_many_failures_one_after_another_break_the_circuit(self):
-        workload = varied(request_count=50_000, max_concurrency=2)
+        workload = varied(request_count=50_000, concurrency=2)
         async with running_server(Behaviour(fail_share=1.0)) as server:
             result = await load(
                 server.url, workload=workload, settings=LoadSettings(failures_limit=20)
@@ -362,7 +361,7 @@ class TestStopping:
         assert 20 <= len(result.records) < 50_000
 
     async def test_a_large_share_of_failures_breaks_it_too(self):
-        workload = varied(request_count=50_000, max_concurrency=2)
+        workload = varied(request_count=50_000, concurrency=2)
         async with running_server(Behaviour(fail_share=0.5)) as server:
             result = await load(
                 server.url,
@@ -396,10 +395,10 @@ class TestStopping:
 SCRIPT = """
 import json, sys
 from servetune.loadgen import LoadHooks, Target, run_load_blocking
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 from servetune.workload.prompts import token_prompts
 wait_s = 0
-workload = Workload(lengths=Fixed(4, 2), request_count=9, max_concurrency=3, warmup_count=0)
+workload = Workload.of(LengthLaws.fixed(4, 2), request_count=9, concurrency=3, warmup_count=0)
 prompts = token_prompts(workload.requests(), 4096, 1)
 target = Target(base_url=sys.argv[1], model="fake")
 import threading, signal
@@ -438,7 +437,7 @@ def pool_of(
         prepared_request(target, workload, request, prompt)
         for request, prompt in zip(workload.requests(), prompts, strict=True)
     )
-    config = SenderPoolConfig(setup=setup, users=workload.max_concurrency, processes=processes,
+    config = SenderPoolConfig(setup=setup, users=workload.concurrency, processes=processes,
                     most_processes=processes)  # fmt: skip
     events = SenderEvents(on_start=lambda _: None, on_trace=on_trace, on_turn=on_turn)
     return SenderPool(config, request_file, events)
@@ -558,7 +557,7 @@ class TestBreaking:
             turns.append(len(server.truths))
             time.sleep(0.3)
 
-        workload = varied(request_count=30, arrivals=Constant(50.0), max_concurrency=None)
+        workload = varied(request_count=30, arrivals=Constant(50.0), concurrency=None)
         async with running_server() as server:
             pool = pool_of(server.url, workload, on_turn=dawdle)
             await asyncio.to_thread(pool.run)
@@ -574,7 +573,7 @@ class TestCrowds:
         if hard != resource.RLIM_INFINITY and hard < 2_500:
             pytest.skip("this user may not open so many files")
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_500), hard))
-        workload = varied(request_count=2_000, max_concurrency=None, lengths=Fixed(2, 1))
+        workload = varied(request_count=2_000, concurrency=None, parts=TINY.parts)
         try:
             async with running_server(Behaviour(ttft_s=1.5)) as server:
                 result = await load(server.url, workload=workload, timeout_s=60.0)
@@ -586,7 +585,7 @@ class TestCrowds:
     async def test_a_closed_loop_to_nobody_is_over_soon(self):
         async with running_server() as server:
             pass
-        workload = varied(request_count=10_000, max_concurrency=8)
+        workload = varied(request_count=10_000, concurrency=8)
         result = await load(server.url, workload=workload)
         assert outcomes(result) == {"refused": 10_000}
         assert sorted(record.index for record in result.records) == list(range(10_000))

@@ -14,7 +14,7 @@ from servetune.store import record_from_json
 from servetune.testing import Behaviour, FakeServer
 from servetune.trials import Bench, bench
 from servetune.workload import Poisson, Workload
-from servetune.workload.lengths import Fixed
+from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import token_prompts
 
 pytestmark = pytest.mark.timed
@@ -37,8 +37,8 @@ def serving(**behaviour):
 
 
 def asked(url, count=12, settings=None, workload=(), **known):
-    load = Workload(
-        lengths=Fixed(8, 4), request_count=count, **{"max_concurrency": 3, **dict(workload)}
+    load = Workload.of(
+        LengthLaws.fixed(8, 4), request_count=count, **{"concurrency": 3, **dict(workload)}
     )
     prompts = token_prompts(load.requests(), 4096, seed=1)
     return Bench(
@@ -46,7 +46,7 @@ def asked(url, count=12, settings=None, workload=(), **known):
         workload=load,
         prompts=prompts,
         settings=settings or LoadSettings(),
-        client_args={"max_concurrency": load.max_concurrency, "num_prompts": count},
+        client_args={"max_concurrency": load.concurrency, "num_prompts": count},
         **known,
     )
 
@@ -135,7 +135,7 @@ def test_an_open_loop_that_cannot_be_followed_is_ended_unless_it_shall_not_be(
     stop, count, monkeypatch
 ):
     monkeypatch.setattr("servetune.trials.benched.FIRST_VERDICT_S", 1.5)
-    load = {"arrivals": Poisson(120.0), "max_concurrency": None}
+    load = {"arrivals": Poisson(120.0), "concurrency": None}
     with serving(ttft_s=0.05, max_num_seqs=2) as server:
         done = bench(
             asked(

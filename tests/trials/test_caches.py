@@ -8,8 +8,6 @@ import pytest
 from servetune.loadgen import Target
 from servetune.trials.caches import forget_prefixes
 
-WORDS = {"dataset_name": "sharegpt", "dataset_path": "talks.json"}
-
 
 @pytest.fixture
 def server():
@@ -42,25 +40,25 @@ def server():
 
 def test_random_prompts_are_new_to_every_server(server):
     target, asked = server()
-    said = forget_prefixes(target, {"dataset_name": "random"}, first=False)
+    said = forget_prefixes(target, same_words=False, first=False)
     assert said == "unique prompts"
     assert asked == []
 
 
 def test_a_fresh_server_has_nothing_to_forget(server):
     target, asked = server("/reset_prefix_cache")
-    assert forget_prefixes(target, WORDS, first=True) == "fresh server"
+    assert forget_prefixes(target, same_words=True, first=True) == "fresh server"
     assert asked == []
 
 
 @pytest.mark.parametrize("route", ["/reset_prefix_cache", "/flush_cache"])
 def test_a_server_that_can_forget_is_told_to(server, route):
     target, asked = server(route)
-    assert forget_prefixes(target, WORDS, first=False) == f"emptied by POST {route}"
+    assert forget_prefixes(target, same_words=True, first=False) == f"emptied by POST {route}"
     assert asked[-1] == route
 
 
 def test_what_cannot_be_forgotten_is_said(server):
     target, asked = server()
-    assert forget_prefixes(target, WORDS, first=False).startswith("KEPT: ")
+    assert forget_prefixes(target, same_words=True, first=False).startswith("KEPT: ")
     assert len(asked) == 2

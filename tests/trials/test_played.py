@@ -6,7 +6,7 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.plan import Plan
 from servetune.store import TrialConfig, TrialRecord
-from servetune.trials import StudyContext, Trial, observed_of, played, played_again, with_fields
+from servetune.trials import StudyContext, Trial, played, played_again, with_fields
 from servetune.trials.simulated import MOST_REQUESTS
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
@@ -148,7 +148,7 @@ def test_what_a_trace_says_is_shared_is_found_by_a_prefix_cache_alone(caching, t
     asked = msgspec.structs.replace(
         trial(),
         client_args=args,
-        workload=workload_from_client_args(args, observed=observed_of(args, RUN.model)),
+        workload=workload_from_client_args(args, model=RUN.model),
         plan=Plan(model=RUN.model, engine="simulated", prefix_caching=caching),
     )
     record, simulation = played(asked, RUN)

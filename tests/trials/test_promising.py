@@ -36,7 +36,7 @@ def grid(run: StudyContext):
             types={},
         ),
     )
-    return [trial for group in trials_of(space, run, lengths_of=lambda _: None) for trial in group]
+    return [trial for group in trials_of(space, run) for trial in group]
 
 
 def record(trial, run, *, slower: float = 1.0):

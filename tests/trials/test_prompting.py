@@ -3,8 +3,9 @@ import json
 import pytest
 
 from servetune.errors import InputError
-from servetune.trials.prompting import model_tokenizer, prepared
-from servetune.workload.traffic import one_part
+from servetune.workload import LoadOptions
+from servetune.workload.model_tokenizer import load_model_tokenizer, tokenizer_path
+from servetune.workload.prepare import prepare
 
 
 @pytest.fixture
@@ -26,7 +27,8 @@ def folder(tmp_path):
 
 
 def test_a_models_folder_has_its_tokenizer_and_template(folder):
-    made = prepared(one_part(100, 5), model=str(folder), api="chat")
+    load = LoadOptions(input_tokens="100", output_tokens="5", api="chat").to_workload(str(folder))
+    made = prepare(load)
     assert made.about.exact
     assert made.about.template_tokens == len("<user><answer>")
     assert {len(prompt.text) for prompt in made.prompts} == {100 - 14}
@@ -34,13 +36,15 @@ def test_a_models_folder_has_its_tokenizer_and_template(folder):
 
 def test_a_named_tokenizer_goes_before_the_models(folder, tmp_path_factory):
     other = tmp_path_factory.mktemp("model")
-    assert model_tokenizer(None, str(other)) is None
-    assert model_tokenizer(str(folder / "tokenizer.json"), str(other)).template is not None
+    assert tokenizer_path(None, str(other)) is None
+    named = tokenizer_path(str(folder / "tokenizer.json"), str(other))
+    assert load_model_tokenizer(named).template is not None
     with pytest.raises(InputError, match=r"no tokenizer\.json at"):
-        model_tokenizer(str(other), str(folder))
+        tokenizer_path(str(other), str(folder))
 
 
 def test_without_a_tokenizer_prompts_may_be_ids():
-    made = prepared(one_part(100, 5), model="someone/something", vocab_size=32_000)
+    load = LoadOptions(input_tokens="100", output_tokens="5").to_workload("someone/something")
+    made = prepare(load, vocab_size=32_000)
     assert made.about.exact
     assert len(made.prompts[0].token_ids) == 100

@@ -1,11 +1,10 @@
 import pytest
 
-from servetune.errors import InputError
 from servetune.hardware import instance
 from servetune.metrics import parse_constraints
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
-from servetune.trials import StudyContext, observed_of, run_trials, trials_of
+from servetune.trials import StudyContext, run_trials, trials_of
 from servetune.trials.launch import Launch
 from servetune.trials.record import cost_per_million_tokens_usd
 from servetune.trials.sweep import problem_of
@@ -32,9 +31,7 @@ def run(**more):
 
 def grouped(one=None, **more):
     chosen = one or run()
-    return list(
-        trials_of(space(**more), chosen, lengths_of=lambda args: observed_of(args, chosen.model))
-    )
+    return list(trials_of(space(**more), chosen))
 
 
 def records_of(groups, one=None):
@@ -101,14 +98,13 @@ def test_a_data_set_file_gives_its_own_lengths(tmp_path):
     assert imitated.workload.imitated is True
 
 
-def test_a_named_workload_is_simulated_and_not_measured_by_a_sweep():
+def test_a_named_workload_is_swept_over_users_on_simulated_and_on_real_engines():
     client = "workload=shared_system_prompt;num_prompts=24;max_concurrency=[2,4]"
     (trials,) = grouped(server="enable_prefix_caching=true", client=client)
-    assert [trial.workload.max_concurrency for trial in trials] == [2, 4]
+    assert [trial.workload.concurrency for trial in trials] == [2, 4]
     assert len(trials[0].workload.requests()) == 24
-    with pytest.raises(InputError, match="simulated here, not measured") as error:
-        grouped(run(engine="vllm", simulated=False), client=client)
-    assert "servetune bench" in error.value.hint
+    (measured,) = grouped(run(engine="vllm", simulated=False), server="", client=client)
+    assert [trial.workload for trial in measured] == [trial.workload for trial in trials]
 
 
 def test_a_tgi_that_is_started_is_not_held_to_the_defaults_of_the_one_that_is_simulated():

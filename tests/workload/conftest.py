@@ -6,7 +6,7 @@ import pytest
 
 from servetune.workload.bodies import tools_of
 from servetune.workload.prompts import WORDS
-from servetune.workload.traffic import one_part
+from servetune.workload.workload import one_part
 
 #: In the form of Qwen's: a system message, tools, and what a tool call looks like.
 CHATML = """{%- if tools %}{{ '<|im_start|>system\\n' }}

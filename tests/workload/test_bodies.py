@@ -4,7 +4,7 @@ import pytest
 
 from servetune.errors import InputError, UnknownName
 from servetune.workload.bodies import format_names, members_of, tool_names, tools_of
-from servetune.workload.traffic import one_part
+from servetune.workload.workload import one_part
 
 
 def part(**members):

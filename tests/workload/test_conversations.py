@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from servetune.errors import InputError
-from servetune.workload.conversations import dialogue_of, dialogues_of
+from servetune.workload.conversations import dialogue_of, shuffled_dialogues
+from servetune.workload.parts import DataSet
 from servetune.workload.prepare import prepare
-from servetune.workload.traffic import DataSet, traffic_from
+from servetune.workload.workload import workload_of
 
 OPENAI = {
     "messages": [
@@ -32,7 +33,7 @@ def read(row, **members):
 
 def spec_of(path, count=4, **members):
     part = {"dataset": {"path": str(path), **members.pop("dataset", {})}, **members}
-    return traffic_from({"request_count": count, "part": [part]})
+    return workload_of({"request_count": count, "part": [part]})
 
 
 def test_openai_messages_are_turns_with_their_answers():
@@ -69,7 +70,7 @@ def test_rows_in_which_nobody_asks_are_left_out(tmp_path):
     path = tmp_path / "d.jsonl"
     path.write_text('{"prompt": ""}\n')
     with pytest.raises(InputError, match="no row that asks something"):
-        dialogues_of(DataSet(path=str(path)), 5, 1)
+        shuffled_dialogues(DataSet(path=str(path)), 1)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_prompts_are_a_files_own_words_in_an_order_that_the_seed_decides(tmp_pat
     made = prepare(spec_of(path, 9))
     asked = {p.text: r.output_tokens for p, r in zip(made.prompts, made.requests, strict=True)}
     assert asked == {f"question {i}": i + 1 for i in range(9)}
-    assert prepare(spec_of(path, 9), seed=2).prompts != made.prompts
+    assert prepare(msgspec.structs.replace(spec_of(path, 9), seed=2)).prompts != made.prompts
     again = prepare(spec_of(path, 20))
     assert len(again.requests) == 20
     assert any("9 usable rows" in note for note in again.about.notes)
@@ -108,14 +109,14 @@ def test_conversations_are_asked_turn_by_turn(tmp_path):
     path = tmp_path / "d.jsonl"
     path.write_text(json.dumps(OPENAI) + "\n")
     spec = spec_of(path, 2, dataset={"conversations": True})
-    made = prepare(spec, api="chat")
+    made = prepare(msgspec.structs.replace(spec, api="chat"))
     first, second = made.requests
     assert second.follows == first.index
     assert [m["role"] for m in made.prompts[0].messages] == ["system", "user"]
     assert [m["role"] for m in made.prompts[1].messages] == ["user"]
     assert second.input_tokens > first.input_tokens + first.output_tokens
     with pytest.raises(InputError, match="does not carry"):
-        prepare(spec, api="completions")
+        prepare(msgspec.structs.replace(spec, api="completions"))
 
 
 def test_an_answer_of_unknown_length_is_refused_with_its_line(tmp_path):
@@ -134,7 +135,7 @@ def test_words_are_counted_by_the_tokenizer_and_its_template(tmp_path, model_fol
     path.write_text("\n".join(map(json.dumps, [OPENAI, SHAREGPT])))
     for template in ("chatml", "instruct"):
         model = load_model_tokenizer(model_folder("sentence_piece", template))
-        made = prepare(spec_of(path, 2), tokenizer=model, api="chat")
+        made = prepare(msgspec.structs.replace(spec_of(path, 2), api="chat"), tokenizer=model)
         assert made.about.exact
         for request, prompt in zip(made.requests, made.prompts, strict=True):
             assert model.chat_count(prompt.messages) == prompt.token_count == request.input_tokens

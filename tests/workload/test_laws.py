@@ -15,6 +15,7 @@ from servetune.workload.laws import (
     Normal,
     Table,
     Uniform,
+    format_length,
     parse_law,
 )
 
@@ -29,6 +30,16 @@ def drawn(text, count=20_000, seed=3):
         ("1024", Always(1024)),
         (1024, Always(1024)),
         ("fixed:64", Always(64)),
+        ("kind=uniform,min=512,max=1536", Uniform(512, 1536)),
+        ("kind=uniform,mean=1000,ratio=0.25,as=vllm", Uniform(750, 1250)),
+        ("kind=uniform,max=1000,ratio=0.25,as=sglang", Uniform(250, 1000)),
+        ("kind=normal,mean=1024,std=200,min=16,max=4096", Normal(1024, 200, 16, 4096)),
+        ("kind = normal, mean = 10 , std = 2", Normal(10, 2)),
+        ("kind=lognormal,mean=800,std=600,max=8192", LogNormal.of_mean(800, 600, most=8192)),
+        ("kind=lognormal,median=600,sigma=0.7", LogNormal(600, 0.7)),
+        ("kind=quantiles,points=[(0,4),(0.5,60),(1,4000)]", Table(((0, 4), (0.5, 60), (1, 4000)))),
+        ("kind=empirical,tokens=[12,40,40]", Empirical((12, 40, 40))),
+        ("kind=fixed,tokens=64", Always(64)),
         ("uniform:min=512,max=1536", Uniform(512, 1536)),
         ("uniform:mean=1000,ratio=0.25,as=vllm", Uniform(750, 1250)),
         ("uniform:max=1000,ratio=0.25,as=sglang", Uniform(250, 1000)),
@@ -40,7 +51,7 @@ def drawn(text, count=20_000, seed=3):
     ],
 )
 def test_the_grammar_means_these_laws_and_json_keeps_them(text, law):
-    assert parse_law(text) == law
+    assert parse_law(text) == law == parse_law(format_length(law))
     assert parse_law(json.loads(msgspec.json.encode(law))) == law
     assert msgspec.json.decode(msgspec.json.encode(law), type=Law) == law
 
@@ -117,15 +128,15 @@ def test_small_samples_stay_true_and_the_seed_decides():
         ("1.5", "not a whole number"),
         ("", "is not a number"),
         ("normal:mean=10", "needs std"),
-        ("normal:mean=10,std=2,std=3", "says std twice"),
+        ("normal:mean=10,std=2,std=3", "std is given twice"),
         ("normal:mean=-4,std=1", "positive mean"),
         ("normal:mean=10,std=1,min=500", "hardly ever"),
         ("uniform:min=9,max=3", "from 9 to 3"),
         ("uniform:mean=9,ratio=0.5", "one thing to vLLM and another to SGLang"),
         ("uniform:mean=9,ratio=2,as=vllm", "from 0 to 1"),
-        ("uniform:mean=9,ratio=0.5,as=sglang", "no use for mean"),
+        ("uniform:mean=9,ratio=0.5,as=sglang", "vLLM and another to SGLang"),
         ("quantiles:0.5=4/1=3", "probability 0 to 1"),
-        ("lognormal:mean=10,sigma=1", "no use for mean"),
+        ("lognormal:mean=10,sigma=1", "has no 'mean'|needs median"),
     ],
 )
 def test_what_has_no_meaning_is_refused(text, problem):
@@ -137,5 +148,15 @@ def test_what_has_no_meaning_is_refused(text, problem):
 def test_unknown_words_name_the_known_ones():
     with pytest.raises(UnknownName, match="gauss"):
         parse_law("gauss:mean=3")
-    with pytest.raises(UnknownName, match="sd"):
+    with pytest.raises(InputError, match="has no 'sd'") as error:
         parse_law("normal:mean=3,sd=1")
+    assert "std" in error.value.hint
+
+
+def test_a_normal_law_without_limits_keeps_its_mean_where_its_deviation_is_wide():
+    tokens = drawn("kind=normal,mean=200,std=150")
+    assert tokens.mean() == pytest.approx(200, abs=0.5)
+    assert (tokens.min(), tokens.max()) == (1, 399)
+    ends = np.isin(tokens, (1, 399)).mean()
+    assert ends < 0.01  # what lies beyond is drawn again, not moved onto the limits
+    assert drawn("kind=normal,mean=200,std=150,min=1").mean() == pytest.approx(227, abs=1)

@@ -2,14 +2,8 @@ import numpy as np
 import pytest
 
 from servetune.errors import InputError
-from servetune.workload import (
-    SHAREGPT,
-    Fixed,
-    Normal,
-    Observed,
-    UniformRange,
-    workload_from_client_args,
-)
+from servetune.workload import SHAREGPT, LengthLaws, Observed, workload_from_client_args
+from servetune.workload.laws import Always, Normal
 
 
 def rng():
@@ -26,15 +20,15 @@ def test_sharegpt_meets_the_published_totals_and_output_percentiles():
     assert inputs.min() >= 1
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 64])
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 64])
 def test_quantile_draws_meet_their_mean_at_any_size(count):
     inputs, outputs = SHAREGPT.draw(count, rng())
     assert len(inputs) == len(outputs) == count
     assert inputs.sum() == pytest.approx(302.118 * count, abs=1)
 
 
-def test_uniform_range_keeps_to_its_range_and_mean():
-    inputs, _ = UniformRange(1000, 10, 0.8).draw(20_000, rng())
+def test_ranged_lengths_keep_to_their_range_and_mean():
+    inputs, _ = LengthLaws.ranged(1000, 10, 0.8).draw(20_000, rng())
     assert inputs.min() >= 800
     assert inputs.max() <= 1000
     assert inputs.mean() == pytest.approx(900, rel=0.01)
@@ -46,12 +40,19 @@ def test_observed_lengths_repeat_in_order():
     assert outputs.tolist() == [2, 4, 2]
 
 
+def test_lengths_that_are_always_equal_are_a_pair():
+    assert LengthLaws.fixed(8, 4).fixed_pair == (8, 4)
+    assert LengthLaws.ranged(8, 4, 0.5).fixed_pair is None
+    assert Observed("x", ((1, 2), (1, 2))).fixed_pair == (1, 2)
+    assert Observed("x", ((1, 2), (3, 4))).fixed_pair is None
+
+
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Fixed(0, 1),
-        lambda: Fixed(1, -1),
-        lambda: UniformRange(1, 1, 1.5),
+        lambda: LengthLaws.fixed(0, 1),
+        lambda: LengthLaws.fixed(1, -1),
+        lambda: LengthLaws.ranged(1, 1, 1.5),
         lambda: Observed("x", ()),
     ],
 )
@@ -60,20 +61,10 @@ def test_lengths_without_meaning_are_refused(make):
         make()
 
 
-def test_gaussian_lengths_keep_mean_and_deviation_and_their_bounds():
-    law = Normal(input_tokens=1000, output_tokens=20, input_sd_tokens=200, output_sd_tokens=30)
-    inputs, outputs = law.draw(50_000, np.random.default_rng(7))
-    assert inputs.mean() == pytest.approx(1000, abs=4 * 200 / 50_000**0.5)
-    assert inputs.std() == pytest.approx(200, rel=0.02)
-    assert (outputs.min(), outputs.max()) == (1, 39)
-    assert outputs.mean() == pytest.approx(20, abs=0.3)
-    assert outputs.std() < 30
-
-
-def test_gaussian_lengths_are_asked_for_by_their_deviations():
+def test_normal_lengths_are_asked_for_by_their_deviations():
     asked = workload_from_client_args({"random_input_len": 50, "random_input_sd": 5.0})
-    assert asked.lengths == Normal(input_tokens=50, output_tokens=512, input_sd_tokens=5.0)
+    assert asked.lengths == LengthLaws(Normal(50, 5), Always(512))
     with pytest.raises(InputError, match="not both"):
         workload_from_client_args({"random_input_sd": 5.0, "random_range_ratio": 0.5})
-    with pytest.raises(InputError, match="0 or more"):
+    with pytest.raises(InputError, match="no negative spread"):
         workload_from_client_args({"random_input_sd": -5.0})

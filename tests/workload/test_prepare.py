@@ -7,9 +7,10 @@ import pytest
 from servetune.errors import InputError
 from servetune.workload import Poisson
 from servetune.workload.model_tokenizer import ModelTokenizer, load_model_tokenizer
+from servetune.workload.parts import Adapter
 from servetune.workload.prepare import prepare
-from servetune.workload.traffic import Adapter, one_part
 from servetune.workload.words import stock_of
+from servetune.workload.workload import TraceFile, Workload, one_part
 
 
 def traffic(input_tokens, output_tokens=20, count=60, **members):
@@ -61,7 +62,9 @@ class TestExactLengths:
         model = load_model_tokenizer(model_folder(kind, template))
         members = {"prefix": prefix} if prefix else {}
         law = "normal:mean=300,std=60,min=150,max=500"
-        made = prepare(traffic(law, **members), tokenizer=model, api="chat")
+        made = prepare(
+            msgspec.structs.replace(traffic(law, **members), api="chat"), tokenizer=model
+        )
         assert made.about.template == "rendered"
         assert made.about.template_tokens > 3
         for request, prompt in zip(made.requests, made.prompts, strict=True):
@@ -108,10 +111,12 @@ class TestExactLengths:
 
     def test_what_a_template_adds_may_be_given(self, model_folder):
         model = load_model_tokenizer(model_folder("byte_level", template=None))
-        made = prepare(traffic(100), tokenizer=model, api="chat")
+        made = prepare(msgspec.structs.replace(traffic(100), api="chat"), tokenizer=model)
         assert made.about.template == "unknown"
         assert not made.about.exact
-        made = prepare(traffic(100), tokenizer=model, api="chat", template_tokens=12)
+        made = prepare(
+            msgspec.structs.replace(traffic(100), api="chat"), tokenizer=model, template_tokens=12
+        )
         assert made.about.template == "given"
         assert made.about.exact
         assert {counted(model, prompt) for prompt in made.prompts} == {88}
@@ -119,7 +124,7 @@ class TestExactLengths:
 
     def test_a_prompt_shorter_than_what_surrounds_it_carries_what_it_has(self, model_folder):
         model = load_model_tokenizer(model_folder("byte_level"))
-        made = prepare(traffic(2, count=3), tokenizer=model, api="chat")
+        made = prepare(msgspec.structs.replace(traffic(2, count=3), api="chat"), tokenizer=model)
         assert made.about.input_tokens_mean == made.about.template_tokens + 1
         assert any("longer than their law" in note for note in made.about.notes)
 
@@ -133,7 +138,7 @@ class TestExactLengths:
 
 def test_no_two_prompts_begin_alike(model_folder):
     model = load_model_tokenizer(model_folder("byte_level"))
-    made = prepare(traffic(64, count=100), tokenizer=model, api="chat")
+    made = prepare(msgspec.structs.replace(traffic(64, count=100), api="chat"), tokenizer=model)
     first = [prompt.text.split()[0] for prompt in made.prompts]
     assert len(set(first)) == stock_of(model).starters < 100
     assert len({tuple(prompt.text.split()[:2]) for prompt in made.prompts}) == 100
@@ -156,12 +161,16 @@ def test_words_have_the_shares_that_the_requests_say(model_folder):
 def test_a_shared_prefix_is_the_system_message_where_the_template_has_one(model_folder):
     prefix = {"levels": [{"tokens": 30}]}
     model = load_model_tokenizer(model_folder("byte_level", "chatml"))
-    made = prepare(traffic(100, prefix=prefix), tokenizer=model, api="chat")
+    made = prepare(
+        msgspec.structs.replace(traffic(100, prefix=prefix), api="chat"), tokenizer=model
+    )
     roles = {tuple(message["role"] for message in prompt.messages) for prompt in made.prompts}
     assert roles == {("system", "user")}
     assert len({prompt.messages[0]["content"] for prompt in made.prompts}) == 1
     model = load_model_tokenizer(model_folder("sentence_piece", "instruct"))
-    made = prepare(traffic(100, prefix=prefix), tokenizer=model, api="chat")
+    made = prepare(
+        msgspec.structs.replace(traffic(100, prefix=prefix), api="chat"), tokenizer=model
+    )
     assert len({" ".join(prompt.text.split()[:30]) for prompt in made.prompts}) == 1
     assert any("refuses system messages" in note for note in made.about.notes)
 
@@ -171,7 +180,7 @@ def test_conversations_have_only_what_is_new_in_each_turn(model_folder):
     spec = traffic(
         100, sessions={"turns": 3, "turn_tokens": 50}, prefix={"levels": [{"tokens": 9}]}
     )
-    made = prepare(spec, tokenizer=model, api="chat")
+    made = prepare(msgspec.structs.replace(spec, api="chat"), tokenizer=model)
     assert made.about.sessions == 20
     said = []
     for request, prompt in zip(made.requests, made.prompts, strict=True):
@@ -194,7 +203,7 @@ def test_conversations_have_only_what_is_new_in_each_turn(model_folder):
 def test_tools_and_formats_are_in_the_body_and_in_the_count(model_folder):
     model = load_model_tokenizer(model_folder("letters"))
     spec = traffic(2500, tools=2, response_format="review", tool_choice="required")
-    made = prepare(spec, tokenizer=model, api="chat")
+    made = prepare(msgspec.structs.replace(spec, api="chat"), tokenizer=model)
     assert made.about.exact
     for prompt in made.prompts:
         body = json.loads(prompt.members)
@@ -206,7 +215,7 @@ def test_tools_and_formats_are_in_the_body_and_in_the_count(model_folder):
     assert all(request.prefix[0] == tools for request in made.requests)
     assert made.about.hit_fraction == pytest.approx(tools[1] / 2500 * 59 / 60)
     without = ModelTokenizer(model.tokenizer)
-    made = prepare(spec, tokenizer=without, api="chat")
+    made = prepare(msgspec.structs.replace(spec, api="chat"), tokenizer=without)
     assert not made.about.exact
     assert any("estimated" in note for note in made.about.notes)
 
@@ -214,7 +223,9 @@ def test_tools_and_formats_are_in_the_body_and_in_the_count(model_folder):
 def test_pictures_are_in_the_message_and_their_tokens_in_the_count(model_folder):
     model = load_model_tokenizer(model_folder("byte_level"))
     images = {"each": 2, "width": 40, "height": 30, "tokens": 70}
-    made = prepare(traffic(300, count=4, images=images), tokenizer=model, api="chat")
+    made = prepare(
+        msgspec.structs.replace(traffic(300, count=4, images=images), api="chat"), tokenizer=model
+    )
     shown = set()
     for prompt in made.prompts:
         *pictures, words = prompt.messages[0]["content"]
@@ -245,8 +256,31 @@ def test_repeated_prompts_are_the_same_words():
 
 def test_the_same_arguments_make_the_same():
     spec = traffic("normal:mean=90,std=20", prefix={"hit_fraction": 0.3, "groups": 2})
-    assert prepare(spec, seed=4) == prepare(spec, seed=4)
-    assert prepare(spec, seed=4).prompts != prepare(spec, seed=5).prompts
+    first, other = (msgspec.structs.replace(spec, seed=seed) for seed in (4, 5))
+    assert prepare(first) == prepare(first)
+    assert prepare(first).prompts != prepare(other).prompts
+
+
+def test_words_may_differ_where_requests_do_not():
+    spec = traffic(LAW, prefix={"levels": [{"tokens": 16, "branches": 3}]})
+    one, two = (prepare(spec, words_seed=seed) for seed in (8, 9))
+    assert one.requests == two.requests == spec.requests()
+    assert not {prompt.text for prompt in one.prompts} & {prompt.text for prompt in two.prompts}
+
+
+def test_a_traces_prompts_are_alike_as_far_as_its_blocks_are(tmp_path):
+    path = tmp_path / "t.jsonl"
+    line = '{{"timestamp": {}, "input_length": {}, "output_length": 5, "hash_ids": {}}}'
+    rows = ((0, 1100, [7, 8, 9]), (1, 1100, [7, 8, 3]), (2, 600, [7, 8]), (3, 40, [1]))
+    path.write_text("\n".join(line.format(*row) for row in rows))
+    load = Workload(trace=TraceFile(path=str(path)), request_count=4)
+    first, second, third, last = (each.token_ids for each in prepare(load, vocab_size=9000).prompts)
+    assert first[:1024] == second[:1024]
+    assert first[1024:] != second[1024:]
+    assert third == first[:600]
+    assert last[:8] != first[:8]
+    with pytest.raises(InputError, match="no words"):
+        prepare(load)
 
 
 def test_a_route_that_cannot_carry_it_is_refused():
@@ -256,22 +290,25 @@ def test_a_route_that_cannot_carry_it_is_refused():
         {"sessions": {"turns": 2, "turn_tokens": 5}},
     ):
         with pytest.raises(InputError, match="which completions does not carry"):
-            prepare(traffic(900, **members), api="completions")
+            prepare(msgspec.structs.replace(traffic(900, **members), api="completions"))
 
 
 def test_its_workload_asks_its_requests_when_the_arrivals_say():
-    made = prepare(traffic(50, sessions={"turns": 3, "turn_tokens": 9}), api="chat")
-    workload = made.workload(arrivals=Poisson(2.0))
+    spec = traffic(50, sessions={"turns": 3, "turn_tokens": 9})
+    closed = msgspec.structs.replace(spec, api="chat")
+    made = prepare(closed)
+    workload = msgspec.structs.replace(closed, arrivals=Poisson(2.0))
     requests = workload.requests()
+    assert prepare(workload).requests == requests
     assert len(requests) == 60
     due = [request.due_s for request in requests]
     assert due == sorted(due)
     assert len(set(due)) == 20  # one for each conversation
     assert [msgspec.structs.replace(each, due_s=0.0) for each in requests] == list(made.requests)
     assert workload.longest_tokens() == max(r.input_tokens + r.output_tokens for r in requests)
-    cut = made.workload(arrivals=Poisson(2.0), duration_s=due[30]).requests()
-    assert len(cut) == 33
-    assert made.workload().closed_loop
+    cut = msgspec.structs.replace(workload, duration_s=due[30])
+    assert len(cut.requests()) == len(prepare(cut).prompts) == 33
+    assert made.workload.closed_loop
 
 
 def test_what_was_made_is_said():

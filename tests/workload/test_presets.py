@@ -11,7 +11,7 @@ from servetune.errors import InputError, UnknownName
 from servetune.workload.model_tokenizer import load_model_tokenizer
 from servetune.workload.prepare import prepare
 from servetune.workload.presets import DEFAULT, preset, preset_names, preset_text
-from servetune.workload.traffic import traffic_from
+from servetune.workload.workload import workload_of
 
 #: shared/spec/workloads.md: concurrency, input tokens, output tokens, streaming.
 TABLE = {
@@ -38,7 +38,7 @@ def test_totals_meet_the_table(name, seed):
     assert traffic.name == name
     assert (traffic.concurrency, traffic.stream) == (concurrency, stream)
     assert f'"{traffic.summary}"' in preset_text(name)
-    about = prepare(traffic, seed=seed).about
+    about = prepare(msgspec.structs.replace(traffic, seed=seed)).about
     assert about.input_tokens_mean == pytest.approx(input_tokens, rel=0.005)
     assert about.output_tokens_mean == pytest.approx(output_tokens, rel=0.005)
     assert about.requests >= 10 * concurrency
@@ -117,7 +117,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "workloads.md"
 
 def test_the_guides_file_is_a_workload_and_uses_every_kind_of_key():
     (block,) = re.findall(r"```toml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    traffic = traffic_from(tomllib.loads(block))
+    traffic = workload_of(tomllib.loads(block))
     assert [part.name for part in traffic.parts] == ["customers", "invoices", "recorded"]
     assert traffic.needs_chat
     asked = msgspec.structs.replace(traffic, parts=traffic.parts[:2])

@@ -3,7 +3,7 @@ from array import array
 import pytest
 
 from servetune.errors import InputError
-from servetune.workload.lengths import SHAREGPT, Fixed
+from servetune.workload.lengths import SHAREGPT, LengthLaws
 from servetune.workload.prompts import (
     WORDS,
     Prompt,
@@ -46,7 +46,7 @@ class WholeWords(LetterPairs):
 
 class TestTokenPrompts:
     def test_each_is_exactly_as_long_as_its_request(self):
-        requests = Workload(lengths=SHAREGPT, request_count=1000).requests()
+        requests = Workload.of(SHAREGPT, request_count=1000).requests()
         prompts = token_prompts(requests, 151_936, seed=1)
         assert [len(prompt.token_ids) for prompt in prompts] == [
             request.input_tokens for request in requests
@@ -89,26 +89,6 @@ class TestTextPrompts:
         assert [len(prompt.text.split()) for prompt in prompts] == [100, 10, 1]
         assert [prompt.token_count for prompt in prompts] == [130, 13, 1]
         assert not any(prompt.exact for prompt in prompts)
-
-    def test_with_a_tokenizer_lengths_are_exact(self):
-        lengths = [2, 3, 17, 300]
-        for prompt, length in zip(
-            text_prompts(requests_of(*lengths), 1, WholeWords()), lengths, strict=True
-        ):
-            assert prompt.exact
-            assert prompt.token_count == length
-            assert len(WholeWords().encode(prompt.text).ids) == length
-
-    def test_words_of_several_tokens_are_filled_up_with_words_of_one(self):
-        lengths = list(range(4, 60))
-        prompts = text_prompts(requests_of(*lengths), 1, LetterPairs())
-        assert [prompt.token_count for prompt in prompts] == lengths
-        assert any(len(word) > 4 for prompt in prompts for word in prompt.text.split())
-
-    def test_a_length_below_the_special_tokens_carries_what_it_has(self):
-        (prompt,) = text_prompts(requests_of(1), 1, WholeWords())
-        assert prompt.token_count == 2
-        assert prompt.exact
 
     def test_no_two_begin_alike_while_the_words_last(self):
         prompts = text_prompts(requests_of(*[20] * len(WORDS)), seed=4)
@@ -170,6 +150,6 @@ def test_ids_are_a_json_list_whatever_holds_them():
 
 
 def test_workload_lengths_are_drawn_once_and_serve_both_kinds():
-    requests = Workload(lengths=Fixed(26, 1), request_count=2).requests()
+    requests = Workload.of(LengthLaws.fixed(26, 1), request_count=2).requests()
     assert [p.token_count for p in token_prompts(requests, 4096, 1)] == [26, 26]
     assert [p.token_count for p in text_prompts(requests, 1)] == [26, 26]

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from servetune.errors import InputError
+from servetune.workload.parts import DataSet
 from servetune.workload.rows import read_rows
-from servetune.workload.traffic import DataSet
 
 ROWS = [{"prompt": "one, two", "output_tokens": 3}, {"prompt": "three\nfour", "output_tokens": 5}]
 

@@ -1,7 +1,7 @@
 import pytest
 
 from servetune.errors import InputError
-from servetune.workload import Scheduled, read_trace, workload_from_client_args
+from servetune.workload import read_trace, workload_from_client_args
 
 MOONCAKE = [
     '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}\n',
@@ -30,11 +30,15 @@ def test_mooncake_times_are_milliseconds_and_its_blocks_are_kept():
     assert trace.hash_ids == ((46, 47), (46, 57))
 
 
-def test_blocks_of_equal_name_are_shared_beginnings():
+def replay(tmp_path, lines, **args):
+    path = tmp_path / "trace.txt"
+    path.write_text("".join(lines))
+    return workload_from_client_args({"dataset_name": "trace", "dataset_path": str(path), **args})
+
+
+def test_blocks_of_equal_name_are_shared_beginnings(tmp_path):
     line = '{"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [7, 8, 9, 10]}'
-    workload = workload_from_client_args(
-        {"dataset_name": "trace"}, observed=read_trace([line], name="t")
-    )
+    workload = replay(tmp_path, [line])
     (request,) = workload.requests()
     assert request.prefix == ((7, 512), (8, 512), (9, 76))
 
@@ -130,33 +134,36 @@ def test_time_scales_without_meaning_are_refused(scale):
         read_trace(AZURE, name="a", time_scale=scale)
 
 
-def test_a_workload_replays_a_trace_to_the_letter():
+def test_a_workload_replays_a_trace_to_the_letter(tmp_path):
     trace = read_trace(MOONCAKE, name="m")
-    workload = workload_from_client_args({"dataset_name": "trace"}, observed=trace)
+    workload = replay(tmp_path, MOONCAKE)
     assert not workload.closed_loop
     asked = workload.requests()
     assert [request.due_s for request in asked] == list(trace.offsets_s)
     assert [(request.input_tokens, request.output_tokens) for request in asked] == list(trace.pairs)
 
 
-def test_the_number_of_requests_takes_a_traces_beginning():
+def test_the_number_of_requests_takes_a_traces_beginning(tmp_path):
     trace = read_trace(AZURE, name="a")
-    workload = workload_from_client_args(
-        {"dataset_name": "trace", "num_prompts": 2}, observed=trace
-    )
-    assert workload.arrivals == Scheduled(trace.offsets_s[:2])
+    workload = replay(tmp_path, AZURE, num_prompts=2)
+    assert tuple(each.due_s for each in workload.requests()) == trace.offsets_s[:2]
     with pytest.raises(InputError, match="3 requests, not 4"):
-        workload_from_client_args({"dataset_name": "trace", "num_prompts": 4}, observed=trace)
+        replay(tmp_path, AZURE, num_prompts=4)
+
+
+def test_a_trace_that_changed_is_read_again(tmp_path):
+    assert len(replay(tmp_path, AZURE).requests()) == 3
+    assert len(replay(tmp_path, AZURE[:3]).requests()) == 2
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
         ({"dataset_name": "trace"}, "needs its file"),
-        ({"time_scale": 2.0}, "time_scale needs a trace"),
-        ({"arrivals": "constant"}, "need a request_rate"),
+        ({"time_scale": 2.0}, "--time-scale has no meaning without --trace"),
+        ({"arrivals": "constant"}, "need a rate"),
         ({"arrivals": "bursty", "request_rate": 2.0}, "unknown kind of arrivals"),
-        ({"duration_s": 0.0}, "lasts longer"),
+        ({"duration_s": 0.0}, "duration_s"),
     ],
 )
 def test_contradicting_arguments_are_refused(args, said):
@@ -164,12 +171,9 @@ def test_contradicting_arguments_are_refused(args, said):
         workload_from_client_args(args)
 
 
-def test_a_trace_and_a_rate_are_refused_together():
-    with pytest.raises(InputError, match="request_rate cannot"):
-        workload_from_client_args(
-            {"dataset_name": "trace", "request_rate": 1.0},
-            observed=read_trace(AZURE, name="a"),
-        )
+def test_a_trace_and_a_rate_are_refused_together(tmp_path):
+    with pytest.raises(InputError, match="--trace and --rate contradict"):
+        replay(tmp_path, AZURE, request_rate=1.0)
 
 
 def test_constant_arrivals_and_a_duration_leave_what_is_due_in_time():

@@ -27,7 +27,7 @@ from servetune.prediction.calibrations import (
     remove,
 )
 from servetune.store import TrialRecord
-from servetune.workload import Fixed, Workload
+from servetune.workload import LengthLaws, Workload
 
 __all__ = ["Calibrate", "CalibrationNames", "Calibrations", "KeptResult", "calibrate"]
 
@@ -197,8 +197,8 @@ def _suggested(asked: Calibrate) -> SuggestedRuns:
     candidates = Candidates(
         model=asked.model,
         node=asked.machine.node(or_cpu=True),
-        workload=Workload(
-            lengths=Fixed(asked.input_tokens, asked.output_tokens), request_count=1000
+        workload=Workload.of(
+            LengthLaws.fixed(asked.input_tokens, asked.output_tokens), request_count=1000
         ),
         quantizations=asked.quantization,
         most_users=asked.concurrency,

@@ -19,7 +19,7 @@ from servetune.perf.sweep import Offer, Swept, cheapest_offers
 from servetune.plan import Plan
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
-from servetune.workload import Fixed, Workload
+from servetune.workload import Workload
 
 __all__ = [
     "Judge",
@@ -309,12 +309,8 @@ def _range_text(factors: Sequence[float]) -> str:
 
 def heading_text(shape: NetworkShape, where: str, workload: Workload) -> str:
     """The first line of every estimate: what it is of, and that nothing was run."""
-    lengths = workload.lengths
-    load = (
-        f"{lengths.input_tokens} in, {lengths.output_tokens} out tokens"
-        if isinstance(lengths, Fixed)
-        else f"{workload.dataset}'s lengths"
-    )
+    pair = workload.lengths.fixed_pair
+    load = f"{pair[0]} in, {pair[1]} out tokens" if pair else f"{workload.name}'s lengths"
     return f"ESTIMATE (arithmetic, nothing was run): {shape.name} on {where}, {load}"
 
 

@@ -12,7 +12,7 @@ from servetune.engines import settings_of
 from servetune.hardware import Node, instances
 from servetune.perf import AnchorRun
 from servetune.plan import Plan
-from servetune.workload import Fixed, Workload
+from servetune.workload import Workload
 
 __all__ = ["anchor_commands", "tune_commands"]
 
@@ -123,11 +123,12 @@ def _scalar(value: object) -> str:
 
 
 def _client_lengths(workload: Workload) -> str:
-    if not isinstance(workload.lengths, Fixed):
+    pair = workload.lengths.fixed_pair
+    if pair is None:
         return "dataset_name=sharegpt"
     return (
-        f"dataset_name=random;random_input_len={workload.lengths.input_tokens};"
-        f"random_output_len={workload.lengths.output_tokens};random_range_ratio=0.95"
+        f"dataset_name=random;random_input_len={pair[0]};random_output_len={pair[1]};"
+        "random_range_ratio=0.95"
     )
 
 

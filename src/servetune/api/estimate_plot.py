@@ -23,7 +23,7 @@ from servetune.report import (
 )
 from servetune.store import require_regular, write_text
 from servetune.units import MS_PER_S, format_seconds
-from servetune.workload import Fixed, Workload
+from servetune.workload import Workload
 
 __all__ = ["curve", "require_plottable", "roofline_figure", "write_plot"]
 
@@ -79,12 +79,8 @@ def roofline_figure(
     roofline, throughput = answer.roofline, answer.best_throughput
     assert roofline is not None
     assert throughput is not None
-    lengths = workload.lengths
-    load = (
-        f"{lengths.input_tokens:,} tokens in, {lengths.output_tokens:,} out"
-        if isinstance(lengths, Fixed)
-        else f"{workload.dataset}'s lengths"
-    )
+    pair = workload.lengths.fixed_pair
+    load = f"{pair[0]:,} tokens in, {pair[1]:,} out" if pair else f"{workload.name}'s lengths"
     copies = best.plan.replicas * best.plan.data_parallel
     running = max(1, round(throughput.running / copies))
     phases = (

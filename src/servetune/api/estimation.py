@@ -46,7 +46,7 @@ from servetune.plan import Plan
 from servetune.prediction.aiconfigurator import require_installed
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.prediction.tables import CONVENTIONS, TableOptions, read_table
-from servetune.workload import SHAREGPT, Fixed, Workload
+from servetune.workload import SHAREGPT, LengthLaws, Workload
 
 __all__ = ["Estimate", "Estimated", "estimate"]
 
@@ -265,9 +265,9 @@ def _of_model(asked: Estimate, model: str, kept: KeptCalibration | None) -> Esti
     everywhere = asked.everywhere()
     nodes = _machines(asked) if everywhere else [asked.machine.node(service=asked.service)]
     shape = load_shape(model)
-    fixed = Fixed(asked.input_tokens, asked.output_tokens)
+    fixed = LengthLaws.fixed(asked.input_tokens, asked.output_tokens)
     lengths = SHAREGPT if asked.dataset == "sharegpt" else fixed
-    workload = Workload(lengths=lengths, request_count=1000, dataset=asked.dataset)
+    workload = Workload.of(lengths, request_count=1000, name=asked.dataset)
     selection = Selection(
         plan=Plan(
             model=model,

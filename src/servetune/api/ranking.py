@@ -207,7 +207,7 @@ def _simulated(
 ) -> Results | None:
     users = found.swept.point.concurrency
     load = msgspec.structs.replace(
-        selection.workload, max_concurrency=users, request_count=max(200, 8 * users)
+        selection.workload, concurrency=users, request_count=max(200, 8 * users)
     )
     try:
         results = simulated_results(

@@ -25,7 +25,6 @@ from servetune.trials import (
     Launch,
     StudyContext,
     Trial,
-    observed_of,
     require_launch,
     require_one_that_fits,
     require_server,
@@ -104,7 +103,7 @@ def study_setup(study: Study) -> StudySetup:
         server_env=tuple(f"{name}={value}" for name, value in sorted(environment.items())),
         calibration=_calibration(study, shape, node, simulated=simulated),
     )
-    groups = list(trials_of(space, context, lengths_of=lambda args: observed_of(args, study.model)))
+    groups = list(trials_of(space, context))
     if simulated:
         _note_idle_settings(groups, swept)
     require_one_that_fits(groups, context)

@@ -90,7 +90,7 @@ _WORDS = _group(
         "--input-tokens",
         default=None,
         metavar="LAW",
-        help=f"1024, or normal:mean=1024,std=200. [default: {DEFAULT_INPUT_TOKENS}]",
+        help=f"1024, or kind=normal,mean=1024,std=200. [default: {DEFAULT_INPUT_TOKENS}]",
     ),
     click.option(
         "--output-tokens",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from servetune.store import TrialRecord
     from servetune.trials import Benched
     from servetune.trials.read_back import ReadBack
+    from servetune.workload import LoadOptions
 
 __all__ = ["OPTIONS", "as_before", "compare", "earlier_trial", "with_bundle"]
 
@@ -53,11 +53,16 @@ OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     ),
 )
 
-#: What a record of `bench` says of its load in bench's own words.
-_SAID_ALIKE = (
-    "workload", "input_tokens", "output_tokens", "dataset", "turns", "shared_prefix", "rate",
-    "arrivals", "api",
+#: Options of this command by the fields of `LoadOptions` that they are.
+_NAMES = {"shared_prefix_tokens": "shared_prefix", "adapters": "lora", "requests": "request_count"}
+#: Fields about what is asked; one that is given replaces all of the trial's.
+_WHAT = (
+    "workload", "input_tokens", "output_tokens", "dataset", "prompt_column", "output_column",
+    "dataset_min_tokens", "dataset_max_tokens", "turns", "turn_tokens", "think_s",
+    "shared_prefix_tokens", "prefixes", "adapters", "trace", "time_scale",
 )  # fmt: skip
+#: Fields about when it is asked.
+_WHEN = ("concurrency", "rate", "arrivals")
 
 
 def with_bundle(said: dict[str, Any]) -> dict[str, Any]:
@@ -144,39 +149,31 @@ def as_before(said: Mapping[str, Any], trial: TrialRecord) -> dict[str, Any]:
     Raises:
         InputError: What was said is another load than the trial's.
     """
+    from servetune.workload import LoadOptions
+
     filled = dict(said)
-    args, told = trial.config.client_args, []
-
-    def fill(name: str, value: Any) -> None:
-        if filled[name] is None and value is not None:
-            filled[name] = value
-            told.append(f"{name}={value}")
-
     concurrency = trial.results.max_concurrency
     if said["concurrency"] is not None and concurrency not in (None, said["concurrency"]):
         raise InputError(
             f"the trial had {concurrency} requests in flight, not {said['concurrency']}",
             hint="leave --concurrency out",
         )
-    if said["rate"] is None and said["arrivals"] is None:
-        fill("concurrency", concurrency)
-    fill("model", trial.metadata.model)
-    fill("request_count", args.get("num_prompts"))
-    own = not any(said[name] for name in ("workload", "dataset", "input_tokens", "trace"))
-    if own:
-        for name in _SAID_ALIKE:
-            fill(name, args.get(name))
-        if not any(args.get(name) for name in ("workload", "dataset", "input_tokens", "trace")):
-            for name, law in zip(("input_tokens", "output_tokens"), _laws_of(trial), strict=True):
-                fill(name, law)
-    if said["rate"] is None and said["arrivals"] is None:
-        rate = args.get("request_rate")
-        fill("rate", rate if isinstance(rate, int | float) and math.isfinite(rate) else None)
-    synthetic = not filled["dataset"] and not filled["trace"]
-    if synthetic and filled["seed"] == trial.metadata.seed:
+    own = any(said[name] for name in ("workload", "dataset", "input_tokens", "trace"))
+    paced = said["rate"] is not None or said["arrivals"] is not None
+    changes = {"model": trial.metadata.model} if said["model"] is None else {}
+    options = _options_of(trial, own=own)
+    for field in LoadOptions.__struct_fields__:
+        name, value, default = _NAMES.get(field, field), getattr(options, field), _default(field)
+        if name not in said or said[name] not in (None, default) or value == default:
+            continue
+        if not (own and field in _WHAT) and not (paced and field in _WHEN):
+            changes[name] = value
+    told = [f"{name}={value}" for name, value in changes.items() if value is not None]
+    filled |= changes
+    if not filled["dataset"]:
         # The same words again would be found in the prefix cache of a server that had them.
-        filled["seed"] = 1 + secrets.randbelow(2**31)
-        told.append(f"words of their own (seed={filled['seed']})")
+        filled["words_seed"] = 1 + secrets.randbelow(2**31)
+        told.append("words of their own")
     if told:
         echo(f"as trial {trial.key}: {', '.join(told)}")
     return filled
@@ -318,19 +315,36 @@ def _keys(records: list[TrialRecord]) -> str:
     return ", ".join(shown) or "it has no trial that ended well under such a load"
 
 
-def _laws_of(trial: TrialRecord) -> tuple[str, str]:
-    """Of a trial of `tune` or `simulate`, whose words for its load are others.
+def _default(field: str) -> Any:
+    from servetune.workload import LoadOptions
+
+    return getattr(LoadOptions(), field)
+
+
+def _options_of(trial: TrialRecord, *, own: bool) -> LoadOptions:
+    """Options that ask what a trial asked.
+
+    Args:
+        trial: Record of `bench`, `tune` or `simulate`.
+        own: Whether the user says what is asked.
 
     Raises:
         InputError: Its prompts were those of a data set, which the record does not hold.
     """
-    from servetune.workload.client_args import length_laws
+    from servetune.workload import CLIENT_ARGS, load_options
 
-    laws = length_laws(trial.config.client_args)
-    if laws is None:
-        dataset = trial.config.client_args.get("dataset_name")
+    args = dict(trial.config.client_args)
+    dataset = args.get("dataset_name")
+    source = {"dataset", "dataset_path", "trace", "workload"} & args.keys()
+    if dataset not in (None, "random", "random-ids") and not source and not own:
         raise InputError(
             f"the trial asked prompts of the data set {dataset}",
-            hint="say where they are: --dataset FILE",
+            hint="give them: --dataset FILE",
         )
-    return laws
+    if own or {"dataset", "workload"} & args.keys():
+        for name in ("dataset_name", "dataset_path"):
+            args.pop(name, None)
+    known = {name: value for name, value in args.items() if name in CLIENT_ARGS}
+    if "request_rate" not in known and "rate" not in known:
+        known.setdefault("max_concurrency", trial.results.max_concurrency)
+    return load_options({name: value for name, value in known.items() if value is not None})

@@ -125,10 +125,10 @@ def _job(said: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
                 hint="--sagemaker ENDPOINT --workload NAME --model ID --role-arn ARN "
                 "--output-s3 s3://bucket/prefix",
             )
-    traffic = preset(said["workload"])
-    levels = _levels(said["levels"]) or (said["concurrency"] or traffic.concurrency or 1,)
+    workload = preset(said["workload"])
+    levels = _levels(said["levels"]) or (said["concurrency"] or workload.concurrency or 1,)
     parameters, notes = job_parameters(
-        traffic,
+        workload,
         model=said["model"],
         concurrencies=levels,
         request_count=said["request_count"],

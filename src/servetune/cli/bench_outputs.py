@@ -142,7 +142,7 @@ class Live:
 
         table = Table(box=None, pad_edge=False, show_header=False)
         rate = progress.output_tokens / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
-        duration_s, until = self._asked.settings.duration_s, self._asked.until
+        duration_s, until = self._asked.workload.duration_s, self._asked.until
         elapsed, ended = format_seconds(progress.elapsed_s), f"{progress.finished_count:,}"
         if duration_s is not None:
             elapsed += f" of {format_seconds(duration_s)}"

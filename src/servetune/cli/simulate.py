@@ -24,8 +24,9 @@ from servetune.report import console, timeline_of, trial_table
 from servetune.search import Axis, Space, parse_settings
 from servetune.simserver.server_arguments import argument_types
 from servetune.store import Artifacts, Journal, write_requests
-from servetune.trials import StudyContext, Trial, observed_of, played, trials_of, with_fields
-from servetune.workload import CLIENT_ARGS, Trace, format_arrivals
+from servetune.trials import StudyContext, Trial, played, trials_of, with_fields
+from servetune.workload import CLIENT_ARGS, format_arrivals
+from servetune.workload.traces import trace_in
 
 __all__ = ["simulate"]
 
@@ -452,13 +453,16 @@ def _one_trial(server: dict[str, Any], client: dict[str, Any], run: StudyContext
         PlanError: The plan contradicts itself.
     """
     fixed = Space(server=_axes(server), client=_axes(client))
-    observed = observed_of(client, run.model)
-    if isinstance(observed, Trace) and observed.left_out:
-        echo(
-            f"note: {observed.left_out:,} requests of {observed.name} were answered with no token "
-            "and are left out"
-        )
-    return next(trials_of(fixed, run, lengths_of=lambda _: observed))[0]
+    trial = next(trials_of(fixed, run))[0]
+    source = trial.workload.trace
+    if source is not None:
+        recorded = trace_in(source.path, source.time_scale, client.get("num_prompts"))
+        if recorded.left_out:
+            echo(
+                f"note: {recorded.left_out:,} requests of {recorded.name} were answered with no "
+                "token and are left out"
+            )
+    return trial
 
 
 def _axes(settings: dict[str, Any]) -> tuple[Axis, ...]:
@@ -487,8 +491,8 @@ def _require_free(artifacts: Artifacts) -> None:
 def _load_text(trial: Trial) -> str:
     """The load in words: `32 users, random`, `4/s poisson`, `trace x.csv`."""
     args, workload = trial.client_args, trial.workload
-    users = workload.max_concurrency
-    if workload.dataset == "trace":
+    users = workload.concurrency
+    if workload.trace is not None:
         how = f"trace {args['dataset_path']}"
         how += f", times x {args['time_scale']:g}" if "time_scale" in args else ""
     elif "=" in args.get("arrivals", ""):
@@ -500,13 +504,12 @@ def _load_text(trial: Trial) -> str:
         how = f"{users} users" if users else "all requests at once"
         users = None
     how += f", at most {users} in flight" if users else ""
-    if workload.asked:
-        how += f", {workload.dataset}"
-    else:
-        how += f", {workload.dataset} lengths" if workload.dataset != "trace" else ""
-    if shared := workload.shared_prefixes:
-        how += f", {shared.tokens} tokens before each of {shared.count} kind"
-        how += "s" if shared.count > 1 else ""
+    if workload.trace is None:
+        how += f", {workload.name}" + ("" if "workload" in args else " lengths")
+    if "random_prefix_len" in args or "shared_prefix_tokens" in args:
+        tokens = args.get("random_prefix_len") or args["shared_prefix_tokens"]
+        count = args.get("num_prefixes") or args.get("prefixes") or 1
+        how += f", {tokens} tokens before each of {count} kind" + ("s" if count > 1 else "")
     return how + f", seed {workload.seed}"
 
 

@@ -262,6 +262,8 @@ def run_load_blocking(
             tls_context(each)  # raises now if the file cannot be read
     if settings.senders is not None:
         settings.senders.require(targets, signed=hooks.credentials is not None)
+    if settings.duration_s is None:
+        settings = msgspec.structs.replace(settings, duration_s=workload.duration_s)
     if requests is None:
         requests = workload.requests()
     if len(prompts) < len(requests):
@@ -396,7 +398,7 @@ class _Run:
                 sagemaker=bool(signing),
                 failures_limit=settings.failures_limit,
             ),
-            users=workload.max_concurrency,
+            users=workload.concurrency,
             open_ahead=settings.open_ahead,
             processes=first,
             most_processes=most,
@@ -634,7 +636,7 @@ def _warm_up(
     """Number of warm-up requests, sent one after another, that failed; all of them raise."""
     one_by_one = _Load(
         load.targets,
-        msgspec.structs.replace(load.workload, arrivals=AllAtOnce(), max_concurrency=1),
+        msgspec.structs.replace(load.workload, arrivals=AllAtOnce(), concurrency=1),
         [request for request, _ in warmups],
         [prompt for _, prompt in warmups],
     )

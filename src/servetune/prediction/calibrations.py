@@ -135,7 +135,7 @@ def _learned(records: Sequence[TrialRecord], shape: NetworkShape, node: Node) ->
                 node=node,
                 plan=plan,
                 lengths=workload.lengths,
-                concurrency=workload.max_concurrency or 1,
+                concurrency=workload.concurrency or 1,
                 request_count=workload.request_count,
             )
             for plan, workload in asked
@@ -163,20 +163,20 @@ def _anchor(
 ) -> AnchorTrial:
     """The trial beside its simulation, which plays the same requests in the same way."""
     workload, plan = _workload_of(record), _plan_of(record, shape)
-    assert workload.max_concurrency is not None
+    assert workload.concurrency is not None
     law = Calibration(learned=learned)
     played = simulate(plan, shape, node, workload, calibration=law)
     predicted = summarize(played.records, duration_s=1.0, extras=False)
     return AnchorTrial(
         key=record.key,
         plan=plan.label,
-        concurrency=workload.max_concurrency,
+        concurrency=workload.concurrency,
         anchor=Anchor(
             predicted_ttft_ms=predicted["mean_ttft_ms"],
             predicted_tpot_ms=predicted["mean_tpot_ms"],
             measured_ttft_ms=record.results.mean_ttft_ms,
             measured_tpot_ms=record.results.mean_tpot_ms,
-            place=run_features(plan, shape, workload.lengths, workload.max_concurrency),
+            place=run_features(plan, shape, workload.lengths, workload.concurrency),
         ),
     )
 

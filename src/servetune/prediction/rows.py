@@ -25,7 +25,8 @@ from servetune.perf import Calibration
 from servetune.perf.roofline import ClosedLoopRun, PredictedRun, interval_of, length_moments
 from servetune.plan import Plan
 from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
-from servetune.workload import UniformRange
+from servetune.workload import LengthLaws
+from servetune.workload.laws import Uniform
 
 __all__ = ["COLUMNS", "Cell", "prediction_columns", "run_of", "stored_as"]
 
@@ -137,7 +138,7 @@ def run_of(
     )
     # The row was run, so its plan is one that an engine can run: `assumptions` reports changes.
     ratio = 1.0 if unstated.equal_lengths else RANGE_RATIO
-    lengths = UniformRange(facts.prompt_tokens, facts.output_tokens, ratio)
+    lengths = LengthLaws.ranged(facts.prompt_tokens, facts.output_tokens, ratio)
     plan = with_wider_share(with_whole_experts(plan, shape), shape, gpu)
     plan = with_useful_places(plan, shape, gpu, _context_tokens(lengths))
     return ClosedLoopRun(
@@ -187,7 +188,7 @@ def _machine(gpu: Device, count: int) -> Node:
 
 
 @functools.cache
-def _context_tokens(lengths: UniformRange) -> float:
+def _context_tokens(lengths: LengthLaws) -> float:
     return length_moments(lengths).context_tokens
 
 
@@ -232,7 +233,8 @@ def prediction_columns(
         calibration: Calibration that narrows the interval.
     """
     point, band = predicted.point, interval_of(run.node, run.plan, run.shape, calibration)
-    output = run.lengths.output_tokens if isinstance(run.lengths, UniformRange) else 1
+    law = run.lengths.output_tokens if isinstance(run.lengths, LengthLaws) else None
+    output = law.most if isinstance(law, Uniform) else 1
     return {
         "ttft_ms": rounded(point.ttft_ms),
         "tpot_ms": rounded(point.tpot_ms),

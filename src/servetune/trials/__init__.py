@@ -5,11 +5,12 @@ from servetune.trials.budget import Budget, parse_duration_s
 from servetune.trials.launch import Launch, default_ready_timeout_s
 from servetune.trials.played import played, played_again
 from servetune.trials.preflight import require_idle_gpus, require_launch, require_server
-from servetune.trials.prompting import model_tokenizer, observed_of, trace_of, traced_prompts
+from servetune.trials.prompting import SMALLEST_VOCAB
 from servetune.trials.sweep import ExecutionPolicy, commands_of, require_one_that_fits, run_trials
 from servetune.trials.trial import StudyContext, Trial, trials_of, with_fields
 
 __all__ = [
+    "SMALLEST_VOCAB",
     "Bench",
     "Benched",
     "Budget",
@@ -20,8 +21,6 @@ __all__ = [
     "bench",
     "commands_of",
     "default_ready_timeout_s",
-    "model_tokenizer",
-    "observed_of",
     "parse_duration_s",
     "played",
     "played_again",
@@ -30,8 +29,6 @@ __all__ = [
     "require_one_that_fits",
     "require_server",
     "run_trials",
-    "trace_of",
-    "traced_prompts",
     "trials_of",
     "with_fields",
 ]

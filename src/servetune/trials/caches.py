@@ -7,12 +7,11 @@ words come again in every trial; there the server is asked to forget.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from servetune.errors import LoadError
 from servetune.loadgen import Target, fetch_blocking
 
-__all__ = ["RESET_ENVIRONMENT", "forget_prefixes", "has_own_words"]
+__all__ = ["RESET_ENVIRONMENT", "forget_prefixes"]
 
 #: Routes that empty a prefix cache: vLLM's (in development mode) and SGLang's.
 _ROUTES = ("/reset_prefix_cache", "/flush_cache")
@@ -21,20 +20,15 @@ _ROUTES = ("/reset_prefix_cache", "/flush_cache")
 RESET_ENVIRONMENT: Mapping[str, str] = {"VLLM_SERVER_DEV_MODE": "1"}
 
 
-def has_own_words(client_args: Mapping[str, Any]) -> bool:
-    """Whether the prompts are a data set's, the same in every trial."""
-    return bool(client_args.get("dataset_path")) and client_args.get("dataset_name") != "trace"
-
-
-def forget_prefixes(target: Target, client_args: Mapping[str, Any], *, first: bool) -> str:
+def forget_prefixes(target: Target, *, same_words: bool, first: bool) -> str:
     """See to it that the trial finds no earlier trial's prompts; what was done, for the record.
 
     Args:
         target: The server.
-        client_args: The trial's.
+        same_words: Whether the prompts are a data set's, the same in every trial.
         first: Whether it is the first on this server.
     """
-    if not has_own_words(client_args):
+    if not same_words:
         return "unique prompts"
     if first:
         return "fresh server"

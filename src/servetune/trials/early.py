@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from servetune.metrics import Constraint, Record
+from servetune.metrics import Constraint, PrecisionTarget, Record
 from servetune.metrics.columns import Columns, FloatArray, columns_of, known
 from servetune.metrics.intervals import (
     gap_percentile_interval,
@@ -36,7 +36,7 @@ LEVEL = 0.99
 FEWEST_SETTLED = 100
 SETTLED_SHARE = 0.25  # of all requests, before an interval is believed
 
-Why = Literal["violates", "trial_time", "budget"]
+Why = Literal["violates", "trial_time", "budget", "until"]
 
 
 class Early(msgspec.Struct, frozen=True):
@@ -44,7 +44,8 @@ class Early(msgspec.Struct, frozen=True):
 
     Attributes:
         why: `violates` a constraint; its own time was over (`trial_time`); the run's was
-            (`budget`), and the trial is as if it had not been begun.
+            (`budget`), and the trial is as if it had not been begun; the precision of its
+            workload was reached (`until`).
     """
 
     why: Why
@@ -74,7 +75,8 @@ class TrialJudge:
     ) -> None:
         self._constraints = tuple(constraints)
         self._request_count = len(workload.requests())
-        self._users = workload.max_concurrency if workload.closed_loop else None
+        self._users = workload.concurrency if workload.closed_loop else None
+        self._until = PrecisionTarget.parse(workload.until) if workload.until else None
         self._max_trial_s, self._budget = max_trial_s, budget
         self.early: Early | None = None
 
@@ -83,6 +85,8 @@ class TrialJudge:
         return self.early.reason if self.early else None
 
     def _judged(self, records: Sequence[Record], elapsed_s: float) -> Early | None:
+        if self._until is not None and self._until.met(records).met:
+            return Early("until", f"{self._until.label} was reached")
         over = self._budget.over() if self._budget else None
         if over is not None:
             return Early("budget", over)

@@ -33,7 +33,7 @@ from servetune.metrics.results import JsonObject
 from servetune.servers import ServerProcess, launch_environment
 from servetune.servers.launchers import guarded, removal
 from servetune.store import Failure, Results, TrialRecord, now_utc, provenance
-from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes, has_own_words
+from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes
 from servetune.trials.early import TrialJudge
 from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
 from servetune.trials.first_answer import FirstAnswer
@@ -59,6 +59,8 @@ from servetune.units import format_seconds
 __all__ = ["ServerGroup", "TrialEvents"]
 
 _SCRAPE_EVERY_S = 1.0
+GRACE_S = 30.0
+"""Seconds for requests in flight when a trial's duration is over."""
 #: How requests end whose server dies.
 _LOST = ("refused", "disconnected", "truncated")
 _NEIGHBOUR_PATIENCE_S = 60.0
@@ -204,7 +206,7 @@ class ServerGroup:
         )
 
     def _extra_environment(self) -> Mapping[str, str]:
-        again = sum(has_own_words(trial.client_args) for trial in self._waiting) > 1
+        again = sum(trial.workload.has_dataset for trial in self._waiting) > 1
         return RESET_ENVIRONMENT if again else {}
 
     def _serve(self, server: Server) -> Failure | None:
@@ -364,14 +366,16 @@ class ServerGroup:
         target = Target(
             base_url=server.url,
             model=self._served_name(server, trial),
-            extra_body=trial.workload.extra_body,
+            stream=trial.workload.stream,
         )
         # Prompts differ from trial to trial: a shared server must not find an earlier
         # trial's prompts in its prefix cache. So do those of a trial that is tried again.
         tried = self._attempts.count(trial.key)
         seed = zlib.crc32(trial.key.encode()) ^ trial.workload.seed ^ (tried << 16) ^ salt
         prompts = prompts_for(trial, self._study, seed=seed)
-        caches = forget_prefixes(target, trial.client_args, first=not self._trials_on_server)
+        caches = forget_prefixes(
+            target, same_words=trial.workload.has_dataset, first=not self._trials_on_server
+        )
         self._trials_on_server += 1
 
         def why_dead() -> str | None:
@@ -385,7 +389,7 @@ class ServerGroup:
                 prompts,
                 settings=LoadSettings(
                     timeout_s=self._launch.request_timeout_s,
-                    grace_s=0.0,
+                    grace_s=GRACE_S if trial.workload.may_end_early else 0.0,
                     senders=self._context.senders,
                     scrape_every_s=_SCRAPE_EVERY_S,
                 ),
@@ -436,13 +440,13 @@ class ServerGroup:
         self, trial: Trial, loaded: LoadResult, judge: TrialJudge, server: Server
     ) -> Results:
         early = judge.early
-        reason = early.reason if early is not None else None
+        reason = early.reason if early is not None else loaded.ended_reason
         results = load_results(loaded, trial, self._study, ended_early=reason)
         further: JsonObject = {
             "server_ready_s": self._ready_s,
             "startup": self._startup(server),
         }
-        if early is not None:
+        if reason is not None:
             further["ended_reason"] = reason
         if self._context.placement.devices:
             further["devices"] = list(self._context.placement.devices)

@@ -13,7 +13,6 @@ from servetune.perf.sim import SimulatedRun
 from servetune.plan import Plan
 from servetune.store import TrialRecord, trial_key
 from servetune.trials.launch import DEFAULT_PORT
-from servetune.trials.prompting import observed_of
 from servetune.trials.record import Outcome, record_of
 from servetune.trials.simulated import simulation_of
 from servetune.trials.trial import REPLICAS, StudyContext, Trial
@@ -67,9 +66,7 @@ def played_again(measured: TrialRecord, run: StudyContext) -> TrialRecord:
         str(measured.metadata.engine or "vllm"), run.model, config.server_args
     )
     client_args = _typed(config.client_args)
-    workload = workload_from_client_args(client_args, observed=observed_of(client_args, run.model))
-    # The load client's prompts shared nothing, whatever a trace says.
-    workload = msgspec.structs.replace(workload, prefixes=())
+    workload = workload_from_client_args(client_args, model=run.model)
     trial = Trial(
         key=trial_key(
             model=run.model,

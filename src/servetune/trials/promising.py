@@ -51,7 +51,7 @@ class Promising:
                 limit_ratio=_burden(self._constraints, predicted),
                 storage=(plan.engine, plan.quantization, plan.kv_cache_dtype),
                 layout=(plan.tensor_parallel, plan.data_parallel, plan.expert_parallel),
-                concurrency=trial.workload.max_concurrency or 1,
+                concurrency=trial.workload.concurrency or 1,
             )
 
     def next(self, records: Sequence[TrialRecord]) -> Trial | None:

@@ -188,11 +188,11 @@ def _trial_results(trial: Trial, study: StudyContext, results: Results) -> Resul
     return Results(
         {
             "backend": args.get("backend", "vllm"),
-            "dataset_name": workload.dataset,
+            "dataset_name": workload.name,
             "request_rate": args.get(
                 "request_rate", getattr(workload.arrivals, "rate_per_s", None)
             ),
-            "max_concurrency": workload.max_concurrency,
+            "max_concurrency": workload.concurrency,
             "sharegpt_output_len": args.get("sharegpt_output_len"),
             "random_input_len": args.get("random_input_len"),
             "random_output_len": args.get("random_output_len"),
@@ -217,9 +217,9 @@ def _bench_results(bench: Bench, loaded: LoadResult, speed: float | None) -> Res
     workload = bench.workload
     results = {
         "backend": workload.api,
-        "dataset_name": workload.dataset,
+        "dataset_name": workload.name,
         "request_rate": bench.client_args.get("request_rate"),
-        "max_concurrency": workload.max_concurrency,
+        "max_concurrency": workload.concurrency,
         **summarize(
             loaded.records,
             duration_s=loaded.duration_s,
@@ -268,7 +268,7 @@ def _bench_results(bench: Bench, loaded: LoadResult, speed: float | None) -> Res
 
 def _ran_out(bench: Bench, loaded: LoadResult) -> str | None:
     """Note on a closed loop that was to last longer than its requests did."""
-    limit_s = bench.settings.duration_s
+    limit_s = bench.settings.duration_s or bench.workload.duration_s
     if limit_s is None or not bench.workload.closed_loop:
         return None
     if loaded.interrupted or loaded.aborted_reason or loaded.not_due_count:
@@ -339,8 +339,8 @@ def cost_per_million_tokens_usd(
 
 def _trial_metadata(trial: Trial, study: StudyContext) -> Metadata:
     node, price = study.node, study.node.price if study.node else None
-    workload, args = trial.workload, trial.client_args
-    read = workload.dataset in ("sharegpt", "trace") or bool(workload.asked)
+    workload = trial.workload
+    input_tokens, output_tokens = _nominal_lengths(trial)
     return Metadata(
         {
             "gpu_type": f"{node.device.vendor} {node.device.name}".strip() if node else "unknown",
@@ -355,8 +355,8 @@ def _trial_metadata(trial: Trial, study: StudyContext) -> Metadata:
             "server_cmd": study.server_cmd,
             "server_env": list(study.server_env) or None,
             "calibration": study.calibration.name if study.calibration else None,
-            "input_tokens": -1 if read else args.get("random_input_len", 1024),
-            "output_tokens": -1 if read else args.get("random_output_len", 512),
+            "input_tokens": input_tokens,
+            "output_tokens": output_tokens,
             "dataset_imitated": workload.imitated,
             "seed": workload.seed,
         }
@@ -382,3 +382,18 @@ def _bench_metadata(bench: Bench) -> Metadata:
 def _is_rented(node: Node) -> bool:
     """Whether the node is an instance of the catalogue rather than a number of devices."""
     return node.name in instances("sagemaker") or node.name in instances("ec2")
+
+
+def _nominal_lengths(trial: Trial) -> tuple[int, int]:
+    """Prompt and answer tokens as the journal has them; -1 where they are a data set's.
+
+    A range has the length that it is named by, a law of `input_tokens` or `output_tokens` -1.
+    """
+    workload, args = trial.workload, trial.client_args
+    if workload.name != "random" or not workload.parts or workload.has_dataset:
+        return -1, -1
+    fixed = workload.lengths.fixed_pair or (-1, -1)
+    return (
+        fixed[0] if "input_tokens" in args else int(args.get("random_input_len", 1024)),
+        fixed[1] if "output_tokens" in args else int(args.get("random_output_len", 512)),
+    )

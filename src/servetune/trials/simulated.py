@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from servetune.errors import InputError, PlanError
@@ -16,7 +14,7 @@ from servetune.plan.plan import Plan
 from servetune.store import Failure, Results, TrialRecord
 from servetune.trials.record import Outcome, percentiles_of, record_of, simulation_results
 from servetune.trials.trial import StudyContext, Trial
-from servetune.workload import AllAtOnce, Scheduled, Workload
+from servetune.workload import Workload
 
 __all__ = ["simulate_trial", "simulated_results", "simulation_of"]
 
@@ -60,13 +58,16 @@ def simulation_of(trial: Trial, run: StudyContext) -> tuple[Results, SimulatedRu
     assert run.node is not None
     calibration = run.calibration.calibration if run.calibration else None
     workload = trial.workload
-    open_ended = (
-        workload.duration_s is not None
-        and "num_prompts" not in trial.client_args
-        and not workload.asked  # what was prepared is all there is
-    )
+    # What a closed loop was given for its duration may be too little; a number that the user
+    # chose, a trace and a data set are all that there is.
+    counted = {"num_prompts", "requests", "workload"} & trial.client_args.keys()
+    open_ended = workload.duration_s is not None and workload.closed_loop and not counted
+    if open_ended and workload.concurrency is None:
+        raise InputError(
+            "requests that are all sent at once never fill a duration",
+            hint="give the number of users or of requests, or the rate at which they come",
+        )
     _require_bearable(workload.request_count)
-    workload = _filled(workload) if open_ended else workload
     while True:
         simulation = simulate(
             trial.plan,
@@ -76,7 +77,7 @@ def simulation_of(trial: Trial, run: StudyContext) -> tuple[Results, SimulatedRu
             calibration=calibration,
             each_token=workload.request_count <= MOST_WITH_EACH_TOKEN,
         )
-        if not (open_ended and workload.closed_loop and _ran_out(simulation, workload)):
+        if not (open_ended and _ran_out(simulation, workload)):
             break
         workload = _with_requests(workload, 2 * workload.request_count)
     results = simulation_results(
@@ -87,29 +88,6 @@ def simulation_of(trial: Trial, run: StudyContext) -> tuple[Results, SimulatedRu
     server = {**(results.server or {}), "scheduler": describe_scheduler(trial.plan)}
     results = results.with_fields(server=server)
     return results, simulation
-
-
-def _filled(workload: Workload) -> Workload:
-    """The workload with requests for its whole duration where their rate is known."""
-    arrivals, duration_s = workload.arrivals, workload.duration_s
-    assert duration_s is not None
-    if isinstance(arrivals, Scheduled):  # a trace ends when it ends
-        return workload
-    if isinstance(arrivals, AllAtOnce):
-        users = workload.max_concurrency
-        if users is None:
-            raise InputError(
-                "requests that are all sent at once never fill a duration",
-                hint="say how many users there are, how many requests, or at which rate they come",
-            )
-        return _with_requests(workload, max(workload.request_count, 4 * users))
-    rate_per_s = arrivals.mean_rate_per_s(duration_s)
-    assert rate_per_s is not None  # only closed loops have none
-    mean, dispersion = rate_per_s * duration_s, arrivals.dispersion
-    # Six standard deviations of the count, and what a law with rare long gaps counts beyond
-    # its rate from a start at an arrival; what is due too late is left out anyway.
-    surplus = 6 * math.sqrt(mean * max(1.0, dispersion)) + dispersion + 10
-    return _with_requests(workload, math.ceil(mean + surplus))
 
 
 def _with_requests(workload: Workload, count: int) -> Workload:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from servetune.engines.translate import plan_from_settings
-from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.metrics import Constraint
 from servetune.models.shape import NetworkShape
@@ -16,7 +15,7 @@ from servetune.plan.plan import Plan
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.search import Space
 from servetune.store import trial_key
-from servetune.workload import Observed, Trace, Workload, workload_from_client_args
+from servetune.workload import Workload, workload_from_client_args
 
 __all__ = [
     "REPLICAS",
@@ -89,48 +88,19 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
 
 
-def trials_of(
-    space: Space,
-    run: StudyContext,
-    *,
-    lengths_of: Callable[[Mapping[str, Any]], Observed | Trace | None],
-) -> Iterator[list[Trial]]:
+def trials_of(space: Space, run: StudyContext) -> Iterator[list[Trial]]:
     """All trials of a space, one list per server configuration.
 
     Args:
         space: Server and client settings.
         run: What the trials have in common.
-        lengths_of: What the data set or trace holds that a client's arguments name, if they do.
 
     Raises:
-        InputError: A client argument has no meaning.
-        PlanError: A server argument has none.
+        InputError: A client argument has no meaning, or its data set or trace cannot be read.
+        PlanError: A server argument has no meaning.
     """
     node = run.node.label if run.node else ""
-    clients = [
-        (args, workload_from_client_args(args, observed=lengths_of(args)))
-        for args in space.clients()
-    ]
-    for _, workload in clients:
-        if workload.duration_s is not None and not run.simulated:
-            raise InputError(
-                "a measured run ends with its requests, duration_s is for simulated ones",
-                hint="give num_prompts instead",
-            )
-        if workload.asked and not run.simulated:
-            raise InputError(
-                f"workload {workload.dataset} is simulated here, not measured",
-                hint="measure it with servetune bench --workload",
-            )
-    if not run.simulated:  # the load client's prompts share nothing, whatever a trace says
-        for _, workload in clients:
-            if workload.shared_prefixes is not None:
-                raise InputError(
-                    "the load client sends prompts that share nothing, random_prefix_len is for "
-                    "simulated runs",
-                    hint="leave it out, or take --engine simulated",
-                )
-        clients = [(args, msgspec.structs.replace(each, prefixes=())) for args, each in clients]
+    clients = [(args, workload_from_client_args(args, model=run.model)) for args in space.clients()]
     for server_args in space.servers():
         plan = plan_from_settings(run.engine, run.model, server_args)
         yield [

@@ -1,6 +1,5 @@
 """What is asked of a server, and when."""
 
-from servetune.workload.arrival_grammar import arrivals_of, format_arrivals, parse_arrivals
 from servetune.workload.arrivals import (
     AllAtOnce,
     Arrivals,
@@ -12,23 +11,18 @@ from servetune.workload.arrivals import (
     Ramp,
     Scheduled,
     Sine,
+    arrivals_from,
+    arrivals_of,
+    format_arrivals,
+    parse_arrivals,
 )
-from servetune.workload.client_args import CLIENT_ARGS, workload_from_client_args
-from servetune.workload.laws import Law, parse_law
-from servetune.workload.lengths import (
-    SHAREGPT,
-    Fixed,
-    Independent,
-    Lengths,
-    Normal,
-    Observed,
-    Quantiles,
-    UniformRange,
-)
-from servetune.workload.prefixes import SharedPrefixes
+from servetune.workload.client_args import CLIENT_ARGS, load_options, workload_from_client_args
+from servetune.workload.laws import Law, format_length, parse_law
+from servetune.workload.lengths import SHAREGPT, LengthLaws, Lengths, Observed
+from servetune.workload.options import LoadOptions
 from servetune.workload.request import Request
 from servetune.workload.traces import Trace, read_trace
-from servetune.workload.workload import Workload
+from servetune.workload.workload import TraceFile, Workload, read_workload, workload_of
 
 __all__ = [
     "CLIENT_ARGS",
@@ -36,29 +30,31 @@ __all__ = [
     "AllAtOnce",
     "Arrivals",
     "Constant",
-    "Fixed",
     "Gamma",
-    "Independent",
     "Law",
+    "LengthLaws",
     "Lengths",
+    "LoadOptions",
     "MarkovBursts",
-    "Normal",
     "Observed",
     "Piecewise",
     "Poisson",
-    "Quantiles",
     "Ramp",
     "Request",
     "Scheduled",
-    "SharedPrefixes",
     "Sine",
     "Trace",
-    "UniformRange",
+    "TraceFile",
     "Workload",
+    "arrivals_from",
     "arrivals_of",
     "format_arrivals",
+    "format_length",
+    "load_options",
     "parse_arrivals",
     "parse_law",
     "read_trace",
+    "read_workload",
     "workload_from_client_args",
+    "workload_of",
 ]

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from servetune.workload.outline import Draft
 from servetune.workload.prompts import Prompt
 from servetune.workload.reuse import hit_fraction
+from servetune.workload.sampler import Draft
 
 __all__ = ["About", "about_of", "notes_of"]
 

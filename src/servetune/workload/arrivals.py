@@ -21,14 +21,15 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from servetune.errors import InputError
+from servetune.errors import InputError, UnknownName
+from servetune.workload.grammar import Kinds, format_law, law_of, law_of_text
 
 __all__ = [
     "LAWS",
@@ -42,6 +43,10 @@ __all__ = [
     "Ramp",
     "Scheduled",
     "Sine",
+    "arrivals_from",
+    "arrivals_of",
+    "format_arrivals",
+    "parse_arrivals",
 ]
 
 _Times = NDArray[np.float64]
@@ -465,7 +470,7 @@ Arrivals = (
 )
 
 #: Every law by its `kind`.
-LAWS = {
+LAWS: Kinds = {
     "all_at_once": AllAtOnce,
     "constant": Constant,
     "poisson": Poisson,
@@ -476,6 +481,82 @@ LAWS = {
     "sine": Sine,
     "scheduled": Scheduled,
 }
+
+
+#: Laws that one rate does not describe, each as a user may begin with it.
+_WRITTEN_OUT: Mapping[str, str] = {
+    "all_at_once": "kind=all_at_once",
+    "mmpp": "kind=mmpp,rates_per_s=[2,40],dwell_s=[30,5]",
+    "piecewise": "kind=piecewise,steps=[(60,2),(30,8)]",
+    "ramp": "kind=ramp,from_per_s=1,to_per_s=20,over_s=120",
+    "sine": "kind=sine,mean_per_s=4,amplitude_per_s=2,period_s=300",
+    "scheduled": "kind=scheduled,times_s=[0,0.5,2]",
+}
+
+
+def parse_arrivals(text: str, *, defaults: Mapping[str, Any] | None = None) -> Arrivals:
+    """Law of arrivals that a line of text names; see `grammar.law_of_text`.
+
+    Example:
+        >>> parse_arrivals("kind=gamma,rate_per_s=4,burstiness=0.5")
+        Gamma(rate_per_s=4.0, burstiness=0.5)
+    """
+    law: Arrivals = law_of_text(text, LAWS, "arrivals", defaults=defaults)
+    return law
+
+
+def arrivals_of(table: Mapping[str, Any]) -> Arrivals:
+    """Law of arrivals that a table of TOML or JSON describes; see `grammar.law_of`."""
+    law: Arrivals = law_of(table, LAWS, "arrivals")
+    return law
+
+
+def format_arrivals(law: Arrivals) -> str:
+    """Line of text that `parse_arrivals` reads as this law; default values are left out.
+
+    Example:
+        >>> format_arrivals(parse_arrivals("kind=piecewise,steps=[(60,2),(30,8)]"))
+        'kind=piecewise,steps=[[60,2],[30,8]]'
+    """
+    return format_law(law)
+
+
+def arrivals_from(rate_per_s: float | None, law: str | None) -> Arrivals:
+    """Law of arrivals by a rate, by the name of a law that the rate completes, or in full.
+
+    Args:
+        rate_per_s: Requests per second; `None` or infinity leaves it open.
+        law: `poisson`, `constant`, `gamma`, or any law as `parse_arrivals` reads it.
+
+    Raises:
+        InputError: The two contradict each other, or the law needs what neither gives.
+
+    Example:
+        >>> arrivals_from(4.0, "constant")
+        Constant(rate_per_s=4.0)
+    """
+    rate = None if rate_per_s is None or math.isinf(rate_per_s) else float(rate_per_s)
+    if law is None:
+        return AllAtOnce() if rate is None else Poisson(rate)
+    if "=" in law:
+        read = parse_arrivals(law, defaults={} if rate is None else {"rate_per_s": rate})
+        if rate is not None and getattr(read, "rate_per_s", None) != rate:
+            raise InputError(
+                f"the rate of {rate:g} requests/s contradicts the arrivals {law}",
+                hint="leave the rate out",
+            )
+        return read
+    by_rate = [name for name in LAWS if name not in _WRITTEN_OUT]
+    if law in _WRITTEN_OUT:
+        raise InputError(
+            f"{law} arrivals need more than a name",
+            hint=f"write them out, such as {_WRITTEN_OUT[law]} (docs/guides/arrivals.md)",
+        )
+    if law not in LAWS:
+        raise UnknownName("kind of arrivals", law, (*by_rate, *_WRITTEN_OUT))
+    if rate is None:
+        raise InputError(f"{law} arrivals need a rate", hint="give requests per second as well")
+    return arrivals_of({"kind": law, "rate_per_s": rate})
 
 
 def _carried(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from servetune.errors import InputError, UnknownName
-from servetune.workload.traffic import Part
+from servetune.workload.parts import Part
 
 __all__ = ["format_names", "members_of", "tool_names", "tools_of"]
 
@@ -57,9 +57,9 @@ def members_of(part: Part) -> str:
     return msgspec.json.encode(members).decode() if members else ""
 
 
-def _format(wanted: str | Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(wanted, str):
-        return _named("answer", wanted)
+def _format(wanted: str) -> dict[str, Any]:
+    if wanted.startswith("{"):
+        return _named("answer", msgspec.json.decode(wanted, type=dict[str, Any]))
     if wanted == "json_object":
         return {"type": "json_object"}
     known = _read("formats.json")

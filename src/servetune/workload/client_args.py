@@ -1,38 +1,41 @@
-"""The load client's arguments, under the names that llm-optimizer's users know."""
+"""Client arguments: options about load under the names that llm-optimizer's users know."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from servetune.errors import InputError, UnknownName
-from servetune.workload.arrival_grammar import parse_arrivals
-from servetune.workload.arrivals import (
-    LAWS,
-    AllAtOnce,
-    Arrivals,
-    Constant,
-    Poisson,
-    Scheduled,
-)
-from servetune.workload.lengths import SHAREGPT, Fixed, Lengths, Normal, Observed, UniformRange
-from servetune.workload.prefixes import SharedPrefixes
-from servetune.workload.traces import Trace
+from servetune.workload.laws import format_length, parse_law, shifted
+from servetune.workload.lengths import SHAREGPT
+from servetune.workload.options import LoadOptions
 from servetune.workload.workload import Workload
 
-__all__ = ["CLIENT_ARGS", "DATASETS", "length_laws", "workload_from_client_args"]
+__all__ = ["CLIENT_ARGS", "DATASETS", "load_options", "workload_from_client_args"]
 
-#: name -> type, for every argument that has a meaning here.
-CLIENT_ARGS: Mapping[str, type] = MappingProxyType(
+#: Arguments that are a field of `LoadOptions` under another name, with that name.
+_FIELDS: Mapping[str, str] = MappingProxyType(
     {
-        "max_concurrency": int,
-        "num_prompts": int,
+        "max_concurrency": "concurrency",
+        "num_prompts": "requests",
+        "request_rate": "rate",
+        "warmup_requests": "warmup",
+        "disable_ignore_eos": "stop_at_eos",
+        "extra_request_body": "extra_body",
+        "sharegpt_context_len": "dataset_max_tokens",
+        "shared_prefix": "shared_prefix_tokens",
+        "lora": "adapters",
+    }
+)
+
+#: Arguments that need more than another name, with their types.
+_READ: Mapping[str, type] = MappingProxyType(
+    {
         "dataset_name": str,
         "dataset_path": str,
-        "workload": str,
         "random_input_len": int,
         "random_output_len": int,
         "random_range_ratio": float,
@@ -41,29 +44,26 @@ CLIENT_ARGS: Mapping[str, type] = MappingProxyType(
         "random_prefix_len": int,
         "num_prefixes": int,
         "sharegpt_output_len": int,
-        "sharegpt_context_len": int,
-        "request_rate": float,
-        "arrivals": str,
-        "time_scale": float,
-        "duration_s": float,
-        "seed": int,
-        "warmup_requests": int,
         "backend": str,
         "apply_chat_template": bool,
-        "disable_ignore_eos": bool,
-        "extra_request_body": str,
-        "tokenizer": str,
+    }
+)
+
+#: Arguments that change nothing about the load.
+_ELSEWHERE: Mapping[str, type] = MappingProxyType(
+    {
         "disable_tqdm": bool,
         "output_details": bool,
         "output_file": str,
         "model": str,
         "host": str,
         "port": int,
+        "routing": str,
     }
 )
 
-#: Known to llm-optimizer; leaving them out silently would measure something else.
-_NOT_YET = (
+#: Arguments of llm-optimizer without a meaning here; ignoring them would measure something else.
+_NOT_SUPPORTED = (
     "base_url",
     "disable_stream",
     "return_logprob",
@@ -83,243 +83,204 @@ _NOT_YET = (
     "gsp_system_prompt_partial_randomize_start_max",
 )
 
-#: Where the lengths come from.
+#: Names of data sets; any other is that of a `dataset`.
 DATASETS = ("random", "random-ids", "sharegpt", "trace")
-
-#: How requests arrive at a rate; every other law is written out, `kind=gamma,...`.
-ARRIVALS = ("poisson", "constant")
 
 _DEFAULT_INPUT_TOKENS = 1024
 _DEFAULT_OUTPUT_TOKENS = 512
+_DEFAULT_REQUESTS = 1000
 _BACKENDS = ("vllm", "openai", "openai-chat", "sglang-oai", "sglang-oai-chat")
+#: Least tokens of ShareGPT's questions and answers in SGLang's and llm-optimizer's clients.
+_SHAREGPT_MIN_TOKENS = 2
 
 
-def workload_from_client_args(
-    args: Mapping[str, Any], *, observed: Observed | Trace | None = None
-) -> Workload:
-    """The workload that the client's arguments describe.
+_SCALARS = (str, int, float, bool)
 
-    A `workload` is a name of `presets.preset_names` or a file like them; it says itself what is
-    asked. Without it and a data set the prompts are random tokens. `sharegpt` without a file
-    imitates the data set's published lengths (`Workload.imitated`). A `trace` says when requests
-    are due as well as how long they are.
+
+def _types() -> dict[str, type]:
+    """Type of each field of `LoadOptions`, `None` and limits taken away."""
+    found = {}
+    for name, annotation in get_type_hints(LoadOptions).items():
+        if get_origin(annotation) is not ClassVar:
+            kinds = [kind for kind in get_args(annotation) or (annotation,) if kind in _SCALARS]
+            found[name] = kinds[0]
+    return found
+
+
+_OPTION_TYPES = _types()
+
+#: name -> type, for every argument that has a meaning here: llm-optimizer's names and the fields
+#: of `LoadOptions`.
+CLIENT_ARGS: Mapping[str, type] = MappingProxyType(
+    {
+        **{name: _OPTION_TYPES[field] for name, field in _FIELDS.items()},
+        **_READ,
+        **_OPTION_TYPES,
+        **_ELSEWHERE,
+    }
+)
+
+
+def workload_from_client_args(args: Mapping[str, Any], *, model: str = "") -> Workload:
+    """Workload that a load client's arguments describe.
+
+    `sharegpt` without a file imitates the data set's published lengths (`Workload.imitated`).
 
     Args:
         args: Names of `CLIENT_ARGS` to values.
-        observed: What the file that `dataset_path` names holds, read by the caller.
+        model: Name or folder of the model; a folder's tokenizer is used where none is named.
 
     Raises:
         UnknownName: A name, data set or back end is not known.
-        InputError: A value has no meaning.
+        InputError: A value has no meaning, or a file cannot be read.
     """
+    options = load_options(args)
+    if _imitates(args):
+        laws = (format_length(SHAREGPT.input_tokens), format_length(SHAREGPT.output_tokens))
+        imitated = msgspec.structs.replace(options, input_tokens=laws[0], output_tokens=laws[1])
+        return msgspec.structs.replace(
+            imitated.to_workload(model), name="sharegpt", concurrency=options.concurrency
+        )
+    workload = options.to_workload(model)
+    if not {"max_concurrency", "concurrency", "workload"} & args.keys():
+        workload = msgspec.structs.replace(workload, concurrency=None)  # all at once, or at a rate
+    named = args.get("dataset_name")
+    if named in DATASETS and "workload" not in args:
+        workload = msgspec.structs.replace(workload, name=str(named))
+    return workload
+
+
+def load_options(args: Mapping[str, Any]) -> LoadOptions:
+    """Options that a load client's arguments mean; see `workload_from_client_args`."""
     for name in args:
-        if name in _NOT_YET:
+        if name in _NOT_SUPPORTED:
             raise InputError(
-                f"client argument {name} is not supported yet",
+                f"client argument {name} is not supported",
                 hint="leave it out; supported are " + ", ".join(CLIENT_ARGS),
             )
         if name not in CLIENT_ARGS:
             raise UnknownName("client argument", name, CLIENT_ARGS)
+    values = {
+        _FIELDS.get(name, name): value
+        for name, value in args.items()
+        if name in _FIELDS or name in _OPTION_TYPES
+    }
+    values |= _route(args)
+    for each in _LENGTHS:
+        values |= each(args)
+    if values.get("rate") == float("inf"):
+        values["rate"] = None
+    if "adapters" in values and isinstance(values["adapters"], str):
+        values["adapters"] = tuple(values["adapters"].split(","))
+    if not {"requests", "duration_s", "until", "workload", "trace"} & values.keys():
+        law = str(values.get("arrivals", ""))
+        values["requests"] = None if "scheduled" in law else _DEFAULT_REQUESTS
+    try:
+        return msgspec.convert(
+            {name: value for name, value in values.items() if value is not None},
+            LoadOptions,
+            strict=False,
+        )
+    except msgspec.ValidationError as error:
+        raise InputError(f"client arguments: {error}".replace("`", "")) from None
+
+
+def _route(args: Mapping[str, Any]) -> dict[str, Any]:
     backend = args.get("backend", "vllm")
     if backend not in _BACKENDS:
         raise UnknownName("backend", str(backend), _BACKENDS)
-    if "workload" in args:
-        return _named(args)
-    dataset = args.get("dataset_name", "random")
-    if dataset not in DATASETS:
-        raise UnknownName("dataset", str(dataset), DATASETS)
-    chat = "chat" in str(backend) or bool(args.get("apply_chat_template"))
-    _require_trace(dataset, args, observed)
-    if isinstance(observed, Trace):
-        if "num_prompts" in args:
-            observed = observed.first(int(args["num_prompts"]))
-        lengths: Lengths = Observed(name=observed.name, pairs=observed.pairs)
-        arrivals: Arrivals = Scheduled(observed.offsets_s)
-        request_count = len(observed.pairs)
-    else:
-        lengths = _lengths(dataset, args, observed)
-        arrivals = _arrivals(args.get("request_rate"), args.get("arrivals"))
-        times = len(arrivals.times_s) if isinstance(arrivals, Scheduled) else 1000
-        request_count = int(args.get("num_prompts", times))
-    return Workload(
-        lengths=lengths,
-        arrivals=arrivals,
-        request_count=request_count,
-        max_concurrency=args.get("max_concurrency"),
-        warmup_count=int(args.get("warmup_requests", 1)),
-        seed=int(args.get("seed", 1)),
-        ignore_eos=not args.get("disable_ignore_eos", False),
-        dataset=dataset,
-        dataset_path=args.get("dataset_path"),
-        imitated=dataset == "sharegpt" and observed is None,
-        api="chat" if chat else "completions",
-        extra_body=str(args.get("extra_request_body", "")),
-        duration_s=args.get("duration_s"),
-        prefixes=observed.prefixes() if isinstance(observed, Trace) else (),
-        shared_prefixes=_shared_prefixes(dataset, args),
-    )
+    chat = "chat" in backend or args.get("apply_chat_template")
+    return {"api": "chat"} if chat and "api" not in args else {}
 
 
-def _shared_prefixes(dataset: str, args: Mapping[str, Any]) -> SharedPrefixes | None:
-    """What `random_prefix_len` (a name of vLLM's) says, and how many such beginnings there are."""
+def _imitates(args: Mapping[str, Any]) -> bool:
+    return args.get("dataset_name") == "sharegpt" and "dataset_path" not in args
+
+
+def _source(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Data set or trace that the arguments name."""
+    name, path = args.get("dataset_name", "random"), args.get("dataset_path")
+    own = {"workload", "dataset", "trace"} & args.keys()
+    if own:
+        for other in ("dataset_path", "random_input_len", "random_output_len"):
+            if other in args:
+                raise InputError(
+                    f"{min(own)} {args[min(own)]} has its own prompts, {other} cannot change them",
+                    hint="leave one of them out; a workload of your own is a TOML file",
+                )
+        return {}
+    if name not in DATASETS:
+        raise UnknownName("dataset", str(name), DATASETS)
+    if name == "trace":
+        if path is None:
+            raise InputError("a trace needs its file", hint="give it as dataset_path=FILE")
+        return {"trace": path}
+    if name == "sharegpt" or path is not None:
+        if path is None:
+            for other in ("sharegpt_output_len", "sharegpt_context_len"):
+                if other in args:
+                    raise InputError(
+                        f"{other} needs the data set itself",
+                        hint="give its file as dataset_path=FILE",
+                    )
+            return {}
+        output = args.get("sharegpt_output_len")
+        return {
+            "dataset": path,
+            "dataset_min_tokens": args.get("dataset_min_tokens", _SHAREGPT_MIN_TOKENS),
+            "output_tokens": None if output is None else str(output),
+        }
+    return {}
+
+
+def _random(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Laws of random prompts, and the prefix that they share."""
+    drawn = args.get("dataset_name", "random") in ("random", "random-ids")
+    own = {"workload", "dataset", "trace", "dataset_path"} & args.keys()
+    if not drawn or own:
+        if "random_prefix_len" in args:
+            raise InputError(
+                f"{args.get('dataset_name', 'the workload')} has prompts of its own, "
+                "random_prefix_len adds nothing to them",
+                hint="leave it out, or use random prompts",
+            )
+        return {}
+    laws = {
+        "input_tokens": args.get("input_tokens") or _law(args, "input", _DEFAULT_INPUT_TOKENS),
+        "output_tokens": args.get("output_tokens") or _law(args, "output", _DEFAULT_OUTPUT_TOKENS),
+    }
     if "random_prefix_len" not in args:
         if "num_prefixes" in args:
             raise InputError(
-                "num_prefixes says how many beginnings there are, not how long they are",
+                "num_prefixes is how many prefixes there are, not how long they are",
                 hint="give random_prefix_len as well",
             )
-        return None
-    if dataset not in ("random", "random-ids"):
-        raise InputError(
-            f"{dataset} has prompts of its own, random_prefix_len adds nothing to them",
-            hint="leave it out, or use random prompts",
-        )
-    return SharedPrefixes(
-        count=int(args.get("num_prefixes", 1)), tokens=int(args["random_prefix_len"])
-    )
+        return laws
+    # vLLM's prefix is put before the prompt that the length describes, not taken out of it.
+    tokens = int(args["random_prefix_len"])
+    return laws | {
+        "input_tokens": format_length(shifted(parse_law(laws["input_tokens"]), tokens)),
+        "shared_prefix_tokens": tokens,
+        "prefixes": int(args.get("num_prefixes", 1)),
+    }
 
 
-#: What a named workload says itself.
-_SAID_BY_WORKLOAD = (
-    "dataset_name",
-    "dataset_path",
-    "random_input_len",
-    "random_output_len",
-    "random_range_ratio",
-    "sharegpt_output_len",
-    "sharegpt_context_len",
-    "time_scale",
-)
-
-
-def _named(args: Mapping[str, Any]) -> Workload:
-    """A named workload with its own users, unless others are said."""
-    from servetune.workload.prepare import prepare
-    from servetune.workload.presets import preset
-
-    for name in _SAID_BY_WORKLOAD:
-        if name in args:
-            raise InputError(
-                f"workload {args['workload']} says itself what is asked, {name} cannot",
-                hint="leave one of them out; a workload of your own is a TOML file",
-            )
-    traffic = preset(args["workload"])
-    if "num_prompts" in args:
-        traffic = msgspec.structs.replace(traffic, request_count=int(args["num_prompts"]))
-    arrivals = _arrivals(args.get("request_rate"), args.get("arrivals"))
-    users = args.get("max_concurrency")
-    if users is None and isinstance(arrivals, AllAtOnce):
-        users = traffic.concurrency
-    return prepare(traffic, seed=int(args.get("seed", 1))).workload(
-        arrivals=arrivals,
-        max_concurrency=users,
-        warmup_count=int(args.get("warmup_requests", 1)),
-        ignore_eos=not args.get("disable_ignore_eos", False),
-        extra_body=str(args.get("extra_request_body", "")),
-        duration_s=args.get("duration_s"),
-    )
-
-
-def _require_trace(
-    dataset: str, args: Mapping[str, Any], observed: Observed | Trace | None
-) -> None:
-    """A trace has its own times, and only a trace can be replayed slower or faster."""
-    if dataset != "trace":
-        if "time_scale" in args:
-            raise InputError("time_scale needs a trace", hint="set request_rate instead")
-        return
-    if not isinstance(observed, Trace):
-        raise InputError("a trace needs its file", hint="give it as dataset_path=FILE")
-    for name in ("request_rate", "arrivals"):
-        if name in args:
-            raise InputError(
-                f"a trace says itself when requests arrive, {name} cannot",
-                hint="leave it out; time_scale=0.5 replays the trace twice as fast",
-            )
-
-
-def _arrivals(request_rate: float | None, law: str | None) -> Arrivals:
-    if law is not None and "=" in law:
-        return _written_out(law, request_rate)
-    if law is not None and law in LAWS and law not in ARRIVALS:
-        raise InputError(
-            f"{law} arrivals need more than a name",
-            hint=f"write arrivals=kind={law},NAME=VALUE,...",
-        )
-    if law is not None and law not in ARRIVALS:
-        raise UnknownName("kind of arrivals", law, ARRIVALS)
-    if request_rate is None or request_rate == float("inf"):
-        if law is not None:
-            raise InputError(f"{law} arrivals need a request_rate")
-        return AllAtOnce()
-    return Constant(float(request_rate)) if law == "constant" else Poisson(float(request_rate))
-
-
-def _written_out(text: str, request_rate: float | None) -> Arrivals:
-    """A law in the grammar of arrivals; `request_rate` may be swept beside it."""
-    if request_rate is None or request_rate == float("inf"):
-        return parse_arrivals(text)
-    law = parse_arrivals(text, defaults={"rate_per_s": float(request_rate)})
-    if getattr(law, "rate_per_s", None) != request_rate:
-        raise InputError(
-            f"request_rate={request_rate:g} and arrivals={text} both say how fast requests come",
-            hint="leave request_rate out",
-        )
-    return law
-
-
-def length_laws(args: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Lengths of prompts and answers as `servetune bench` spells them; `None` for a data set.
-
-    Example:
-        >>> length_laws({"random_input_len": 512, "random_output_len": 64})
-        ('512', '64')
-    """
-    if args.get("dataset_name", "random") != "random":
-        return None
-    match _lengths("random", args, None):
-        case Fixed(input_tokens, output_tokens):
-            return str(input_tokens), str(output_tokens)
-        case UniformRange(input_tokens, output_tokens, ratio):
-            laws = [
-                f"uniform:max={most},ratio={ratio:g},as=sglang"
-                for most in (input_tokens, output_tokens)
-            ]
-        case Normal(input_tokens, output_tokens, input_sd, output_sd):
-            laws = [
-                f"normal:mean={mean},std={std:g}"
-                for mean, std in ((input_tokens, input_sd), (output_tokens, output_sd))
-            ]
-        case _:
-            return None
-    return laws[0], laws[1]
-
-
-_DEVIATIONS = ("random_input_sd", "random_output_sd")
-
-
-def _lengths(dataset: str, args: Mapping[str, Any], observed: Observed | None) -> Lengths:
-    if dataset == "sharegpt":
-        if observed is not None:
-            return observed
-        for name in ("sharegpt_output_len", "sharegpt_context_len"):
-            if name in args:
-                raise InputError(
-                    f"{name} needs the data set itself", hint="give its file as dataset_path=FILE"
-                )
-        return SHAREGPT
-    input_tokens = int(args.get("random_input_len", _DEFAULT_INPUT_TOKENS))
-    output_tokens = int(args.get("random_output_len", _DEFAULT_OUTPUT_TOKENS))
-    deviations = [float(args.get(name, 0.0)) for name in _DEVIATIONS]
-    if any(name in args for name in _DEVIATIONS):
-        if "random_range_ratio" in args:
-            raise InputError(
-                "lengths are uniform (random_range_ratio) or Gaussian (random_input_sd, "
-                "random_output_sd), not both",
-                hint="leave one of them out",
-            )
-        return Normal(input_tokens, output_tokens, *deviations)
+def _law(args: Mapping[str, Any], side: str, default: int) -> str:
+    """Law of `random_input_len` or `random_output_len` with its range or deviation."""
+    tokens = int(args.get(f"random_{side}_len", default))
     ratio = float(args.get("random_range_ratio", 1.0))
-    if ratio == 1.0:
-        return Fixed(input_tokens, output_tokens)
-    return UniformRange(input_tokens, output_tokens, ratio)
+    deviates = {"random_input_sd", "random_output_sd"} & args.keys()
+    if deviates and "random_range_ratio" in args:
+        raise InputError(
+            "lengths are uniform (random_range_ratio) or normal (random_input_sd, "
+            "random_output_sd), not both",
+            hint="leave one of them out",
+        )
+    if f"random_{side}_sd" in args:
+        return f"kind=normal,mean={tokens},std={float(args[f'random_{side}_sd']):g}"
+    if ratio != 1.0:
+        return f"kind=uniform,max={tokens},ratio={ratio:g},as=sglang"
+    return str(tokens)
+
+
+_LENGTHS: tuple[Callable[[Mapping[str, Any]], dict[str, Any]], ...] = (_source, _random)

@@ -10,32 +10,32 @@ import numpy as np
 
 from servetune.workload.images import data_url
 from servetune.workload.laws import IntArray
-from servetune.workload.outline import Draft
+from servetune.workload.parts import Images
 from servetune.workload.prompts import TOKENS_PER_WORD
 from servetune.workload.request import Piece
-from servetune.workload.traffic import Images
+from servetune.workload.sampler import Draft
 from servetune.workload.words import Stock, content_row, distinct_rows
 
-__all__ = ["Said", "compose", "compose_ids", "mended", "pictures"]
+__all__ = ["Words", "compose", "compose_ids", "mended", "pictures"]
 
 #: Rounds of mending after which a text that still has another length keeps it.
 _ROUNDS = 24
 
 
-class Said(msgspec.Struct, frozen=True):
-    """The words of one draft: those in front, and the user's own."""
+class Words(msgspec.Struct, frozen=True):
+    """Words of one prompt: the shared beginning, and the user's own."""
 
     shared: str
     user: str
 
     @property
     def whole(self) -> str:
-        """Both as one text; what is long is not copied where nothing stands in front."""
+        """Both as one text; a long one is not copied where there is no shared beginning."""
         return f"{self.shared} {self.user}".strip() if self.shared else self.user
 
 
-def compose(drafts: Sequence[Draft], stock: Stock, seed: int) -> Iterator[Said]:
-    """The words of each draft, in order; see `words` for their exact number of tokens."""
+def compose(drafts: Sequence[Draft], stock: Stock, seed: int) -> Iterator[Words]:
+    """Words of each draft, in order; see `words` for their exact number of tokens."""
     words = np.array(stock.words, dtype=object)
     known: dict[Piece, str] = {}
 
@@ -51,14 +51,14 @@ def compose(drafts: Sequence[Draft], stock: Stock, seed: int) -> Iterator[Said]:
     rows = distinct_rows(stock, [_words(stock, draft.own_tokens) for draft in drafts], seed)
     for draft, row in zip(drafts, rows, strict=True):
         own = (text(row),) if len(row) else ()
-        yield Said(
+        yield Words(
             shared=" ".join(of(piece) for piece in draft.shared),
             user=" ".join((*(of(piece) for piece in draft.placed), *own)),
         )
 
 
 def compose_ids(drafts: Sequence[Draft], stock: Stock, seed: int) -> Iterator[array[int]]:
-    """The token ids of each draft: four bytes each, whatever the length."""
+    """Token ids of each draft, four bytes each."""
     assert stock.ids is not None
     low, _ = stock.ids
     known: dict[Piece, IntArray] = {}
@@ -68,7 +68,12 @@ def compose_ids(drafts: Sequence[Draft], stock: Stock, seed: int) -> Iterator[ar
             known[piece] = content_row(stock, *piece, seed)
         return known[piece]
 
-    rows = distinct_rows(stock, [draft.own_tokens for draft in drafts], seed)
+    def own_tokens(draft: Draft) -> int:
+        pieces = sum(tokens for _, tokens in (*draft.shared, *draft.placed))
+        # Ids have neither a template nor tokens that a tokenizer adds: the rest is the prompt's.
+        return draft.request.input_tokens - pieces
+
+    rows = distinct_rows(stock, [own_tokens(draft) for draft in drafts], seed)
     for draft, row in zip(drafts, rows, strict=True):
         pieces = [of(piece) for piece in (*draft.shared, *draft.placed)]
         yield array("I", (np.concatenate([*pieces, row]) + low).astype(np.uint32).tobytes())

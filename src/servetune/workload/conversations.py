@@ -1,41 +1,40 @@
-"""Dialogues from a data set's rows: who said what, and how long the answers were.
+"""Dialogues from a data set's rows: messages, and lengths of the answers.
 
-Rows are read in the forms that are about: ShareGPT's (`conversations` of `from` and `value`),
+Rows are read in the common forms: ShareGPT's (`conversations` of `from` and `value`),
 OpenAI's (`messages` of `role` and `content`), and plain columns for a prompt and its answer.
 """
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from servetune.errors import InputError
-from servetune.workload.outline import Item, Turn
-from servetune.workload.rows import read_rows
-from servetune.workload.traffic import DataSet, Part
+from servetune.workload.parts import DataSet, Part
+from servetune.workload.rows import file_stamp, read_rows
 
-__all__ = ["Dialogue", "Exchange", "counted_items", "dialogue_of", "dialogues_of"]
+__all__ = ["Dialogue", "Exchange", "answered", "dialogue_of", "shuffled_dialogues"]
 
 MESSAGE_COLUMNS = ("messages", "conversations", "conversation")
 PROMPT_COLUMNS = ("prompt", "question", "instruction", "text", "query", "input")
 OUTPUT_COLUMNS = ("output_tokens", "completion", "response", "output", "answer")
 SYSTEM_COLUMNS = ("system", "system_prompt")
 
-#: Whose words the names of published data sets mean; all others are a user's.
+#: Roles of the answering side in published data sets; all others are a user's.
 _ANSWERING = frozenset(("assistant", "gpt", "chatgpt", "model", "bot", "bing", "bard"))
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user said, and what is known of the answer.
+    """User's message, and what is known of its answer.
 
     Attributes:
         content: Words, or parts of a message as OpenAI's API takes them.
-        answer: Its words, where there are any.
-        output_tokens: Its length, where a row tells that instead.
+        answer: Words of the answer, where the row has them.
+        output_tokens: Length of the answer in tokens, where the row has that instead.
     """
 
     content: str | list[Any]
@@ -51,10 +50,12 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dialogue(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation, or a single question.
+    """Conversation, or a single question.
 
     Attributes:
-        where: Its place, for messages.
+        where: Place in the data set, for messages.
+        turns: User's messages in order.
+        system: System message, where there is one.
     """
 
     where: str
@@ -62,7 +63,7 @@ class Dialogue(msgspec.Struct, frozen=True, kw_only=True):
     system: str | None = None
 
     def messages(self, turn: int = 0, *, with_system: bool = True) -> tuple[dict[str, Any], ...]:
-        """What is new in a turn, as chat messages."""
+        """Messages that are new in a turn."""
         user: dict[str, Any] = {"role": "user", "content": self.turns[turn].content}
         if turn or not self.system:
             return (user,)
@@ -71,32 +72,36 @@ class Dialogue(msgspec.Struct, frozen=True, kw_only=True):
         return ({"role": "user", "content": f"{self.system}\n\n{self.turns[0].words}"},)
 
     def as_text(self) -> str:
-        """Its first question for a route without messages."""
+        """First question as text, for a route without messages."""
         words = self.turns[0].words
         return f"{self.system}\n\n{words}" if self.system else words
 
 
-def dialogues_of(dataset: DataSet, count: int, seed: int) -> tuple[Dialogue, ...]:
-    """Up to `count` dialogues of a data set, in random order.
-
-    Rows in which nobody asks anything are left out.
+def shuffled_dialogues(dataset: DataSet, seed: int) -> tuple[Dialogue, ...]:
+    """Dialogues of a data set in random order; rows in which nobody asks anything are left out.
 
     Raises:
         InputError: A row cannot be read, with its place; or there is none.
     """
+    usable = list(_dialogues(dataset, file_stamp(dataset.path)))
+    random.Random(seed).shuffle(usable)  # noqa: S311 - an order, not a secret
+    return tuple(usable)
+
+
+@functools.lru_cache(maxsize=2)
+def _dialogues(dataset: DataSet, _stamp: tuple[int, int]) -> tuple[Dialogue, ...]:
     rows = [dialogue_of(row, where, dataset) for where, row in read_rows(dataset)]
-    usable = [each for each in rows if each is not None]
+    usable = tuple(each for each in rows if each is not None)
     if not usable:
         raise InputError(
             f"{dataset.path} has no row that asks something",
             hint="a row needs a prompt or a conversation; name the column that has it",
         )
-    random.Random(seed).shuffle(usable)  # noqa: S311 - an order, not a secret
-    return tuple(usable[:count])
+    return usable
 
 
 def dialogue_of(row: Mapping[str, Any], where: str, dataset: DataSet) -> Dialogue | None:
-    """What one row says; `None` where nobody asks anything in it.
+    """Dialogue in a row; `None` where nobody asks anything in it.
 
     Raises:
         InputError: A named column is missing, or a value is of the wrong kind.
@@ -127,57 +132,19 @@ def dialogue_of(row: Mapping[str, Any], where: str, dataset: DataSet) -> Dialogu
     )
 
 
-def counted_items(
-    dialogues: Sequence[Dialogue],
-    part: Part,
-    counts: Callable[[Sequence[str]], list[int]],
-    first_counts: Callable[[Sequence[Dialogue]], list[int]],
-    seed: int,
-) -> list[Item]:
-    """The tokens of each dialogue, for `outline`.
-
-    Args:
-        dialogues: Rows of the part's data set.
-        part: Whose `output_tokens`, where it has them, replace the answers' lengths.
-        counts: Of many texts, the tokens that their words have.
-        first_counts: Of the first question of each dialogue, its system message included.
-        seed: Of the law of answers.
+def answered(dialogue: Dialogue, part: Part) -> tuple[Exchange, ...]:
+    """Turns that can be asked: those with an answer, or all where the part has a law of answers.
 
     Raises:
-        InputError: An answer's length is known from nowhere.
+        InputError: The length of the first answer is not known.
     """
     assert part.dataset is not None
-    whole = part.dataset.conversations
-    kept = [_answered(each, part, whole) for each in dialogues]
-    later = [turn.words for turns in kept for turn in turns[1:]]
-    answers = [turn.answer or "" for turns in kept for turn in turns]
-    later_tokens, answer_tokens = iter(counts(later)), iter(counts(answers))
-    law = None
-    if part.output_tokens is not None:
-        drawn = part.output_tokens.draw(len(answers), np.random.default_rng((seed, 12)))
-        law = iter(drawn.tolist())
-    items = []
-    for turns, first in zip(kept, first_counts(dialogues), strict=True):
-        made = []
-        for number, turn in enumerate(turns):
-            counted = next(answer_tokens)
-            output = next(law) if law else turn.output_tokens or counted
-            made.append(
-                Turn(
-                    input_tokens=next(later_tokens) if number else first,
-                    output_tokens=max(1, output),
-                )
-            )
-        items.append(Item(turns=tuple(made)))
-    return items
-
-
-def _answered(dialogue: Dialogue, part: Part, whole: bool) -> tuple[Exchange, ...]:
-    """The turns that can be asked: all that have an answer or a law of answers."""
-    turns = dialogue.turns if whole else dialogue.turns[:1]
+    turns = dialogue.turns if part.dataset.conversations else dialogue.turns[:1]
     if part.output_tokens is not None:
         return turns
     known = [turn.answer is not None or turn.output_tokens is not None for turn in turns]
+    if not known[0] and part.dataset.min_tokens > 1:
+        return (msgspec.structs.replace(turns[0], answer=""),)  # too short, so it is left out
     if not known[0]:
         raise InputError(
             f"{dialogue.where} has no answer, so its length is not known",
@@ -192,7 +159,7 @@ def _from_messages(messages: Any, where: str) -> Dialogue | None:
     system: list[str] = []
     turns: list[Exchange] = []
     for number, message in enumerate(messages, start=1):
-        role, content = _said(message, f"{where}, message {number}")
+        role, content = _role_and_content(message, f"{where}, message {number}")
         if role in ("system", "developer") and not turns:
             system.append(_words(content))
         elif role in _ANSWERING:
@@ -206,7 +173,7 @@ def _from_messages(messages: Any, where: str) -> Dialogue | None:
     return Dialogue(where=where, turns=asked, system="\n".join(system) or None)
 
 
-def _said(message: Any, where: str) -> tuple[str, str | list[Any]]:
+def _role_and_content(message: Any, where: str) -> tuple[str, str | list[Any]]:
     if not isinstance(message, Mapping):
         raise InputError(f"{where} is not an object")
     role = message.get("role", message.get("from", "user"))
@@ -225,7 +192,7 @@ def _words(content: str | list[Any]) -> str:
 
 
 def _answer(written: Any, where: str) -> tuple[str | None, int | None]:
-    """An answer's words, or a number of tokens: CSV writes both as text."""
+    """Words of an answer, or its number of tokens: CSV writes both as text."""
     if written is None or written == "":
         return None, None
     if isinstance(written, str) and not written.strip().isdigit():
@@ -242,7 +209,7 @@ def _answer(written: Any, where: str) -> tuple[str | None, int | None]:
 
 
 def _column(row: Mapping[str, Any], named: str | None, usual: Sequence[str], where: str) -> Any:
-    """A column by the name that was given, which must be there, or by a usual one."""
+    """Value of the named column, which must be there, or of a column with a usual name."""
     if named is not None:
         if named not in row:
             raise InputError(

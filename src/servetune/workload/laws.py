@@ -1,29 +1,34 @@
-"""Laws of one token count, and the grammar that the command line and files write them in.
+"""Laws of token counts, and the grammar that the command line and files write them in.
 
-A law is a number, or `kind:key=value,...`:
+A law is a number, or `kind=NAME,key=value,...`; in TOML a table with the same keys:
 
-    1024                                        always
-    uniform:min=512,max=1536                    whole numbers, both ends included
-    uniform:mean=1024,ratio=0.5,as=vllm         from half to one and a half of the mean
-    uniform:max=1024,ratio=0.5,as=sglang        from half of the length up to the length
-    normal:mean=1024,std=200,min=16,max=4096    min and max may be left out
-    lognormal:mean=800,std=600,max=8192         mean and deviation of the tokens themselves
-    lognormal:median=600,sigma=0.7              or the median, and the deviation of the logarithm
-    quantiles:0=4/0.5=60/1=4000                 a table of probability and tokens
-    empirical:12/40/40/800                      these, each as likely
-    empirical:path=lengths.txt                  the numbers of a file, one a line
+    1024                                             always
+    kind=uniform,min=512,max=1536                    whole numbers, both ends included
+    kind=uniform,mean=1024,ratio=0.5,as=vllm         half to one and a half of the mean
+    kind=uniform,max=1024,ratio=0.5,as=sglang        half of the length up to the length
+    kind=normal,mean=1024,std=200                    as far below the mean as above it
+    kind=normal,mean=1024,std=200,min=16,max=4096    given that it lies within the limits
+    kind=lognormal,mean=800,std=600,max=8192         mean and deviation of the tokens themselves
+    kind=lognormal,median=600,sigma=0.7              median, and deviation of the logarithm
+    kind=quantiles,points=[(0,4),(0.5,60),(1,4000)]  table of probability and tokens
+    kind=empirical,tokens=[12,40,40,800]             observed counts, each as likely
+    kind=empirical,path=lengths.txt                  numbers of a file, one a line
+
+The earlier spelling `normal:mean=1024,std=200` is read as well.
 
 A normal or log-normal law with limits is the law given that it lies within them, not one with its
-tails swept onto the limits; its mean moves where the limits are lopsided. Both, and tables, are
-drawn once from every slice of equal probability, in random order: a small sample stays true
-to its law, and its mean close to the law's.
+tails moved onto the limits; its mean moves where the limits are lopsided. A normal law without
+limits keeps its mean: it lies from 1 to twice the mean less 1. Normal and log-normal laws and
+tables are drawn once from every slice of equal probability, in random order: a small sample stays
+true to its law, and its mean close to the law's.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -31,7 +36,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from servetune.errors import InputError, UnknownName
+from servetune.errors import InputError
+from servetune.workload.grammar import Kinds, format_law, law_of, pairs_of
 
 __all__ = [
     "Always",
@@ -43,20 +49,24 @@ __all__ = [
     "Normal",
     "Table",
     "Uniform",
+    "format_length",
     "parse_law",
+    "shifted",
 ]
 
 IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
-#: No prompt or answer is longer; a larger number is a slip of the pen.
+#: Most tokens of a prompt or an answer; a larger number is taken for a typing error.
 MOST_TOKENS = 10**9
 
-_HINT = "write 1024, uniform:min=512,max=1536 or normal:mean=1024,std=200,min=16,max=4096"
+_HINT = "write 1024, kind=uniform,min=512,max=1536 or kind=normal,mean=1024,std=200"
 
 
-class Always(msgspec.Struct, frozen=True, tag_field="kind", tag="fixed"):
-    """The same count every time."""
+class Always(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fixed"
+):
+    """Same count every time."""
 
     tokens: int
 
@@ -68,24 +78,26 @@ class Always(msgspec.Struct, frozen=True, tag_field="kind", tag="fixed"):
         return np.full(count, self.tokens, dtype=np.int64)
 
 
-class Uniform(msgspec.Struct, frozen=True, tag_field="kind", tag="uniform"):
+class Uniform(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="uniform"
+):
     """Whole numbers from `least` to `most`, both included, each as likely."""
 
-    least: int
-    most: int
+    least: int = msgspec.field(name="min")
+    most: int = msgspec.field(name="max")
 
     def __post_init__(self) -> None:
         _require_range(self.least, self.most)
 
     @staticmethod
     def of_sglang(length: int, ratio: float) -> Uniform:
-        """The range ratio of SGLang and llm-optimizer: from `ratio` times the length up to it."""
+        """Law of SGLang's range ratio: from `ratio` times the length up to the length."""
         _require_ratio(ratio)
         return Uniform(max(1, int(length * ratio)), length)
 
     @staticmethod
     def of_vllm(mean: int, ratio: float) -> Uniform:
-        """The range ratio of vLLM: as far below the mean as above it, `ratio` times the mean."""
+        """Law of vLLM's range ratio: `ratio` times the mean below the mean and above it."""
         _require_ratio(ratio)
         return Uniform(max(1, math.floor(mean * (1 - ratio))), math.ceil(mean * (1 + ratio)))
 
@@ -94,24 +106,43 @@ class Uniform(msgspec.Struct, frozen=True, tag_field="kind", tag="uniform"):
         return rng.integers(self.least, self.most + 1, count)
 
 
-class Normal(msgspec.Struct, frozen=True, tag_field="kind", tag="normal"):
-    """A bell around `mean`, given that it lies from `least` to `most`."""
+class Normal(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="normal"
+):
+    """Normal law, given that a count lies from `least` to `most`.
+
+    Without limits a count lies from 1 to twice the mean less 1, which is as far below the mean
+    as above it: the mean that is asked for is the mean that is drawn.
+
+    Attributes:
+        mean: Mean of the law without its limits, in tokens.
+        std: Standard deviation of the law without its limits, in tokens.
+        least: Least count; `None` for 1.
+        most: Largest count; `None` for no limit where `least` is given, else see above.
+    """
 
     mean: float
     std: float
-    least: int = 1
-    most: int = MOST_TOKENS
+    least: int | None = msgspec.field(default=None, name="min")
+    most: int | None = msgspec.field(default=None, name="max")
 
     def __post_init__(self) -> None:
         _require_moments(self.mean, self.std)
-        _require_range(self.least, self.most)
+        _require_range(*self.limits)
         self._shares()
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Least and largest count that can be drawn."""
+        if self.least is None and self.most is None:
+            return 1, max(1, math.ceil(2 * self.mean) - 1)
+        return self.least or 1, self.most or MOST_TOKENS
 
     def draw(self, count: int, rng: np.random.Generator) -> IntArray:
         """Token counts of shape (count,), one from each slice of equal probability."""
         low, high = self._shares()
         shares = low + (high - low) * _slices(count, rng)
-        return _counts(np.clip(_inverse(self._bell, shares.tolist()), self.least, self.most))
+        return _counts(np.clip(_inverse(self._bell, shares.tolist()), *self.limits))
 
     @property
     def _bell(self) -> NormalDist:
@@ -119,21 +150,24 @@ class Normal(msgspec.Struct, frozen=True, tag_field="kind", tag="normal"):
 
     def _shares(self) -> tuple[float, float]:
         # A whole number stands for what rounds to it.
-        return _shares(self._bell, (self.least - 0.5, self.most + 0.5))
+        least, most = self.limits
+        return _shares(self._bell, (least - 0.5, most + 0.5))
 
 
-class LogNormal(msgspec.Struct, frozen=True, tag_field="kind", tag="lognormal"):
-    """A count whose logarithm is normal, given that the count lies from `least` to `most`.
+class LogNormal(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lognormal"
+):
+    """Law of a count whose logarithm is normal, given that it lies from `least` to `most`.
 
     Attributes:
-        median: Of the counts, without the limits.
+        median: Median of the counts without the limits, in tokens.
         sigma: Standard deviation of their natural logarithm.
     """
 
     median: float
     sigma: float
-    least: int = 1
-    most: int = MOST_TOKENS
+    least: int = msgspec.field(default=1, name="min")
+    most: int = msgspec.field(default=MOST_TOKENS, name="max")
 
     def __post_init__(self) -> None:
         _require_moments(self.median, self.sigma)
@@ -142,7 +176,7 @@ class LogNormal(msgspec.Struct, frozen=True, tag_field="kind", tag="lognormal"):
 
     @staticmethod
     def of_mean(mean: float, std: float, least: int = 1, most: int = MOST_TOKENS) -> LogNormal:
-        """By mean and standard deviation of the counts themselves, without the limits."""
+        """Law by mean and standard deviation of the counts themselves, without the limits."""
         _require_moments(mean, std)
         spread = math.log1p((std / mean) ** 2)
         return LogNormal(mean / math.exp(spread / 2), math.sqrt(spread), least, most)
@@ -161,14 +195,19 @@ class LogNormal(msgspec.Struct, frozen=True, tag_field="kind", tag="lognormal"):
         return _shares(self._bell, (math.log(self.least - 0.5), math.log(self.most + 0.5)))
 
 
-class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="quantiles"):
-    """A table of quantiles; between two points the count grows geometrically.
+class Table(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="quantiles"
+):
+    """Table of quantiles; between two points the count grows geometrically.
 
     Attributes:
         points: Pairs (probability, tokens), both rising, the probabilities from 0 to 1.
+        mean: Mean that every draw meets to within half a token per request, in tokens: counts
+            are scaled to it. `None` leaves them as the table has them.
     """
 
     points: tuple[tuple[float, float], ...]
+    mean: float | None = None
 
     def __post_init__(self) -> None:
         probability, tokens = [p for p, _ in self.points], [t for _, t in self.points]
@@ -177,7 +216,7 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="quantiles"):
         if not (rising and whole and sorted(tokens) == tokens):
             raise InputError(
                 "a table of quantiles goes from probability 0 to 1, and its tokens do not fall",
-                hint="write it as quantiles:0=4/0.5=60/1=4000",
+                hint="write kind=quantiles,points=[(0,4),(0.5,60),(1,4000)]",
             )
         for each in tokens:
             _require_count(each)
@@ -185,103 +224,153 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="quantiles"):
     def draw(self, count: int, rng: np.random.Generator) -> IntArray:
         """Token counts of shape (count,), one from each slice of equal probability."""
         probability, tokens = np.array(self.points).T
-        drawn = np.exp(np.interp(_slices(count, rng), probability, np.log(tokens)))
-        return _counts(drawn)
+
+        def at(shares: Floats) -> Floats:
+            counts: Floats = np.exp(np.interp(shares, probability, np.log(tokens)))
+            return counts
+
+        if self.mean is None:
+            return _counts(at(_slices(count, rng)))
+        middles = (np.arange(count) + 0.5) / max(count, 1)
+        return rng.permutation(_meeting_total(at(middles), round(self.mean * count)))
 
 
-class Empirical(msgspec.Struct, frozen=True, tag_field="kind", tag="empirical"):
-    """Counts that were seen, each as likely: all of them before any comes again."""
+class Empirical(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="empirical"
+):
+    """Observed counts, each as likely: all of them are drawn before any is drawn again."""
 
-    seen: tuple[int, ...]
+    observed: tuple[int, ...] = msgspec.field(name="tokens")
 
     def __post_init__(self) -> None:
-        if not self.seen:
+        if not self.observed:
             raise InputError("an empirical law needs at least one number", hint=_HINT)
-        for each in self.seen:
+        for each in self.observed:
             _require_count(each)
 
     def draw(self, count: int, rng: np.random.Generator) -> IntArray:
         """Token counts of shape (count,)."""
-        rounds = -(-count // len(self.seen))
-        seen = np.array(self.seen, dtype=np.int64)
-        return np.concatenate([rng.permutation(seen) for _ in range(rounds)] or [seen[:0]])[:count]
+        rounds = -(-count // len(self.observed))
+        observed = np.array(self.observed, dtype=np.int64)
+        orders = [rng.permutation(observed) for _ in range(rounds)]
+        return np.concatenate(orders or [observed[:0]])[:count]
 
 
 Law = Always | Uniform | Normal | LogNormal | Table | Empirical
 
 
-def parse_law(text: str | int | Mapping[str, Any]) -> Law:
-    """The law that a text of this module's grammar means.
+#: Every law of token counts by its `kind`.
+LAWS: Kinds = {
+    "fixed": Always,
+    "uniform": Uniform,
+    "normal": Normal,
+    "lognormal": LogNormal,
+    "quantiles": Table,
+    "empirical": Empirical,
+}
 
-    Args:
-        text: As written by a user; a whole number stands for itself. A mapping is a law that
-            went through JSON.
+
+def parse_law(text: str | float | Mapping[str, Any]) -> Law:
+    """Law of token counts that a number, a text of this module's grammar or a table means.
 
     Raises:
-        InputError: With the word that has no meaning.
+        InputError: With the name or the number that has no meaning.
+
+    Example:
+        >>> parse_law("kind=uniform,min=512,max=1536")
+        Uniform(least=512, most=1536)
     """
     if isinstance(text, Mapping):
-        law: Law = msgspec.convert(text, Law)
-        return law
-    kind, _, rest = str(text).strip().partition(":")
-    if not rest and kind not in _KINDS:
-        return Always(_whole("a number of tokens", kind))
-    if kind not in _KINDS:
-        raise UnknownName("law of token counts", kind, _KINDS)
-    return _KINDS[kind](rest)
+        table = dict(text)
+    else:
+        written = str(text).strip()
+        if "=" not in written and ":" not in written:
+            return Always(_whole("a number of tokens", written))
+        colon = _EARLIER.match(written)
+        table = {"kind": colon[1], **_earlier(colon[1], colon[2])} if colon else pairs_of(written)
+    if "kind" not in table:
+        raise InputError(f"lengths need a kind, '{text}' has none", hint=_HINT)
+    law: Law = law_of(_in_full(table), LAWS, "lengths")
+    return law
 
 
-def _fixed(rest: str) -> Law:
-    return Always(_whole("tokens", rest.removeprefix("tokens=")))
+def format_length(law: Law) -> str:
+    """Text that `parse_law` reads as this law.
+
+    Example:
+        >>> format_length(Normal(1024, 200))
+        'kind=normal,mean=1024,std=200'
+    """
+    return str(law.tokens) if isinstance(law, Always) else format_law(law)
 
 
-def _uniform(rest: str) -> Law:
-    said = _pairs("uniform", rest, ("min", "max", "mean", "ratio", "as"))
-    if "ratio" not in said:
-        _require_keys("uniform", said, ("min", "max"))
-        return Uniform(_whole("min", said["min"]), _whole("max", said["max"]))
-    meaning, ratio = said.get("as"), _number("ratio", said["ratio"])
-    if meaning == "sglang":
-        _require_keys("uniform with as=sglang", said, ("max", "ratio", "as"))
-        return Uniform.of_sglang(_whole("max", said["max"]), ratio)
-    if meaning == "vllm":
-        _require_keys("uniform with as=vllm", said, ("mean", "ratio", "as"))
-        return Uniform.of_vllm(_whole("mean", said["mean"]), ratio)
+def shifted(law: Law, tokens: int) -> Law:
+    """Law of counts that are all longer by some tokens."""
+    match law:
+        case Always():
+            return Always(law.tokens + tokens)
+        case Uniform():
+            return Uniform(law.least + tokens, law.most + tokens)
+        case Normal():
+            least, most = law.limits
+            return Normal(law.mean + tokens, law.std, least + tokens, most + tokens)
+        case Empirical():
+            return Empirical(tuple(count + tokens for count in law.observed))
+        case _:
+            raise InputError(
+                f"a prefix cannot be put before lengths of kind {law.__struct_config__.tag}",
+                hint="include the prefix in the prompt's length: shared_prefix_tokens",
+            )
+
+
+#: The spelling before there was one grammar: `normal:mean=1024,std=200`.
+_EARLIER = re.compile(r"([a-z]+)\s*:(.*)", re.DOTALL)
+
+
+def _earlier(kind: str, rest: str) -> dict[str, Any]:
+    """Keys and values of a law in the earlier spelling."""
+    if kind == "fixed":
+        return {"tokens": _whole("tokens", rest.removeprefix("tokens="))}
+    if kind == "quantiles":
+        points = [each.partition("=") for each in rest.split("/")]
+        return {
+            "points": [(_number("a probability", p), _number("tokens", n)) for p, _, n in points]
+        }
+    if kind == "empirical" and not rest.startswith("path="):
+        return {"tokens": [_whole("a number of tokens", each) for each in rest.split("/")]}
+    return pairs_of(rest) if rest.strip() else {}
+
+
+def _in_full(table: dict[str, Any]) -> dict[str, Any]:
+    """Table with the keys of the law's type instead of those that stand for them."""
+    match table:
+        case {"kind": "uniform", "ratio": ratio, **rest}:
+            return {"kind": "uniform", **msgspec.to_builtins(_of_ratio(float(ratio), rest))}
+        case {"kind": "lognormal", "mean": mean, "std": std, **rest} if not (
+            rest.keys() & {"median", "sigma"}
+        ):
+            law = LogNormal.of_mean(_number("mean", mean), _number("std", std))
+            return {**msgspec.to_builtins(law), **rest}
+        case {"kind": "empirical", "path": path, **rest}:
+            return {"kind": "empirical", "tokens": _counts_in(str(path)), **rest}
+    return table
+
+
+def _of_ratio(ratio: float, rest: Mapping[str, Any]) -> Uniform:
+    match dict(rest):
+        case {"as": "sglang", "max": most, **others} if not others:
+            return Uniform.of_sglang(_whole("max", most), ratio)
+        case {"as": "vllm", "mean": mean, **others} if not others:
+            return Uniform.of_vllm(_whole("mean", mean), ratio)
     raise InputError(
-        "a range ratio means one thing to vLLM and another to SGLang",
-        hint="say which: uniform:mean=1024,ratio=0.5,as=vllm (512 to 1536) or "
-        "uniform:max=1024,ratio=0.5,as=sglang (512 to 1024)",
+        "ratio means one thing to vLLM and another to SGLang",
+        hint="write kind=uniform,mean=1024,ratio=0.5,as=vllm (512 to 1536) or "
+        "kind=uniform,max=1024,ratio=0.5,as=sglang (512 to 1024)",
     )
 
 
-def _normal(rest: str) -> Law:
-    said = _pairs("normal", rest, ("mean", "std", "min", "max"))
-    return Normal(_needed("normal", said, "mean"), _needed("normal", said, "std"), *_limits(said))
-
-
-def _lognormal(rest: str) -> Law:
-    said = _pairs("lognormal", rest, ("mean", "std", "median", "sigma", "min", "max"))
-    if "median" in said or "sigma" in said:
-        _require_keys("lognormal with a median", said, ("median", "sigma"), ("min", "max"))
-        return LogNormal(
-            _number("median", said["median"]), _number("sigma", said["sigma"]), *_limits(said)
-        )
-    mean, std = _needed("lognormal", said, "mean"), _needed("lognormal", said, "std")
-    return LogNormal.of_mean(mean, std, *_limits(said))
-
-
-def _quantiles(rest: str) -> Law:
-    points = []
-    for each in rest.split("/"):
-        probability, _, tokens = each.partition("=")
-        points.append((_number("a probability", probability), _number("tokens", tokens)))
-    return Table(tuple(points))
-
-
-def _empirical(rest: str) -> Law:
-    if not rest.startswith("path="):
-        return Empirical(tuple(_whole("a number of tokens", each) for each in rest.split("/")))
-    path = rest.removeprefix("path=")
+def _counts_in(path: str) -> list[int]:
+    """Numbers of a file, one a line."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -289,58 +378,14 @@ def _empirical(rest: str) -> Law:
             f"cannot read lengths from {path}: {getattr(error, 'strerror', None) or 'not text'}",
             hint="it is a file with one number of tokens a line",
         ) from None
-    return Empirical(
-        tuple(
-            _whole(f"{path} line {number}", line)
-            for number, line in enumerate(lines, start=1)
-            if line.strip()
-        )
-    )
+    return [
+        _whole(f"{path} line {number}", line)
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
 
 
-_KINDS: Mapping[str, Callable[[str], Law]] = {
-    "fixed": _fixed,
-    "uniform": _uniform,
-    "normal": _normal,
-    "lognormal": _lognormal,
-    "quantiles": _quantiles,
-    "empirical": _empirical,
-}
-
-
-def _pairs(kind: str, rest: str, known: tuple[str, ...]) -> dict[str, str]:
-    said: dict[str, str] = {}
-    for each in filter(None, rest.split(",")):
-        key, equals, value = (part.strip() for part in each.partition("="))
-        if key not in known:
-            raise UnknownName(f"key of {kind}", key, known)
-        if not equals or key in said:
-            raise InputError(f"{kind} says {key} {'twice' if equals else 'nothing'}", hint=_HINT)
-        said[key] = value
-    return said
-
-
-def _require_keys(
-    kind: str, said: Mapping[str, str], needed: tuple[str, ...], further: tuple[str, ...] = ()
-) -> None:
-    wrong = [key for key in said if key not in needed + further]
-    missing = [key for key in needed if key not in said]
-    if wrong or missing:
-        problem = f"has no use for {wrong[0]}" if wrong else f"needs {missing[0]}"
-        raise InputError(f"{kind} {problem}", hint=f"it takes {', '.join(needed + further)}")
-
-
-def _needed(kind: str, said: Mapping[str, str], key: str) -> float:
-    if key not in said:
-        raise InputError(f"{kind} needs {key}", hint=_HINT)
-    return _number(key, said[key])
-
-
-def _limits(said: Mapping[str, str]) -> tuple[int, int]:
-    return _whole("min", said.get("min", "1")), _whole("max", said.get("max", str(MOST_TOKENS)))
-
-
-def _number(what: str, text: str) -> float:
+def _number(what: str, text: str | float) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -350,8 +395,8 @@ def _number(what: str, text: str) -> float:
     return number
 
 
-def _whole(what: str, text: str) -> int:
-    number = _number(what, text.strip().replace("_", ""))
+def _whole(what: str, text: str | float) -> int:
+    number = _number(what, str(text).strip().replace("_", ""))
     if number != int(number):
         raise InputError(f"{what}: '{text}' is not a whole number", hint=_HINT)
     return int(number)
@@ -408,4 +453,18 @@ def _shares(bell: NormalDist, ends: tuple[float, float]) -> tuple[float, float]:
 
 def _counts(drawn: Floats) -> IntArray:
     whole: IntArray = np.rint(drawn).astype(np.int64)
+    return whole
+
+
+def _meeting_total(drawn: Floats, total: int) -> IntArray:
+    """Counts of at least 1 in these proportions with this sum, as far as whole numbers allow."""
+    if not len(drawn):
+        return np.zeros(0, dtype=np.int64)
+    scaled = np.maximum(1.0, drawn * (total / drawn.sum()))
+    whole: IntArray = np.floor(scaled).astype(np.int64)
+    missing = total - int(whole.sum())
+    if missing > 0:  # the remainder goes to the largest fractions
+        order = np.argsort(-(scaled - whole), kind="stable")
+        whole[order[: missing % len(drawn)]] += 1
+        whole += missing // len(drawn)
     return whole

@@ -8,6 +8,7 @@ jinja's sandbox, with the names that Hugging Face gives it.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,13 @@ import msgspec
 from servetune.errors import InputError
 from servetune.workload.prompts import Tokenizer, load_tokenizer
 
-__all__ = ["ChatTemplate", "ModelTokenizer", "load_chat_template", "load_model_tokenizer"]
+__all__ = [
+    "ChatTemplate",
+    "ModelTokenizer",
+    "load_chat_template",
+    "load_model_tokenizer",
+    "tokenizer_path",
+]
 
 Message = Mapping[str, Any]
 
@@ -107,6 +114,30 @@ class ModelTokenizer(msgspec.Struct, frozen=True):
         return self.counts([self.template.render(messages, tools)], specials=False)[0]
 
 
+def tokenizer_path(named: str | None, model: str) -> str | None:
+    """File of the named tokenizer, else of the model's folder; `None` where none can be read.
+
+    Raises:
+        InputError: A tokenizer is named that is not there.
+    """
+    import importlib.util
+
+    for folder in (named, model):
+        if folder is None:
+            continue
+        path = Path(folder)
+        candidate = path / "tokenizer.json" if path.is_dir() else path
+        readable = named or importlib.util.find_spec("tokenizers") is not None
+        if candidate.is_file() and candidate.suffix == ".json" and readable:
+            return str(candidate)
+        if folder == named:
+            raise InputError(
+                f"no tokenizer.json at {named}", hint="give the folder or file of a tokenizer"
+            )
+    return None
+
+
+@functools.lru_cache(maxsize=4)
 def load_model_tokenizer(path: str | Path) -> ModelTokenizer:
     """The tokenizer in a folder or file, with the chat template that lies beside it.
 

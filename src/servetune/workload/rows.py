@@ -16,15 +16,27 @@ from typing import Any
 import msgspec
 
 from servetune.errors import InputError
-from servetune.workload.traffic import DataSet
+from servetune.workload.parts import DataSet
 
-__all__ = ["HUB", "READERS", "Row", "read_rows"]
+__all__ = ["HUB", "READERS", "Row", "file_stamp", "read_rows"]
 
 #: Where a row is, such as `chats.jsonl line 7`, and its columns.
 Row = tuple[str, Mapping[str, Any]]
 
 #: What a path begins with that names a data set of the Hugging Face hub.
 HUB = "hf:"
+
+
+def file_stamp(path: str) -> tuple[int, int]:
+    """Time of the last change and size of a file, to tell whether what was read is still true.
+
+    Zeros where there is no such file.
+    """
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
 
 
 def read_rows(dataset: DataSet) -> Iterator[Row]:

@@ -2,29 +2,31 @@
 
 Published forms are told apart by the names of their columns (`FORMS`): Mooncake's JSONL,
 Azure's CSV of 2023 and 2024, BurstGPT's CSV, and servetune's own, which is also what
-`servetune simulate --out` writes of its requests. Everything here works on lines; whoever
-calls opens the file.
+`servetune simulate --out` writes of its requests.
 """
 
 from __future__ import annotations
 
 import csv
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from servetune.errors import InputError
 from servetune.workload.request import Piece
+from servetune.workload.rows import file_stamp
 
-__all__ = ["FORMS", "Form", "Trace", "read_trace"]
+__all__ = ["FORMS", "Form", "Trace", "read_trace", "trace_in"]
 
 #: Tokens that one of Mooncake's `hash_ids` stands for (of its first request, 14 for 6,758).
 HASHED_TOKENS = 512
 
-#: No prompt or answer is longer; a larger number is a slip of the pen.
+#: Most tokens of a prompt or an answer; a larger number is taken for a typing error.
 MOST_TOKENS = 10**12
 
 
@@ -212,6 +214,30 @@ def read_trace(
         hash_ids=tuple(hashes) if any(hashes) else (),
         left_out=left_out,
     )
+
+
+def trace_in(path: str, time_scale: float = 1.0, most: int | None = None) -> Trace:
+    """Trace in a file; see `read_trace`.
+
+    Raises:
+        InputError: The file cannot be read; the message names the line.
+    """
+    return _trace_in(path, time_scale, most, file_stamp(path))
+
+
+@functools.lru_cache(maxsize=2)
+def _trace_in(path: str, time_scale: float, most: int | None, _stamp: tuple[int, int]) -> Trace:
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as lines:
+            return read_trace(lines, name=path, time_scale=time_scale, most=most)
+    except OSError as error:
+        raise InputError(
+            f"cannot read the trace {path}: {error.strerror}", hint="give a CSV or JSONL file"
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(
+            f"the trace {path} is not text", hint="unpack it; give a CSV or JSONL file"
+        ) from None
 
 
 _Row = tuple[int, str, Mapping[str, Any]]

@@ -12,20 +12,56 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from servetune.errors import InputError
 from servetune.workload.laws import IntArray
-from servetune.workload.model_tokenizer import ModelTokenizer
-from servetune.workload.prompts import FEWEST_WORDS, WORDS
 
-__all__ = ["Stock", "content_row", "distinct_rows", "ids_stock", "stock_of", "unchecked_stock"]
+if TYPE_CHECKING:
+    from servetune.workload.model_tokenizer import ModelTokenizer
+
+__all__ = [
+    "FEWEST_WORDS",
+    "TOKENS_PER_WORD",
+    "WORDS",
+    "Stock",
+    "content_row",
+    "distinct_rows",
+    "ids_stock",
+    "stock_of",
+    "unchecked_stock",
+]
+
+TOKENS_PER_WORD = 1.3
+"""English prose under byte-pair vocabularies of 32,000 to 150,000 entries: 1.2 to 1.4."""
+
+FEWEST_WORDS = 16
+"""Least number of words of one token each; fewer would make prompts too much alike."""
+
+_WORDS_TEXT = """
+able about above across after again air all almost along also always among and animal
+another answer any area around ask away back bad ball bank base be because bed been before
+began begin behind being below best better between big bird black blue boat body book both
+bottom box boy bring brown build but buy by call came can car care carry center change
+check child city class clean clear close cold color come common complete could country
+course cover cross cut dark day deep did different do does dog done door down draw drive
+dry during each early earth ease east eat end enough even ever every example eye face fact
+fall family far farm fast father feel feet few field figure fill final find fine fire first
+fish five floor fly follow food foot for force form found four free friend from front full
+game gave get girl give go gold gone good got government great green ground group grow had
+half hand happen hard has have he head hear heart heat help her here high him his hold home
+horse hot hour house how hundred idea if in inch interest island it job just keep kind king
+knew know land language large last late laugh lay lead learn leave left less let letter life
+light like line list listen little live long look lot love low machine made main make man
+"""
+WORDS = tuple(_WORDS_TEXT.split())
+
 
 MOST_WORDS = 4096
-"""Enough that prompts are unlike; more would only take longer to look at."""
+"""Words that are taken from a vocabulary at most; enough that prompts are unlike."""
 
 #: What byte-level and SentencePiece vocabularies write for the space before a word.
 _MARKS = ("Ġ", "▁")
@@ -94,7 +130,11 @@ def unchecked_stock() -> Stock:
 
 
 def ids_stock(vocab_size: int) -> Stock:
-    """Token ids, clear of both ends of the vocabulary; see `prompts.token_prompts`."""
+    """Token ids without those at both ends of the vocabulary.
+
+    The bottom (up to 1,000 ids) and the top fiftieth are left out: the special tokens of the
+    common families are there, Tekken's first thousand as well as Qwen's and Llama's last hundreds.
+    """
     low = min(1000, vocab_size // 8)
     kinds = vocab_size - vocab_size // 50 - low
     if kinds < 2:

@@ -2,100 +2,177 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from servetune.errors import InputError
-from servetune.workload.arrivals import AllAtOnce, Arrivals
-from servetune.workload.lengths import Lengths
-from servetune.workload.prefixes import SharedPrefixes
-from servetune.workload.request import Piece, Request
+from servetune.workload.arrivals import AllAtOnce, Arrivals, arrivals_of, parse_arrivals
+from servetune.workload.counting import CHAT_APIS, Rows, TokenCounter
+from servetune.workload.laws import Law, parse_law
+from servetune.workload.lengths import SHAREGPT, LengthLaws, Lengths, Observed
+from servetune.workload.model_tokenizer import ModelTokenizer, load_model_tokenizer
+from servetune.workload.parts import Adapter, Part
+from servetune.workload.request import Request
+from servetune.workload.sampler import Draft, sampled
+from servetune.workload.traces import Trace, trace_in
 
-__all__ = ["Workload"]
+__all__ = ["Sample", "TraceFile", "Workload", "one_part", "read_workload", "workload_of"]
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is asked of a server, and when. The same value asks the same requests.
+class TraceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Recorded requests that are sent again: their times, lengths and shared beginnings.
 
     Attributes:
-        lengths: Law of prompt and answer lengths.
-        request_count: Requests of the run.
-        arrivals: Law of due times.
-        max_concurrency: Most requests in flight at once; `None` for no limit. With
-            `AllAtOnce` this makes a closed loop of that many users.
-        warmup_count: Requests before the run that are not counted.
-        seed: Of lengths, arrivals and prompts.
-        ignore_eos: Whether answers have exactly the asked length.
-        dataset: What the user called it (`random`, `sharegpt`, ...).
-        dataset_path: File that the words come from, if any.
-        imitated: Whether the data set's published figures stand in for its words.
-        api: Route of the OpenAI API: `completions` or `chat`.
-        duration_s: When the run stops, whatever is still on its way: no request is due
+        path: CSV or JSON lines in one of the forms of `traces.FORMS`.
+        time_scale: Factor on all times; 0.5 is twice the load.
+    """
+
+    path: str
+    time_scale: float = 1.0
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Requests of a workload with the composition of their prompts.
+
+    Attributes:
+        drafts: All that are due before the run ends, in the order in which they are sent.
+        rows: Rows of data sets, by number of the part.
+    """
+
+    drafts: tuple[Draft, ...]
+    rows: Mapping[int, Rows]
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        return tuple(draft.request for draft in self.drafts)
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """What is asked of a server, and when. Equal workloads ask equal requests.
+
+    Attributes:
+        name: Name in messages and records: `random`, a data set's, a named workload's.
+        summary: One line about what it stands for.
+        parts: Kinds of requests; empty where there is a trace.
+        adapters: LoRA adapters that requests are spread over.
+        trace: Recorded requests instead of parts and arrivals.
+        request_count: Number of requests, follow-up turns among them.
+        arrivals: Law of due times of requests and of conversations.
+        concurrency: Most requests in flight at once; `None` for no limit. With `AllAtOnce`
+            this is a closed loop of that many users.
+        think_s: Seconds that a user of a closed loop waits from an answer to the next request.
+        duration_s: Seconds after which the run stops, whatever is in flight: no request is due
             later. `None` for a run that ends with its last answer.
-        prefixes: What each prompt begins with, by request, as `Request.prefix`; empty where
-            prompts share nothing.
-        asked: Requests that were prepared; they are asked instead of any that `lengths` would
-            draw, and `arrivals` says when each conversation begins. Empty otherwise.
-        shared_prefixes: Law of what prompts begin with, beside and before their lengths; `None`
-            where there is none, or where `prefixes` say it request by request.
+        until: Precision at which a measured run stops, such as `ttft:p99±5%`.
+        warmup_count: Requests before the run that are not counted.
+        seed: Seed of lengths, arrivals, data sets' order and words.
+        api: Route: `completions`, `chat`, ...
+        stream: Whether answers are streamed.
+        ignore_eos: Whether answers have exactly the requested length.
+        tokenizer: Folder or file of the tokenizer that counts data sets and chat templates;
+            `None` where lengths of words are estimates.
         extra_body: Further members of each request's JSON body, as JSON text.
     """
 
-    lengths: Lengths
-    request_count: int
+    name: str = "random"
+    summary: str = ""
+    parts: tuple[Part, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
+    trace: TraceFile | None = None
+    request_count: int = 1000
     arrivals: Arrivals = AllAtOnce()
-    max_concurrency: int | None = None
+    concurrency: int | None = None
+    think_s: float = 0.0
+    duration_s: float | None = None
+    until: str | None = None
     warmup_count: int = 1
     seed: int = 1
-    ignore_eos: bool = True
-    dataset: str = "random"
-    dataset_path: str | None = None
-    imitated: bool = False
     api: str = "completions"
+    stream: bool = True
+    ignore_eos: bool = True
+    tokenizer: str | None = None
     extra_body: str = ""
-    duration_s: float | None = None
-    prefixes: tuple[tuple[Piece, ...], ...] = ()
-    asked: tuple[Request, ...] = ()
-    shared_prefixes: SharedPrefixes | None = None
 
     def __post_init__(self) -> None:
+        if bool(self.parts) == (self.trace is not None):
+            raise InputError(
+                f"workload {self.name} has {'both parts and a trace' if self.parts else 'no part'}",
+                hint="it needs a [[part]], or a trace",
+            )
         if self.request_count < 1:
             raise InputError(f"a run needs at least one request, got {self.request_count}")
-        if self.max_concurrency is not None and self.max_concurrency < 1:
-            raise InputError(f"max_concurrency must be 1 or more, got {self.max_concurrency}")
-        if self.prefixes and self.shared_prefixes:
-            raise InputError("what prompts begin with is said twice, one by one and by a law")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise InputError(f"concurrency must be 1 or more, got {self.concurrency}")
         if self.warmup_count < 0:
-            raise InputError(f"warmup_requests must be 0 or more, got {self.warmup_count}")
-        limit = self.duration_s
-        if limit is not None and not (math.isfinite(limit) and limit > 0):
-            raise InputError(
-                f"a run lasts longer than {limit:g} s", hint="give a positive duration, or none"
-            )
+            raise InputError(f"warm-up requests must be 0 or more, got {self.warmup_count}")
+        for name, least in (("duration_s", 0.0), ("think_s", -1.0)):
+            seconds = getattr(self, name)
+            if seconds is not None and not (math.isfinite(seconds) and seconds > least):
+                raise InputError(
+                    f"{name} cannot be {seconds:g} s", hint="give a positive time, or none"
+                )
+
+    @staticmethod
+    def of(lengths: LengthLaws, **members: Any) -> Workload:
+        """Workload of random words with these lengths.
+
+        Args:
+            lengths: Laws of prompts and answers.
+            members: Further attributes of the workload.
+        """
+        members.setdefault("name", "sharegpt" if lengths == SHAREGPT else "random")
+        part = Part(input_tokens=lengths.input_tokens, output_tokens=lengths.output_tokens)
+        return Workload(parts=(part,), **members)
 
     @property
     def closed_loop(self) -> bool:
         """Whether the next request waits for an answer rather than for a time."""
-        return isinstance(self.arrivals, AllAtOnce)
-
-    def longest_tokens(self) -> int:
-        """Prompt and answer of the longest request together."""
-        if self.asked:
-            return max(each.input_tokens + each.output_tokens for each in self.asked)
-        inputs, outputs = self.lengths.draw(self.request_count, np.random.default_rng(self.seed))
-        return int((inputs + outputs).max()) + self.prefix_tokens
+        return self.trace is None and isinstance(self.arrivals, AllAtOnce)
 
     @property
-    def prefix_tokens(self) -> int:
-        """Of every prompt, before the tokens that its length says; 0 without such a law."""
-        return self.shared_prefixes.tokens if self.shared_prefixes else 0
+    def may_end_early(self) -> bool:
+        """Whether a duration or a precision ends the run, with requests in flight."""
+        return self.duration_s is not None or self.until is not None
+
+    @property
+    def imitated(self) -> bool:
+        """Whether a data set's published lengths stand in for its words."""
+        return any(_lengths_of(part) == SHAREGPT for part in self.parts)
+
+    @property
+    def has_dataset(self) -> bool:
+        """Whether prompts are a data set's own words."""
+        return any(part.dataset is not None for part in self.parts)
+
+    @property
+    def needs_chat(self) -> bool:
+        """Whether only the chat route can carry it."""
+        return any(part.needs_chat for part in self.parts)
+
+    @functools.cached_property
+    def lengths(self) -> Lengths:
+        """Law of prompt and answer lengths, for predictions."""
+        alone = self.parts[0] if len(self.parts) == 1 else None
+        law = _lengths_of(alone) if alone and not alone.sessions else None
+        if law is not None:
+            return law
+        drawn = [(each.input_tokens, each.output_tokens) for each in self.requests()]
+        return Observed(name=self.name, pairs=tuple(drawn))
+
+    def longest_tokens(self) -> int:
+        """Tokens of prompt and answer of the longest request together."""
+        return max(each.input_tokens + each.output_tokens for each in self.requests())
 
     def forced_lengths(self) -> dict[int, int]:
-        """Output tokens, by `Request.index`, of the answers that may have no other length.
+        """Output tokens, by `Request.index`, of the answers that can have no other length.
 
         Empty where the server may end an answer by itself, or gives none.
         """
@@ -107,51 +184,227 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """All requests in order of their due times.
 
         Raises:
-            InputError: None is due before the run ends, or arrivals end before all are.
+            InputError: None is due before the run ends, arrivals end before all are due, or a
+                file cannot be read.
         """
-        rng = np.random.default_rng(self.seed)
-        if self.asked:
-            return self._due(self._asked_at(rng))
-        inputs, outputs = self.lengths.draw(self.request_count, rng)
-        due_s = list(itertools.islice(self.arrivals.offsets_s(rng), self.request_count))
-        if len(due_s) < self.request_count and self.duration_s is None:
-            raise InputError(
-                f"arrivals end after {len(due_s):,} of {self.request_count:,} requests",
-                hint="ask for fewer, or give a duration to send what comes within it",
-            )
-        prefixes = self.prefixes
-        if self.shared_prefixes:
-            prefixes = self.shared_prefixes.drawn(self.request_count, self.seed)
-        drawn = (
+        return self._requests
+
+    def sample(
+        self, tokenizer: ModelTokenizer | None = None, *, template_tokens: int | None = None
+    ) -> Sample:
+        """Requests with the composition of their prompts.
+
+        Args:
+            tokenizer: Tokenizer in place of the one that is named.
+            template_tokens: Tokens that the server's chat template adds, where they are known.
+        """
+        if tokenizer is None and template_tokens is None:
+            return self._sample
+        return self._sampled(tokenizer or self.model_tokenizer, template_tokens)
+
+    @property
+    def model_tokenizer(self) -> ModelTokenizer | None:
+        """Tokenizer that is named, read from its files."""
+        return load_model_tokenizer(self.tokenizer) if self.tokenizer else None
+
+    @functools.cached_property
+    def _requests(self) -> tuple[Request, ...]:
+        alone = self.parts[0] if len(self.parts) == 1 else None
+        if alone is None or not alone.is_plain or self.adapters or self.tokenizer:
+            return self._sample.requests
+        assert alone.input_tokens is not None
+        assert alone.output_tokens is not None
+        rng = np.random.default_rng(self.seed)  # the same draws as the sampler's, without drafts
+        inputs = alone.input_tokens.draw(self.request_count, rng).tolist()
+        outputs = alone.output_tokens.draw(self.request_count, rng).tolist()
+        requests = (
             Request(
-                index=i,
-                due_s=due,
-                input_tokens=int(tokens_in) + self.prefix_tokens,
-                output_tokens=int(tokens_out),
-                prefix=prefixes[i] if prefixes else (),
+                index=index, due_s=due_s, input_tokens=inputs[index], output_tokens=outputs[index]
             )
-            for i, (due, tokens_in, tokens_out) in enumerate(
-                zip(due_s, inputs, outputs, strict=False)
+            for index, due_s in enumerate(self._due_times(self.request_count, rng))
+        )
+        return tuple(self._until_the_end(self._thinking(requests)))
+
+    @functools.cached_property
+    def _sample(self) -> Sample:
+        return self._sampled(self.model_tokenizer, None)
+
+    def _sampled(self, tokenizer: ModelTokenizer | None, template_tokens: int | None) -> Sample:
+        if self.trace is not None:
+            return Sample(tuple(self._traced(self.trace)), {})
+        counter = TokenCounter(
+            tokenizer, chat=self.api in CHAT_APIS, template_tokens=template_tokens
+        )
+        costs = [counter.cost(part) for part in self.parts]
+        rows = {
+            i: counter.rows_of(part, costs[i], self.request_count, self.seed)
+            for i, part in enumerate(self.parts)
+            if part.dataset is not None
+        }
+        rng = np.random.default_rng(self.seed)
+        drafts = sampled(
+            self.parts,
+            self.request_count,
+            rng,
+            adapters=self.adapters,
+            costs=costs,
+            items={i: each.items for i, each in rows.items()},
+        )
+        heads = sum(draft.request.follows is None for draft in drafts)
+        due_s = iter(self._due_times(heads, rng))
+        timed, at_s = [], 0.0
+        for draft in drafts:
+            if draft.request.follows is None:
+                at_s = next(due_s, math.inf)
+            timed.append(msgspec.structs.replace(draft.request, due_s=at_s))
+        kept = self._until_the_end(self._thinking(iter(timed)))
+        return Sample(
+            tuple(
+                msgspec.structs.replace(draft, request=request)
+                for draft, request in zip(drafts, kept, strict=False)
+            ),
+            rows,
+        )
+
+    def _traced(self, source: TraceFile) -> Iterator[Draft]:
+        trace = self.recorded()
+        prefixes = trace.prefixes() or ((),) * len(trace.pairs)
+        requests = (
+            Request(
+                index=index,
+                due_s=due_s,
+                input_tokens=input_tokens,
+                output_tokens=output_tokens,
+                prefix=prefixes[index],
+            )
+            for index, (due_s, (input_tokens, output_tokens)) in enumerate(
+                zip(trace.offsets_s, trace.pairs, strict=True)
             )
         )
-        return self._due(drawn)
+        for request in self._until_the_end(requests):
+            own = request.input_tokens - request.prefix_tokens
+            yield Draft(request=request, part=0, shared=request.prefix, own_tokens=own)
 
-    def _asked_at(self, rng: np.random.Generator) -> Iterator[Request]:
-        """What was prepared, with the times that the arrivals give to conversations."""
-        offsets_s, due_s = self.arrivals.offsets_s(rng), 0.0
-        for request in self.asked:
-            if request.follows is None:
-                due_s = next(offsets_s, math.inf)
-            yield msgspec.structs.replace(request, due_s=due_s)
+    def recorded(self) -> Trace:
+        """Requests of the trace, as many as are asked for.
 
-    def _due(self, requests: Iterator[Request]) -> tuple[Request, ...]:
-        """Those of them that are due before the run ends."""
+        Raises:
+            InputError: The trace cannot be read.
+        """
+        assert self.trace is not None
+        return trace_in(self.trace.path, self.trace.time_scale, self.request_count)
+
+    def _due_times(self, count: int, rng: np.random.Generator) -> list[float]:
+        due_s = list(itertools.islice(self.arrivals.offsets_s(rng), count))
+        if len(due_s) < count and self.duration_s is None:
+            raise InputError(
+                f"arrivals end after {len(due_s):,} of {count:,} requests",
+                hint="ask for fewer, or give a duration to send what is due within it",
+            )
+        return due_s
+
+    def _thinking(self, requests: Iterator[Request]) -> Iterator[Request]:
+        """Requests whose users wait before they send them."""
+        for request in requests:
+            waits = self.think_s and (self.closed_loop or request.follows is not None)
+            yield (msgspec.structs.replace(request, think_s=self.think_s) if waits else request)
+
+    def _until_the_end(self, requests: Iterator[Request]) -> tuple[Request, ...]:
+        """Requests that are due before the run ends."""
         last_s = math.inf if self.duration_s is None else self.duration_s
-        asked = tuple(each for each in requests if each.due_s <= last_s and each.due_s < math.inf)
-        if not asked:
+        due = tuple(each for each in requests if each.due_s <= last_s and each.due_s < math.inf)
+        if not due:
             raise InputError(
                 "no request is due"
                 + (f" within {self.duration_s:g} s" if self.duration_s is not None else ""),
-                hint="a longer duration or a higher rate",
+                hint="give a longer duration or a higher rate",
             )
-        return asked
+        return due
+
+
+def _lengths_of(part: Part) -> LengthLaws | None:
+    if part.input_tokens is None or part.output_tokens is None:
+        return None
+    return LengthLaws(part.input_tokens, part.output_tokens)
+
+
+#: Keys whose value is a law of token counts, written as a number, a text or a table.
+_LAWS = ("input_tokens", "output_tokens", "turns", "turn_tokens")
+
+
+def workload_of(table: Mapping[str, Any], *, where: str = "the workload") -> Workload:
+    """Workload that tables of TOML or JSON describe.
+
+    Args:
+        table: Tables as `tomllib` gives them; parts are under `part`.
+        where: Place of the tables, for messages.
+
+    Raises:
+        InputError: With the place of what has no meaning.
+    """
+    members = dict(table)
+    if "part" in members:
+        members["parts"] = members.pop("part")
+    members = _with_laws(members, where)
+    try:
+        if isinstance(members.get("arrivals"), str):
+            members["arrivals"] = msgspec.to_builtins(parse_arrivals(members["arrivals"]))
+        elif "arrivals" in members:
+            members["arrivals"] = msgspec.to_builtins(arrivals_of(members["arrivals"]))
+        return msgspec.convert(members, Workload)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {error}", hint="see docs/guides/workloads.md") from None
+    except InputError as error:  # a value that refuses its members does not know where it stands
+        raise InputError(f"{where}: {error}", hint=error.hint) from None
+
+
+def one_part(input_tokens: str | int, output_tokens: str | int, **members: Any) -> Workload:
+    """Workload of one part without a name; further members are those of `Part`."""
+    part = {"input_tokens": input_tokens, "output_tokens": output_tokens, **members}
+    return workload_of({"part": [part]})
+
+
+def read_workload(path: str | Path) -> Workload:
+    """Workload that a TOML file describes.
+
+    Raises:
+        InputError: The file cannot be read, with the line or the key.
+    """
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the workload {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"the workload {path} is not text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}") from None
+    table.setdefault("name", Path(path).stem)
+    return workload_of(table, where=str(path))
+
+
+def _with_laws(value: Any, where: str, key: str = "") -> Any:
+    """Tables with every law of token counts read, and every JSON schema as text."""
+    if isinstance(value, Mapping) and not (key in _LAWS and "kind" in value):
+        inside = "tokens" if key == "documents" else None
+        return {
+            name: _law(each, f"{where}: {name}")
+            if name in _LAWS or name == inside
+            else msgspec.json.encode(each).decode()
+            if name == "response_format" and isinstance(each, Mapping)
+            else each
+            if name == "arrivals"
+            else _with_laws(each, where, name)
+            for name, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_with_laws(each, where, key) for each in value]
+    return value
+
+
+def _law(written: Any, where: str) -> Any:
+    if isinstance(written, Law) or written is None:
+        return written
+    try:
+        return msgspec.to_builtins(parse_law(written))
+    except InputError as error:
+        raise InputError(f"{where}: {error}", hint=error.hint) from None

@@ -36,7 +36,7 @@ from servetune.store import (
     provenance,
     trial_key,
 )
-from servetune.workload.traffic import Traffic
+from servetune.workload import Workload
 
 __all__ = [
     "ENDED",
@@ -203,7 +203,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_parameters(
-    traffic: Traffic,
+    workload: Workload,
     *,
     model: str,
     concurrencies: Sequence[int],
@@ -217,8 +217,8 @@ def job_parameters(
     Raises:
         InputError: The workload is a data set.
     """
-    input_mean, input_stddev = _moments(traffic, "input_tokens")
-    output_mean, output_stddev = _moments(traffic, "output_tokens")
+    input_mean, input_stddev = _moments(workload, "input_tokens")
+    output_mean, output_stddev = _moments(workload, "output_tokens")
     levels = list(concurrencies)
     parameters = JobParameters(
         prompt_input_tokens_mean=round(input_mean),
@@ -226,23 +226,23 @@ def job_parameters(
         output_tokens_mean=round(output_mean),
         output_tokens_stddev=round(output_stddev),
         concurrency=levels if len(levels) > 1 else levels[0],
-        request_count=request_count or traffic.request_count,
-        streaming=traffic.stream,
+        request_count=request_count or workload.request_count,
+        streaming=workload.stream,
         tokenizer=model,
     )
-    return parameters, tuple(_unsupported(traffic))
+    return parameters, tuple(_unsupported(workload))
 
 
-def _moments(traffic: Traffic, field: str) -> tuple[float, float]:
+def _moments(workload: Workload, field: str) -> tuple[float, float]:
     """Mean and standard deviation of a length over all parts, by weight."""
     rng = np.random.default_rng(1)
-    total = sum(part.weight for part in traffic.parts)
+    total = sum(part.weight for part in workload.parts)
     mean = square = 0.0
-    for part in traffic.parts:
+    for part in workload.parts:
         law = getattr(part, field)
         if law is None:
             raise InputError(
-                f"a job makes its own prompts, and workload {traffic.name} is a data set",
+                f"a job makes its own prompts, and workload {workload.name} is a data set",
                 hint="bench it without --via-aws-job, or choose a workload with laws of lengths",
             )
         drawn = law.draw(DRAWS, rng).astype(np.float64)
@@ -251,14 +251,14 @@ def _moments(traffic: Traffic, field: str) -> tuple[float, float]:
     return mean, max(0.0, square - mean**2) ** 0.5
 
 
-def _unsupported(traffic: Traffic) -> list[str]:
+def _unsupported(workload: Workload) -> list[str]:
     lacking = {
-        "shared prefixes": any(part.prefix for part in traffic.parts),
-        "documents": any(part.documents for part in traffic.parts),
-        "conversations": any(part.sessions for part in traffic.parts),
-        "tools": any(part.tools for part in traffic.parts),
-        "images": any(part.images for part in traffic.parts),
-        "adapters": bool(traffic.adapters),
+        "shared prefixes": any(part.prefix for part in workload.parts),
+        "documents": any(part.documents for part in workload.parts),
+        "conversations": any(part.sessions for part in workload.parts),
+        "tools": any(part.tools for part in workload.parts),
+        "images": any(part.images for part in workload.parts),
+        "adapters": bool(workload.adapters),
     }
     names = [name for name, there in lacking.items() if there]
     if not names:

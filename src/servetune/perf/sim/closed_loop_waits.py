@@ -42,11 +42,11 @@ def closed_loop_waits(
     c: Coefficients,
 ) -> ClosedLoopWaits:
     """None of them in an open loop: its arrivals do not follow from the answers."""
-    if not (workload.closed_loop and workload.max_concurrency):
+    if not (workload.closed_loop and workload.concurrency):
         return ClosedLoopWaits()
     prompt_tokens = float(np.mean([request.input_tokens for request in requests]))
     answers = np.array([request.output_tokens for request in requests], dtype=float)
-    users = workload.max_concurrency / (plan.replicas * plan.data_parallel)
+    users = workload.concurrency / (plan.replicas * plan.data_parallel)
     prompts = c.closed_loop.clump_prompts * max(0.0, math.sqrt(users) - 1)
     prompts *= float(clump_share(answers.std() / answers.mean()))
     if c.scheduling.prefill_first and answers.std() > 0:  # equal answers stay in step by themselves

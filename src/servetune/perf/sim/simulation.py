@@ -134,14 +134,14 @@ def simulate(
         _check_context(request, filled)
     chosen = coefficients or coefficients_for(node.device, filled.engine)
     if calibration is not None:
-        if workload.closed_loop and workload.max_concurrency:
-            here = run_features(filled, shape, workload.lengths, workload.max_concurrency)
+        if workload.closed_loop and workload.concurrency:
+            here = run_features(filled, shape, workload.lengths, workload.concurrency)
             (calibration,) = calibration.at(here)
         chosen = calibration.coefficients(chosen)
     law = step_law(filled, shape, node, chosen)
     load = ClientLoad(
         closed_loop=workload.closed_loop,
-        max_concurrency=workload.max_concurrency,
+        max_concurrency=workload.concurrency,
         overhead=RequestOverhead(
             request_s=chosen.host.request_s, prompt_token_s=chosen.host.prompt_token_s
         ),
@@ -438,11 +438,10 @@ class _Simulation(ServingCore[_SimulatedRank]):
         source = self._requests[index]
         if source.follows is not None:
             request = self._open[index] = _SimulatedRequest(source, now_s)
-            if self._closed_loop:  # its user has waited for it, and sends before anybody new
-                self._in_flight -= 1
-                self._unsent.appendleft(request)
-            else:
-                self._unsent.append(request)
+            if self._closed_loop:
+                self._resume(request, now_s)
+                return
+            self._unsent.append(request)
             self._send(now_s)
             return
         self._await_next()
@@ -457,10 +456,27 @@ class _Simulation(ServingCore[_SimulatedRank]):
         for sequence in ended:
             following = self._next_turn.get(sequence.index)
             if following is None:
+                self._let_think(now_s)
                 continue
             if self._closed_loop:  # the user who thinks starts nothing else
                 self._in_flight += 1
             self._await_due(following, now_s + self._requests[following].think_s)
+
+    def _let_think(self, now_s: float) -> None:
+        """Keep the user whose answer ended from sending the next request too early."""
+        if not (self._closed_loop and self._unsent):
+            return
+        think_s = self._requests[self._unsent[0].index].think_s
+        if think_s > 0:
+            self._in_flight += 1
+            request = self._unsent.popleft()
+            self.events.enter(now_s + think_s, ARRIVAL, partial(self._resume, request))
+
+    def _resume(self, request: _SimulatedRequest, now_s: float) -> None:
+        """Send the request of a user who has waited, before that of any new user."""
+        self._in_flight -= 1
+        self._unsent.appendleft(request)
+        self._send(now_s)
 
     def _judge_backlog(self) -> None:
         """Decide whether more due requests wait than a server that keeps up leaves waiting."""

@@ -7,11 +7,11 @@ import tomllib
 from pathlib import Path
 
 from servetune.errors import UnknownName
-from servetune.workload.traffic import Traffic, read_traffic, traffic_from
+from servetune.workload.workload import Workload, read_workload, workload_of
 
 __all__ = ["DEFAULT", "preset", "preset_names", "preset_text"]
 
-#: What is asked when no workload is named.
+#: Name of the workload that is asked when none is named.
 DEFAULT = "default"
 
 
@@ -34,8 +34,8 @@ def preset_text(name: str) -> str:
     return (importlib.resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def preset(name: str | Path) -> Traffic:
-    """The traffic of a named workload, or of a TOML file of one's own.
+def preset(name: str | Path) -> Workload:
+    """Workload of this name, or of a TOML file of the user's own.
 
     Raises:
         UnknownName: It is no name of `preset_names`, and no file.
@@ -43,9 +43,9 @@ def preset(name: str | Path) -> Traffic:
     """
     text = str(name)
     if text in preset_names():
-        return traffic_from({"name": text, **tomllib.loads(preset_text(text))}, where=text)
+        return workload_of({"name": text, **tomllib.loads(preset_text(text))}, where=text)
     if text.endswith(".toml") or Path(text).is_file():
-        return read_traffic(text)
+        return read_workload(text)
     names = preset_names()
     raise UnknownName(
         "workload", text, names, hint=f"known are {', '.join(names)}; or give a .toml file"

@@ -100,10 +100,12 @@ def test_a_rate_may_be_swept_beside_a_law():
     args = {"arrivals": "kind=gamma,burstiness=0.5", "request_rate": 7.0}
     assert workload_from_client_args(args).arrivals == Gamma(7.0, 0.5)
     for both in ("kind=gamma,rate_per_s=4", "kind=sine,mean_per_s=4,amplitude_per_s=1,period_s=9"):
-        with pytest.raises(InputError, match="both say"):
+        with pytest.raises(InputError, match="contradicts"):
             workload_from_client_args({"arrivals": both, "request_rate": 7.0})
+    named = workload_from_client_args({"arrivals": "gamma", "request_rate": 7.0})
+    assert named.arrivals == Gamma(7.0, 1.0)
     with pytest.raises(InputError, match="more than a name"):
-        workload_from_client_args({"arrivals": "gamma", "request_rate": 7.0})
+        workload_from_client_args({"arrivals": "mmpp", "request_rate": 7.0})
 
 
 def test_times_that_were_seen_ask_as_many_requests():

@@ -5,14 +5,22 @@ import numpy as np
 import pytest
 
 from servetune.errors import InputError
-from servetune.workload.outline import Cost, Item, Turn, apportion, outline
+from servetune.workload.parts import Adapter
 from servetune.workload.reuse import hit_fraction
-from servetune.workload.traffic import Adapter, one_part, traffic_from
+from servetune.workload.sampler import Cost, Item, Turn, apportion, sampled
+from servetune.workload.workload import one_part, workload_of
 
 
 def drafts_of(input_tokens, output_tokens, count=400, costs=None, **members):
-    traffic = one_part(input_tokens, output_tokens, **members)
-    return outline(msgspec.structs.replace(traffic, request_count=count), seed=5, costs=costs)
+    workload = one_part(input_tokens, output_tokens, **members)
+    return drawn(msgspec.structs.replace(workload, request_count=count), seed=5, costs=costs)
+
+
+def drawn(workload, seed, **members):
+    rng = np.random.default_rng(seed)
+    return sampled(
+        workload.parts, workload.request_count, rng, adapters=workload.adapters, **members
+    )
 
 
 def requests_of(*arguments, **members):
@@ -153,7 +161,7 @@ class TestSessions:
 
 def test_parts_are_mixed_by_the_share_of_requests():
     part = {"output_tokens": 1}
-    traffic = traffic_from(
+    workload = workload_of(
         {
             "request_count": 400,
             "part": [
@@ -162,14 +170,14 @@ def test_parts_are_mixed_by_the_share_of_requests():
             ],
         }
     )
-    drafts = outline(traffic, seed=1)
+    drafts = drawn(workload, seed=1)
     assert collections.Counter(draft.part for draft in drafts) == {0: 300, 1: 100}
     assert {draft.part for draft in drafts[:20]} == {0, 1}
     assert all(draft.request.input_tokens == (10, 20)[draft.part] for draft in drafts)
 
 
 def test_conversations_weigh_by_their_turns():
-    traffic = traffic_from(
+    workload = workload_of(
         {
             "request_count": 400,
             "part": [
@@ -179,15 +187,15 @@ def test_conversations_weigh_by_their_turns():
             ],
         }
     )  # fmt: skip
-    shares = collections.Counter(draft.part for draft in outline(traffic, seed=1))
+    shares = collections.Counter(draft.part for draft in drawn(workload, seed=1))
     assert shares[0] == pytest.approx(200, abs=4)
 
 
 def test_adapters_are_asked_by_weight_and_a_conversation_stays_with_one():
-    traffic = one_part(10, 1, sessions={"turns": 2, "turn_tokens": 5})
+    workload = one_part(10, 1, sessions={"turns": 2, "turn_tokens": 5})
     adapters = (Adapter(name="a", weight=3), Adapter(name="b"))
-    traffic = msgspec.structs.replace(traffic, adapters=adapters, request_count=80)
-    drafts = outline(traffic, seed=1)
+    workload = msgspec.structs.replace(workload, adapters=adapters, request_count=80)
+    drafts = drawn(workload, seed=1)
     assert collections.Counter(draft.model for draft in drafts) == {"a": 60, "b": 20}
     by_session = collections.defaultdict(set)
     for draft in drafts:
@@ -196,13 +204,13 @@ def test_adapters_are_asked_by_weight_and_a_conversation_stays_with_one():
 
 
 def test_rows_of_a_data_set_are_asked_in_order_and_again():
-    traffic = traffic_from(
+    workload = workload_of(
         {"request_count": 3, "part": [{"dataset": {"path": "x.jsonl", "conversations": True}}]}
     )
     items = [
         Item(turns=(Turn(input_tokens=7, output_tokens=3), Turn(input_tokens=4, output_tokens=2)))
     ]
-    drafts = outline(traffic, seed=1, items={0: items}, costs=[Cost(first_tokens=5)])
+    drafts = drawn(workload, seed=1, items={0: items}, costs=[Cost(first_tokens=5)])
     assert [d.request.input_tokens for d in drafts] == [12, 19, 12]
     assert [d.request.output_tokens for d in drafts] == [3, 2, 3]
     assert [d.item for d in drafts] == [0, 0, 0]
@@ -210,8 +218,8 @@ def test_rows_of_a_data_set_are_asked_in_order_and_again():
 
 def test_the_seed_decides():
     law = "normal:mean=300,std=40"
-    traffic = one_part(law, 1, prefix={"levels": [{"tokens": 9, "branches": 3}]})
-    assert outline(traffic, seed=1) == outline(traffic, seed=1) != outline(traffic, seed=2)
+    workload = one_part(law, 1, prefix={"levels": [{"tokens": 9, "branches": 3}]})
+    assert drawn(workload, seed=1) == drawn(workload, seed=1) != drawn(workload, seed=2)
 
 
 def test_shares_are_met_to_within_one():

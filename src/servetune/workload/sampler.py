@@ -1,7 +1,7 @@
-"""Requests of a traffic before they have words: lengths, what they share, who follows whom.
+"""Sampler: from the parts of a workload to requests, as lengths, shared content and turns.
 
-Everything a simulator needs is here, and nothing needs a tokenizer. Content that several
-prompts have is named by an id; `prepare` puts words to the ids.
+Everything a simulator needs is here. Content that several prompts have is named by an id;
+`prepare` puts words to the ids.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 
 from servetune.errors import InputError
 from servetune.workload.laws import Floats, IntArray, Law
+from servetune.workload.parts import Adapter, Documents, Part, Prefix
 from servetune.workload.request import Piece, Request
 from servetune.workload.reuse import hit_fraction
-from servetune.workload.traffic import Adapter, Documents, Part, Prefix, Traffic
 
-__all__ = ["Cost", "Draft", "Item", "Turn", "apportion", "outline"]
+__all__ = ["Cost", "Draft", "Item", "Turn", "apportion", "sampled"]
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that a part's prompts have besides their content.
 
     Attributes:
-        tool_tokens: Of tool schemas, which come first and are the same in all.
-        first_tokens: What the chat template puts around a first prompt, or the tokenizer
-            around a text.
-        turn_tokens: What the template puts around a later turn and the answer before it.
+        tool_tokens: Tokens of tool schemas, which come first and are the same in all prompts.
+        first_tokens: Tokens that the chat template adds to a first prompt, or the tokenizer
+            to a text.
+        turn_tokens: Tokens that the template adds to a later turn and the answer before it.
     """
 
     tool_tokens: int = 0
@@ -38,29 +38,31 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn of a data set's conversation: content tokens, and its answer's."""
+    """Tokens of one turn of a data set's conversation: the user's content, and the answer."""
 
     input_tokens: int
     output_tokens: int
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of a data set; the first turn has the system message, where there is one."""
+    """Tokens of one row of a data set; the first turn includes a system message."""
 
     turns: tuple[Turn, ...]
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, and what its words shall be made of.
+    """Request with the composition of its prompt, before there are words.
 
     Attributes:
-        part: Number of its part in the traffic.
-        shared: Pieces that stand first: of a chat, the system message.
+        request: LengthLaws, shared content and place in a conversation.
+        part: Number of its part in the workload.
+        shared: Pieces at the beginning of the prompt; in a chat, the system message.
         placed: Pieces at the beginning of the user's words, such as documents.
-        own_tokens: Words of its own behind them, which no other prompt has.
+        own_tokens: Tokens after these pieces that no other prompt has.
         item: Number of its row, where the part has a data set.
-        model: Adapter that it asks.
-        lengthened: Whether its prompt is longer than its law drew, because what it must hold is.
+        model: Adapter that it asks for.
+        lengthened: Whether the prompt is longer than its law drew, because the template, tools,
+            prefix, documents and pictures are.
     """
 
     request: Request
@@ -73,40 +75,48 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     lengthened: bool = False
 
 
-def outline(
-    traffic: Traffic,
-    *,
-    seed: int,
-    costs: Sequence[Cost] | None = None,
-    items: Mapping[int, Sequence[Item]] | None = None,
-) -> tuple[Draft, ...]:
-    """All requests of a traffic, in the order in which they are asked.
+Items = Mapping[int, Sequence[Item]]
 
-    Turns of one conversation stand together; a later one is asked when the answer before it
-    is there, so that others come in between.
+
+def sampled(
+    parts: Sequence[Part],
+    count: int,
+    rng: np.random.Generator,
+    *,
+    adapters: Sequence[Adapter] = (),
+    costs: Sequence[Cost] | None = None,
+    items: Items | None = None,
+) -> tuple[Draft, ...]:
+    """All requests of a workload, in the order in which they are sent, without due times.
+
+    Turns of one conversation stand together; a later one is sent when the answer before it
+    is there, so that other requests come in between.
 
     Args:
-        traffic: What is asked.
-        seed: The same seed gives the same requests.
-        costs: Of each part; nothing where not known.
+        parts: Kinds of requests.
+        count: Number of requests, follow-up turns among them.
+        rng: Source of chance. Where nothing is left to chance, nothing is drawn from it: a
+            workload of one part and fixed lengths leaves it as it was.
+        adapters: LoRA adapters that requests are spread over.
+        costs: Tokens besides the content, of each part; none where not known.
         items: Rows of the data sets, by number of the part, in the order to ask them.
 
     Raises:
-        InputError: A wanted hit fraction cannot be had.
+        InputError: A requested hit fraction cannot be reached.
     """
-    drawing = _Drawing(np.random.default_rng((seed, 11)))
-    costs = costs or [Cost()] * len(traffic.parts)
-    count = traffic.request_count
-    mean_turns = [_mean_turns(part, (items or {}).get(i)) for i, part in enumerate(traffic.parts)]
-    weights = [part.weight / turns for part, turns in zip(traffic.parts, mean_turns, strict=True)]
+    drawing = _Drawing(rng)
+    costs = costs or [Cost()] * len(parts)
+    rows = items or {}
+    mean_turns = [_mean_turns(part, rows.get(i)) for i, part in enumerate(parts)]
+    weights = [part.weight / turns for part, turns in zip(parts, mean_turns, strict=True)]
     share = sum(weights)
     mean = sum(w * turns for w, turns in zip(weights, mean_turns, strict=True)) / share
     conversations = math.ceil(count / mean - 1e-9)
     while True:
-        order = apportion(weights, conversations, drawing.rng)
+        order = apportion(weights, conversations, rng) if len(parts) > 1 else [0] * conversations
         made = [
-            _conversations(drawing, part, i, costs[i], order.count(i), (items or {}).get(i))
-            for i, part in enumerate(traffic.parts)
+            _conversations(drawing, part, i, costs[i], order.count(i), rows.get(i))
+            for i, part in enumerate(parts)
         ]
         total = sum(len(one) for each in made for one in each)
         if total >= count:
@@ -115,11 +125,11 @@ def outline(
     each_part = [iter(each) for each in made]
     flat = itertools.chain.from_iterable(next(each_part[i]) for i in order)
     drafts = list(itertools.islice(flat, count))
-    return tuple(_numbered(drafts, traffic.adapters, drawing.rng))
+    return tuple(_numbered(drafts, adapters, rng))
 
 
 def apportion(weights: Sequence[float], count: int, rng: np.random.Generator) -> list[int]:
-    """Numbers of the weights in random order, each as often as its share says, to within one."""
+    """Indices of the weights in random order, each as often as its share, to within one."""
     exact = np.array(weights) / sum(weights) * count
     whole = np.floor(exact + 1e-9).astype(int)
     for i in np.argsort(-(exact - whole), kind="stable")[: count - int(whole.sum())]:
@@ -128,7 +138,7 @@ def apportion(weights: Sequence[float], count: int, rng: np.random.Generator) ->
 
 
 class _Drawing:
-    """Chance, and the next content id."""
+    """Source of chance, and of content ids that are not used yet."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -189,7 +199,7 @@ def _single(
     shared: tuple[Piece, ...],
     placed: tuple[Piece, ...],
 ) -> Draft:
-    """A request on its own; its prompt is longer than wanted where what it must have is."""
+    """Request without later turns; its prompt is longer than its law drew where it must be."""
     fixed = (
         cost.tool_tokens + cost.first_tokens + _tokens(shared) + _tokens(placed) + _pictures(part)
     )
@@ -213,7 +223,7 @@ def _single(
 def _repeated(
     drawing: _Drawing, part: Part, number: int, cost: Cost, count: int
 ) -> list[_Conversation]:
-    """The same few prompts again and again, evenly often and in random order."""
+    """Conversations of a few different prompts, evenly often and in random order."""
     assert part.distinct is not None
     assert part.input_tokens is not None
     assert part.output_tokens is not None
@@ -248,8 +258,8 @@ def _sessions(
     assert part.input_tokens is not None
     assert part.output_tokens is not None
     turns = part.sessions.turns.draw(count, drawing.rng)
-    # Each place in a conversation has draws of its own: what is said early is carried by every
-    # later prompt, so totals stay true to the laws only if every place does.
+    # Each turn number has draws of its own: what is said early is part of every later prompt,
+    # so totals stay true to the laws only if every turn number does.
     added = _by_turn(drawing, part.sessions.turn_tokens, turns)
     answers = _by_turn(drawing, part.output_tokens, turns)
     inputs = part.input_tokens.draw(count, drawing.rng)
@@ -266,7 +276,7 @@ def _sessions(
 
 
 def _by_turn(drawing: _Drawing, law: Law, turns: IntArray) -> list[list[int]]:
-    """A count for each turn of each conversation, drawn turn by turn."""
+    """Count for each turn of each conversation, drawn turn by turn."""
     counts: list[list[int]] = [[] for _ in turns]
     for turn in range(int(turns.max(initial=0))):
         longer = np.flatnonzero(turns > turn)
@@ -282,7 +292,7 @@ def _conversation(
     cost: Cost,
     think_s: float,
 ) -> _Conversation:
-    """A first draft and its later turns, each (own words, answer), with the history in each."""
+    """Drafts of a conversation: later turns (own tokens, answer) contain the history."""
     if not following:
         return [first]
     request = first.request
@@ -323,7 +333,7 @@ def _conversation(
 def _from_item(
     drawing: _Drawing, part: Part, number: int, cost: Cost, items: Sequence[Item], i: int
 ) -> _Conversation:
-    """A row of a data set; all rows again when there are fewer than requests."""
+    """Conversation of a data set's row; rows repeat when there are fewer than requests."""
     assert part.dataset is not None
     item_number = i % len(items)
     item = items[item_number]
@@ -348,14 +358,14 @@ def _from_item(
 def _numbered(
     drafts: Sequence[Draft], adapters: Sequence[Adapter], rng: np.random.Generator
 ) -> Iterator[Draft]:
-    """The drafts with their places, their sessions' numbers and the adapters they ask."""
-    asking = _adapters(adapters, sum(draft.request.turn == 0 for draft in drafts), rng)
+    """Drafts with their indices, session numbers and adapters."""
+    models = _adapters(adapters, sum(draft.request.turn == 0 for draft in drafts), rng)
     sessions, model = itertools.count(), None
     session: int | None = None
     for index, draft in enumerate(drafts):
         request = draft.request
         if request.turn == 0:
-            model = next(asking)
+            model = next(models)
             session = next(sessions) if request.answer_id is not None else None
         request = msgspec.structs.replace(
             request,
@@ -396,7 +406,7 @@ def _chances(kinds: int, skew: float) -> Floats:
 def _documents(
     drawing: _Drawing, documents: Documents | None, count: int
 ) -> list[tuple[Piece, ...]]:
-    """The passages of each prompt, in the order in which they were found."""
+    """Passages of each prompt, in the order in which they were found."""
     if documents is None:
         return [()] * count
     lengths = documents.tokens.draw(documents.pool, drawing.rng).tolist()
@@ -415,7 +425,7 @@ def _shared(
     head: tuple[Piece, ...],
     cost: Cost,
 ) -> list[tuple[Piece, ...]]:
-    """What each prompt begins with in common with others."""
+    """Shared beginning of each prompt."""
     prefix, count = part.prefix, len(inputs)
     if prefix is None:
         return [()] * count
@@ -425,18 +435,18 @@ def _shared(
 
 
 def _tree(drawing: _Drawing, prefix: Prefix, count: int) -> list[tuple[Piece, ...]]:
-    ways = [
+    paths = [
         drawing.rng.choice(level.branches, count, p=_chances(level.branches, prefix.skew)).tolist()
         for level in prefix.levels
     ]
     ids: dict[tuple[int, ...], int] = {}
     made = []
-    for way in zip(*ways, strict=True):
+    for path in zip(*paths, strict=True):
         pieces = []
         for depth, level in enumerate(prefix.levels, start=1):
-            if way[:depth] not in ids:
-                ids[way[:depth]] = drawing.new_id()
-            pieces.append((ids[way[:depth]], level.tokens))
+            if path[:depth] not in ids:
+                ids[path[:depth]] = drawing.new_id()
+            pieces.append((ids[path[:depth]], level.tokens))
         made.append(tuple(pieces))
     return made
 
@@ -449,7 +459,7 @@ def _to_fraction(
     head: tuple[Piece, ...],
     cost: Cost,
 ) -> list[tuple[Piece, ...]]:
-    """A prefix of each prompt, the same part of all, so long that the hit fraction is met."""
+    """Prefix of each prompt, an equal share of every prompt, so that the hit fraction is met."""
     wanted = prefix.hit_fraction
     assert wanted is not None
     groups = [drawing.new_id() for _ in range(prefix.groups)]
@@ -476,7 +486,7 @@ def _to_fraction(
 def _meeting(
     found: Callable[[float], float], wanted: float, name: str, groups: int, count: int
 ) -> float:
-    """Where a rising function of a share has the wanted value, by halving."""
+    """Share at which a rising function of a share has the wanted value, by halving."""
     most, least = found(1.0), found(0.0)
     if not least <= wanted <= most:
         raise InputError(

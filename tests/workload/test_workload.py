@@ -2,14 +2,16 @@ import msgspec
 import pytest
 
 from servetune.errors import InputError, UnknownName
+from servetune.workload import Gamma
 from servetune.workload.laws import Always, Normal
-from servetune.workload.traffic import Traffic, one_part, read_traffic, traffic_from
+from servetune.workload.workload import Workload, one_part, read_workload, workload_of
 
 FILE = """
 summary = "questions about documents"
 concurrency = 4
+arrivals = "kind=gamma,rate_per_s=4,burstiness=0.5"
 [[part]]
-input_tokens = "normal:mean=100,std=10"
+input_tokens = { kind = "normal", mean = 100, std = 10 }
 output_tokens = 20
 weight = 2
 [part.sessions]
@@ -29,31 +31,35 @@ prefix.levels = [{ tokens = 3, branches = 2 }]
 def test_a_file_says_what_is_asked(tmp_path):
     path = tmp_path / "docs.toml"
     path.write_text(FILE)
-    traffic = read_traffic(path)
-    assert traffic.name == "docs"
-    assert traffic.concurrency == 4
-    first, second = traffic.parts
+    workload = read_workload(path)
+    assert workload.name == "docs"
+    assert workload.concurrency == 4
+    assert workload.arrivals == Gamma(4.0, 0.5)
+    first, second = workload.parts
     assert first.input_tokens == Normal(100, 10)
     assert first.output_tokens == Always(20)
     assert first.sessions.turns == Always(3)
     assert first.documents.tokens == Always(12)
     assert second.prefix.levels[0].branches == 2
-    assert traffic.needs_chat
+    assert workload.needs_chat
     assert not one_part(5, 5).needs_chat
 
 
-def test_traffic_goes_through_json(tmp_path):
+def test_a_workload_goes_through_json(tmp_path):
     path = tmp_path / "docs.toml"
     path.write_text(FILE)
-    traffic = read_traffic(path)
-    assert msgspec.json.decode(msgspec.json.encode(traffic), type=Traffic) == traffic
+    workload = read_workload(path)
+    again = msgspec.json.decode(msgspec.json.encode(workload), type=Workload)
+    assert again == workload
+    assert hash(again) == hash(workload)
+    assert again.requests() == workload.requests()
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("x = = 1", "not TOML: .*line 1"),
-        ("part = []", "asks nothing"),
+        ("part = []", "has no part"),
         ("[[part]]\noutput_tokens = 1", "no input_tokens and output_tokens"),
         ("[[part]]\ninput_tokens = 1\noutput_tokens = 1\ncolour = 3", r"colour.*parts\[0\]"),
         ("[[part]]\ninput_tokens = 'normal:mean=3'\noutput_tokens = 1", "input_tokens: .*std"),
@@ -74,18 +80,18 @@ def test_what_has_no_meaning_is_refused_with_its_place(tmp_path, text, problem):
     path = tmp_path / "w.toml"
     path.write_text(text)
     with pytest.raises(InputError, match=problem) as error:
-        read_traffic(path)
+        read_workload(path)
     assert "w.toml" in str(error.value)
 
 
 def test_a_law_that_is_not_known_names_the_known_ones():
-    with pytest.raises(InputError, match="unknown law of token counts 'gauss'") as error:
+    with pytest.raises(InputError, match="unknown kind of lengths 'gauss'") as error:
         one_part("gauss:mean=3", 1)
     assert "normal" in error.value.hint
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(InputError, match="No such file"):
-        read_traffic(tmp_path / "none.toml")
+        read_workload(tmp_path / "none.toml")
     with pytest.raises((InputError, UnknownName)):
-        traffic_from({})
+        workload_of({})

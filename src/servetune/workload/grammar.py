@@ -1,9 +1,9 @@
-"""Laws of arrivals as one line of text: `kind=gamma,rate_per_s=4,burstiness=0.5`.
+"""One grammar for laws of lengths and of arrivals: `kind=gamma,rate_per_s=4,burstiness=0.5`.
 
-    arrivals := name "=" value ("," name "=" value)*
-    value    := number | true | false | word | "[" [value ("," value)*] "]" | the same in "()"
+    law   := name "=" value ("," name "=" value)*
+    value := number | true | false | word | "[" [value ("," value)*] "]" | the same in "()"
 
-Names and values are those of a table in TOML, so that both are read by the same types:
+Names and values are those of a table in TOML, so that both are read into the same types:
 
     [arrivals]
     kind = "gamma"
@@ -20,9 +20,11 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import msgspec
 
 from servetune.errors import GrammarError, InputError, UnknownName, nearest
-from servetune.workload.arrivals import LAWS, Arrivals
 
-__all__ = ["arrivals_of", "format_arrivals", "parse_arrivals"]
+__all__ = ["Kinds", "format_law", "law_of", "law_of_text", "pairs_of"]
+
+#: Structs that a law can be, by the value of `kind`.
+Kinds = Mapping[str, type[msgspec.Struct]]
 
 _NAME = re.compile(r"\s*([A-Za-z_][\w-]*)\s*=")
 _SCALAR = re.compile(r"\s*([^\s,;\[\]()=]+)")
@@ -30,34 +32,34 @@ _WORDS: Mapping[str, bool] = {"true": True, "True": True, "false": False, "False
 _CLOSING = {"[": "]", "(": ")"}
 
 
-def parse_arrivals(text: str, *, defaults: Mapping[str, Any] | None = None) -> Arrivals:
-    """The law that a line of text names.
+def law_of_text(
+    text: str, kinds: Kinds, noun: str, *, defaults: Mapping[str, Any] | None = None
+) -> Any:
+    """Law that a line of text names.
 
     Args:
         text: Such as `kind=mmpp,rates_per_s=[2,40],dwell_s=[30,5]`.
-        defaults: Values for names that the law has and the text leaves out.
+        kinds: Laws that it may be.
+        noun: What they are laws of, for messages.
+        defaults: Values of keys that the law has and the text leaves out.
 
     Raises:
-        GrammarError: With the place of the mistake, and the names that are known.
-
-    Example:
-        >>> parse_arrivals("kind=gamma,rate_per_s=4,burstiness=0.5")
-        Gamma(rate_per_s=4.0, burstiness=0.5)
+        GrammarError: With the position of the mistake, and the known names.
     """
     cells = _Reader(text).cells()
     if "kind" not in cells:
         raise GrammarError(
-            "arrivals need a kind", text, 0, hint=f"write kind=NAME,...; names are {_names(LAWS)}"
+            f"{noun} need a kind", text, 0, hint=f"write kind=NAME,...; names are {_names(kinds)}"
         )
     law = cells["kind"]
-    if not isinstance(law.value, str) or law.value not in LAWS:
+    if not isinstance(law.value, str) or law.value not in kinds:
         raise GrammarError(
-            f"unknown kind of arrivals '{law.value}'",
+            f"unknown kind of {noun} '{law.value}'",
             text,
             law.at,
-            hint=_known(str(law.value), LAWS),
+            hint=_known(str(law.value), kinds),
         )
-    known = ("kind", *LAWS[law.value].__struct_fields__)
+    known = ("kind", *kinds[law.value].__struct_encode_fields__)
     for name, cell in cells.items():
         if name not in known:
             raise GrammarError(
@@ -68,45 +70,50 @@ def parse_arrivals(text: str, *, defaults: Mapping[str, Any] | None = None) -> A
         if name in known:
             values.setdefault(name, value)
     try:
-        return arrivals_of(values)
+        return law_of(values, kinds, noun)
     except InputError as error:
-        # A law's complaint begins with the name of what it complains of.
+        # A law's complaint begins with the name of the key that it is about.
         culprit = cells.get(error.message.split(" ", 1)[0])
         at = culprit.at if culprit else law.at
         raise GrammarError(error.message, text, at, hint=error.hint) from None
 
 
-def arrivals_of(table: Mapping[str, Any]) -> Arrivals:
-    """The law that a table of TOML or JSON describes.
+def law_of(table: Mapping[str, Any], kinds: Kinds, noun: str) -> Any:
+    """Law that a table of TOML or JSON describes.
 
     Raises:
         UnknownName: There is no such kind.
-        InputError: A name is unknown or missing, or a value has no meaning.
+        InputError: A key is unknown or missing, or a value has no meaning.
     """
-    kind = table.get("kind")
-    if kind not in LAWS:
-        raise UnknownName("kind of arrivals", str(kind), LAWS)
+    kind = str(table.get("kind"))
+    if kind not in kinds:
+        raise UnknownName(f"kind of {noun}", kind, kinds)
     try:
-        law: Arrivals = msgspec.convert(dict(table), LAWS[kind])
+        return msgspec.convert(dict(table), kinds[kind])
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, InputError):  # a law's own complaint, as msgspec wraps it
             raise error.__cause__ from None
-        raise _in_our_words(str(error), kind) from None
-    return law
+        raise _plain(str(error), kinds[kind], kind) from None
 
 
-def format_arrivals(law: Arrivals) -> str:
-    """The line of text that `parse_arrivals` reads as this law; defaults are left out.
-
-    Example:
-        >>> format_arrivals(parse_arrivals("kind=piecewise,steps=[(60,2),(30,8)]"))
-        'kind=piecewise,steps=[[60,2],[30,8]]'
-    """
+def format_law(law: msgspec.Struct) -> str:
+    """Line of text that reads as this law; keys with their default value are left out."""
     table = msgspec.to_builtins(law)
-    ends = zip(reversed(law.__struct_fields__), reversed(law.__struct_defaults__), strict=False)
+    ends = zip(
+        reversed(law.__struct_encode_fields__), reversed(law.__struct_defaults__), strict=False
+    )
     defaults = dict(ends)
     kept = {name: value for name, value in table.items() if defaults.get(name, ...) != value}
     return ",".join(f"{name}={_written(value)}" for name, value in kept.items())
+
+
+def pairs_of(text: str) -> dict[str, Any]:
+    """Names and values of a line of text, without looking at what they mean.
+
+    Raises:
+        GrammarError: With the position of the mistake.
+    """
+    return {name: cell.value for name, cell in _Reader(text).cells().items()}
 
 
 class _Cell(NamedTuple):
@@ -130,7 +137,9 @@ class _Reader:
                 raise self._error("a name and '=' must stand here", hint="write name=value,...")
             name, name_at = match[1].replace("-", "_"), match.start(1)
             if name in found:
-                raise GrammarError(f"{name} is given twice", self._text, name_at)
+                raise GrammarError(
+                    f"{name} is given twice", self._text, name_at, hint="leave one of them out"
+                )
             self._at = match.end()
             self._skip()
             at = self._at
@@ -203,9 +212,9 @@ def _written(value: Any) -> str:
     return str(value)
 
 
-def _in_our_words(complaint: str, kind: str) -> InputError:
-    """A complaint of msgspec, such as "Expected `float`, got `str` - at `$.rate_per_s`"."""
-    names = LAWS[kind].__struct_fields__
+def _plain(complaint: str, law: type[msgspec.Struct], kind: str) -> InputError:
+    """Message for a complaint of msgspec, such as "Expected `float`, got `str` - at `$.mean`"."""
+    names = law.__struct_encode_fields__
     quoted = re.findall(r"`([^`]*)`", complaint)
     if "missing required field" in complaint:
         return InputError(
@@ -216,10 +225,10 @@ def _in_our_words(complaint: str, kind: str) -> InputError:
         return InputError(f"kind={kind} has no '{quoted[0]}'", hint=_known(quoted[0], names))
     place = re.search(r"\$\.(\w+)", complaint)
     name = place[1] if place else kind
-    said = complaint.partition(" - at ")[0].replace("`", "")
-    words = get_args(get_type_hints(LAWS[kind]).get(name))
+    problem = complaint.partition(" - at ")[0].replace("`", "")
+    words = get_args(get_type_hints(law).get(name))
     hint = f"it is one of {_names(words)}" if words and isinstance(words[0], str) else _FORMS
-    return InputError(f"{name} cannot be read: {said[:1].lower()}{said[1:]}", hint=hint)
+    return InputError(f"{name} cannot be read: {problem[:1].lower()}{problem[1:]}", hint=hint)
 
 
 _FORMS = "numbers are written 4 or 0.5, lists [2,40], steps [(60,2),(60,8)]"
