@@ -38,11 +38,11 @@ def _engines() -> str:
         NOTE,
         "# Engines",
         "",
-        "Values of `servetune tune --engine NAME`; docs/guides/engines.md explains their use. Settings",
-        "keep the engine's own names. They are read from the installed engine, else from the bundled",
-        "tables below; an unknown version uses that of the nearest.",
+        "Values of `servetune tune --engine NAME`; docs/guides/engines.md explains them. Settings",
+        "have the engine's own names. They are read from the installed engine, else from the",
+        "bundled tables below; an unknown version uses that of the nearest.",
         "",
-        "| name | engine | command | environment variable | installation | readiness path | metrics path |",
+        "| name | engine | command | variable | installation | readiness path | metrics path |",
         "|---|---|---|---|---|---|---|",
     ]
     for name in ENGINES:
@@ -219,7 +219,7 @@ def _machines() -> str:
     lines = [
         NOTE,
         "# Machines of the catalogue\n",
-        "Dense rates in TFLOPS; 16-bit is bf16 unless it says fp16. Memory as the driver reports it.\n",
+        "Dense rates in TFLOPS; 16-bit is bf16 unless it says fp16. Memory as the driver has it.\n",
         "[Your own hardware](../guides/your-own-hardware.md) adds devices.\n",
         "| device | memory GiB | GB/s | 16-bit | fp8 | int8 | fp4 | W | link | source |",
         "|---|--:|--:|--:|--:|--:|--:|--:|---|---|",
