@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -105,12 +106,13 @@ def called(tmp_path, monkeypatch):
 
     from servetune.cli.main import main
 
-    def run(*arguments):
+    def run(*arguments, env=None, cwd=tmp_path, timeout_s=None):
         words = ["servetune", *map(str, arguments)]
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
-        with monkeypatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        environ = mock.patch.dict(os.environ, os.environ if env is None else env, clear=True)
+        with monkeypatch.context() as patch, environ, redirect_stdout(out), redirect_stderr(err):
             patch.setattr(sys, "argv", words)
-            patch.chdir(tmp_path)
+            patch.chdir(cwd)
             with pytest.raises(SystemExit) as stop:
                 main()
         return subprocess.CompletedProcess(words, stop.value.code, *map(said_on, (out, err)))

@@ -1,11 +1,11 @@
-"""`servetune deploy ...` as a user runs it, a process of its own, against the double."""
+"""`servetune deploy ...` as a user types it, against the double."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,23 +72,21 @@ def double() -> Iterator[FakeAws]:
     fake.close()
 
 
-def run(folder: Path, *words: str, double: FakeAws | None = None, **environ: str) -> Any:
-    """The command in a process; without a double no AWS can be reached."""
+@pytest.fixture
+def run(called: Any) -> Callable[..., Any]:
+    """`servetune deploy` in a folder; without a double no AWS can be reached."""
     keep = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
     nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_EC2_METADATA_DISABLED": "true"}
-    return subprocess.run(
-        [sys.executable, "-m", "servetune", "deploy", *words],
-        cwd=folder,
-        env=keep | (double.environ if double else nowhere) | environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+
+    def in_folder(folder: Path, *words: str, double: FakeAws | None = None, **environ: str) -> Any:
+        env = keep | (double.environ if double else nowhere) | environ
+        return called("deploy", *words, cwd=folder, env=env)
+
+    return in_folder
 
 
 def test_plan_tells_what_would_fail_and_what_it_costs_without_asking_anyone(
-    sweep: Path, tmp_path: Path
+    run: Any, sweep: Path, tmp_path: Path
 ) -> None:
     done = run(tmp_path, "sagemaker", "sweep.jsonl", "--plan", "--hours", "10")
     assert done.returncode == 0, done.stderr
@@ -107,7 +105,7 @@ def test_plan_tells_what_would_fail_and_what_it_costs_without_asking_anyone(
 
 
 def test_plan_asks_aws_only_when_told_to_and_then_only_reads(
-    sweep: Path, tmp_path: Path, double: FakeAws
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:
     run(tmp_path, "sagemaker", "sweep.jsonl", "--plan", double=double)
     assert double.calls == []
@@ -121,7 +119,9 @@ def test_plan_asks_aws_only_when_told_to_and_then_only_reads(
     assert double.operations() == []
 
 
-def test_components_and_scaling_come_from_the_measured_knee(sweep: Path, tmp_path: Path) -> None:
+def test_components_and_scaling_come_from_the_measured_knee(
+    run: Any, sweep: Path, tmp_path: Path
+) -> None:
     words = ("--out", "bundle", "--copies", "4", "--scale", "0:8", "--adapter",
              "fr=s3://bucket/fr.tar.gz")  # fmt: skip
     done = run(tmp_path, "sagemaker", "sweep.jsonl", *words)
@@ -148,7 +148,9 @@ def test_components_and_scaling_come_from_the_measured_knee(sweep: Path, tmp_pat
     assert "stay idle" not in done.stdout
 
 
-def test_from_apply_to_delete_nothing_is_left(sweep: Path, tmp_path: Path, double: FakeAws) -> None:
+def test_from_apply_to_delete_nothing_is_left(
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
+) -> None:
     double.control.quota["ml.g6.12xlarge"] = 4
     made = run(
         tmp_path,
@@ -227,7 +229,13 @@ def test_from_apply_to_delete_nothing_is_left(sweep: Path, tmp_path: Path, doubl
     ],
 )
 def test_bad_input_is_one_line_before_any_call(
-    sweep: Path, tmp_path: Path, double: FakeAws, words: tuple[str, ...], line: str, hint: str
+    run: Any,
+    sweep: Path,
+    tmp_path: Path,
+    double: FakeAws,
+    words: tuple[str, ...],
+    line: str,
+    hint: str,
 ) -> None:
     role = () if "--role-arn" in words else ("--role-arn", ROLE)
     done = run(
@@ -256,7 +264,7 @@ def test_bad_input_is_one_line_before_any_call(
     ],
 )
 def test_what_names_no_endpoint_is_one_line_before_any_call(
-    tmp_path: Path, double: FakeAws, words: tuple[str, ...], line: str
+    run: Any, tmp_path: Path, double: FakeAws, words: tuple[str, ...], line: str
 ) -> None:
     done = run(tmp_path, *words, double=double)
     assert done.returncode == 2
@@ -266,7 +274,7 @@ def test_what_names_no_endpoint_is_one_line_before_any_call(
 
 
 def test_a_role_of_the_environment_is_looked_at_before_anything_else(
-    sweep: Path, tmp_path: Path
+    run: Any, sweep: Path, tmp_path: Path
 ) -> None:
     done = run(tmp_path, "sagemaker", "sweep.jsonl", "--plan", SAGEMAKER_ROLE_ARN="my-role")
     assert done.returncode == 2
@@ -275,7 +283,7 @@ def test_a_role_of_the_environment_is_looked_at_before_anything_else(
 
 
 def test_a_bundle_above_the_cost_that_is_allowed_is_not_even_written(
-    sweep: Path, tmp_path: Path
+    run: Any, sweep: Path, tmp_path: Path
 ) -> None:
     words = ("sagemaker", "sweep.jsonl", "--out", "b", "--hours", "10", "--max-cost")
     refused = run(tmp_path, *words, "57")
@@ -286,7 +294,7 @@ def test_a_bundle_above_the_cost_that_is_allowed_is_not_even_written(
 
 
 def test_apply_in_one_go_checks_aws_first_and_stops_at_an_empty_quota(
-    sweep: Path, tmp_path: Path, double: FakeAws
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:
     double.control.quota["ml.g6.12xlarge"] = 0
     words = ("sagemaker", "sweep.jsonl", "--out", "b", "--apply", "--role-arn", ROLE)
@@ -297,7 +305,7 @@ def test_apply_in_one_go_checks_aws_first_and_stops_at_an_empty_quota(
 
 
 def test_an_update_is_rendered_into_the_same_folder_and_rolled_over(
-    sweep: Path, tmp_path: Path, double: FakeAws
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:
     quick = ("--poll-s", "0", "--role-arn", ROLE)
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
@@ -314,7 +322,7 @@ def test_an_update_is_rendered_into_the_same_folder_and_rolled_over(
 
 
 def test_a_token_from_the_environment_is_sent_and_never_shown(
-    sweep: Path, tmp_path: Path, double: FakeAws
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:
     token = "plain-word-token-4711"
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
@@ -335,7 +343,7 @@ def test_a_token_from_the_environment_is_sent_and_never_shown(
 
 
 def test_ctrl_c_ends_between_two_requests_and_leaves_a_state_to_go_on_from(
-    sweep: Path, tmp_path: Path
+    run: Any, sweep: Path, tmp_path: Path
 ) -> None:
     fake = FakeAws(look_s=0.0)  # time stands still: it is Creating for ever
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
@@ -364,7 +372,7 @@ def test_ctrl_c_ends_between_two_requests_and_leaves_a_state_to_go_on_from(
 
 
 def test_orphans_are_listed_with_their_cost_and_deleted_on_demand(
-    sweep: Path, tmp_path: Path, double: FakeAws
+    run: Any, sweep: Path, tmp_path: Path, double: FakeAws
 ) -> None:
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--hours", "0.000001")
     run(tmp_path, "apply", "b", "--poll-s", "0", "--role-arn", ROLE, double=double)
@@ -377,7 +385,9 @@ def test_orphans_are_listed_with_their_cost_and_deleted_on_demand(
     assert double.control.rows == {}
 
 
-def test_a_bundle_says_what_to_ask_and_against_which_trial(sweep: Path, tmp_path: Path) -> None:
+def test_a_bundle_says_what_to_ask_and_against_which_trial(
+    run: Any, sweep: Path, tmp_path: Path
+) -> None:
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b", "--copies", "1")
     held = json.loads((tmp_path / "b" / "trial.jsonl").read_text())
     assert held["results"]["max_concurrency"] == 256

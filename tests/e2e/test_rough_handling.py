@@ -11,6 +11,12 @@ import pytest
 
 from servetune.store import read_journal
 
+
+@pytest.fixture
+def servetune(called):
+    return called
+
+
 SPEC_RESULTS = (
     "backend",
     "dataset_name",

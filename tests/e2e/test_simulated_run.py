@@ -13,6 +13,12 @@ import pytest
 from servetune.metrics import parse_constraints, unmet
 from servetune.store import read_journal
 
+
+@pytest.fixture
+def servetune(called):
+    return called
+
+
 SWEEP = (
     "tune",
     "--engine",

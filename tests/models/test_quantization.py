@@ -38,6 +38,10 @@ def compressed(bits, kind, *, activations=None, ignore=("lm_head",), **weights):
         ("fp8", 1.0),
         ("fp8_block", 1 + 4 / 16384),
         ("int8", 1.0),
+        ("int8w", 1.0),
+        ("mxfp8", 1 + 1 / 32),
+        ("nf4", 0.5 + 4 / 64),
+        ("nvfp4w", 0.5625),
         ("awq", 0.5 + 2.5 / 128),
         ("gptq", 0.5 + 2 / 128),
         ("int4_g32", 0.5 + 2 / 32),
@@ -242,11 +246,21 @@ def test_a_quantised_checkpoint_stays_as_it_is_whatever_is_asked():
     assert effective_quantization("none", "auto").name == "none"
 
 
-def test_cache_names_of_the_engines_mean_their_width():
-    assert cache_dtype_bytes("auto", model_dtype="fp16") == 2
-    assert cache_dtype_bytes("fp8_e4m3") == 1
-    assert cache_dtype_bytes("bfloat16") == 2
-    assert cache_dtype_bytes("nvfp4") == 0.5625
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        ("bf16", 2), ("bfloat16", 2), ("float16", 2), ("half", 2), ("float32", 4), ("fp32", 4),
+        ("fp8", 1), ("fp8_e4m3", 1), ("fp8_e5m2", 1), ("fp8_inc", 1), ("int8", 1), ("int4", 0.5),
+        ("nvfp4", 0.5625),
+    ],
+)  # fmt: skip
+def test_cache_names_of_the_engines_mean_their_width(name, width):
+    assert cache_dtype_bytes(name) == width
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("fp16", 2), ("bf16", 2), ("fp32", 4)])
+def test_an_automatic_cache_is_as_wide_as_the_model(dtype, width):
+    assert cache_dtype_bytes("auto", model_dtype=dtype) == width
 
 
 def test_examples_in_the_docstrings_hold():
