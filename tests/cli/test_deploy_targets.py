@@ -153,7 +153,7 @@ def test_the_bundle_holds_the_trial_that_a_benchmark_is_held_against(servetune, 
     assert "127.0.0.1:1" in asked.stderr  # the bundle's trial was taken, and the server asked
 
 
-def test_the_knee_comes_from_the_sweep_or_from_the_limits(servetune, journal):
+def test_the_saturation_point_comes_from_the_sweep_or_from_the_limits(servetune, journal):
     ran = servetune("deploy", "kubernetes", journal, "--out", "a", "--autoscaler", "keda")
     assert ran.returncode == 0, ran.stderr
     scaler = yaml.safe_load((journal.parent / "a" / "keda.yaml").read_text())

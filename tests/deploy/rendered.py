@@ -14,10 +14,10 @@ from servetune.deploy.command import render_command
 from servetune.deploy.compose import render_compose
 from servetune.deploy.containers import parse_environment
 from servetune.deploy.evidence import Evidence
-from servetune.deploy.knee import Knee
 from servetune.deploy.kserve import render_kserve
 from servetune.deploy.kubernetes import render_kubernetes
 from servetune.deploy.launchers import launcher_of, plan_of_words, shipping_of
+from servetune.deploy.saturation import SaturationPoint
 from servetune.deploy.served import Served, ServiceOptions, prepare
 from servetune.deploy.systemd import render_systemd
 from servetune.engines import ENGINES, settings_of
@@ -25,7 +25,7 @@ from servetune.errors import PlanError
 from servetune.plan.plan import Plan
 
 MODEL = "Qwen/Qwen3-4B"
-KNEE = Knee(per_copy=64, rule="largest concurrency within the limits, 128")
+SATURATION = SaturationPoint(per_copy=64, rule="largest concurrency within the limits, 128")
 VERSIONS = {"vllm": "0.26.0", "sglang": "0.5.16", "tgi": "3.3.5", "mlc-llm": "0.20.0"}
 
 RENDER = {
@@ -76,8 +76,8 @@ def served(plan: Plan, **more: Any) -> Served:
     evidence = Evidence(engine=plan.engine, engine_version=version, source="tune.jsonl, trial abc")
     if plan.engine in ENGINES and not shipping_of(launcher_of(plan)).image:
         more.setdefault("image", f"registry.example/engine:{version}")
-    knee = more.pop("knee", KNEE)
-    return prepare(plan, ServiceOptions(**more), knee=knee, evidence=evidence)
+    saturation = more.pop("saturation", SATURATION)
+    return prepare(plan, ServiceOptions(**more), saturation=saturation, evidence=evidence)
 
 
 def container_words(container: dict[str, Any], engine: str) -> tuple[list[str], dict[str, str]]:

@@ -119,7 +119,7 @@ def test_plan_asks_aws_only_when_told_to_and_then_only_reads(
     assert double.operations() == []
 
 
-def test_components_and_scaling_come_from_the_measured_knee(
+def test_components_and_scaling_come_from_the_saturation_point(
     run: Any, sweep: Path, tmp_path: Path
 ) -> None:
     words = ("--out", "bundle", "--copies", "4", "--scale", "0:8", "--adapter",

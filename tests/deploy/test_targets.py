@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rendered import KNEE, MODEL, RENDER, read_back, served, started, tuned
+from rendered import MODEL, RENDER, SATURATION, read_back, served, started, tuned
 from test_launchers import plans
 
 from servetune.deploy.bundle import write
@@ -138,14 +138,14 @@ def test_cores_ask_for_no_accelerator():
     assert "deploy" not in yaml.safe_load(RENDER["compose"](made).text("compose.yaml"))["services"]
 
 
-def test_an_autoscaler_holds_each_copy_below_the_knee():
+def test_an_autoscaler_holds_each_copy_below_the_saturation_point():
     made = served(tuned("sglang"))
     keda = yaml.safe_load(RENDER["kubernetes"](made).text("keda.yaml"))["spec"]
-    assert keda["triggers"][0]["metadata"]["threshold"] == str(KNEE.target) == "51"
+    assert keda["triggers"][0]["metadata"]["threshold"] == str(SATURATION.target) == "51"
     assert "sglang:num_queue_reqs" in keda["triggers"][0]["metadata"]["query"]
     assert (keda["minReplicaCount"], keda["maxReplicaCount"]) == (2, 4)
-    with pytest.raises(DeployError, match="no knee was measured"):
-        RENDER["kubernetes"](served(tuned("vllm"), knee=None))
+    with pytest.raises(DeployError, match="no saturation point was measured"):
+        RENDER["kubernetes"](served(tuned("vllm"), saturation=None))
 
 
 @pytest.mark.parametrize(

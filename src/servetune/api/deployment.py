@@ -37,8 +37,8 @@ from servetune.deploy.from_trial import (
     evidence_of,
     explicit_plan,
     instance_of_trial,
-    knee_of_trials,
     plan_of_trial,
+    saturation_of_trials,
     with_trial,
 )
 from servetune.deploy.hosting_options import HostingOptions
@@ -242,12 +242,12 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         explicit = explicit_plan(plan, shape, first.device, version, trial)
         nodes = self.hosting.nodes(first)
         copies = 1 if self.hosting.copies is None else measured.replicas * measured.data_parallel
-        knee = knee_of_trials(trials.records, trial, trials.constraints, copies=copies)
+        saturation = saturation_of_trials(trials.records, trial, trials.constraints, copies=copies)
         endpoint = endpoint_of(
             explicit,
             EndpointOptions(
                 nodes=nodes,
-                hosting=self.hosting.resolved(explicit, nodes, knee),
+                hosting=self.hosting.resolved(explicit, nodes, saturation),
                 region=self.region,
                 container=container,
                 model_source=self.model_source,
@@ -465,7 +465,9 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
         served = prepare(
             explicit_plan(plan, load_shape(plan.model), target, version, trial),
             self._service(on_cores=target.architecture == "cpu"),
-            knee=knee_of_trials(trials.records, trial, trials.constraints, copies=plan.replicas),
+            saturation=saturation_of_trials(
+                trials.records, trial, trials.constraints, copies=plan.replicas
+            ),
             evidence=evidence,
         )
         return Rendered(
@@ -547,7 +549,7 @@ class KubernetesDeployment(ClusterDeployment, frozen=True, kw_only=True):
 
     autoscaler: Annotated[
         Literal["none", "hpa", "keda"],
-        option("Autoscaler that holds each copy at the measured knee."),
+        option("Autoscaler that holds each copy at the measured saturation point."),
     ] = "none"
 
     def bundle(self, served: Served, target: Device) -> Bundle:

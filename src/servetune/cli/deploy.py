@@ -102,7 +102,7 @@ def kubernetes(request: api.KubernetesDeployment) -> int:
 
 @verb(api.KserveDeployment)
 def kserve(request: api.KserveDeployment) -> int:
-    """Render a KServe InferenceService, scaled at the measured knee, from SOURCE."""
+    """Render a KServe InferenceService, scaled at the measured saturation point, from SOURCE."""
     return _service(request)
 
 

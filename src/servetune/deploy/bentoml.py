@@ -69,8 +69,8 @@ def render_bentoml(served: Served, *, gpu_type: str | None = None) -> Bundle:
     if gpu_type:
         resources["gpu_type"] = gpu_type
     traffic: dict[str, Any] = {"timeout": 3600}
-    if served.knee:
-        traffic |= {"concurrency": served.knee.target, "external_queue": False}
+    if served.saturation:
+        traffic |= {"concurrency": served.saturation.target, "external_queue": False}
     envs: list[dict[str, str]] = [{"name": "HF_TOKEN"}]  # its value is the platform's to know
     envs += [{"name": key, "value": text} for key, text in served.variables.items()]
     service = _SERVICE.format(

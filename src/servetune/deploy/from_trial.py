@@ -1,4 +1,4 @@
-"""From a trial to what is deployed: its plan, machine, knee and evidence."""
+"""From a trial to what is deployed: its plan, machine, saturation point and evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from servetune.deploy.bundle import PLAN_FILE, Bundle, json_text
 from servetune.deploy.evidence import Evidence
-from servetune.deploy.knee import Knee, Level, knee_of
+from servetune.deploy.saturation import Level, SaturationPoint, saturation_point
 from servetune.engines import plan_from_settings, resolved
 from servetune.errors import InputError
 from servetune.hardware import Device, Node, cheapest_instance_with, device, instance, instances
@@ -24,8 +24,8 @@ __all__ = [
     "evidence_of",
     "explicit_plan",
     "instance_of_trial",
-    "knee_of_trials",
     "plan_of_trial",
+    "saturation_of_trials",
     "with_trial",
 ]
 
@@ -119,14 +119,14 @@ def device_of_trial(trial: TrialRecord, gpu: str | None) -> Device:
     return device(gpu)
 
 
-def knee_of_trials(
+def saturation_of_trials(
     trials: Sequence[TrialRecord],
     chosen: TrialRecord,
     constraints: tuple[Constraint, ...],
     *,
     copies: int,
-) -> Knee | None:
-    """The knee of the chosen settings over the concurrencies that were tried with them.
+) -> SaturationPoint | None:
+    """The saturation point of the chosen settings over the concurrencies that were tried with them.
 
     Args:
         trials: Trials of the whole sweep.
@@ -143,7 +143,7 @@ def knee_of_trials(
         if same and trial.status == "ok" and concurrency and latency_ms is not None:
             good = all(limit.holds(results) is True for limit in constraints)
             levels.append(Level(int(concurrency), float(latency_ms), good if constraints else None))
-    return knee_of(levels, copies)
+    return saturation_point(levels, copies)
 
 
 def with_trial(bundle: Bundle, trial: TrialRecord) -> Bundle:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from servetune.deploy.hosting import Adapter, Hosting, Scaling, parse_routing
-from servetune.deploy.knee import HEADROOM, Knee
+from servetune.deploy.saturation import HEADROOM, SaturationPoint
 from servetune.errors import InputError
 from servetune.hardware import Node, instance
 from servetune.option import Count, Positive, option
@@ -64,7 +64,7 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
         Positive | None,
         option(
             "Requests in flight per copy at which autoscaling adds one.",
-            default="the measured knee less 20%",
+            default="the measured saturation point less 20%",
         ),
     ] = None
     routing: Annotated[
@@ -96,13 +96,15 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
         """
         return (first, *(instance(name, service="sagemaker") for name in self.fallback))
 
-    def resolved(self, plan: Plan, nodes: tuple[Node, ...], knee: Knee | None) -> Hosting:
+    def resolved(
+        self, plan: Plan, nodes: tuple[Node, ...], saturation: SaturationPoint | None
+    ) -> Hosting:
         """The Hosting of these options.
 
         Args:
             plan: Plan of one instance, or of one copy where there are components.
             nodes: Instance types, the preferred one first.
-            knee: Measured, per what scaling adds: a copy, or an instance without components.
+            saturation: Measured, per what scaling adds: a copy, or an instance without components.
 
         Raises:
             InputError: Options contradict, or the target of scaling is not known.
@@ -121,7 +123,7 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
             if self.copies is None
             else {node.name: self._memory_mib(node, per_instance) for node in nodes},
             adapters=tuple(_adapter(text) for text in self.adapter),
-            scaling=self._scaling(knee),
+            scaling=self._scaling(saturation),
             routing=parse_routing(self.routing),
             reservation_arn=self.reservation_arn,
             provision_timeout_s=self.provision_timeout_s,
@@ -131,7 +133,7 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
         held_bytes = node.memory_bytes or 16 * GIB
         return self.memory_mib or int(RESERVABLE * held_bytes / MIB / per_instance)
 
-    def _scaling(self, knee: Knee | None) -> Scaling | None:
+    def _scaling(self, saturation: SaturationPoint | None) -> Scaling | None:
         if self.scale is None:
             if self.requests_per_copy is not None:
                 raise InputError(
@@ -145,12 +147,12 @@ class HostingOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         target = self.requests_per_copy
         if target is None:
-            if knee is None:
+            if saturation is None:
                 raise InputError(
-                    "the trial has no concurrency, so there is no knee to scale by",
+                    "the trial has no concurrency, so there is no saturation point to scale by",
                     hint="give --requests-per-copy",
                 )
-            target = max(1.0, round((1 - HEADROOM) * knee.per_copy, 1))
+            target = max(1.0, round((1 - HEADROOM) * saturation.per_copy, 1))
         return Scaling(minimum=int(least), maximum=int(most), requests_per_copy=target)
 
 

@@ -1,4 +1,4 @@
-"""KServe: the same container as an InferenceService, scaled at the measured knee."""
+"""KServe: the same container as an InferenceService, scaled at the measured saturation point."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def render_kserve(served: Served, cluster: ClusterOptions = USUAL_CLUSTER) -> Bu
     """One InferenceService (serving.kserve.io/v1beta1) with a container of its own.
 
     It runs in the raw mode, as plain Deployments, where KEDA scales it by Prometheus; without
-    a knee it has a fixed number of copies.
+    a saturation point it has a fixed number of copies.
 
     Raises:
         CannotRender: The folder of a model has no claim.
     """
-    scales = served.knee is not None and bool(served.in_flight)
+    scales = served.saturation is not None and bool(served.in_flight)
     pod = pod_of(served, cluster, container_name="kserve-container")
     namespace = cluster.namespace
     usual = (2 if scales else 1) * served.copies
@@ -37,7 +37,7 @@ def render_kserve(served: Served, cluster: ClusterOptions = USUAL_CLUSTER) -> Bu
         **pod,
     }
     annotations = {"serving.kserve.io/deploymentMode": "RawDeployment"}
-    if served.knee is not None and scales:
+    if served.saturation is not None and scales:
         annotations["serving.kserve.io/autoscalerClass"] = "keda"
         predictor["autoScaling"] = {
             "metrics": [
@@ -51,7 +51,7 @@ def render_kserve(served: Served, cluster: ClusterOptions = USUAL_CLUSTER) -> Bu
                         },
                         "target": {
                             "type": "AverageValue",
-                            "averageValue": str(served.knee.target),
+                            "averageValue": str(served.saturation.target),
                         },
                     },
                 }

@@ -1,4 +1,4 @@
-"""Kubernetes: a Deployment, its Service and an autoscaler at the measured knee."""
+"""Kubernetes: a Deployment, its Service and an autoscaler at the measured saturation point."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def render_kubernetes(
             Prometheus itself.
 
     Raises:
-        CannotRender: The folder of a model has no claim, or there is no knee to scale at.
+        CannotRender: The folder of a model has no claim, or no saturation point was measured.
     """
     namespace = cluster.namespace
     labels = {"app.kubernetes.io/name": served.name, "app.kubernetes.io/managed-by": "servetune"}
@@ -217,9 +217,9 @@ def _scaler(
     autoscaler: Autoscaler,
     cluster: ClusterOptions,
 ) -> dict[str, Any]:
-    if served.knee is None or not served.in_flight:
+    if served.saturation is None or not served.in_flight:
         raise CannotRender(
-            f"no knee was measured at which {served.title} could be scaled"
+            f"no saturation point was measured at which {served.title} could be scaled"
             if served.in_flight
             else f"{served.title} tells no requests in flight that an autoscaler could read",
             hint="deploy without an autoscaler (--autoscaler none)",
@@ -248,7 +248,7 @@ def _scaler(
                             "metric": {"name": "llm_requests_in_flight"},
                             "target": {
                                 "type": "AverageValue",
-                                "averageValue": str(served.knee.target),
+                                "averageValue": str(served.saturation.target),
                             },
                         },
                     }
@@ -272,7 +272,7 @@ def _scaler(
                     "metadata": {
                         "serverAddress": cluster.prometheus,
                         "query": in_flight_query(served, cluster.namespace),
-                        "threshold": str(served.knee.target),
+                        "threshold": str(served.saturation.target),
                     },
                 }
             ],
@@ -292,10 +292,10 @@ def _comment(served: Served) -> str:
 
 
 def _scaler_comment(served: Served, autoscaler: Autoscaler) -> str:
-    assert served.knee is not None
+    assert served.saturation is not None
     text = (
-        f"Each copy is held at {served.knee.target} requests in flight: its knee at "
-        f"{served.knee.per_copy:.3g} ({served.knee.rule}) less a fifth."
+        f"Each copy is held at {served.saturation.target} requests in flight: its saturation point "
+        f"at {served.saturation.per_copy:.3g} ({served.saturation.rule}) less a fifth."
     )
     if autoscaler == "hpa":
         text += (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,8 +13,8 @@ from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle, json_text
 from servetune.deploy.containers import container_named, environment
 from servetune.deploy.evidence import Evidence
 from servetune.deploy.images import choose_image, image_uri, named_image
-from servetune.deploy.knee import Knee
 from servetune.deploy.launchers import filled, launcher_of, shipping_of, words_of
+from servetune.deploy.saturation import SaturationPoint
 from servetune.engines.command_line import CommandLineEngine
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan
@@ -57,7 +58,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         in_flight: Prometheus query of the requests at one server; empty where it has no metric.
         install: Requirement of the engine without an image; empty where there is none.
         devices: Accelerators of one copy; 0 where it runs on cores.
-        knee: Requests in flight that one copy serves well.
+        saturation: Requests in flight that one copy serves well.
         evidence: The trial that the Plan rests on.
         warnings: Sentences that must be seen before it runs.
         port_option: Option of the command whose next word is the port.
@@ -80,7 +81,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: str
     install: str
     devices: int
-    knee: Knee | None = None
+    saturation: SaturationPoint | None = None
     evidence: Evidence | None = None
     warnings: tuple[str, ...] = ()
     port_option: str = ""
@@ -125,7 +126,7 @@ def prepare(
     plan: Plan,
     options: ServiceOptions = _USUAL,
     *,
-    knee: Knee | None = None,
+    saturation: SaturationPoint | None = None,
     evidence: Evidence | None = None,
 ) -> Served:
     """A resolved Plan in the form that its engine takes.
@@ -133,55 +134,30 @@ def prepare(
     Args:
         plan: Resolved (`engines.defaults.resolved`).
         options: Choices beside the Plan.
-        knee: Requests in flight that one copy serves well, for autoscalers.
+        saturation: Requests in flight that one copy serves well, for autoscalers.
         evidence: The trial that the Plan rests on.
 
     Raises:
         UnknownName: No launcher is known for the engine.
         CannotRender: The Plan cannot be expressed, or a name or path cannot be used.
     """
-    name, port, image, region = options.name, options.port, options.image, options.region
-    source = options.model_source or plan.model
-    is_folder = source.startswith(("/", "~", "./", "../"))
-    if not is_folder and not _HUB_ID.fullmatch(source):
-        raise CannotRender(
-            f"'{source}' is neither a hub id nor the path of a folder",
-            hint="say --model-source with one of them",
-        )
-    if not re.fullmatch(r"[\w~./@+=-]+", source):
-        raise CannotRender(
-            f"the model's path '{source}' has characters that not every target can mount",
-            hint="letters, digits and ~ . / @ + = - _ are safe: make a link of such a name",
-        )
-    label = source.rstrip("/").rsplit("/", 1)[-1] if is_folder else source
-    named = service_name(label) if name is None else _checked_name(name)
-    if not 1 <= port <= 65535:
-        raise CannotRender(f"port {port} does not exist", hint="1 to 65535, such as 8000")
-    seen_at = MODEL_MOUNT if is_folder and options.mounts else source
-    about = {
-        "name": named,
-        "given": plan,
-        "folder": source if is_folder else "",
-        "served_name": label,
-        "devices": 0 if options.on_cores else plan.devices_per_replica,
-        "knee": knee,
-        "evidence": evidence,
-    }
+    model = _model_path(plan, options)
     if options.container == "lmi":
-        return _lmi(plan, seen_at, label, image, region, about)
+        return _lmi(plan, model, options, saturation, evidence)
     if options.container != "engine":
         raise CannotRender(f"unknown container '{options.container}'", hint="known are engine, lmi")
+    image = options.image
     launcher = launcher_of(plan)
     version, known = version_of(launcher, image, evidence)
     own, notes = filled(
         launcher,
         plan,
-        served_name=label,
-        concurrency=round(knee.per_copy) if knee else 0,
+        served_name=model.label,
+        concurrency=round(saturation.per_copy) if saturation else 0,
         version=version,
     )
     command, words, variables = words_of(
-        launcher, own, model=seen_at, host=options.host, port=port, version=version
+        launcher, own, model=model.path, host=options.host, port=options.port, version=version
     )
     shipping = shipping_of(launcher)
     uri = image or shipping.image_of(version)
@@ -203,15 +179,61 @@ def prepare(
         command=command,
         words=words,
         variables=variables,
-        port=port,
+        port=options.port,
         port_option=launcher.port_word,
         hub_cache=shipping.hub_cache,
         health=launcher.ready_path,
         in_flight=shipping.in_flight,
         install=f"{shipping.install}=={version}" if shipping.install else "",
         warnings=(*_evidence_warnings(evidence), *notes),
-        **about,  # type: ignore[arg-type]
+        name=_name(model, options),
+        given=plan,
+        folder=model.folder,
+        served_name=model.label,
+        devices=0 if options.on_cores else plan.devices_per_replica,
+        saturation=saturation,
+        evidence=evidence,
     )
+
+
+class _ModelPath(NamedTuple):
+    """Where a model is: its folder on the machine, if any, and its path for the engine."""
+
+    folder: str
+    path: str
+    label: str
+
+
+def _model_path(plan: Plan, options: ServiceOptions) -> _ModelPath:
+    """The model's place, by hub id or folder.
+
+    Raises:
+        CannotRender: It is neither, or not every target can mount it.
+    """
+    source = options.model_source or plan.model
+    is_folder = source.startswith(("/", "~", "./", "../"))
+    if not is_folder and not _HUB_ID.fullmatch(source):
+        raise CannotRender(
+            f"'{source}' is neither a hub id nor the path of a folder",
+            hint="say --model-source with one of them",
+        )
+    if not re.fullmatch(r"[\w~./@+=-]+", source):
+        raise CannotRender(
+            f"the model's path '{source}' has characters that not every target can mount",
+            hint="letters, digits and ~ . / @ + = - _ are safe: make a link of such a name",
+        )
+    if not is_folder:
+        return _ModelPath("", source, source)
+    path = MODEL_MOUNT if options.mounts else source
+    return _ModelPath(source, path, source.rstrip("/").rsplit("/", 1)[-1])
+
+
+def _name(model: _ModelPath, options: ServiceOptions) -> str:
+    """The service's name, checked together with its port."""
+    name = service_name(model.label) if options.name is None else _checked_name(options.name)
+    if not 1 <= options.port <= 65535:
+        raise CannotRender(f"port {options.port} does not exist", hint="1 to 65535, such as 8000")
+    return name
 
 
 def version_of(
@@ -229,22 +251,24 @@ def version_of(
 
 
 def _lmi(
-    plan: Plan, source: str, label: str, image: str | None, region: str, about: Mapping[str, object]
+    plan: Plan,
+    model: _ModelPath,
+    options: ServiceOptions,
+    saturation: SaturationPoint | None,
+    evidence: Evidence | None,
 ) -> Served:
     """LMI outside SageMaker: one worker in each container, variables instead of words."""
     lmi = container_named("lmi")
-    evidence = about["evidence"]
-    assert evidence is None or isinstance(evidence, Evidence)
     version = evidence.measured_version if evidence else None
-    if image is None:
+    if options.image is None:
         chosen, note = choose_image("lmi", version, able=lambda one: lmi.able(plan, one))
-        uri = image_uri(lmi.repository, chosen.tag, region)
+        uri = image_uri(lmi.repository, chosen.tag, options.region)
     else:
-        chosen, note = named_image("lmi", image.rpartition(":")[2])
-        uri = image
+        chosen, note = named_image("lmi", options.image.rpartition(":")[2])
+        uri = options.image
     alone = msgspec.structs.replace(plan, replicas=1)
-    variables = environment(lmi, alone, image=chosen, model_source=source)
-    variables[lmi.key("served_model_name")] = label
+    variables = environment(lmi, alone, image=chosen, model_source=model.path)
+    variables[lmi.key("served_model_name")] = model.label
     own = msgspec.structs.replace(
         plan, engine="vllm", extra=tuple(sorted(dict(plan.extra).items()))
     )
@@ -262,7 +286,13 @@ def _lmi(
         in_flight="",
         install="",
         warnings=tuple(text for text in (*_evidence_warnings(evidence), note) if text),
-        **about,  # type: ignore[arg-type]
+        name=_name(model, options),
+        given=plan,
+        folder=model.folder,
+        served_name=model.label,
+        devices=0 if options.on_cores else plan.devices_per_replica,
+        saturation=saturation,
+        evidence=evidence,
     )
 
 
@@ -293,8 +323,8 @@ def bundle_of(
         "served_model": served.served_name,
         "plan": msgspec.to_builtins(served.plan),
         "plan_as_given": msgspec.to_builtins(served.given),
-        "knee": {**msgspec.to_builtins(served.knee), "target": served.knee.target}
-        if served.knee
+        "knee": {**msgspec.to_builtins(served.saturation), "target": served.saturation.target}
+        if served.saturation
         else None,
         "evidence": msgspec.to_builtins(served.evidence.public()) if served.evidence else None,
         "warnings": list(warnings),
@@ -327,9 +357,9 @@ def _readme(served: Served, target: str, steps: str, warnings: tuple[str, ...]) 
         "```",
         "",
     ]
-    if served.knee:
-        at = f"{served.knee.per_copy:.3g} requests in flight ({served.knee.rule})"
-        parts += [f"One copy serves {at}; an autoscaler is told {served.knee.target}.", ""]
+    if served.saturation:
+        at = f"{served.saturation.per_copy:.3g} requests in flight ({served.saturation.rule})"
+        parts += [f"One copy serves {at}; an autoscaler is told {served.saturation.target}.", ""]
     if served.evidence:
         rests = "simulated" if served.evidence.simulated else "measured"
         parts += [f"It rests on a {rests} trial: {served.evidence.source}.", ""]

@@ -14,7 +14,7 @@ from typing import Any
 
 from servetune.errors import DeployError
 
-__all__ = ["enum_values", "problems"]
+__all__ = ["problems"]
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "structure": dict,
@@ -58,11 +58,6 @@ def problems(service: str, operation: str, request: dict[str, Any]) -> list[str]
     if shape is None:
         return [f"{operation} takes nothing"] if request else []
     return list(_walk(request, shape, ""))
-
-
-def enum_values(service: str, shape: str) -> tuple[str, ...]:
-    """All values of a named enum, such as `ProductionVariantInstanceType`."""
-    return tuple(_model(service).shape_for(shape).enum)
 
 
 def _walk(value: Any, shape: Any, place: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The knee of a sweep: requests that one copy should have in flight, and the rule for it.
+"""Saturation point of a sweep: requests that one copy should have in flight, and the rule.
 
 Autoscalers hold requests per copy at a target. The right target is where more concurrency
 buys latency and little throughput else; without limits that is where the latency has become
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["HEADROOM", "Knee", "Level", "knee_of"]
+__all__ = ["HEADROOM", "Level", "SaturationPoint", "saturation_point"]
 
-#: Share of the knee that is kept free for what arrives while a new copy starts.
+#: Share of the saturation point that is kept free for what arrives while a new copy starts.
 HEADROOM = 0.2
 
 
@@ -34,11 +34,11 @@ class Level(msgspec.Struct, frozen=True):
     meets_limits: bool | None = None
 
 
-class Knee(msgspec.Struct, frozen=True, kw_only=True):
+class SaturationPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Requests in flight that one copy serves well.
 
     Attributes:
-        per_copy: Requests in flight at the knee.
+        per_copy: Requests in flight at the saturation point.
         rule: Rule by which it was found, for a reader.
     """
 
@@ -47,19 +47,20 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> int:
-        """Requests in flight at which an autoscaler holds each copy: the knee less the headroom."""
+        """Requests in flight at which an autoscaler holds each copy: less the headroom."""
         return max(1, math.floor(self.per_copy * (1 - HEADROOM)))
 
 
-def knee_of(levels: Sequence[Level], copies: int) -> Knee | None:
-    """The knee of trials of one server at several concurrencies; `None` without any.
+def saturation_point(levels: Sequence[Level], copies: int) -> SaturationPoint | None:
+    """The saturation point of one server's trials at several concurrencies; `None` for none.
 
     Args:
         levels: The trials, in any order.
         copies: Copies that shared each trial's requests.
 
     Example:
-        >>> knee_of([Level(1, 100.0), Level(8, 150.0), Level(16, 250.0)], copies=2).per_copy
+        >>> levels = [Level(1, 100.0), Level(8, 150.0), Level(16, 250.0)]
+        >>> saturation_point(levels, copies=2).per_copy
         6.0
     """
     ordered = sorted(levels, key=lambda level: level.concurrency)
@@ -69,20 +70,22 @@ def knee_of(levels: Sequence[Level], copies: int) -> Knee | None:
         good = [level.concurrency for level in ordered if level.meets_limits]
         if not good:
             return None
-        return Knee(
+        return SaturationPoint(
             per_copy=good[-1] / copies, rule=f"largest concurrency within the limits, {good[-1]}"
         )
     if len(ordered) == 1:
         only = ordered[0].concurrency
-        return Knee(per_copy=only / copies, rule=f"the only concurrency that was tried, {only}")
+        return SaturationPoint(
+            per_copy=only / copies, rule=f"the only concurrency that was tried, {only}"
+        )
     edge_ms = 2 * min(level.latency_ms for level in ordered)
     for before, after in itertools.pairwise(ordered):
         if before.latency_ms <= edge_ms < after.latency_ms:
             share = (edge_ms - before.latency_ms) / (after.latency_ms - before.latency_ms)
             at = before.concurrency + share * (after.concurrency - before.concurrency)
-            return Knee(per_copy=at / copies, rule=f"median latency doubles at {at:.0f}")
+            return SaturationPoint(per_copy=at / copies, rule=f"median latency doubles at {at:.0f}")
     most = ordered[-1].concurrency
-    return Knee(
+    return SaturationPoint(
         per_copy=most / copies,
         rule=f"median latency had not doubled at the largest concurrency, {most}",
     )
