@@ -1,7 +1,7 @@
-"""The process that sends: `python -m servetune.traffic`, started by `loadgen.sender_pool`.
+"""Sender process: `python -m servetune.traffic`, started by `loadgen.sender_pool`.
 
-Orders come in on standard input, what was seen goes out on standard output. When the input
-ends its owner is gone, and so is this process.
+Commands come in on standard input, heartbeats go out on standard output. When the input ends, the
+process that started this one is gone, and this one exits.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from servetune.traffic.sigv4 import Credentials
 BEAT_S = 0.1
 PIPE_BYTES = 1 << 20
 AHEAD_S = 2.0
-"""For connections to open before the clock starts; those that take longer are opened later."""
+"""Time for connections to open before the clock starts; slower ones are opened later."""
 
 
 class Process:
-    """Orders in, player and reactor between, beats out."""
+    """Sender process: commands in, heartbeats out, a load controller and a reactor in between."""
 
     def __init__(self, setup: Setup, frames: FrameReader) -> None:
         _allow_open_files()
@@ -55,7 +55,7 @@ class Process:
         self._decode = msgspec.msgpack.Decoder(Command).decode
 
     def run(self, commands: list[Command]) -> None:
-        """Play until there is nothing left, and say so."""
+        """Run until there is nothing left to do, and report that."""
         os.set_blocking(0, False)
         os.set_blocking(1, False)
         self._open_ahead()
@@ -63,8 +63,8 @@ class Process:
         self._reactor.watch(0, self._read_commands)
         for order in commands:
             self._obey(order)
-        self._heartbeat()  # which says that this process is ready
-        # What a run allocates it keeps; a collection would be read as the server's pause.
+        self._heartbeat()  # tells that this process is ready
+        # A run keeps what it allocates; a garbage collection would look like the server's pause.
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -72,7 +72,7 @@ class Process:
         self._send_last()
 
     def _open_ahead(self) -> None:
-        """Connections for the first requests: a burst of them is not one of connecting."""
+        """Open connections for the first requests, so that their latencies hold no connecting."""
         setup = self._setup
         targets = len(setup.addresses)
         count = min(setup.ahead, len(self._asks))
@@ -83,7 +83,7 @@ class Process:
     def _read_commands(self) -> None:
         data = os.read(0, PIPE_BYTES)
         if not data:
-            os._exit(1)  # nobody is left to tell
+            os._exit(1)  # the process that started this one is gone
         for packed in self._frames.feed(data):
             self._obey(self._decode(packed))
 
@@ -109,7 +109,7 @@ class Process:
         self._flush()
 
     def _flush(self) -> None:
-        """As much as the pipe takes: a slow reader must not hold up the load."""
+        """Write as much as the pipe takes: a slow reader must not delay the load."""
         try:
             while self._unsent:
                 del self._unsent[: os.write(1, self._unsent[:PIPE_BYTES])]
@@ -132,8 +132,10 @@ class Process:
 
 
 def main() -> int:
-    """Wait for the set-up, then play."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's to answer
+    """Wait for the setup, then run."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is handled by the process that started this one
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     _widen(1)
@@ -152,10 +154,10 @@ def main() -> int:
 
 
 def _ask_for_precedence() -> None:
-    """Be woken before whatever else this machine does, where this user may ask for that.
+    """Raise this process's priority, where this user may.
 
-    It uses little of a core, and what it is late by is read as the server's. A session of its
-    own is a group of its own for kernels that share cores among sessions (docs/design/0004).
+    It uses little of a core, and its lateness would be read as the server's. A session of its own
+    is a scheduling group of its own for kernels that share cores among sessions (docs/design/0004).
     """
     with contextlib.suppress(OSError):
         os.setsid()
@@ -170,13 +172,13 @@ def _ask_for_precedence() -> None:
         contextlib.suppress(OSError),
         open("/proc/self/timerslack_ns", "w", encoding="ascii") as slack,  # noqa: PTH123
     ):
-        slack.write("1000")  # the kernel may be as late as that to save itself a wake-up
+        slack.write("1000")  # the kernel may delay a wake-up by that much to save another
 
 
 def _widen(fd: int) -> None:
     try:
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:  # over this user's limit: it works as it is
+    except OSError:  # over this user's limit: the pipe works as it is
         return
 
 
@@ -190,7 +192,7 @@ def _peak_memory_bytes() -> int:
 
 
 def _allow_open_files() -> None:
-    """As many connections as this user may have."""
+    """Raise the limit of open files as far as this user may."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,18 +1,17 @@
-"""What an answer says: pieces of content with their times and tokens, and how it ended.
+"""Answers: pieces of content with their times and tokens, and how they ended.
 
-What counts as what, for every dialect:
+The rules for every dialect:
 
-- A *piece* is an event that carries content: text, reasoning or part of a tool call. An
-  empty event, such as the one that only names the role, is none, so the time to first
-  token is the time to the first piece.
-- A server that sends its usage along with every event (vLLM and SGLang do on request) says
-  how many tokens a piece has. Tokens whose text was held back, as half a UTF-8 character is,
-  belong to the next piece, and what is left at the end (an unprinted last token) to the
-  last one.
+- A *piece* is an event that carries content: text, reasoning or part of a tool call. An empty
+  event, such as the one that only names the role, is none, so the time to first token is the time
+  to the first piece.
+- A server that sends its usage along with every event (vLLM and SGLang do on request) says how many
+  tokens a piece has. Tokens whose text was held back, as half a UTF-8 character is, belong to the
+  next piece, and those left at the end (an unprinted last token) to the last one.
 - Where usage comes only at the end, tokens are spread evenly over the pieces.
-- Where it never comes, every piece is taken for one token.
-- A stream needs its end: `[DONE]`, a finish reason, or a last usage. Without one it is
-  truncated, though tokens came.
+- Where it never comes, every piece counts as one token.
+- A stream needs its end: `[DONE]`, a finish reason, or a last usage. Without one it is truncated,
+  though tokens came.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ["ANSWERS", "Answer", "excerpt", "spread"]
 
 EXCERPT_CHARACTERS = 300
 KEPT_BYTES = 64 * 1024
-"""Of an error's body; a whole answer that is not streamed is kept whole."""
+"""Bytes kept of an error's body; a whole answer that is not streamed is kept whole."""
 
 MOST_TOKENS = (1 << 31) - 1
 
@@ -39,14 +38,14 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Answer:
-    """One response, taken in as it arrives. A dialect says what an event means.
+    """Answer to one request, read as it arrives; a dialect says what an event means.
 
     Attributes:
-        times_s: When content came, piece by piece.
+        times_s: Arrival times of the pieces.
         counts: Tokens of each piece.
-        prompt_tokens: As the server counts them, template and all; `None` if it does not.
-        total_tokens: Output tokens as the server counts them.
-        texts: The words of the pieces, where they are kept.
+        prompt_tokens: Prompt tokens by the server's count, template included; `None` without one.
+        total_tokens: Output tokens by the server's count.
+        texts: Text of the pieces, where it is kept.
     """
 
     __slots__ = (
@@ -88,13 +87,15 @@ class Answer:
     def _is_good(self) -> bool:
         return self._status is not None and 200 <= self._status < 300
 
-    # as it comes
+    # while it arrives
 
     def named(self, error_name: str) -> None:
-        """The head names the error, as AWS's services do; `traffic.sagemaker` uses it."""
+        """Take the name of an error from the head, as AWS's services send it; see
+        `sagemaker_answer`.
+        """
 
     def head(self, status: int, content_type: str) -> None:
-        """The status line and headers are complete."""
+        """Take status and content type, once the head is complete."""
         self._status = status
         if not 200 <= status < 300 or not self._streamed:
             self._kept = bytearray()
@@ -103,7 +104,7 @@ class Answer:
             self._fail("malformed", f"asked for a stream, was sent {content_type}")
 
     def take(self, pieces: list[bytes], times_s: list[float]) -> None:
-        """Some of the body came; never raises over what a server sent."""
+        """Take pieces of the body; never raises for what a server sent."""
         if self._kept is None:
             self._read_all(*self._events.take(pieces, times_s))
         elif len(self._kept) < KEPT_BYTES or (self._failure is None and self._is_good):
@@ -121,11 +122,11 @@ class Answer:
                     self._fail("malformed", f"not a chunk: {error} in {excerpt(event)}")
 
     def _read(self, event: bytes, at_s: float) -> None:
-        """Take in an event of this dialect; what cannot be decoded is raised."""
+        """Read an event of this dialect; raises if it cannot be decoded."""
         raise NotImplementedError
 
     def _read_whole(self, body: bytes) -> None:
-        """Take in an answer that came in one piece, as asked."""
+        """Read an answer that came in one piece, as requested."""
         raise NotImplementedError
 
     def _note_tokens(self, prompt: int | None, output: int | None) -> None:
@@ -135,7 +136,7 @@ class Answer:
             self.total_tokens = output
 
     def _add_piece(self, at_s: float, so_far_tokens: int | None) -> None:
-        """A piece came; `so_far_tokens` is the server's count with it, if it says."""
+        """Add a piece; `so_far_tokens` is the server's count including it, if the server counts."""
         if so_far_tokens is None:
             self._even = True
             new_tokens = 1
@@ -143,7 +144,7 @@ class Answer:
             new_tokens = so_far_tokens - self._accounted_tokens
             if new_tokens < 1:
                 if self.times_s:
-                    return  # more text of a token that has been counted
+                    return  # more text of a token that was counted already
                 new_tokens = 1
         self.times_s.append(at_s)
         self.counts.append(new_tokens)
@@ -161,12 +162,12 @@ class Answer:
     def settle(
         self, outcome: str, status: int | None, detail: str, end_s: float
     ) -> tuple[str, int | None, str]:
-        """Outcome, status and what was seen, from what came and how the exchange ended."""
+        """Outcome, status and detail, from the content and from how the exchange ended."""
         settled = self._settle(outcome, status, detail, end_s)
         said = (self.prompt_tokens or 0, self.total_tokens or 0)
         if min(said) >= 0 and max(*said, self._accounted_tokens) <= MOST_TOKENS:
             return settled
-        # Counts that no answer can have are not counts.
+        # Counts that no answer can have are ignored.
         self.prompt_tokens = self.total_tokens = None
         self.counts = [1] * len(self.times_s)
         if settled[0] != "ok":
@@ -205,7 +206,9 @@ class Answer:
             self._fail("malformed", f"not an answer: {error}")
 
     def end_s(self, outcome: str, end_s: float) -> float:
-        """When the answer was complete: the message's end, or `[DONE]` where that was lost."""
+        """Time at which the answer was complete: the message's end, or `[DONE]` if that was
+        lost.
+        """
         return end_s if outcome == "ok" or self._done_s is None else self._done_s
 
     def tokens(self) -> tuple[list[float], list[int], int]:
@@ -224,7 +227,7 @@ class Answer:
         return times_s, [*counts[:-1], counts[-1] + total - self._accounted_tokens], total
 
     def packed(self) -> tuple[bytes, bytes, int]:
-        """`tokens`, packed: doubles, ints (none where every piece has one token), and the sum."""
+        """Times as packed doubles, counts as packed ints (empty where each is one), and the sum."""
         times_s, counts, output_tokens = self.tokens()
         if not self._streamed:
             return b"", b"", output_tokens
@@ -351,7 +354,7 @@ def _has_content(choice: _Choice) -> bool:
 
 
 def _words(choice: _Choice) -> str:
-    """What the next turn of a conversation carries on: text, not reasoning."""
+    """Text that the next turn of a conversation continues: the answer without its reasoning."""
     if choice.text:
         return choice.text
     said = choice.delta or choice.message
@@ -359,7 +362,7 @@ def _words(choice: _Choice) -> str:
 
 
 def _error_words(chunk: _Chunk) -> tuple[str, int | None]:
-    """What an error says, and its status where it names one."""
+    """Text of an error, and its status where it names one."""
     error = chunk.error if chunk.error is not None else {"message": chunk.message}
     if not isinstance(error, dict):
         return excerpt(str(error)), None
@@ -400,7 +403,7 @@ _RESPONSE_ENDS = {"response.completed", "response.incomplete"}
 
 
 class ResponsesAnswer(Answer):
-    """The responses route: every kind of delta is content, `response.completed` the end."""
+    """Responses route: every kind of delta is content, `response.completed` the end."""
 
     __slots__ = ()
 
@@ -446,7 +449,7 @@ class _Message(msgspec.Struct):
 
 
 def _said(items: list[msgspec.Raw]) -> list[str]:
-    """The words of a whole answer: its messages, not its reasoning or calls of tools."""
+    """Text of a whole answer: its messages, without reasoning or tool calls."""
     words: list[str] = []
     for item in items:
         with contextlib.suppress(*_UNREADABLE):
@@ -542,9 +545,9 @@ _decode_sglang_whole = msgspec.json.Decoder(_SglangEvent | list[_SglangEvent]).d
 
 
 class SglangAnswer(Answer):
-    """SGLang's own route: every event has all the text so far, and the count of its tokens.
+    """SGLang's own route: every event has all the text so far, and its token count.
 
-    A server that was started with `--incremental-streaming-output` sends the new text alone.
+    A server started with `--incremental-streaming-output` sends the new text alone.
     """
 
     __slots__ = ()
@@ -605,7 +608,7 @@ _decode_embeddings = msgspec.json.Decoder(_Embeddings).decode
 
 
 class EmbeddingsAnswer(Answer):
-    """Vectors instead of tokens: an answer without output tokens is whole."""
+    """Embeddings: vectors instead of tokens; an answer without output tokens is whole."""
 
     __slots__ = ("_vector_count",)
 
@@ -638,14 +641,14 @@ ANSWERS: Mapping[str, Callable[..., Answer]] = {
     "sglang": SglangAnswer,
     "embeddings": EmbeddingsAnswer,
 }
-"""By API, as `loadgen.bodies.ROUTES` names them."""
+"""Answer class by API, as `loadgen.bodies.ROUTES` names them."""
 
 
-# words
+# texts
 
 
 def _plain_words(body: bytes) -> bytes | str:
-    """The message inside an error's JSON, or the body as it is."""
+    """Message inside an error's JSON, or the body as it is."""
     try:
         chunk = _decode_chunk(body)
     except _UNREADABLE:
@@ -656,7 +659,7 @@ def _plain_words(body: bytes) -> bytes | str:
 
 
 def excerpt(words: bytes | str) -> str:
-    """One line of these words, cut to what a record keeps."""
+    """Text on one line, cut to what a record keeps."""
     text = words if isinstance(words, str) else words.decode("utf-8", "replace")
     line = " ".join(text.split())
     return line if len(line) <= EXCERPT_CHARACTERS else line[: EXCERPT_CHARACTERS - 1] + "…"

@@ -1,9 +1,9 @@
-"""One keep-alive connection: a state at a time, each a method that runs when its socket is ready.
+"""Keep-alive connection: a state machine whose current state is the method that handles events.
 
-Bytes are stamped by the kernel where it can (Linux's SO_TIMESTAMPNS on TCP gives the time at
-which the last of the bytes that were read arrived), so that neither a busy process nor one
-that rests for a moment shifts a time. TLS hides the kernel's stamps; there the clock is read
-when the bytes are.
+The kernel stamps arriving bytes where it can (Linux's SO_TIMESTAMPNS on TCP gives the time at which
+the last of the bytes that were read arrived), so that neither a busy process nor one that sleeps
+for a moment shifts a time. TLS hides the kernel's stamps; there the clock is read when the bytes
+are.
 """
 
 from __future__ import annotations
@@ -32,29 +32,32 @@ __all__ = ["Address", "Call", "Connection", "ConnectionOwner"]
 
 RECEIVE_BYTES = 65_536
 DIGEST_READS = 32
-"""Reads that are kept before they are taken apart: enough to make it cheap, and so few that an
-answer's end, which has those left over to take apart, is known in a few hundredths of a ms."""
+"""Reads kept before they are parsed: enough to make parsing cheap, and so few that the end of an
+answer is known within a few hundredths of a millisecond.
+"""
 
 _SO_TIMESTAMPNS = 35
-"""asm-generic/socket.h, SO_TIMESTAMPNS_OLD; Python has no name for it."""
+"""Option number in asm-generic/socket.h, SO_TIMESTAMPNS_OLD; Python has no name for it."""
 
 _unpack_stamp = struct.Struct("qq").unpack
 LONGEST_AGO_S = 60.0
-"""A stamp from before that, or from the future: the wall clock was stepped in between."""
+"""Age above which a stamp is wrong, as is one from the future: the wall clock was set meanwhile."""
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
 _IN_OUT = _IN | _OUT
 _END = b"\r\n\r\n"
-"""The end of a body in chunks is an empty line, in whatever pieces it may come; looked for from
-behind, in a third of the time that `in` takes."""
+"""End of a chunked body, an empty line; searched from the end, in a third of the time of `in`."""
 
 monotonic = time.monotonic
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """A server: where it is, and how its certificate is judged.
+    """Address of a server, and how its certificate is checked.
 
     Attributes:
+        scheme: `http` or `https`.
+        host: Host name or IP address.
+        port: Port.
         cafile: Certificates to trust instead of the system's.
     """
 
@@ -70,18 +73,18 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call:
-    """One request on its way; the single mutable thing that everyone here shares.
+    """Request in flight; the one mutable object that controller, reactor and connection share.
 
     Attributes:
-        index: Which request of the run it is.
-        due_s: When it should have left.
-        output_tokens: That were asked for; 0 where the answer may have any length.
-        limit_s: Time-out, from when it is handed to the reactor.
-        sent_s: When its first byte left; when connecting began if none did.
-        end_s: When the answer was complete, or the failure was noticed.
-        connect_s: Spent connecting, `None` on a kept connection.
-        left: Of the body, what the answer has not taken in yet.
-        outcome: "ok" when a whole HTTP message came, with any status.
+        index: Index of the request in the run.
+        due_s: Due time.
+        output_tokens: Requested output tokens; 0 where the answer may have any length.
+        limit_s: Time limit, from when the reactor gets it.
+        sent_s: Time at which its first byte left; of the connection attempt if none did.
+        end_s: Time at which the answer was complete, or the failure noticed.
+        connect_s: Time spent connecting; `None` on a kept connection.
+        left: Pieces of the body that the answer has not taken in yet, with their times.
+        outcome: `ok` when a whole HTTP message came, with any status.
     """
 
     __slots__ = (
@@ -143,7 +146,7 @@ class Call:
         self.retried = False
 
     def take_rest(self) -> None:
-        """Have the answer take in what is left of the body."""
+        """Have the answer take in the rest of the body."""
         pieces, came_s = self.left
         if pieces:
             self.left = ([], [])
@@ -151,13 +154,13 @@ class Call:
 
 
 class ConnectionOwner(Protocol):
-    """What a wire needs of the loop that it lives in.
+    """Interface of the loop that a connection belongs to.
 
     Attributes:
-        offset_s: What to add to a wall-clock time to have it on the monotonic clock.
-        turn_s: When the clock was last looked at.
+        offset_s: Monotonic clock less the wall clock.
+        turn_s: Time at which the clock was last read.
         opened_count: Connections made.
-        foresight: What was learnt of when answers end.
+        sleep_planner: Statistics of when answers end.
     """
 
     offset_s: float
@@ -175,7 +178,7 @@ class ConnectionOwner(Protocol):
 
 
 class Connection:
-    """A connection to one address, connecting, busy with one call, or idle."""
+    """Connection to one address: connecting, busy with one call, or idle."""
 
     __slots__ = (
         "_addresses",
@@ -220,7 +223,7 @@ class Connection:
         self._tls = tls
         self._call: Call | None = None
         self._ahead = False
-        self.connect_s: float | None = None  # of a connection that has carried nothing yet
+        self.connect_s: float | None = None  # of a connection that has carried no call yet
         self._sock: socket.socket | None = None
         self._connecting_s = 0.0
         self._out: memoryview | None = None
@@ -262,7 +265,7 @@ class Connection:
             family, address = self._addresses.pop(0)
             try:
                 sock = socket.socket(family, socket.SOCK_STREAM)
-            except OSError as error:  # no more files, or a family that this machine lacks
+            except OSError as error:  # no more files, or an address family that this machine lacks
                 why = _words(error)
                 continue
             sock.setblocking(False)
@@ -291,7 +294,7 @@ class Connection:
         words = f"cannot connect to {self.address}: {why}"
         if call.sent_s is None:
             call.sent_s = self._connecting_s
-        if call.retried:  # it had left once: the server died on it rather than refused it
+        if call.retried:  # it had left once: the server died rather than refused it
             self._owner.ended(call, "disconnected", monotonic(), f"connection lost, then {words}")
         else:
             self._owner.ended(call, "refused", monotonic(), words)
@@ -314,7 +317,7 @@ class Connection:
             self._sock = self._tls.wrap_socket(
                 plain, server_hostname=self.address.host, do_handshake_on_connect=False
             )
-        except OSError as error:  # lost before its first word
+        except OSError as error:  # connection lost before its first byte
             plain.close()
             self._refuse(_words(error))
             return
@@ -352,7 +355,7 @@ class Connection:
             self._watch_for(_IN)
             self._owner.opened_ahead(self)
             return
-        if call is None:  # settled while connecting
+        if call is None:  # call ended while connecting
             self._close()
             return
         call.connect_s = connect_s
@@ -374,7 +377,7 @@ class Connection:
         self._parts, self._times_s = [], []
         self._pieces = 0
         self._out = memoryview(call.payload)
-        if call.sent_s is None:  # a retry keeps the first departure: its cost is not hidden
+        if call.sent_s is None:  # a retry keeps the first departure, so that its cost is not hidden
             call.sent_s = monotonic()
         self.ready = self._on_sending
         self._send()
@@ -385,7 +388,7 @@ class Connection:
         try:
             sent = self._sock.send(self._out)
         except OSError as error:
-            if not _would_block(error):  # what the server said before it hung up is still there
+            if not _would_block(error):  # the server's answer before it hung up can still be read
                 self._only_receive()
                 return
             sent = 0
@@ -404,8 +407,8 @@ class Connection:
         if mask & _OUT:
             self._send()
         if self._out is not None and mask & ~_OUT:
-            # An answer before all was sent, TLS's own messages, or the end: a server may
-            # answer early and still mean to read the rest.
+            # Answer before all was sent, TLS's own messages, or the end: a server may
+            # answer early and still read the rest.
             if self._head is None:
                 self._on_head(mask)
             else:
@@ -414,7 +417,9 @@ class Connection:
     # receiving
 
     def _receive_plain(self) -> bool:
-        """Keep what came; whether there was anything, and not the end of the connection."""
+        """Keep the bytes that arrived; whether there were any, and not the end of the
+        connection.
+        """
         try:
             data, notes, _, _ = self._recvmsg(RECEIVE_BYTES, 32)
         except OSError as error:
@@ -429,7 +434,7 @@ class Connection:
         return True
 
     def _came_s(self, notes: list[tuple[int, int, bytes]]) -> float:
-        """When the kernel had it; now, where it does not say."""
+        """Arrival time by the kernel's stamp; the current time without one."""
         now_s = monotonic()
         if notes:
             seconds, nanoseconds = _unpack_stamp(notes[0][2])
@@ -512,7 +517,10 @@ class Connection:
             self._digest()
 
     def _on_plain_body(self, mask: int) -> None:
-        """What runs for every token: `_receive_plain` and `_came_s`, without the calls."""
+        """Handle an event of an answer's body, the code that runs for every token.
+
+        It is `_receive_plain` and `_came_s` without the calls.
+        """
         try:
             data, notes, _, _ = self._recvmsg(RECEIVE_BYTES, 32)
         except OSError as error:
@@ -528,7 +536,7 @@ class Connection:
         if notes:
             seconds, nanoseconds = _unpack_stamp(notes[0][2])
             at_s = seconds + nanoseconds * 1e-9 + owner.offset_s
-        if not turn_s - LONGEST_AGO_S < at_s < turn_s:  # it came in this turn, or seems to
+        if not turn_s - LONGEST_AGO_S < at_s < turn_s:  # it arrived in this turn, or seems to have
             at_s = self._came_s(notes)
         parts = self._parts
         parts.append(data)
@@ -537,7 +545,9 @@ class Connection:
             self._digest()
 
     def digest_before(self, silent_since_s: float) -> None:
-        """Take apart what has lain since then: what is broken in it would never be seen."""
+        """Parse bytes that arrived before a time: an error in them would otherwise never be
+        seen.
+        """
         if self._parts and self._body is not None and self._times_s[-1] < silent_since_s:
             self._digest()
 
@@ -553,7 +563,9 @@ class Connection:
             call.answer.take(*error.before)
             self._fail("malformed", times_s[-1], f"not HTTP: {error}")
             return
-        if body.ended_s is not None:  # what it says can wait, whoever waits for its end cannot
+        if (
+            body.ended_s is not None
+        ):  # the content can be parsed later, the end of the answer cannot wait
             call.left = (pieces, came_s)
             self._finish(body, times_s, len(pieces))
             return
@@ -570,7 +582,7 @@ class Connection:
             sleep_planner.expect_end(self, times_s[-1])
 
     def _look_ahead(self) -> int:
-        """Reads that are left, if known. The last but one is taken apart, to see that it is."""
+        """Reads left until the end, if known; the last but one is parsed to check that it is."""
         assert self._call is not None
         left = self._owner.sleep_planner.reads_left(self._call.output_tokens, self._pieces)
         if isinstance(self._body, Chunked):
@@ -596,7 +608,7 @@ class Connection:
         self._owner.ended(call, "ok", body.ended_s)
 
     def _on_idle(self, mask: int) -> None:
-        """Nobody asked: the server hung up, or talks out of turn."""
+        """Close an idle connection on which the server hung up or sent something."""
         if self._tls is None or not self._only_housekeeping():
             self._close()
 
@@ -627,11 +639,11 @@ class Connection:
             return
         now_s = monotonic()
         if error is None and self._body is not None and self._body.close(now_s):
-            self._owner.ended(call, "ok", now_s)  # HTTP/1.0 manners: the close is the end
+            self._owner.ended(call, "ok", now_s)  # HTTP/1.0: the close is the end of the body
             return
         if call.reused and not call.heard and not call.retried:
             # A server may close an idle connection just as the next request leaves on it,
-            # and nobody's fault that is (RFC 9112, 9.3.1).
+            # which is no failure of either (RFC 9112, 9.3.1).
             call.retried = True
             call.reused = False
             self._owner.again(call)
@@ -641,7 +653,7 @@ class Connection:
         self._owner.ended(call, "disconnected", now_s, f"connection lost {where}{reason}")
 
     def give_up(self) -> None:
-        """Keep what has come for the call, and close the connection without a word to it."""
+        """Keep what has arrived for the call, and close the connection without ending the call."""
         call = self._call
         if call is not None and call.sent_s is None:
             call.sent_s = self._connecting_s
@@ -654,8 +666,8 @@ class Connection:
         if call is not None:
             call.connection = None
             self._owner.sleep_planner.forget(self)
-        # Methods of its own are what keeps a wire alive that nobody knows any more, and the
-        # process that sends collects no garbage.
+        # Bound methods would keep a connection alive that nothing refers to any more, as this
+        # process collects no garbage.
         self.ready, self._on_body, self._receive = _nothing, _nothing, _nothing_came
         if self._sock is not None:
             self._owner.forget(self)
@@ -665,7 +677,7 @@ class Connection:
 
 
 def _nothing(mask: int) -> None:
-    """What a closed connection does with an event."""
+    """Ignore an event of a closed connection."""
 
 
 def _nothing_came() -> bool:
@@ -679,7 +691,7 @@ def _would_block(error: OSError) -> bool:
 
 
 def _words(error: OSError) -> str:
-    """What went wrong, without the number."""
+    """Error text without its number."""
     if isinstance(error, socket.gaierror) and error.strerror:
         return error.strerror
     if type(error).__module__ != "ssl" and error.errno:

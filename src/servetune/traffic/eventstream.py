@@ -1,9 +1,9 @@
-"""AWS's event stream (application/vnd.amazon.eventstream): frames around pieces of another stream.
+"""AWS's event stream (application/vnd.amazon.eventstream): frames around pieces of a stream.
 
-A frame is its length and its headers' length (four bytes each), a checksum of those eight,
-headers, payload, and a checksum of all before it. Frames are read in bulk, as bodies are
-(`traffic.http`): many pieces with their times go in, and the payloads come out with the time
-at which the last byte of each frame came. What a payload holds may be cut anywhere.
+A frame is its length and its headers' length (four bytes each), a checksum of those eight, headers,
+payload, and a checksum of all before it. Frames are read in bulk, as bodies are (`traffic.http`):
+many pieces with their times go in, and the payloads come out with the time at which the last byte
+of each frame came. A payload may be cut anywhere in its content.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = ["BadFrame", "EventStream", "StreamError", "frame_of"]
 
 _PRELUDE = struct.Struct("!III")
 _CHECKSUM = struct.Struct("!I")
-#: Prelude and last checksum.
+#: Length of the prelude and the last checksum.
 _AROUND = 16
 
 LARGEST_FRAME_BYTES = 16 * 1024 * 1024
-"""Of the format: 16 MiB, of which the headers may take 128 KiB."""
+"""Largest frame by the specification: 16 MiB, of which the headers may take 128 KiB."""
 
 LARGEST_HEADERS_BYTES = 128 * 1024
 
 _STRING = 7
-#: Bytes of a header's value by its type; strings and bytes say their own.
+#: Length of a header's value by its type; strings and bytes carry their own.
 _FIXED = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 
 
 class BadFrame(Exception):
-    """What came is no event stream.
+    """Error of bytes that are no event stream.
 
     Attributes:
         before: Payloads that came before it, and their times.
@@ -45,11 +45,11 @@ class BadFrame(Exception):
 
 
 class StreamError(msgspec.Struct, frozen=True):
-    """The stream said that it failed.
+    """Failure that the stream reports.
 
     Attributes:
-        name: Such as `ModelStreamError`.
-        words: What it says, JSON as it came.
+        name: Name, such as `ModelStreamError`.
+        words: Message, JSON as it came.
     """
 
     name: str
@@ -57,10 +57,10 @@ class StreamError(msgspec.Struct, frozen=True):
 
 
 class EventStream:
-    """Takes the frames off.
+    """Reader that takes payloads out of frames.
 
     Attributes:
-        error: What the stream says went wrong, after which nothing more is taken.
+        error: Failure that the stream reported, after which nothing more is read.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class EventStream:
         self._left = b""
         self._more: list[bytes] = []
         self._lacking = 0
-        # All frames of a stream have the same few headers: each form is read once.
+        # All frames of a stream have the same few headers, so each form is parsed once.
         self._kinds: dict[bytes, tuple[str, str]] = {}
 
     @property
@@ -105,7 +105,7 @@ class EventStream:
         return payloads, _arrivals(ends, pieces, times_s)
 
     def _missing(self) -> int:
-        """Bytes without which the frame that has begun cannot be judged, or not be complete."""
+        """Smallest number of bytes with which the current frame can be checked or completed."""
         if len(self._left) < 12:
             return 12 - len(self._left)
         return max(0, int.from_bytes(self._left[:4], "big") - len(self._left))
@@ -142,7 +142,7 @@ class EventStream:
 
 
 def _kind_of(headers: bytes) -> tuple[str, str]:
-    """`event` and its type, or `exception` or `error` and its name."""
+    """Type of a frame: `event`, `exception` or `error`, with the name of its event or error."""
     values: dict[str, str] = {}
     at = 0
     try:
@@ -168,7 +168,7 @@ def _kind_of(headers: bytes) -> tuple[str, str]:
 
 
 def frame_of(payload: bytes, **headers: str) -> bytes:
-    """A frame with string headers, as a double of the service writes it.
+    """Frame with string headers, as a test double of the service writes it.
 
     Underscores in a name stand for dashes, and every name gets its colon.
     """
@@ -182,6 +182,6 @@ def frame_of(payload: bytes, **headers: str) -> bytes:
 
 
 def _arrivals(ends: list[int], pieces: list[bytes], times_s: list[float]) -> list[float]:
-    """When the byte before each of these offsets came."""
+    """Arrival time of the byte before each of these offsets."""
     piece_ends = list(accumulate(map(len, pieces)))
     return [times_s[bisect_left(piece_ends, end)] for end in ends]

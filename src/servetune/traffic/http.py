@@ -16,18 +16,18 @@ __all__ = ["Body", "Chunked", "Head", "Malformed", "Sized", "UntilClosed", "body
 
 LARGEST_HEAD_BYTES = 65_536
 LONGEST_LINE_BYTES = 4096
-"""Of a chunk's length and its extensions."""
+"""Most bytes of a chunk's length and its extensions."""
 
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |$)")
 _SIZE = re.compile(rb"[0-9A-Fa-f]+(?=\r\n|[; \t])")
 _HEX_DIGITS = b"0123456789ABCDEFabcdef"
 
 _HEAD_OF = {len(b"%x" % size) + size + 4: b"%x\r\n" % size for size in range(1, 1024)}
-"""How usual chunks begin, by their length with framing and all."""
+"""Beginnings of usual chunks, by their length including framing."""
 
 
 class Malformed(Exception):
-    """What came is not HTTP/1.1.
+    """Error of bytes that are not HTTP/1.1.
 
     Attributes:
         before: Pieces of content that came before it, and their times.
@@ -42,11 +42,12 @@ class Head:
     """Status line and headers of a response.
 
     Attributes:
-        content_type: In lower case, without parameters.
+        status: HTTP status.
+        content_type: Content type in lower case, without parameters.
         keep_alive: Whether the server means to keep the connection.
-        length: Of the body in bytes, where it is said.
-        error_name: Of AWS's services (`x-amzn-ErrorType`); empty for others.
-        body_at: Where the body begins in the bytes that the head was read from.
+        length: Length of the body in bytes, where the head has it.
+        error_name: Name of an AWS service's error (`x-amzn-ErrorType`); empty for others.
+        body_at: Position of the body in the bytes that the head was read from.
     """
 
     __slots__ = (
@@ -70,7 +71,7 @@ class Head:
 
     @property
     def interim(self) -> bool:
-        """Whether the answer proper is still to come (100 Continue and its like)."""
+        """Whether the final response is still to come (100 Continue and other 1xx)."""
         return 100 <= self.status < 200
 
 
@@ -128,11 +129,11 @@ def _first_line(data: bytes) -> str:
 
 
 class Body(Protocol):
-    """Takes the framing off a body.
+    """Reader that takes the framing off a body.
 
     Attributes:
-        ended_s: When its last byte came; `None` while there is more to come.
-        overrun: Whether bytes came behind its end.
+        ended_s: Arrival time of the last byte; `None` while more is to come.
+        overrun: Whether bytes came after the end.
     """
 
     ended_s: float | None
@@ -146,18 +147,18 @@ class Body(Protocol):
         """
 
     def close(self, at_s: float) -> bool:
-        """The connection ended; whether the body is whole."""
+        """End the body with its connection; whether it is whole."""
 
 
 def body_of(head: Head) -> Body:
-    """The framing that a head announces."""
+    """Body reader for the framing that a head announces."""
     if head.chunked:
         return Chunked()
     return UntilClosed() if head.length is None else Sized(head.length)
 
 
 class Sized:
-    """A body whose length was said."""
+    """Body whose length the head has."""
 
     def __init__(self, length: int) -> None:
         self.left = length
@@ -182,7 +183,7 @@ class Sized:
 
 
 class UntilClosed:
-    """A body that the end of the connection ends (HTTP/1.0 manners)."""
+    """Body that ends with the connection (HTTP/1.0)."""
 
     def __init__(self) -> None:
         self.ended_s: float | None = None
@@ -199,12 +200,12 @@ class UntilClosed:
 
 
 class Chunked:
-    """A body in chunks, each of which says its length.
+    """Body in chunks, each with its length.
 
-    Nearly always each read brings a whole chunk of a usual size (`_one_by_one`), or several of
-    them at least have no CRLF inside, so that cutting the bytes at every CRLF gives lengths and
-    chunks in turn (`_cut`). Whether it did is checked for every single chunk; if not, the chunks
-    are read one after another (`_feed_slowly`).
+    Nearly always each read brings a whole chunk of a usual size (`_one_by_one`), or several of them
+    at least have no CRLF inside, so that cutting the bytes at every CRLF gives lengths and chunks
+    in turn (`_cut`). Whether it did is checked for every single chunk; if not, the chunks are read
+    one after another (`_feed_slowly`).
     """
 
     def __init__(self) -> None:
@@ -216,7 +217,7 @@ class Chunked:
 
     def feed(self, parts: list[bytes], times_s: list[float]) -> tuple[list[bytes], list[float]]:
         """See `Body`."""
-        if self._lacking:  # a huge chunk is put together once, not at every read
+        if self._lacking:  # a huge chunk is joined once, not at every read
             self._lacking -= sum(map(len, parts))
             if self._lacking > 0:
                 self._more += parts
@@ -301,7 +302,7 @@ class Chunked:
 
 
 def _one_by_one(parts: list[bytes]) -> list[bytes] | None:
-    """The chunks, where each part is a whole one of usual size; `None` where one is not."""
+    """Content of the chunks, if each part is a whole chunk of usual size; else `None`."""
     heads = [_HEAD_OF.get(len(part), b"?") for part in parts]
     whole = all(map(bytes.startswith, parts, heads)) and all(
         map(bytes.endswith, parts, repeat(b"\r\n"))
@@ -336,13 +337,13 @@ def _whole_length(size: bytes, chunk: bytes) -> int:
 
 
 def _arrivals(ends: list[int], parts: list[bytes], times_s: list[float]) -> list[float]:
-    """When the byte before each of these offsets came."""
+    """Arrival time of the byte before each of these offsets."""
     part_ends = list(accumulate(map(len, parts)))
     return [times_s[bisect_left(part_ends, end)] for end in ends]
 
 
 def _end_of_trailers(raw: bytes, begin: int) -> int | None:
-    """Where the empty line behind the last chunk and its trailers ends, if it has come."""
+    """End of the empty line behind the last chunk and its trailers, if it has come."""
     if raw.startswith(b"\r\n", begin):
         return begin + 2
     end = raw.find(b"\r\n\r\n", begin)

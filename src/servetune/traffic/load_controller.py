@@ -1,9 +1,9 @@
-"""When requests leave: closed loops, open loops, and conversations that carry on.
+"""LoadController: departure of requests in closed loops, open loops and conversations.
 
-In a closed loop there are users, each with one request at a time; a request is due when its
-user's last answer ended. In an open loop each request is due at its time, whatever the server
-does; where a limit holds it back, the wait is part of every latency. The next turn of a
-conversation is due when its user has thought about the answer before.
+In a closed loop there are users, each with one request at a time; a request is due when its user's
+last answer ended. In an open loop each request is due at its time, whatever the server does; where
+a limit delays it, the wait is part of every latency. The next turn of a conversation is due when
+its user's think time after the answer before is over.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ __all__ = ["LoadController"]
 
 _INDEX = struct.Struct("<I")
 _STARVED_S = 0.0005
-"""How soon an empty queue is looked at again, when its end has not come."""
+"""Time after which an empty queue is read again, while its end has not come."""
 
 AWAKE_S = 0.0003
-"""How long before the start the process is awake: waking up takes a part of it."""
+"""Time before the start at which the process is awake, as waking up takes part of it."""
 
 SENT_A_TURN = 32
-"""Requests that leave in one go: what has come is read in between, however many are due."""
+"""Requests that leave in one turn of the loop; what arrived is read in between."""
 
 OK = 200
 
 MOST_LAGS = 32
-"""Turns of the loop that a beat tells of."""
+"""Most turns of the loop that one heartbeat reports."""
 
 Clock = Callable[[], float]
 
 
 def _sample(lags_s: list[float]) -> array[float]:
-    """The longest turn and an even choice of the others: hours of all of them fill a memory."""
+    """Longest turn and an even choice of the others: hours of all of them would fill memory."""
     if len(lags_s) <= MOST_LAGS:
         return array("d", lags_s)
     step = -(-len(lags_s) // MOST_LAGS)
@@ -61,10 +61,10 @@ class _Message(msgspec.Struct):
 
 
 class LoadController:
-    """Plays the requests of one process.
+    """Controller of one process's requests.
 
     Attributes:
-        over: Whether nothing is left to be done.
+        over: Whether nothing is left to do.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class LoadController:
         """Wait for the start.
 
         Args:
-            setup: What is asked of this process.
-            reactor: The process's only loop.
-            asks: Every request's body.
-            tell: Sends a beat now, out of its time.
+            setup: Configuration of this process.
+            reactor: The process's only event loop.
+            request_file: Reader of every request's body.
+            send: Sends a heartbeat at once.
         """
         self._setup = setup
         self._send_heartbeat = send
@@ -96,15 +96,17 @@ class LoadController:
         self._queue_ended = False
         self._queue = select.poll()
         self._queue.register(setup.queue_fd, select.POLLIN)
-        self._pulled: tuple[float, int] | None = None  # open loop: next to leave
+        self._pulled: tuple[float, int] | None = (
+            None  # open loop: the next to leave, with its due time
+        )
         self._waiting: deque[tuple[float, int]] = deque()
         self._thinking_count = 0
         self._stopping = False
         self._next_target = 0
-        self._histories: dict[int, bytes] = {}  # by the request that carries it on
+        self._histories: dict[int, bytes] = {}  # by index of the request that continues them
         self._held_until_s = 0.0
         self._begun_count = 0
-        self._open_count = 0  # begun and not seen to the end
+        self._open_count = 0  # begun and not yet ended
         self._starved = False
         self._skipped: list[int] = []
         self._traces: list[RequestTrace] = []
@@ -117,16 +119,18 @@ class LoadController:
         self._held_count = 0
         self.over = False
 
-    # orders
+    # commands
 
     def prepare(self) -> None:
-        """Take the first users' requests before the clock starts: then they need only leave."""
+        """Take the first users' requests before the clock starts, so that they only have to
+        leave.
+        """
         if self._setup.closed and self._users is not None:
             while len(self._prepared) < self._users and (index := self._take()) is not None:
                 self._prepared.append(self._call(index, 0.0))
 
     def start(self, start_s: float) -> None:
-        """Begin; the first users are due at the start."""
+        """Start the run; the first users are due at the start."""
         self._start_s = self._held_until_s = start_s
         self._started = True
         if self._setup.closed:
@@ -141,7 +145,7 @@ class LoadController:
             self._reactor.at(start_s, self._pull)
 
     def take_users(self, dues_s: list[float]) -> None:
-        """More users, each due when its last answer ended."""
+        """Add users, each due when its last answer ended."""
         if not self._setup.closed:
             for _ in dues_s:
                 self._slot_free()
@@ -151,7 +155,7 @@ class LoadController:
             self._reactor.at(due_s, self._user_free, due_s)
 
     def release_users(self, count: int) -> None:
-        """That many users leave when their answers have ended."""
+        """Remove users when their answers have ended."""
         self._users_to_release += count
         while not self._setup.closed and self._users_to_release and self._free > 0:
             self._free -= 1
@@ -163,7 +167,7 @@ class LoadController:
         self._paused = False
 
     def stop(self, outcome: str, detail: str, grace_s: float) -> None:
-        """Send nothing more, and end what is in flight after a while."""
+        """Send nothing more, and end what is in flight after `grace_s`."""
         self._stopping = True
         self._waiting.clear()
         self._pulled = None
@@ -177,12 +181,12 @@ class LoadController:
         self._check_over()
 
     def sign_with(self, credentials: Credentials) -> None:
-        """The credentials were refreshed."""
+        """Sign further requests with refreshed credentials."""
         for signer in self._signers:
             signer.use(credentials)
 
     def heartbeat(self, cpu_s: float) -> Heartbeat:
-        """What happened since the last one."""
+        """Heartbeat: everything that happened since the last one."""
         self._look_for_end()
         reactor = self._reactor
         heartbeat = Heartbeat(
@@ -208,14 +212,16 @@ class LoadController:
     # closed loop
 
     def _first_users(self) -> None:
-        """All leave at the start, one right behind the other."""
+        """Send all first users' requests at the start, one right after the other."""
         while monotonic() < self._start_s:
-            continue  # to sleep until then is to wake up late
+            continue  # a sleep until then would end late
         while self._prepared and not self._stopping:
             self._leave(self._prepared.popleft(), self._start_s, self._start_s)
 
     def _all_at_once(self) -> None:
-        """No limit: everything that there is leaves at once, each for a user of its own."""
+        """Send everything that there is at once, each request for a user of its own: no limit is
+        set.
+        """
         for _ in range(SENT_A_TURN):
             index = None if self._stopping else self._take()
             if index is None:
@@ -230,10 +236,10 @@ class LoadController:
         self._check_over()
 
     def _user_free(self, since_s: float) -> None:
-        """A user has read its answer, whose last byte came at `since_s`: it asks again now.
+        """Send the next request of a user whose answer's last byte came at `since_s`.
 
-        What passed in between is how late this process was, and is told as that; it is no part
-        of what the server takes for the next request.
+        The time in between is this process's lateness, and reported as such; it is no part of the
+        latency of the next request.
         """
         if self._users_to_release and not self._stopping:
             self._users_to_release -= 1
@@ -258,9 +264,9 @@ class LoadController:
     # open loop
 
     def _pull(self) -> None:
-        """Look at the next request, and wait until it is due.
+        """Take the next request, and wait until it is due.
 
-        While none may leave none is taken: another process may be free to send it.
+        While no request may leave none is taken, as another process may be free to send it.
         """
         for _ in range(SENT_A_TURN):
             if self._stopping or self._pulled is not None or self._waiting or self._free <= 0:
@@ -339,7 +345,9 @@ class LoadController:
     # sending
 
     def _take(self) -> int | None:
-        """The next index of the queue that all processes share; none for now if held back."""
+        """Next index of the queue that all processes share; `None` if there is none now, or if
+        paused.
+        """
         if self._queue_ended or self._paused:
             return None
         try:
@@ -413,9 +421,9 @@ class LoadController:
     # answers
 
     def _done(self, call: Call) -> None:
-        """A request ended. Whoever waited for it goes first, the account of it is made after.
+        """Handle a request that ended: its user's next request goes first, its trace is made later.
 
-        Not so where requests fail: the next one may be one too many.
+        After a failure the trace is made first, as the next request may be one too many.
         """
         following = self._asks.next(call.index)
         end_s = call.answer.end_s(call.outcome, call.end_s)
@@ -441,7 +449,7 @@ class LoadController:
             self._go_on(end_s)
 
     def _go_on(self, end_s: float) -> None:
-        """The place that a request had is free."""
+        """Free the place of a request that ended."""
         if not self._setup.closed:
             self._slot_free()
         elif self._users is None:
@@ -454,7 +462,7 @@ class LoadController:
         self._account(call)
 
     def _account(self, call: Call) -> str:
-        """Keep what was seen for the next beat; the outcome."""
+        """Add the trace of a request to the next heartbeat; its outcome."""
         answer = call.answer
         call.take_rest()
         outcome, status, detail = answer.settle(call.outcome, call.status, call.detail, call.end_s)
@@ -485,10 +493,10 @@ class LoadController:
         return outcome
 
     def _count_failure(self, *, failed: bool) -> None:
-        """Hold back after failures in a row.
+        """Pause after failures in a row.
 
-        A server that fails at once would be asked hundreds of times more before whoever decides
-        has heard of it.
+        A server that fails at once would otherwise get hundreds of further requests before the
+        process that runs the load has heard of it.
         """
         limit = self._setup.failures_limit
         self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
@@ -498,7 +506,7 @@ class LoadController:
             self._send_heartbeat()
 
     def _skip(self, following: int) -> None:
-        """A conversation that broke off: none of its further turns will be due."""
+        """Skip the further turns of a conversation that broke off; they will never be due."""
         while following >= 0:
             self._skipped.append(following)
             following = self._asks.next(following)
@@ -511,7 +519,7 @@ class LoadController:
         return self._pulled is None and not self._waiting
 
     def _look_for_end(self) -> None:
-        """A process without users takes nothing from the queue, and so misses its end."""
+        """Look for the queue's end, which a process without users does not read."""
         if self._queue_ended or not self._started or not self._is_idle():
             return
         ready = self._queue.poll(0)

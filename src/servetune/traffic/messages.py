@@ -1,4 +1,4 @@
-"""What goes between the process that plans a run and those that send: values and frames.
+"""Messages between the process that runs a load and its sender processes.
 
 A frame is its length in four bytes and a msgpack value.
 """
@@ -31,29 +31,31 @@ _LENGTH = struct.Struct("<I")
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
-    """All that a process needs before the clock starts.
+    """Configuration of a sender process, its first command.
 
     Attributes:
-        addresses: The servers.
-        heads: Of a request to each: request line and headers, but for its length.
-        asks_fd: The bodies' file, inherited; `columns` say what is where.
-        queue_fd: Pipe of four-byte indices: what is to be sent, in order. Processes share it;
-            whoever reads an index sends the request. Its end is the end of the run.
+        addresses: Servers.
+        heads: Request line and headers of a request to each server, but for the length.
+        columns: Positions of the requests in the shared file.
+        requests_fd: Inherited file of all bodies.
+        queue_fd: Pipe of four-byte indices of the requests to send, in order. Processes share it;
+            the one that reads an index sends the request. Its end is the end of the run.
         api: Dialect of the answers (`answer.ANSWERS`).
+        streamed: Whether answers come token by token.
         closed: Whether the next request waits for an answer rather than for a time.
-        users: Requests in flight at most, in this process; `None` for no limit. A process that
-            is to take over users of another starts with none.
-        ahead: Connections that are opened before the clock starts.
-        timeout_s: Limit of each request.
+        users: Largest number of requests in flight in this process; `None` for no limit. A process
+            that takes over users of another starts with 0.
+        ahead: Connections to open before the clock starts.
+        timeout_s: Time limit of each request.
         routing: `round_robin` or `least_outstanding`, over several addresses.
         run_id: Name of the run for `traceparent` headers; empty for none.
-        keep_text_below: Answers to requests of a smaller index come with their words.
-        rests: Whether the loop may let tokens gather, see `sleep_planner`.
-        signing: Of requests through SageMaker, one for each address; empty for none.
-        credentials: To sign with; new ones may come as an order of their own.
-        invoked: Whether answers come in SageMaker's frames.
-        failures_limit: After so many failures in a row the process sends nothing until it is
-            told to go on; `None` for no limit.
+        keep_text_below: Index below which answers come with their text.
+        may_sleep: Whether the loop may let tokens gather; see `sleep_planner`.
+        signing: Signing of requests through SageMaker, one for each address; empty for none.
+        credentials: Credentials to sign with; refreshed ones come as a command of their own.
+        sagemaker: Whether answers come in SageMaker's frames.
+        failures_limit: Failures in a row after which the process pauses until `Resume`; `None` for
+            no limit.
     """
 
     addresses: list[Address]
@@ -78,24 +80,24 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """Begin. Times are on the machine's monotonic clock."""
+    """Start of the run, on the machine's monotonic clock."""
 
     start_s: float
 
 
 class MoveUsers(msgspec.Struct, frozen=True, kw_only=True, tag="users"):
-    """Take on users from another process, each due when its last answer ended; or let some go."""
+    """Transfer of users: take some over, each due when its last answer ended, or release some."""
 
     due_s: list[float] = []
     release_users: int = 0
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, tag="go_on"):
-    """Send again: failures in a row were looked at, and the run goes on."""
+    """Permission to send again after a pause for failures in a row."""
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
-    """Send nothing more; end what is in flight after `grace_s`."""
+    """Order to send nothing more, and to end what is in flight after `grace_s`."""
 
     outcome: str = "cancelled"
     detail: str = "the run was stopped"
@@ -106,12 +108,12 @@ Command = Setup | Start | MoveUsers | Resume | Stop | Credentials
 
 
 class RequestTrace(msgspec.Struct, frozen=True, array_like=True):
-    """What one request did, on the monotonic clock; `metrics.Record` before it is one.
+    """Trace of one request: its times on the monotonic clock, its tokens and its outcome.
 
     Attributes:
-        times_s: Doubles: when each piece of content came.
-        counts: Ints: tokens of each; empty for one each.
-        text: The answer's words, where they were asked for.
+        times_s: Arrival times of the pieces of content, as doubles.
+        counts: Tokens of each piece, as ints; empty where each has one.
+        text: Text of the answer, where it is kept.
     """
 
     index: int
@@ -131,18 +133,22 @@ class RequestTrace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
-    """Ten times a second: what ended since, and how the process is doing.
+    """Report of a sender process, ten times a second.
 
     Attributes:
-        idle: Whether nothing is in flight, thought about or waiting.
-        skipped: Requests that will never be due, because the answer they follow failed.
-        lost: Whether a connection was refused or lost since the last beat.
-        held_back: Whether nothing is sent after failures in a row, until `Resume`.
-        late_s: Doubles: how late each departure since the last beat was.
-        lag_s: Doubles: how long turns of the loop took.
-        let_go_s: When users were let go, as asked.
-        cpu_s: Of this process so far.
+        traces: Requests that ended since the last heartbeat.
         begun_count: Requests begun so far.
+        in_flight_count: Requests sent and not yet answered.
+        idle: Whether nothing is in flight, in think time or waiting.
+        lost: Whether a connection was refused or lost since the last heartbeat.
+        held_count: Requests so far that were due while all users were busy.
+        cpu_s: CPU time of this process so far.
+        at_s: Time of the heartbeat.
+        skipped: Requests that will never be due, because the answer they follow failed.
+        lateness_s: Lateness of each departure since the last heartbeat, as doubles.
+        lags_s: Durations of turns of the loop, as doubles.
+        released_s: Times at which users were released.
+        paused: Whether nothing is sent after failures in a row, until `Resume`.
     """
 
     traces: list[RequestTrace]
@@ -161,10 +167,13 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
-    """The process has nothing left to do.
+    """Last message of a process that has nothing left to do.
 
     Attributes:
-        peak_memory_bytes: Its largest resident set.
+        opened_count: Connections made.
+        reused_count: Requests that left on a connection made before.
+        retried_count: Requests that had to be sent twice.
+        peak_memory_bytes: Largest resident set.
     """
 
     opened_count: int
@@ -174,7 +183,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
 
 
 def frame(value: msgspec.Struct) -> bytes:
-    """A value as it goes through a pipe."""
+    """Frame of a message, as it goes through a pipe."""
     packed = msgspec.msgpack.encode(value)
     return _LENGTH.pack(len(packed)) + packed
 
@@ -192,7 +201,7 @@ class FrameReader:
         self._left = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The packed values that these bytes complete."""
+        """Packed messages that these bytes complete."""
         self._left += data
         packed: list[bytes] = []
         at = 0

@@ -1,7 +1,7 @@
-"""The loop: sockets that are ready, and things that are due.
+"""Reactor: event loop of a sender process, for sockets that are ready and timers that are due.
 
-It is written for this one use. Against asyncio it saves a callback, a task switch and two
-copies for each token; against a selector, the objects around each event.
+It is written for this one use. Compared with asyncio it saves a callback, a task switch and two
+copies for each token; compared with a selector, the objects around each event.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ __all__ = ["Reactor"]
 EVENTS_A_TURN = 256
 
 SPIN_S = 0.002
-"""epoll waits in whole milliseconds: the last two before something is due are waited finer."""
+"""Time before a timer at which the wait becomes fine: epoll waits in whole milliseconds."""
 
 FEW_EVENTS = 32
-"""So many that are ready are worth a turn; before fewer are read, more may gather."""
+"""Number of ready sockets that is worth a turn; before fewer are read, more may gather."""
 
 PATIENCE_S = 0.01
-"""What is unhurried may be late by this, if it need not wake the loop that way."""
+"""Lateness allowed to timers set by `about`, where it saves a wake-up."""
 
 SILENT_S = 0.25
-"""What a server that fell silent had sent is taken apart after this long."""
+"""Time after which bytes of a server that fell silent are parsed."""
 
 CHORES_A_TURN = 8
 
 _READ_BOTH_S = 2e-6
-"""Reading both clocks takes a tenth of this where the kernel helps with it, and more elsewhere."""
+"""Longest time to read both clocks; where the kernel helps, a tenth of it is enough."""
 
 _NEVER_S = float("inf")
 
 _Timers = list[tuple[float, int, Callable[..., None], tuple[Any, ...]]]
-"""A heap: when, in which order, what, with what."""
+"""Heap of timers: due time, order, function, arguments."""
 
-_NOT_FOUND = (OSError, UnicodeError)  # names that cannot be names are the latter
+_NOT_FOUND = (OSError, UnicodeError)  # UnicodeError: text that cannot be a host name
 
 
 class Reactor:
     """Event loop that sends requests over kept connections; a `ConnectionOwner`.
 
     Attributes:
-        offset_s: What to add to a wall-clock time to have it on the monotonic clock.
-        turn_s: When this turn of the loop began.
+        offset_s: Monotonic clock less the wall clock.
+        turn_s: Start of this turn of the loop.
         opened_count: Connections made.
         reused_count: Calls that left on a connection made before.
-        retried_count: Calls that had to go twice.
-        lags_s: How long each turn of the loop took, sampled.
+        retried_count: Calls that had to be sent twice.
+        lags_s: Durations of turns of the loop.
     """
 
     def __init__(self, addresses: Sequence[Address], *, may_sleep: bool = True) -> None:
         self._addresses = list(addresses)
-        # Over TLS the process stamps: what it does not read is late.
+        # Over TLS this process takes the times, so it must read at once.
         self._may_sleep = may_sleep and all(one.scheme == "http" for one in addresses)
         self.sleep_planner = SleepPlanner()
         self._resolved: dict[int, list[tuple[int, tuple[object, ...]]] | str] = {}
@@ -91,25 +91,25 @@ class Reactor:
         self.retried_count = 0
         self.lags_s: list[float] = []
 
-    # what callers use
+    # used by the load controller
 
     @property
     def in_flight_count(self) -> int:
         return len(self._calls)
 
     def in_flight_to(self, target: int) -> int:
-        """Calls that one address has not answered yet."""
+        """Calls to one address that are not answered yet."""
         return self._in_flight_counts[target]
 
     def prepare(self) -> None:
-        """Look up names and read certificates, which takes time that no call should wait."""
+        """Look up host names and read certificates, so that no call waits for it."""
         for target, address in enumerate(self._addresses):
             self._resolve(target)
             if address.scheme == "https":
                 self._context(target)
 
     def open_ahead(self, target: int, count: int) -> None:
-        """Open connections that calls will find; those that fail are the calls' to notice."""
+        """Open connections that later calls use; failures are noticed by the calls."""
         resolved = self._resolve(target)
         if isinstance(resolved, str):
             return
@@ -118,7 +118,7 @@ class Reactor:
             self._connection(target, resolved).open_ahead()
 
     def wait_open(self, limit_s: float) -> None:
-        """Turn until what was opened ahead is open, or has failed, or time is up."""
+        """Turn until the connections opened ahead are open, or have failed, or time is up."""
         if self._opening_count:
             self.at(monotonic() + limit_s, self._stop_waiting)
             self._waits = True
@@ -130,7 +130,7 @@ class Reactor:
             self.stop()
 
     def exchange(self, call: Call) -> None:
-        """Send a call; its `on_done` runs when it is settled, one way or another."""
+        """Send a call; its `on_done` runs when it has ended, one way or another."""
         call.deadline_s = monotonic() + call.limit_s
         self._calls[call] = None
         self._in_flight_counts[call.target] += 1
@@ -149,7 +149,7 @@ class Reactor:
             self.about(monotonic() + SILENT_S, self._look_for_silent)
 
     def _look_for_silent(self) -> None:
-        """Wires keep reads until they are many: of those that get no more, none would be told."""
+        """Parse what silent connections have kept: they keep reads until there are many."""
         now_s = monotonic()
         for connection in tuple(self._connections.values()):
             connection.digest_before(now_s - SILENT_S)
@@ -159,15 +159,15 @@ class Reactor:
             self._looks_for_silent = False
 
     def at(self, due_s: float, action: Callable[..., None], *given: Any) -> None:
-        """Run something at a time on the monotonic clock, or as soon after as can be."""
+        """Run a function at a time on the monotonic clock, or as soon after as possible."""
         heapq.heappush(self._timers, (due_s, next(self._sequence), action, given))
 
     def about(self, due_s: float, action: Callable[..., None], *given: Any) -> None:
-        """Run something about then: soon after, with what wakes the loop anyway."""
+        """Run a function around a time: soon after, together with what wakes the loop anyway."""
         heapq.heappush(self._unhurried, (due_s, next(self._sequence), action, given))
 
     def later(self, action: Callable[..., None], *given: Any) -> None:
-        """Run something when nothing is due, a little of it in each turn; all before the end."""
+        """Run a function when nothing is due, a few in each turn; all of them before the end."""
         self._chores.append((action, given))
 
     def _do_chores(self, most: int) -> None:
@@ -176,12 +176,12 @@ class Reactor:
             action(*given)
 
     def watch(self, fd: int, action: Callable[[], None]) -> None:
-        """Run something whenever a file can be read."""
+        """Run a function whenever a file can be read."""
         self._watched[fd] = action
         self._epoll.register(fd, select.EPOLLIN)
 
     def unwatch(self, fd: int) -> None:
-        """Watch it no longer."""
+        """Stop watching a file."""
         if self._watched.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
@@ -195,7 +195,7 @@ class Reactor:
         self._over = True
 
     def close(self) -> None:
-        """Give up all connections."""
+        """Close all connections."""
         for connection in tuple(self._connections.values()):
             connection.give_up()
         self._epoll.close()
@@ -228,7 +228,9 @@ class Reactor:
             self.lags_s.append(monotonic() - begun_s)
 
     def _wait(self) -> list[tuple[int, int]]:
-        """What is ready, as soon as anything is or is due; a little later where that is wise."""
+        """Events that are ready, as soon as any is or a timer is due; slightly later to let more
+        gather.
+        """
         poll = self._epoll.poll
         if self._chores or self._over:
             return poll(0, EVENTS_A_TURN)
@@ -251,7 +253,9 @@ class Reactor:
         return events
 
     def _set_offset(self) -> float:
-        """The time; and the clocks' difference, unless the process was put aside in between."""
+        """Current time; updates the clocks' difference, unless the process was suspended
+        meanwhile.
+        """
         before_s = monotonic()
         wall_s = time.time()
         after_s = monotonic()
@@ -260,7 +264,7 @@ class Reactor:
         self.turn_s = after_s
         return after_s
 
-    # wire.Hub
+    # ConnectionOwner
 
     def register(self, connection: Connection, mask: int) -> None:
         """See `connection.ConnectionOwner`."""
@@ -305,7 +309,9 @@ class Reactor:
         if call in self._calls:
             del self._calls[call]
             self._in_flight_counts[call.target] -= 1
-        self.at(monotonic(), call.on_done, call)  # in the next turn: a caller may send another
+        self.at(
+            monotonic(), call.on_done, call
+        )  # in the next turn: a function may send another call
 
     # connections
 
@@ -327,11 +333,11 @@ class Reactor:
         return Connection(self, target, address, resolved, tls)
 
     def _resolve(self, target: int) -> list[tuple[int, tuple[object, ...]]] | str:
-        """Where an address is, or why it is nowhere.
+        """Addresses of a host, or the reason why there are none.
 
-        Names are looked up once: later connections go where the first one went, and a name
-        that was not found is not asked for again by ten thousand requests, each of which
-        would hold up all others for as long as the look-up takes.
+        Names are looked up once: later connections go where the first one went, and a name that was
+        not found is not looked up again by ten thousand requests, each of which would delay all
+        others.
         """
         if target not in self._resolved:
             address = self._addresses[target]
@@ -374,7 +380,7 @@ def _run_due(timers: _Timers, now_s: float) -> None:
 
 
 def _fastest_reading_s() -> float:
-    """Least time in which this machine reads both clocks."""
+    """Shortest time in which this machine reads both clocks."""
     fastest_s = float("inf")
     for _ in range(100):
         before_s = monotonic()

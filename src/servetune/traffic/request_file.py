@@ -1,7 +1,7 @@
-"""What is asked, laid out once in memory that all processes of a run share.
+"""Requests of a run, prepared once in memory that all its processes share.
 
-The bodies are written to an anonymous file before the clock starts; a process maps the file
-and sends straight out of it. Nothing is copied between processes, however many there are.
+The bodies are written to an anonymous file before the clock starts; a process maps the file and
+sends straight out of it. Nothing is copied between processes, however many there are.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = [
 
 
 class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request before it is laid out.
+    """Request before it is written to the file.
 
     Attributes:
         body: JSON.
-        output_tokens: That are asked for; 0 where the answer may have any length.
-        due_s: From the start of the run.
-        think_s: Between the answer before it and this request, where it follows one.
+        output_tokens: Requested output tokens; 0 where the answer may have any length.
+        due_s: Due time from the start of the run.
+        think_s: Think time after the answer that it follows.
         next: Index of the request that follows its answer; -1 for none.
-        messages_at: Where the inside of the list of messages begins and ends in the body,
-            where a conversation is carried on; `(0, 0)` otherwise.
-        first: Whether it waits for no answer.
+        messages_at: Start and end of the inside of the list of messages in the body, where a
+            conversation continues; `(0, 0)` otherwise.
+        first: Whether it follows no answer.
     """
 
     body: bytes
@@ -46,16 +46,16 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """Where everything is in the shared file; arrays are packed as C has them.
+    """Columns of a request file, one entry a request, packed as C arrays.
 
     Attributes:
-        begins: int64, one more than there are bodies: where each begins.
-        due_s: double.
-        output_tokens: int64.
-        think_s: double.
-        nexts: int64.
-        message_begins: int64.
-        message_ends: int64.
+        begins: Positions of the bodies, int64, and one more for the end.
+        due_s: Due times, double.
+        output_tokens: Requested output tokens, int64.
+        think_s: Think times, double.
+        nexts: Following requests, int64.
+        message_begins: Starts of the messages in the bodies, int64.
+        message_ends: Ends of the messages, int64.
     """
 
     begins: bytes
@@ -68,12 +68,12 @@ class RequestColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestFile:
-    """All bodies in an anonymous file, until it is closed.
+    """Anonymous file of all bodies, until it is closed.
 
     Attributes:
-        fd: Of the file.
-        columns: Where everything is in it.
-        firsts: Indices of the requests that wait for no answer.
+        fd: File descriptor.
+        columns: Positions and properties of the requests.
+        firsts: Indices of the requests that follow no answer.
     """
 
     def __init__(self, fd: int, columns: RequestColumns, firsts: list[int]) -> None:
@@ -82,14 +82,16 @@ class RequestFile:
         self.firsts = firsts
 
     def close(self) -> None:
-        """Let go of the file; processes that map it keep it."""
+        """Close the file; processes that map it keep it."""
         if self.fd >= 0:
             os.close(self.fd)
         self.fd = -1
 
 
 def write_request_file(request_file: Iterable[PreparedRequest]) -> RequestFile:
-    """Write all bodies down; whatever cannot be made is raised, and nothing is left open."""
+    """Write all requests to a new file; if one cannot be made, the file is closed and that
+    raised.
+    """
     fd = os.memfd_create("servetune-asks", os.MFD_CLOEXEC)
     try:
         columns, firsts = _written(fd, request_file)
@@ -130,7 +132,7 @@ def _written(fd: int, request_file: Iterable[PreparedRequest]) -> tuple[RequestC
 
 
 class RequestReader:
-    """The same, as a process reads it."""
+    """Request file as a sender process reads it."""
 
     def __init__(self, fd: int, columns: RequestColumns) -> None:
         self._begins = array("q", columns.begins)
@@ -147,21 +149,21 @@ class RequestReader:
         return len(self.due_s)
 
     def body(self, index: int) -> bytes:
-        """The request's JSON."""
+        """Body of a request, JSON."""
         return self._memory[self._begins[index] : self._begins[index + 1]]
 
     def next(self, index: int) -> int:
-        """The request that follows its answer; -1 for none."""
+        """Request that follows the answer; -1 for none."""
         return self._nexts[index] if self._nexts else -1
 
     def output_tokens(self, index: int) -> int:
-        """That were asked for; 0 where the answer may have any length."""
+        """Requested output tokens; 0 where the answer may have any length."""
         return self._output_tokens[index] if self._output_tokens else 0
 
     def think_s(self, index: int) -> float:
-        """Between the answer before it and this request."""
+        """Think time between the answer before and this request."""
         return self._think_s[index] if self._think_s else 0.0
 
     def messages_at(self, index: int) -> tuple[int, int]:
-        """Where the inside of the list of messages is in its body."""
+        """Start and end of the inside of the list of messages in the body."""
         return self._message_begins[index], self._message_ends[index]

@@ -1,9 +1,9 @@
-"""An answer that came through SageMaker: the container's own words inside the service's.
+"""Answers through SageMaker: the container's own answer inside the service's frames.
 
 The container's stream arrives in frames of an event stream; failures of the service have names
-(`x-amzn-ErrorType`, or a frame's exception), which go first into what is kept of them. SageMaker
-ends an invocation by itself after its limit (60 s until the answer, 8 minutes of a stream);
-that is neither the client's time-out nor the model's failure, and is named `InvocationTimeLimit`.
+(`x-amzn-ErrorType`, or a frame's exception), which come first in the detail. SageMaker ends an
+invocation by itself after its limit (60 s until the answer, 8 minutes of a stream); that is neither
+the client's time-out nor the model's failure, and is named `InvocationTimeLimit`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEPT_BYTES = 64 * 1024
 
 
 class _Failure(msgspec.Struct):
-    """Of the service, in its several spellings."""
+    """Failure as the service reports it, in its several spellings."""
 
     Message: str | None = None
     message: str | None = None
@@ -36,9 +36,9 @@ _decode_failure = msgspec.json.Decoder(_Failure, strict=False).decode
 
 
 class SageMakerAnswer:
-    """One response of InvokeEndpoint(WithResponseStream), around a dialect's own answer.
+    """Response of InvokeEndpoint(WithResponseStream), around a dialect's own answer.
 
-    It offers what the player and a connection need of an `Answer`.
+    It has the methods that the controller and a connection use of an `Answer`.
     """
 
     __slots__ = ("_error_name", "_failed", "_frames", "_inner", "_kept")
@@ -58,15 +58,15 @@ class SageMakerAnswer:
     def texts(self) -> list[str]:
         return self._inner.texts
 
-    # as it comes
+    # while it arrives
 
     def named(self, error_name: str) -> None:
-        """The head says which error this is."""
-        # A service may write a name with its place behind it: "ModelError:http://...".
+        """Take the name of the error from the head."""
+        # The service may append a URL to the name: "ModelError:http://...".
         self._error_name = error_name.partition(":")[0].rpartition("#")[2].strip()
 
     def head(self, status: int, content_type: str) -> None:
-        """The status line and headers are complete."""
+        """Take status and content type, once the head is complete."""
         framed = content_type == FRAMED
         if framed and 200 <= status < 300:
             self._frames = EventStream()
@@ -74,7 +74,7 @@ class SageMakerAnswer:
         self._inner.head(status, content_type)
 
     def take(self, pieces: list[bytes], times_s: list[float]) -> None:
-        """Some of the body came; never raises over what a server sent."""
+        """Take pieces of the body; never raises for what a server sent."""
         frames = self._frames
         if frames is None:
             if len(self._kept) < KEPT_BYTES:
@@ -98,7 +98,7 @@ class SageMakerAnswer:
     def settle(
         self, outcome: str, status: int | None, detail: str, end_s: float
     ) -> tuple[str, int | None, str]:
-        """Outcome, status and what was seen, with the service's name for a failure first."""
+        """Outcome, status and detail, the service's name of a failure first."""
         settled = self._inner.settle(outcome, status, detail, end_s)
         if self._failed is not None:
             kind, code, said = self._failed
@@ -147,7 +147,7 @@ def _told(
 
 
 def _is_time_limit(said: _Failure, words: str) -> bool:
-    """Whether the service gave the container up, in either of its ways of saying so."""
+    """Whether the service gave the container up, in either of its wordings."""
     return said.ErrorCode == "ModelInvocationTimeExceeded" or "invocation timed out" in (
         words.lower()
     )

@@ -1,11 +1,11 @@
-"""Signature Version 4: who asks, proved by a keyed checksum over what is asked.
+"""AWS Signature Version 4: a keyed checksum over a request that proves who sends it.
 
-A request is signed as it departs, because the signature holds its time. All that does not
-change is put together once; what is left is a checksum of the body and two keyed ones, some
-microseconds, and it is part of the client's own time, not of the server's (`Call.sent_s` is
-taken behind it).
+A request is signed as it departs, because the signature holds its time. The parts that do not
+change are put together once; what is left is a checksum of the body and two keyed ones, some
+microseconds, which count as the client's own time, not as the server's (`Call.sent_s` is taken
+after signing).
 
-The law: AWS General Reference, "Create a signed AWS API request" (2026-11).
+Specification: AWS General Reference, "Create a signed AWS API request" (2026-11).
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
 class Credentials(msgspec.Struct, frozen=True, tag="credentials"):
-    """Who asks. The values stay out of every text that is shown.
+    """Credentials of an AWS account. Their values appear in no text that is shown.
 
     Attributes:
-        token: Of a session; empty for lasting keys.
+        access_key: Access key id.
+        secret_key: Secret access key.
+        token: Session token; empty for long-lived keys.
     """
 
     access_key: str
@@ -39,11 +41,15 @@ class Credentials(msgspec.Struct, frozen=True, tag="credentials"):
 
 
 class Signing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a target's requests are signed for.
+    """Scope of the signatures of a target's requests.
 
     Attributes:
-        signed: Headers that go into the signature beside the host and the time: lower-case
-            names in order, values as they are sent.
+        region: AWS region.
+        service: Name of the service, such as `sagemaker`.
+        host: Host of the service.
+        path: Path of the requests.
+        signed: Headers that are signed besides the host and the time: lower-case names in
+            order, values as they are sent.
     """
 
     region: str
@@ -54,14 +60,14 @@ class Signing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signer:
-    """Signs requests that differ in their bodies alone."""
+    """Signer of requests that differ in their bodies alone."""
 
     def __init__(self, signing: Signing, credentials: Credentials) -> None:
         self._signing = signing
         self.use(credentials)
 
     def use(self, credentials: Credentials) -> None:
-        """Sign with these from now on."""
+        """Sign with these credentials from now on."""
         self._credentials = credentials
         signing = self._signing
         headers = {"host": signing.host, **dict(signing.signed), "x-amz-date": "\0"}
@@ -77,7 +83,7 @@ class Signer:
         self._date = ""
 
     def headers(self, body: bytes, now_unix_s: float) -> bytes:
-        """Header lines that prove this body at this time."""
+        """Header lines with the signature of this body at this time."""
         second = int(now_unix_s)
         if second != self._second:
             self._set_second(second)

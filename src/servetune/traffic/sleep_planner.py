@@ -1,9 +1,9 @@
-"""How long a loop may rest: never through the end of an answer, never through a token gap.
+"""SleepPlanner: how long the loop may sleep while tokens gather.
 
-Waking up costs more than reading, so that a loop whose times are the kernel's does well to let
-tokens gather. Two things would suffer: a user whose answer has ended waits for the next request
-to leave, and two tokens of one answer that are read together share a time. Answers whose length
-was asked for say when they will end; and the gap between reads is known after a few.
+A wake-up costs more CPU than reading, so a loop whose times come from the kernel does well to let
+tokens gather. Two things would suffer from sleeping too long: the next request of a user whose
+answer has ended, and the times of two tokens of one answer that are read together. Answers whose
+length was requested say when they will end, and the gap between reads is known after a few.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ __all__ = ["SleepPlanner"]
 
 LONGEST_S = 0.004
 UNPREDICTED_S = 0.00025
-"""Where ends come unforeseen: what a next request may be late by."""
+"""Longest sleep where the ends of answers cannot be predicted: lateness of a next request."""
 
 GAPS_PER_SLEEP = 3
-"""A rest is at most this fraction of the gap between two reads of one answer."""
+"""Smallest number of sleeps in the gap between two reads of one answer."""
 
 SHORTEST_S = 0.00005
 EARLY_S = 0.00015
-"""How long before an expected end the loop is awake."""
+"""Time before an expected end at which the loop is awake."""
 
 _WEIGHT = 0.1
 _SLIGHT_WEIGHT = 0.002
@@ -29,11 +29,10 @@ _TRUSTED_FRACTION = 0.8
 
 
 class SleepPlanner:
-    """What one process has learnt of answers, and which are about to end.
+    """Statistics of one process's answers, and those that are about to end.
 
-    It trusts that answers have the length that was asked for until some had another. Progress is
-    counted in the pieces in which a server sends an answer, as reads alone would mislead where a
-    read brought two of them.
+    Answers are expected to have the requested length until some had another. Progress is counted in
+    the pieces in which a server sends an answer, as one read may bring two of them.
     """
 
     __slots__ = (
@@ -54,14 +53,16 @@ class SleepPlanner:
         self._ending_s: dict[Hashable, float] = {}
 
     def reads_left(self, tokens: int, pieces: int = 0) -> int:
-        """Reads until the end of an answer of so many tokens, after so many pieces; 0: unknown."""
+        """Reads until the end of an answer of so many tokens, after so many pieces; 0 if
+        unknown.
+        """
         if tokens <= 0:
             return 0
         pieces_left = tokens * self._pieces_per_token - pieces
         return max(0, round(pieces_left / (self._pieces_per_read or 1.0)))
 
     def read(self, times_s: Sequence[float], pieces: int) -> None:
-        """Some reads of one answer came at these times, and had so many pieces."""
+        """Add reads of one answer: their times, and how many pieces they had together."""
         reads = len(times_s)
         if reads >= 4:
             gap_s = (times_s[-1] - times_s[0]) / (reads - 1)
@@ -71,11 +72,11 @@ class SleepPlanner:
                 self._pieces_per_read = _usual(self._pieces_per_read, pieces / reads)
 
     def expect_end(self, answer: Hashable, at_s: float) -> None:
-        """One read is left of an answer."""
+        """Expect the end of an answer of which one read is left."""
         self._ending_s[answer] = at_s + self._gap_s - EARLY_S
 
     def ended(self, answer: Hashable, tokens: int, pieces: int, last: tuple[int, int]) -> None:
-        """It ended as it should: so many pieces, and behind them the last reads and theirs."""
+        """Add an answer that ended as it should: its pieces, and its last reads with theirs."""
         predicted = self._ending_s.pop(answer, None) is not None
         self._predicted_fraction += _WEIGHT * (predicted - self._predicted_fraction)
         reads, last_pieces = last
@@ -87,16 +88,18 @@ class SleepPlanner:
             self._pieces_per_token += _WEIGHT * (counted / tokens - self._pieces_per_token)
 
     def forget(self, answer: Hashable) -> None:
-        """It will not end as it should."""
+        """Drop an answer that will not end as it should."""
         self._ending_s.pop(answer, None)
 
     def sleep_s(self, now_s: float) -> float:
-        """How long nothing suffers from a rest; 0 for not at all."""
+        """Time that the loop may sleep now; 0 for not at all."""
         trusted = self._predicted_fraction > _TRUSTED_FRACTION
         sleep_s = min(LONGEST_S if trusted else UNPREDICTED_S, self._gap_s / GAPS_PER_SLEEP)
         if self._ending_s:
             until_s = min(self._ending_s.values()) - now_s
-            if until_s < -4 * self._gap_s:  # it did not end: not to be waited for without end
+            if (
+                until_s < -4 * self._gap_s
+            ):  # it did not end: it must not keep the loop awake for ever
                 self._ending_s = {
                     answer: at_s
                     for answer, at_s in self._ending_s.items()
@@ -108,7 +111,7 @@ class SleepPlanner:
 
 
 def _usual(known: float, seen: float) -> float:
-    """How many come at once: the least, as more come after a stall and fewer never do."""
+    """Usual number: the smallest seen, as more come after a stall and fewer never do."""
     if not known:
         return seen
     return min(seen, known + _SLIGHT_WEIGHT * (seen - known))

@@ -34,7 +34,7 @@ class Events:
 
     def __init__(self) -> None:
         self._left = b""
-        self._more: list[bytes] = []  # behind it: an event without end is put together once
+        self._more: list[bytes] = []  # further bytes of an event without end, joined once
         self._after_cr = False
         self._started = False
 
@@ -117,7 +117,7 @@ def _all_alike(
 def _data_of_each(events: list[bytes]) -> list[bytes]:
     found = []
     for event in events:
-        if event.startswith(b"data: ") and b"\n" not in event:  # nearly every event there is
+        if event.startswith(b"data: ") and b"\n" not in event:  # nearly every event
             found.append(event[6:])
         else:
             data = _data_lines(event)
