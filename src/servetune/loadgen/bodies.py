@@ -1,6 +1,6 @@
-"""What is sent: one body for each route and request, ready before the clock starts."""
+"""Bodies of requests: one for each route and request, built before the clock starts."""
 
-# ruff: noqa: ARG001 - every route's body is made from the same four things
+# ruff: noqa: ARG001 - every route's body is made from the same four values
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SHOWN_CHARACTERS = 1000
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One way of asking.
+    """Route of an API.
 
     Attributes:
-        path: Behind the origin.
-        whole_path: For an answer in one piece, where that is another route.
-        members: The body, from what is asked.
+        path: Path behind the server's prefix.
+        members: Function that builds the JSON body of a request.
+        whole_path: Path for an answer in one piece, where that is another route.
     """
 
     path: str
@@ -108,7 +108,7 @@ ROUTES: Mapping[Api, Route] = {
 
 
 def api_of(target: Target, workload: Workload) -> Api:
-    """The route that is asked: the target's, else the workload's."""
+    """Route of a run: the target's, else the workload's."""
     api = target.api or workload.api
     for known in ROUTES:
         if api == known:
@@ -117,7 +117,7 @@ def api_of(target: Target, workload: Workload) -> Api:
 
 
 def head_of(target: Target, workload: Workload) -> bytes:
-    """Request line and headers of every request to a target, but for the body's length."""
+    """Request line and headers of every request to a target, without the body's length."""
     route = ROUTES[api_of(target, workload)]
     path = route.path if target.stream or not route.whole_path else route.whole_path
     path = target.path or path
@@ -128,7 +128,7 @@ def head_of(target: Target, workload: Workload) -> bytes:
 def prepared_request(
     target: Target, workload: Workload, request: Request, prompt: Prompt
 ) -> PreparedRequest:
-    """One request as it is laid out for the processes that send."""
+    """Request as the sender processes read it."""
     members = ROUTES[api_of(target, workload)].members(target, workload, request, prompt)
     further = (prompt.members, workload.extra_body, target.extra_body)
     for text in further:
@@ -156,7 +156,7 @@ def prepared_request(
 
 
 def request_text(target: Target, workload: Workload, request: Request, prompt: Prompt) -> str:
-    """A request as it would leave, for people: without its key, and cut to a screen."""
+    """Request as it would leave, for people: without its key, and cut to a screen."""
     keyless = msgspec.structs.replace(target, api_key_env=None)
     head = head_of(keyless, workload).decode("latin-1").replace("\r\n", "\n")
     if target.api_key_env:

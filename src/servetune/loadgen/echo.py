@@ -1,8 +1,8 @@
-"""A server of which every cost is known: one token for each stream at each tick.
+"""Echo server whose cost is known: one token for each stream at each tick.
 
-`servetune doctor --load` asks it, so that what comes short is the client. It answers
-`/v1/completions` as engines stream, one event a write, from one process without any model;
-`python -m servetune.loadgen.echo --port 8000 --tick-ms 20`.
+`servetune doctor --load` sends load to it, so that any shortfall is the client's. It answers
+`/v1/completions` as engines stream, one event a write, from one process without any model; `python
+-m servetune.loadgen.echo --port 8000 --tick-ms 20`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MODELS = b'{"object":"list","data":[{"id":"echo","object":"model"}]}'
 
 
 def _piece(event: bytes) -> bytes:
-    """One event as one chunk of HTTP."""
+    """Event as one chunk of HTTP."""
     data = b"data: " + event + b"\n\n"
     return b"%x\r\n%s\r\n" % (len(data), data)
 
@@ -34,7 +34,7 @@ _TOKEN = _piece(
 
 
 class _Client:
-    """One connection: what has been read of its request, and what is still owed to it."""
+    """Connection with what was read of its request and the tokens that it has yet to get."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -49,7 +49,7 @@ class _Client:
 
 
 def serve(port: int, tick_s: float) -> None:
-    """Serve until killed."""
+    """Serve until the process is killed."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     listener = socket.create_server(("127.0.0.1", port), backlog=4096)
@@ -70,7 +70,7 @@ def serve(port: int, tick_s: float) -> None:
         now_s = time.monotonic()
         if now_s >= due_s:
             _tick(streaming)
-            due_s = max(due_s + tick_s, now_s)  # what was missed is not made up for
+            due_s = max(due_s + tick_s, now_s)  # missed ticks are not made up for
 
 
 def _accept(listener: socket.socket, chooser: selectors.BaseSelector) -> None:
@@ -83,7 +83,7 @@ def _accept(listener: socket.socket, chooser: selectors.BaseSelector) -> None:
 
 
 def _hear(client: _Client, streaming: set[_Client]) -> bool:
-    """Take in what a client says; whether it is still there."""
+    """Read what a client sends; whether it is still connected."""
     try:
         data = client.connection.recv(1 << 16)
     except BlockingIOError:
@@ -110,14 +110,14 @@ def _hear(client: _Client, streaming: set[_Client]) -> bool:
 
 
 def _number(text: bytes, name: bytes) -> int:
-    """The number behind a name, 0 where there is none."""
+    """Number behind a name, 0 where there is none."""
     word = text.partition(name)[2].lstrip()
     digits = word[: len(word) - len(word.lstrip(b"0123456789"))]
     return int(digits or 0)
 
 
 def _tick(streaming: set[_Client]) -> None:
-    """One step of the engine that this plays."""
+    """Send one token to each stream, as a step of an engine would."""
     for client in tuple(streaming):
         client.left -= 1
         try:

@@ -1,4 +1,4 @@
-"""The instrument's own error: what it says of itself after each run."""
+"""Error of the load generator itself, as it reports it after each run."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ from servetune.units import MS_PER_S, format_seconds
 __all__ = ["LATE_S", "Instrument", "Verdict", "instrument_of", "verdict_of"]
 
 LATE_S = 0.010
-"""A departure later than this is counted: it is an interval between two tokens."""
+"""Lateness above which a departure is counted: the interval between two tokens."""
 
 
 class Instrument(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load generator says about itself. `None` where nothing was sampled.
+    """Error and effort of the load generator. `None` where nothing was sampled.
 
     Attributes:
-        stamped_by: `kernel` where bytes were stamped as they arrived, whatever this process
-            was busy with; `process` where the clock was read when they were (TLS).
-        loop_lag_max_s: Longest turn of a loop: what any departure may be late by, and, where
-            the process stamps, an upper bound of the error of any single time.
-        sent_late_max_s: Longest from when a request was due, and one of the users free, to
-            when it was begun; waiting for a user or a connection is not in it.
+        stamped_by: `kernel` where bytes were stamped as they arrived, whatever the process was busy
+            with; `process` where the clock was read when they were (TLS).
+        loop_lag_max_s: Longest turn of an event loop: a bound of the lateness of any departure and,
+            where the process stamps, of the error of any single time.
+        loop_lag_p99_s: 99th percentile of the same.
+        sent_late_max_s: Longest time from when a request was due, and a user free, to when it was
+            begun; waiting for a user or a connection is not in it.
+        sent_late_p99_s: 99th percentile of the same.
         late_count: Departures later than `LATE_S`.
-        held_count: Requests that were due while all users were busy, where requests have
-            due times of their own; their wait is in every latency.
+        held_count: Requests that were due while all users were busy, where requests have due times
+            of their own; their wait is in every latency.
         connections_opened: TCP (and TLS) connections made.
         connections_reused: Requests that left on a connection made before.
-        retried_count: Requests sent twice, because the kept connection that they left on
-            had just been closed by the server.
+        retried_count: Requests sent twice, because the server had just closed the kept connection
+            that they left on.
         process_count: Processes that sent.
-        cpu_s: Processor time of these together.
+        cpu_s: CPU time of all of them.
         busy_fraction: Largest share of a core that one of them used over half a second.
-        peak_memory_bytes: Largest resident sets of these, added up.
-        clock_error_s: By how much the times of one node may be off against another's; nought
-            on one machine. No latency has it in it, which begin and end on one node.
-        nodes: That shared the load, where it was spread over a cluster.
+        peak_memory_bytes: Largest resident sets, added up.
+        clock_error_s: Bound of the difference between the clocks of two nodes; 0 on one machine. It
+            is in no latency, as each begins and ends on one node.
+        nodes: Shares of the nodes, where a cluster sent.
     """
 
     stamped_by: str = "process"
@@ -62,26 +64,26 @@ class Instrument(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stamp_error_s(self) -> float:
-        """Upper bound of the error of a token's time, at the 99th percentile."""
+        """Bound of the error of a token's time, at the 99th percentile."""
         return 0.0 if self.stamped_by == "kernel" else self.loop_lag_p99_s or 0.0
 
     @property
     def departure_error_s(self) -> float:
-        """What a late departure adds to a latency from due, at the 99th percentile."""
+        """Part of a latency from due that late departures add, at the 99th percentile."""
         return self.sent_late_p99_s or 0.0
 
 
 BUSY_FRACTION = 0.9
 TRUSTED_FRACTION = 0.1
-"""An error below this share of the smallest latency that is reported does not matter."""
+"""Error that does not matter, as a share of the smallest latency that is reported."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the instrument or the server was measured.
+    """Verdict on whether the figures are the server's or the load generator's.
 
     Attributes:
-        trusted: Whether the figures are the server's.
-        words: The verdict in a sentence.
+        trusted: Whether they are the server's.
+        words: Verdict in a sentence.
     """
 
     trusted: bool
@@ -89,10 +91,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
-    """The instrument's error against the smallest latencies that a run reports.
+    """Verdict from the instrument's error and the smallest latencies that a run reports.
 
-    Late departures count against the time to first token, which they are part of; errors of
-    single stamps against the gaps between tokens as well.
+    Late departures count against the time to first token, which they are part of; errors of single
+    stamps against the gaps between tokens as well.
     """
     first = _smallest(results, "ttft", "e2e_latency")
     gap = _smallest(results, "itl", "tpot", "ttft", "e2e_latency")
@@ -121,7 +123,7 @@ def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
 
 
 def _nodes_said(instrument: Instrument) -> str:
-    """Of a load that was spread: how well its clocks agree, and who was lost."""
+    """Words on how well the nodes' clocks agree and which nodes were lost; empty on one machine."""
     nodes = instrument.nodes
     if not nodes:
         return ""
@@ -134,7 +136,7 @@ _TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e_latency": "E2E lat
 
 
 def _smallest(results: Mapping[str, Any], *metrics: str) -> tuple[str, float] | None:
-    """Of the first of the metrics that has a median: its name for readers, and that, in seconds."""
+    """Title and median, in seconds, of the first of the metrics that has one."""
     for metric in metrics:
         value = results.get(f"median_{metric}_ms")
         if value:
@@ -143,7 +145,7 @@ def _smallest(results: Mapping[str, Any], *metrics: str) -> tuple[str, float] | 
 
 
 def instrument_of(statistics: SendStatistics, *, stamped_by: str) -> Instrument:
-    """What a crew's account says of the instrument."""
+    """Instrument from the statistics of a run's senders."""
     lateness_s = np.frombuffer(statistics.lateness_s)
     lags_s = np.frombuffer(statistics.lags_s)
     return Instrument(

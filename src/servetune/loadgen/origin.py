@@ -1,4 +1,4 @@
-"""Origin: where requests go."""
+"""Origin: scheme, host and port of a server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Origin(msgspec.Struct, frozen=True):
         return host if self.port == usual_port else f"{host}:{self.port}"
 
     def address(self, cafile: str | None = None) -> Address:
-        """The server, without the path on it."""
+        """Address of the server, without the path."""
         return Address(scheme=self.scheme, host=self.host, port=self.port, cafile=cafile)
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""A run of load: every request that becomes due has exactly one record.
+"""Run of load: every request that becomes due has exactly one record.
 
-All bodies are built and the schedule is drawn before the clock starts. Sending is the
-business of processes of their own (`servetune.traffic`, started by `sender_pool`); this one
-watches, tells, and makes records of what they saw.
+All bodies are built and the schedule is drawn before the clock starts. Sender processes send
+(`servetune.traffic`, started by `sender_pool`); this process watches them, reports progress, and
+makes records of their traces.
 """
 
 from __future__ import annotations
@@ -64,29 +64,29 @@ __all__ = [
 Routing = Literal["round_robin", "least_outstanding"]
 
 CREDENTIALS_POLL_S = 30.0
-"""How often a run asks whether its credentials were refreshed."""
+"""Interval at which a run asks whether its credentials were refreshed."""
 
 POLL_S = 0.5
-"""How often the server's life is checked and progress is report_due."""
+"""Interval at which the server's life is checked and progress is reported."""
 
 GRACE_S = 1.0
-"""For requests in flight to fail by themselves when the server is known to be dead."""
+"""Time for requests in flight to fail by themselves when the server is known to be dead."""
 
 STOPPED = "the run was stopped"
 WARMUP_SEED = 0x5EED
 
 Alive = Callable[[], str | None]
-"""Answers at once: `None` while the server lives, else why it does not."""
+"""Function that returns at once: `None` while the server lives, else the reason why it is dead."""
 
 CredentialSource = Callable[[], Credentials]
-"""Credentials as they are now; asked again during a run, because those of a session end."""
+"""Function that gives the current credentials; called again during a run, as sessions end."""
 
 Judge = Callable[[Sequence[Record], float], str | None]
-"""From the records so far and the seconds since the start: why the run may end, if it may."""
+"""Function of the records so far and the seconds since the start: the reason to end the run."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a run is."""
+    """Progress of a run."""
 
     elapsed_s: float
     request_count: int
@@ -97,22 +97,22 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run measured, whole or not.
+    """Result of a run, whole or ended early.
 
     Attributes:
-        records: One for each request that became due, in the workload's order.
-        not_due_count: Requests that never became due, because the run was ended before.
+        records: Records of the requests that became due, in the workload's order.
+        not_due_count: Requests that never became due, because the run ended before.
         started_unix_s: Wall-clock time of the start; every other time is monotonic.
-        started_monotonic_s: The same moment on the machine's monotonic clock.
-        duration_s: From the start to the end of the last record.
+        started_monotonic_s: Start on the machine's monotonic clock.
+        duration_s: Time from the start to the end of the last record.
         instrument: The load generator's own error.
         warmup_failed_count: Warm-up requests that failed; not all of them did.
-        interrupted: Whether somebody stopped the run.
-        aborted_reason: Why the run ended by itself before its last request.
-        ended_reason: Why it was over before its last request, as it was asked to be.
-        server: The server's own account, if it was asked and gave one.
-        side: The same in time, with the machine's, from the start of the run.
-        texts: Answers' words by index, as far as they were kept.
+        interrupted: Whether the run was stopped from outside.
+        aborted_reason: Reason why the run broke off before its last request.
+        ended_reason: Reason why it ended before its last request as its settings wanted.
+        server: The server's own metrics, if it has any.
+        side: Metrics of server and machine over time, from the start of the run.
+        texts: Text of the answers by index, as far as it was kept.
     """
 
     records: tuple[Record, ...]
@@ -297,7 +297,7 @@ def _with_side(result: LoadResult, side: ServerSide | None) -> LoadResult:
     if side is None:
         return result
     begun_s = result.started_monotonic_s
-    # Up to the last word, which was asked for when all was over: an earlier one may have been on
+    # Up to the last scrape, which was made when all was over: an earlier one may have been on
     # its way while the last tokens were counted.
     own = side.within(begun_s, time.monotonic()).since(begun_s)
     heard = any(series.kind == "engine" and series.times_s for series in own.series)
@@ -340,7 +340,7 @@ class _Run:
         self._ended_reason: str | None = None
 
     def drive(self, request_file: RequestFile) -> LoadResult:
-        """Send everything, or as much as the watchers allow."""
+        """Send everything, or as much as the hooks allow."""
         if self._hooks.halt.is_set():
             self._interrupted = True
             statistics = SendStatistics()
@@ -448,7 +448,9 @@ class _Run:
         )
 
     def _plain(self, trace: RequestTrace) -> str:
-        """What the server said; AWS repeats what was signed, a session's token among it."""
+        """Error text of the server without secrets; AWS repeats what was signed, with a session
+        token.
+        """
         words = self._targets[trace.target].plain(trace.detail)
         credentials = self._credentials
         if credentials is not None:
@@ -461,7 +463,7 @@ class _Run:
         return words
 
     def _on_turn(self, sender: LoadSender) -> None:
-        """About ten times a second: tell, and end the run where somebody wants it ended."""
+        """Report progress, and end the run where a limit or a hook says so; ten times a second."""
         if self._stopped:
             return
         elapsed_s = time.monotonic() - self._start_s if self._start_s > 0 else 0.0
@@ -487,7 +489,9 @@ class _Run:
                 self._end(sender, "cancelled", reason, grace_s=self._settings.grace_s)
 
     def _refresh_credentials(self, sender: LoadSender) -> None:
-        """Pass new credentials on; a look costs nothing until the old ones are about to end."""
+        """Pass refreshed credentials on; asking costs nothing until the old ones are about to
+        end.
+        """
         source = self._hooks.credentials
         now_s = time.monotonic()
         if self._credentials is None or source is None:
@@ -535,7 +539,7 @@ class _Run:
         sender.stop(outcome, detail, grace_s=grace_s)
 
     def _record_overdue(self) -> None:
-        """Requests that were due when the run ended but had to wait: they failed too."""
+        """Record requests that were due when the run ended but had to wait: they failed too."""
         if self._ended_reason is not None:
             return
         now_s = max((record.end_s for record in self._records.values()), default=0.0)
@@ -543,7 +547,7 @@ class _Run:
         for request, prompt in zip(self._requests, self._prompts, strict=False):
             index = request.index
             if request.follows is not None:
-                continue  # it is due after an answer, and that has not come
+                continue  # it is due after an answer that has not come
             if request.due_s <= now_s and index not in self._records:
                 self._failed_count += 1
                 self._records[index] = Record(
@@ -573,7 +577,7 @@ class _Run:
 
 
 def _processes(settings: LoadSettings) -> tuple[int, int]:
-    """To start with, and at most."""
+    """Processes to start with, and the most there may be."""
     if settings.processes != "auto":
         return settings.processes, settings.processes
     if settings.most_processes is not None:
@@ -611,7 +615,7 @@ def _warmups(
     count: int,
     given: Sequence[Prompt] | None,
 ) -> Iterator[tuple[Request, Prompt]]:
-    """Requests like the load in length and unlike it in words, so that no cache is primed."""
+    """Requests of the load's lengths with other tokens, so that no prefix cache is primed."""
     for i in range(count):
         likeness = i % len(requests)
         prompt = given[i % len(given)] if given else unlike(prompts[likeness], WARMUP_SEED + i)
@@ -653,7 +657,7 @@ def _warm_up(
 
 
 def _refusal(target: Target, record: Record) -> ServetuneError:
-    """Why there is no load, in the server's words."""
+    """Error of a load that cannot start, in the server's words."""
     if record.outcome == "refused":
         return LoadError(record.detail, hint="is the server running, and is this its address?")
     if record.outcome != "http_status" or record.status is None:
@@ -700,7 +704,7 @@ def _way_on_aws(target: Target, status: int, said: str) -> str:
 
 
 def _way_on_container(target: Target, said: str) -> str:
-    """In its own words, behind the service's ModelError."""
+    """Hint from the container's message behind the service's ModelError."""
     if "does not exist" in said:
         return "say with --model by which name the container serves its model"
     return _way_on(target, 0, said) or "servetune deploy logs ENDPOINT shows what it says"
@@ -711,7 +715,7 @@ def _way_on_container(target: Target, said: str) -> str:
 
 @contextmanager
 def _halt_on_interrupt(halt: threading.Event) -> Iterator[None]:
-    """Turn Ctrl-C into `halt`, where this thread may."""
+    """Set `halt` on Ctrl-C, where this thread may handle signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

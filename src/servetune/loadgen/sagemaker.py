@@ -48,12 +48,13 @@ SIGNED_TO_MEASURE = 200
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint and what of it is asked.
+    """Endpoint, and the part of it that requests go to.
 
     Attributes:
+        name: Name of the endpoint.
         component: Inference component, a model's or an adapter's; empty where there are none.
-        route: Of the container, for those that offer several behind the one of SageMaker.
-        openai: Whether the OpenAI-compatible route is asked, with a bearer token.
+        route: Route of the container, where it offers several behind SageMaker's one.
+        openai: Whether the OpenAI-compatible route is used, with a bearer token.
     """
 
     name: str
@@ -163,7 +164,7 @@ def endpoint_target(
     stream: bool = True,
     **further: Any,
 ) -> Target:
-    """An endpoint as a target of load."""
+    """Target of load for an endpoint."""
     headers: list[tuple[str, str]] = []
     if endpoint.component:
         headers.append(("X-Amzn-SageMaker-Inference-Component", endpoint.component))

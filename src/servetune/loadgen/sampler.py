@@ -1,4 +1,4 @@
-"""Sampler: the server's side of a run, collected by a process of its own.
+"""Sampler: metrics of servers and machine during a run, collected by another process.
 
 Reading a page of metrics takes a client milliseconds every second, in which no token would be
 stamped; so another process does it (`sampling.py`), on the same monotonic clock.
@@ -30,7 +30,7 @@ from servetune.units import MIB
 __all__ = ["Sampler"]
 
 _SCRAPE_TIMEOUT_S = 5.0
-_GRACE_S = 2.0  # for the process to write down what it has after its last scrape
+_GRACE_S = 2.0  # time for the process to write its result after its last scrape
 
 _DCGM = {
     "use_fraction": ("DCGM_FI_DEV_GPU_UTIL", 0.01),
@@ -39,7 +39,7 @@ _DCGM = {
     "energy_j": ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 0.001),
 }
 
-#: DCGM's words for "no value": `dcgm_structs.h`, DCGM_INT32_BLANK, DCGM_FP64_BLANK and
+#: DCGM's values for "no value": `dcgm_structs.h`, DCGM_INT32_BLANK, DCGM_FP64_BLANK and
 #: DCGM_INT64_BLANK, each followed by up to fifteen kinds of absence.
 _DCGM_BLANKS = (0x7FFFFFF0, 140737488355328, 0x7FFFFFFFFFFFFFF0)
 
@@ -138,7 +138,7 @@ class Sampler:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C ends the load; what was sampled is still wanted
+            start_new_session=True,  # Ctrl-C ends the load; the samples are still needed
             bufsize=0,
         )
         self._tell(msgspec.json.encode(spec) + b"\n")
@@ -150,9 +150,9 @@ class Sampler:
         return self._read_line(timeout_s) == b"ready\n"
 
     def ask_now(self, timeout_s: float = _SCRAPE_TIMEOUT_S + _GRACE_S) -> bool:
-        """Have every source asked out of turn, and wait until they were.
+        """Have every source asked out of turn, and wait for it.
 
-        Between a warm-up and its run this keeps what the one did out of the other's counters.
+        Between a warm-up and its run this keeps the one out of the other's counters.
         """
         if self._process is None:
             return False
@@ -160,10 +160,10 @@ class Sampler:
         return self.wait_ready(timeout_s)
 
     def stop(self) -> ServerSide:
-        """Ask every source a last time and return what all of them said.
+        """Ask every source a last time and return all samples.
 
-        A sampler that has died gives an empty side with its problem, never an error: the
-        run's own measurements stand without it. Further calls return the same.
+        A sampler that has died gives an empty side with its problem, never an error: the run's own
+        measurements stand without it. Further calls return the same.
         """
         if self._side is None:
             self._side = self._collect()
@@ -196,7 +196,7 @@ class Sampler:
     def _tell(self, line: bytes) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has died: `stop` will say so
+        with contextlib.suppress(OSError):  # it has died: `stop` will report that
             self._process.stdin.write(line)
 
     def _read_line(self, timeout_s: float) -> bytes:
@@ -315,7 +315,7 @@ def _machine_series(moments: Sequence[_Moment]) -> list[Series]:
 
 
 def _dcgm_series(scrape: _Scrape) -> list[Series]:
-    """One series a card; the shares of a split card (MIG) are put together again."""
+    """Series of each card; the shares of a split card (MIG) are added up."""
     moments = [_dcgm_cards(parse_metrics(text)) for _, _, text in scrape.rows]
     cards = dict.fromkeys(card for moment in moments for card in moment)
     return [
@@ -335,10 +335,10 @@ def _dcgm_series(scrape: _Scrape) -> list[Series]:
 
 
 def _dcgm_cards(samples: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Card to quantity to value.
+    """Quantities by card.
 
-    Power and energy are the whole card's on the rows of every share of it, memory is each
-    share's own.
+    Power and energy are the whole card's on the rows of every share of it, memory is each share's
+    own.
     """
     cards: dict[str, dict[str, float]] = {}
     quantities = {name: (quantity, factor) for quantity, (name, factor) in _DCGM.items()}

@@ -1,4 +1,4 @@
-"""What a server says about itself: its models, and its Prometheus metrics before and after."""
+"""Answers of a server about itself: its models, and its Prometheus metrics before and after."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Models(msgspec.Struct):
 
 
 def parse_models(text: str) -> tuple[str, ...]:
-    """Names in an answer of `/v1/models`."""
+    """Names of the models in an answer of `/v1/models`."""
     try:
         return tuple(model.id for model in msgspec.json.decode(text, type=_Models).data)
     except msgspec.MsgspecError as error:
@@ -67,7 +67,7 @@ def parse_models(text: str) -> tuple[str, ...]:
 
 
 def models_are_simulated(text: str) -> bool:
-    """Whether an answer of `/v1/models` says that servetune's simulated engine gave it."""
+    """Whether an answer of `/v1/models` comes from servetune's simulated engine."""
     with contextlib.suppress(msgspec.MsgspecError):
         models = msgspec.json.decode(text, type=_Models).data
         return any(model.owned_by == "servetune-simulated" for model in models)
@@ -79,19 +79,19 @@ class _Version(msgspec.Struct):
 
 
 def parse_speed(text: str) -> float:
-    """How many of the engine's seconds pass in one, of an answer of `/version`."""
+    """Engine's seconds per second, from an answer of `/version`; 1 where it has none."""
     with contextlib.suppress(msgspec.MsgspecError):
         return msgspec.json.decode(text, type=_Version).speed
     return 1.0
 
 
 def server_metrics(before: Samples, after: Samples, *between: Samples) -> ServerMetrics:
-    """What happened between two scrapes, of any engine that `vocabulary` knows.
+    """Metrics between two scrapes, of any engine that has metric names.
 
     Args:
-        before: Scraped before the load.
-        after: Scraped when it was over.
-        between: Scraped meanwhile; gauges are only as true as these are frequent.
+        before: Scrape before the load.
+        after: Scrape when it was over.
+        between: Scrapes meanwhile; gauges are only as true as these are frequent.
     """
     readings = [read_engine(samples) for samples in (before, *between, after)]
     series = Series(

@@ -305,7 +305,7 @@ class SenderPool:
         for i in range(count):
             self._add(None if users is None else _shares(users, count)[i])
 
-    # what callers use
+    # used by callers
 
     @property
     def in_flight_count(self) -> int:
@@ -313,11 +313,11 @@ class SenderPool:
 
     @property
     def begun_count(self) -> int:
-        """Requests begun, as far as the processes have told."""
+        """Requests begun, as far as the processes have reported."""
         return sum(sender.last.begun_count for sender in self._senders if sender.last)
 
     def run(self) -> SendStatistics:
-        """Until all is done or stopped.
+        """Send until all is done or stopped.
 
         Raises:
             LoadError: One of the processes broke.
@@ -326,7 +326,7 @@ class SenderPool:
             self._wait_ready(self._senders)
             agreed_start = self._events.agreed_start
             agreed_s = None if agreed_start is None else agreed_start()
-            if self._stopped:  # before the start: nothing is in flight that could be waited for
+            if self._stopped:  # before the start nothing is in flight
                 return self._finish_statistics()
             self._start(self._senders, agreed_s)
             while any(sender.over is None for sender in self._senders):
@@ -343,14 +343,14 @@ class SenderPool:
             sender.send(Stop(outcome=outcome, detail=detail, grace_s=grace_s))
 
     def sign_with(self, credentials: Credentials) -> None:
-        """From now on; processes that are added later begin with them."""
+        """Sign further requests with these credentials; processes added later begin with them."""
         setup = msgspec.structs.replace(self._config.setup, credentials=credentials)
         self._config = msgspec.structs.replace(self._config, setup=setup)
         for sender in self._senders:
             sender.send(credentials)
 
     def close(self) -> None:
-        """Have everything gone that was started."""
+        """End all processes and close all pipes."""
         for sender in self._senders:
             sender.end()
         self._close_feed()
@@ -403,7 +403,7 @@ class SenderPool:
         self._balance()
 
     def _resume_paused(self) -> None:
-        """Whoever holds back after failures in a row sends again, unless the run was stopped."""
+        """Let processes that paused after failures send again, unless the run was stopped."""
         for sender in self._senders:
             if sender.paused:
                 sender.paused = False
@@ -440,7 +440,7 @@ class SenderPool:
             told = _decode(packed)
             if isinstance(told, Finished):
                 sender.over = told
-                # It was over before it heard that it should let users go: they are free.
+                # It had finished before it could release its users: they are free.
                 self._released_users += [time.monotonic()] * sender.owed_users
                 sender.owed_users = 0
             else:
@@ -467,10 +467,10 @@ class SenderPool:
         for trace in heartbeat.traces:
             self._events.on_trace(trace)
 
-    # more of them
+    # further processes
 
     def _balance(self) -> None:
-        """Another process where those that run are busy, with its share of the users."""
+        """Start another process where all that run are busy, with its share of the users."""
         if self._released_users and not self._adding:
             self._hand_over()
         config = self._config
@@ -480,7 +480,7 @@ class SenderPool:
         if not running or not all(_is_busy(sender) for sender in running):
             return
         if config.setup.closed and config.users is None:
-            return  # everything has left already
+            return  # every request has left already
         self._adding = True
         newcomer = self._add(None if config.users is None else 0)
         self._wait_ready([newcomer])
@@ -492,7 +492,7 @@ class SenderPool:
         self._adding = False
 
     def _request_users(self, users: int) -> None:
-        """Have each of the others let go of what it has over its share."""
+        """Have each of the others release the users that it has above its share."""
         *others, _ = self._senders
         for sender, share in zip(others, _shares(users, len(self._senders)), strict=False):
             if sender.users > share and sender.over is None:
@@ -528,5 +528,5 @@ def _is_busy(sender: _Sender) -> bool:
 
 
 def _shares(total: int, parts: int) -> list[int]:
-    """A total in whole parts that differ by one at most."""
+    """Whole parts of a total that differ by one at most."""
     return [total // parts + (i < total % parts) for i in range(parts)]

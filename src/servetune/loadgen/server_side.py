@@ -1,4 +1,4 @@
-"""What servers and machines said while load was sent: series over time, and their account."""
+"""Server side of a run: series of servers and machines over time, and their totals."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Values = Sequence[float | None]
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source said, moment by moment.
+    """Values of one source over time.
 
     Attributes:
-        source: The server's address, `gpu0`, `host`, or what a process is called.
-        kind: `engine` has the names of `EngineReading`; `gpu` use_fraction, memory_bytes,
-            power_w and energy_j; `host` cpu_use_fraction and memory_bytes; `process`
-            cpu_cores and memory_bytes.
-        label: Which engine, or which card.
-        times_s: On the machine's monotonic clock, as requests are; never falling. A scrape
-            is stamped in the middle between question and answer.
-        values: By name; `None` where that moment's answer did not have it.
-        failed_count: Times that no answer came; they have no moment.
-        problem: The last such failure, in words.
-        longest_s: Slowest answer: stamps may be wrong by half of it.
+        source: Address of a server, `gpu0`, `host`, or the name of a process.
+        kind: `engine` has the names of `EngineReading`; `gpu` use_fraction, memory_bytes, power_w
+            and energy_j; `host` cpu_use_fraction and memory_bytes; `process` cpu_cores and
+            memory_bytes.
+        label: Name of the engine or the card.
+        times_s: Times on the machine's monotonic clock, never falling. A scrape is stamped in the
+            middle between question and answer.
+        values: Values by name; `None` where that answer did not have one.
+        failed_count: Scrapes that got no answer; they have no time.
+        problem: Last such failure, in words.
+        longest_s: Slowest answer: times may be wrong by half of it.
     """
 
     source: str
@@ -45,15 +45,15 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     longest_s: float = 0.0
 
     def since(self, start_s: float) -> Series:
-        """The same with times counted from `start_s`, as a run's records are."""
+        """Series with times counted from `start_s`, as a run's records are."""
         return msgspec.structs.replace(self, times_s=tuple(t - start_s for t in self.times_s))
 
     def within(self, start_s: float, end_s: float) -> Series:
-        """Only what belongs to these seconds.
+        """Part of the series that belongs to a time span.
 
-        A server's last word before and first word after stay, because its counters changed
-        between them. Of a machine, whose quantities are drawn straight between moments, the
-        two ends are put in.
+        A server's last scrape before and first scrape after it stay, because its counters changed
+        in between. For a machine, whose quantities are interpolated linearly, the two ends are
+        added.
         """
         first = max(0, bisect.bisect_right(self.times_s, start_s) - 1)
         last = bisect.bisect_left(self.times_s, end_s) + 1
@@ -75,25 +75,25 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's own account of a run; `None` where nobody says.
+    """Server's own metrics of a run, as totals; `None` where no source has a value.
 
-    Counters are what was added between the first and the last scrape, gauges the largest
-    value that a scrape saw (a peak between two scrapes is missed) and the mean over time.
-    Several engines behind one address and several addresses are added up, except for shares.
+    Counters are the increase between the first and the last scrape, gauges the largest value that a
+    scrape saw (a peak between two scrapes is missed) and the mean over time. Several engines behind
+    one address and several addresses are added up, except for shares.
 
     Attributes:
         engine: `vllm`, `sglang` or `tgi`.
-        prefix_queries_tokens: Prompt tokens that were looked up in the prefix cache.
-        prefix_hits_tokens: Those that were found there.
-        max_kv_usage_fraction: Of the fullest engine.
-        draft_acceptance_fraction: Of drafted tokens; where the engine does not count them
-            its own figure, averaged.
-        energy_j: Of all cards that were watched, by their own counters; where a card has
-            none, its power over time.
-        output_tokens_per_joule: By the server's count of tokens.
-        mean_gpu_use_fraction: Share of time in which a kernel ran, over all cards; a card
-            in use is not a card at its limit.
-        client_cpu_cores: Processors that the load generator kept busy, likewise the server.
+        prefix_queries_tokens: Prompt tokens looked up in the prefix cache.
+        prefix_hits_tokens: Prompt tokens found there.
+        max_kv_usage_fraction: KV cache use of the fullest engine.
+        draft_acceptance_fraction: Share of drafted tokens that were accepted; where the engine does
+            not count them, its own figure, averaged.
+        energy_j: Energy of all watched cards, by their own counters; where a card has none, its
+            power over time.
+        output_tokens_per_joule: Output tokens per joule, by the server's count of tokens.
+        mean_gpu_use_fraction: Share of time in which a kernel ran, over all cards; a card in use is
+            not a card at its limit.
+        client_cpu_cores: Cores that the load generator kept busy, likewise the server.
         scrape_failed_count: Scrapes that got no answer.
     """
 
@@ -134,13 +134,13 @@ class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerSide(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's side of a run.
+    """Server side of a run.
 
     Attributes:
-        every_s: How often each source was asked.
-        series: One per server, card, host and process.
-        totals: Their account.
-        problem: Why the sampler itself gave nothing, or not all.
+        every_s: Interval between two scrapes of a source.
+        series: Series of each server, card, host and process.
+        totals: Totals over all of them.
+        problem: Reason why the sampler gave nothing, or not all.
     """
 
     every_s: float
@@ -149,20 +149,21 @@ class ServerSide(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
     def within(self, start_s: float, end_s: float) -> ServerSide:
-        """What belongs to a run that began and ended then, on the same monotonic clock."""
+        """Part that belongs to a run with this start and end, on the same monotonic clock."""
         cut = tuple(each.within(start_s, end_s) for each in self.series)
         return msgspec.structs.replace(self, series=cut, totals=account(cut))
 
     def since(self, start_s: float) -> ServerSide:
-        """The same with times counted from `start_s`."""
+        """Side with times counted from `start_s`."""
         shifted = tuple(each.since(start_s) for each in self.series)
         return msgspec.structs.replace(self, series=shifted)
 
 
 def account(series: Sequence[Series], *, timed: bool = True) -> ServerMetrics:
-    """What all series say together.
+    """Totals over all series.
 
     Args:
+        series: Series of all sources.
         timed: Whether times mean something; means over time need them.
     """
     engines = [each for each in series if each.kind == "engine"]
@@ -237,7 +238,7 @@ def _of_machine(series: Sequence[Series], output_tokens: float | None) -> dict[s
 
 
 def _energy_j(card: Series) -> float | None:
-    """By the card's counter, else its power over time."""
+    """Energy by the card's counter, else its power over time."""
     counted = _known(card, "energy_j")
     if len(counted) > 1:
         return increase(counted)
@@ -262,7 +263,7 @@ def _added(series: Sequence[Series], name: str) -> float | None:
 
 
 def _peak(series: Sequence[Series], name: str) -> float | None:
-    """Largest sum at any moment, each source standing at what it said last."""
+    """Largest sum at any time, each source counting with its latest value."""
     points = [points for each in series if (points := _points(each, name))[0]]
     if not points:
         return None
@@ -288,13 +289,13 @@ def _mean(series: Sequence[Series], name: str) -> float | None:
 
 
 def _area(values: Sequence[float], times_s: Sequence[float]) -> float:
-    """Under straight lines from one value to the next."""
+    """Integral under straight lines from one value to the next."""
     heights = np.asarray(values)
     return float(np.sum((heights[1:] + heights[:-1]) / 2 * np.diff(times_s)))
 
 
 def _share(total: float | None, series: Sequence[Series], name: str) -> float | None:
-    """A sum of shares as the sources' average."""
+    """Mean over sources, for quantities that are shares."""
     sources = sum(bool(_known(each, name)) for each in series)
     return None if total is None or not sources else total / sources
 
@@ -306,7 +307,7 @@ def _rounded(value: float | None) -> int | None:
 def _drawn_at(
     moments_s: np.ndarray, times_s: Sequence[float], column: Values
 ) -> tuple[float | None, ...]:
-    """A column at other moments, straight between those that it has; holes stay holes."""
+    """Column at other times, interpolated linearly; gaps stay gaps."""
     known = [(t, v) for t, v in zip(times_s, column, strict=True) if v is not None]
     if not known:
         return tuple(column)

@@ -1,4 +1,4 @@
-"""Target: the server that is asked, and how one speaks to it."""
+"""Target: a server that requests are sent to, and how its API is used."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from servetune.traffic.sigv4 import Signing
 __all__ = ["Api", "Target", "without"]
 
 LEAST_KEPT = 12
-"""Characters of a secret that are enough of it to be taken out of what is shown."""
+"""Characters of a secret that are enough of it to be removed from what is shown."""
 
 Api = Literal["completions", "chat", "responses", "embeddings", "tgi", "sglang"]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The server that is asked, and how one speaks to it.
+    """Server that requests are sent to, and how its API is used.
 
     Attributes:
-        base_url: Such as `http://127.0.0.1:8000`, with or without `/v1`.
-        model: Name that the server knows the model by.
+        base_url: URL such as `http://127.0.0.1:8000`, with or without `/v1`.
+        model: Name by which the server knows the model.
         api: Route and dialect: OpenAI's, or an engine's own; `None` takes the workload's.
-        api_key_env: Environment variable that holds the key. The key itself is read when
-            a request is built, and kept in no value that prints or is stored.
-        stream: Whether answers come token by token. Without it there is no time to first
-            token and no token gap, only end-to-end latency.
-        send_min_tokens: Whether `min_tokens` goes along, for servers that know it but not
+        api_key_env: Environment variable that holds the key. The key itself is read when a request
+            is built, and kept in no value that prints or is stored.
+        stream: Whether answers come token by token. Without it there is no time to first token and
+            no token gap, only end-to-end latency.
+        send_min_tokens: Whether `min_tokens` is sent, for servers that know it but not
             `ignore_eos`.
-        temperature: Of sampling; greedy, because it repeats.
+        temperature: Temperature of sampling; 0 is greedy, which repeats.
         cafile: Certificates to trust instead of the system's.
-        extra_body: Members put over each request's JSON body, as JSON text. A member of
-            `null` takes one out, such as `{"stream_options": null}`.
-        path: Instead of the API's own route, for servers that have one route for all.
-        further_headers: That go along with each request.
-        signing: What requests are signed for, at servers that ask for it (AWS's); the
-            credentials are the run's (`run_load_blocking`).
+        extra_body: JSON object whose members replace those of each request's body. A member of
+            `null` removes one, such as `{"stream_options": null}`.
+        path: Path instead of the API's own route, for servers that have one route for all.
+        further_headers: Headers that each request has in addition.
+        signing: Signing of the requests, at servers that require it (AWS's); the credentials are
+            the run's (`run_load_blocking`).
     """
 
     base_url: str
@@ -59,7 +59,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Where requests go, for a reader and a record."""
+        """Address of the server, for a reader and a record."""
         return f"{self.origin}{self.path}"
 
     @property
@@ -76,7 +76,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
     def headers(self, *, accept: str = "*/*") -> dict[str, str]:
-        """What every request to this server carries, the key included."""
+        """Headers of every request to this server, the key included."""
         headers = {"User-Agent": f"servetune/{__version__}", "Accept": accept}
         headers.update(self.further_headers)
         if self.api_key_env:
@@ -84,8 +84,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return headers
 
     def plain(self, words: str) -> str:
-        """What this server said, as it may be shown and kept: a server that repeats what it
-        was sent tells nobody the key, and moves no terminal's cursor.
+        """Text of the server as it may be shown and kept: without the key that it may repeat,
+        and without control characters.
         """
         if self.api_key_env and (key := os.environ.get(self.api_key_env, "").strip()):
             words = words.replace(key, f"${self.api_key_env}")

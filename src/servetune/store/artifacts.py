@@ -25,11 +25,11 @@ __all__ = [
 
 
 class Artifacts(msgspec.Struct, frozen=True):
-    """Where a run leaves what it made; all share one stem.
+    """Paths of a run's files; all share one stem.
 
     Attributes:
-        folder: Holds them all.
-        stem: Name without an ending; it may have dots of its own.
+        folder: Folder of all files.
+        stem: Name without an ending; it may contain dots.
     """
 
     folder: Path
@@ -37,10 +37,10 @@ class Artifacts(msgspec.Struct, frozen=True):
 
     @classmethod
     def at(cls, summary: Path) -> Self:
-        """The artifacts whose summary is at `summary`; `.json` is added where it is missing.
+        """Artifacts whose summary is at `summary`; `.json` is added where it is missing.
 
         Raises:
-            InputError: The name is another artifact's, or none at all.
+            InputError: The name is that of another artifact, or empty.
         """
         name = summary.name
         if name in ("", ".", ".."):
@@ -71,7 +71,7 @@ class Artifacts(msgspec.Struct, frozen=True):
 
     @property
     def requests(self) -> Path:
-        """What each request of a single trial did."""
+        """Path of the requests of a single trial."""
         return self.folder / f"{self.stem}.requests.jsonl"
 
     @property
@@ -80,11 +80,11 @@ class Artifacts(msgspec.Struct, frozen=True):
         return self.folder / f"{self.stem}.logs"
 
     def require_free(self, *, renew: bool) -> None:
-        """Refuse to begin where the results could not be put, or would replace another's.
+        """Refuse to begin where the results could not be written, or would replace another's.
 
         Args:
-            renew: Whether summary and dashboard may be there already, as an earlier state
-                of the same run.
+            renew: Whether summary and dashboard may exist already, as an earlier state of the same
+                run.
 
         Raises:
             StoreError: Something is in the way; nothing has been changed.
@@ -114,19 +114,19 @@ _ELSEWHERE = "choose another place"
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put `text` at `path`; a reader sees the old file or the new one, never a part.
+    """Write `text` to `path`; a reader sees the old file or the new one, never a part.
 
     Raises:
-        StoreError: It could not be written; an older file is as it was.
+        StoreError: It could not be written; an older file is unchanged.
     """
     write_pieces(path, (text,))
 
 
 def write_pieces(path: Path, pieces: Iterable[str]) -> None:
-    """Put a text at `path` that is too long to be held at once, whole or not at all.
+    """Write a text that is too long to be held at once, whole or not at all.
 
     Raises:
-        StoreError: It could not be written; an older file is as it was.
+        StoreError: It could not be written; an older file is unchanged.
     """
     require_regular(path)
     try:
@@ -171,7 +171,7 @@ def read_json(path: Path) -> Any:
 
 
 def decoded_json(raw: bytes) -> Any:
-    """JSON of any tool: a byte-order mark, `NaN` and `Infinity` are borne.
+    """JSON of any tool: a byte-order mark, `NaN` and `Infinity` are accepted.
 
     Raises:
         ValueError: It is not JSON, or nested deeper than any record is.

@@ -1,8 +1,8 @@
-"""The journal: one line per trial, on disk before the next trial begins.
+"""Journal: one line per trial, on disk before the next trial begins.
 
-A line is whole or it is not there: it is written with one call, synced, and cut off
-again if the write failed half-way. What a kill leaves of a line is cut off when the
-journal is next opened for writing; the trial it belonged to runs again.
+A line is whole or absent: it is written with one call, synced, and cut off again if the write
+failed half-way. The part of a line that a killed process leaves is cut off when the journal is next
+opened for writing; the trial it belonged to runs again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Journal", "latest", "read_journal"]
 
 
 def read_journal(path: Path) -> list[TrialRecord]:
-    """All records of a journal, in the order they were written.
+    """Records of a journal, in the order they were written.
 
-    A last line without its end is what a kill left of a trial, and is passed over.
+    A last line without its end is the rest of a killed write, and is skipped.
 
     Raises:
-        StoreError: The file cannot be read, or a line of it is not a trial record; the
-            message names the line.
+        StoreError: The file cannot be read, or a line of it is not a trial record; the message
+            names the line.
     """
     try:
         raw = path.read_bytes()
@@ -39,7 +39,7 @@ def read_journal(path: Path) -> list[TrialRecord]:
 
 
 def latest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """One record per trial: the last that was written, at the place of the first."""
+    """Last record of each trial, at the place of its first."""
     by_key: dict[str, TrialRecord] = {}
     for record in records:
         by_key[record.key] = record
@@ -47,16 +47,16 @@ def latest(records: Iterable[TrialRecord]) -> list[TrialRecord]:
 
 
 class Journal:
-    """A journal open for appending; one writer at a time.
+    """Journal open for appending, by one writer at a time.
 
     Args:
-        path: `X.jsonl`.
-        resume: Whether records that are there already shall be kept. Without it a file
-            that is there is an error.
+        path: Path `X.jsonl`.
+        resume: Whether records that exist already are kept. Without it an existing file is an
+            error.
 
     Raises:
-        StoreError: The file is there and `resume` is not set, another run is writing it,
-            or a line of it cannot be read. Nothing has been changed then.
+        StoreError: The file exists and `resume` is not set, another run is writing it, or a line of
+            it cannot be read. Nothing has been changed then.
     """
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
@@ -138,10 +138,10 @@ class Journal:
 
 
 def _whole_lines(raw: bytes) -> tuple[bytes, bytes]:
-    """Everything up to the last line end, and what a kill may have left behind it.
+    """Text up to the last line end, and the rest that a kill may have left behind it.
 
-    Journals of other tools may end without a line end: a last line that reads as JSON
-    counts as whole.
+    Journals of other tools may end without a line end: a last line that reads as JSON counts as
+    whole.
     """
     end = raw.rfind(b"\n") + 1
     tail = raw[end:]
@@ -176,7 +176,7 @@ def _decoded(line: bytes) -> Any:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new file's name as lasting as its content."""
+    """Sync the folder, so that a new file's name lasts as its content does."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Where a measured result comes from: time, machine and versions."""
+"""Provenance of a measured result: time, machine and releases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def now_utc() -> str:
 
 
 def provenance(*, started_at: str, seed: int, engine_version: str | None) -> dict[str, Any]:
-    """What someone would need to believe a measurement, or to repeat it."""
+    """Facts that are needed to believe a measurement, or to repeat it."""
     return {
         "started_at": started_at,
         "ended_at": now_utc(),

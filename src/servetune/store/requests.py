@@ -1,4 +1,4 @@
-"""What each request of a trial did, beside the journal: JSON lines, CSV, Parquet."""
+"""Requests of a trial, each with what it did, beside the journal: JSON lines, CSV, Parquet."""
 
 from __future__ import annotations
 
@@ -28,23 +28,28 @@ __all__ = [
 
 
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request; times are seconds since the run began, `None` where they never came.
+    """Request of a trial; times are seconds since the run began, `None` where they never came.
 
     Attributes:
-        due_s: When its user would have sent it.
-        sent_s: When it left.
-        admitted_s: When the engine first took up its prompt.
-        first_token_s: When the first token came.
-        end_s: When the last came, or the run was stopped.
-        outcome: As of `metrics.Record`.
-        token_times_s: Of every token, where they were asked for; of every piece of content
+        index: Index of the request in the run.
+        due_s: Time at which its user would have sent it.
+        sent_s: Time at which it left.
+        admitted_s: Time at which the engine first took up its prompt.
+        first_token_s: Arrival of the first token.
+        end_s: Arrival of the last token, or the time at which the run was stopped.
+        input_tokens: Prompt tokens.
+        output_tokens: Output tokens.
+        outcome: Outcome as of `metrics.Record`.
+        token_times_s: Arrival of every token, where they were requested; of every piece of content
             where these hold several.
         chunk_tokens: Tokens of each piece, where not all have one.
-        status: Of HTTP, where it failed by that; `detail` says how in words.
-        connect_s: Spent on a connection of its own.
-        session: Conversation that it belongs to, and `turn` its place there.
-        target: Which of several servers answered, from 0.
-        model: Adapter that was asked.
+        status: HTTP status, where it failed by that.
+        detail: Failure in words.
+        connect_s: Time spent on a connection of its own.
+        session: Conversation that it belongs to.
+        turn: Place in the conversation.
+        target: Number of the server that answered, from 0.
+        model: Adapter that was requested.
     """
 
     index: int
@@ -162,16 +167,16 @@ def _row(record: Record) -> list[Any]:
 
 
 def has_parquet() -> bool:
-    """Whether Parquet can be written here."""
+    """Whether Parquet can be written: pyarrow is installed."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
 def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
-    """One row per request with the columns of the CSV, the time of every piece of content
+    """Write a row per request with the columns of the CSV, the time of every piece of content
     (`chunk_times_s`) and its tokens (`chunk_tokens`, empty for one each).
 
     Raises:
-        StoreError: pyarrow is not here, or it could not be written.
+        StoreError: pyarrow is not installed, or the file could not be written.
     """
     if not has_parquet():
         raise StoreError("Parquet needs pyarrow", hint="pip install 'servetune[parquet]'")
@@ -180,7 +185,7 @@ def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
 
     columns = list(zip(*map(_row, records), strict=True)) or [()] * len(_COLUMNS)
     kinds = {"outcome": pa.string(), "detail": pa.string(), "model": pa.string()}
-    arrays = {  # the same columns of the same kinds, also where a run has no value of one
+    arrays = {  # the same columns of the same types, also where a run has no value of one
         name: pa.array(
             values, type=pa.float64() if name.endswith("_s") else kinds.get(name, pa.int64())
         )
@@ -199,7 +204,7 @@ def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
 
 
 def _lists(values: Sequence[Sequence[float]], kind: Any) -> Any:
-    """A column of lists, without a Python object for each of their numbers."""
+    """Column of lists, without a Python object for each of their numbers."""
     import pyarrow as pa
 
     ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
