@@ -29,8 +29,8 @@ def test_constraints_are_read_with_their_units():
         ("request_throughput:p99>=5", 19, "has no p99"),
         (";", 0, "no constraint"),
         ("ttft<=1e999", 6, "not a finite limit"),
-        ("tpot<=50ms;ttft<=-1s", 17, "never less than 0"),
-        ("goodput>=-2", 9, "never less than 0"),
+        ("tpot<=50ms;ttft<=-1s", 17, "never below 0"),
+        ("goodput>=-2", 9, "never below 0"),
     ],
 )
 def test_a_constraint_that_cannot_be_read_is_refused_with_its_place(text, position, says):

@@ -218,5 +218,5 @@ def _words(rates: dict[str, float], offered_rate: float | None, left: str) -> st
     arrivals, served, growth = (format_rate(value) for value in rates.values())
     words = f"arrivals {arrivals}/s, {left} {served}/s: the queue grew by {growth}/s"
     if offered_rate is not None and rates["arrivals_per_s"] < 0.9 * offered_rate:
-        words += f" (asked for {format_rate(offered_rate)}/s, which were not reached)"
+        words += f" (offered {format_rate(offered_rate)}/s, which was not reached)"
     return words

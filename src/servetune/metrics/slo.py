@@ -214,7 +214,7 @@ def _parse_one(part: str, text: str, position: int) -> Constraint:
         )
     if float(match["value"]) < 0:
         raise GrammarError(
-            f"{metric} is never less than 0, a limit of {match['value']}{unit} says nothing",
+            f"{metric} is never below 0, so a limit of {match['value']}{unit} has no effect",
             text,
             position + match.start("value"),
             hint=_EXAMPLE,

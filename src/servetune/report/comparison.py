@@ -152,7 +152,7 @@ def median_errors(pairs: Sequence[PredictionPair]) -> dict[tuple[str, str], floa
 
 
 def _shared_settings(one: TrialRecord, other: TrialRecord) -> int:
-    """How many settings both name and agree on; 0 when they contradict each other."""
+    """Number of equal settings that both records name; 0 if any of those differs."""
     if not _same_model(one, other) or not _same_gpu(one, other):
         return 0
     count = 0

@@ -54,7 +54,7 @@ _SHORT: Mapping[str, str] = {
     "max_num_seqs": "sequences",
     "max_running_requests": "sequences",
     "max_concurrency": "concurrency",
-    "request_rate": "req/s asked",
+    "request_rate": "offered req/s",
     "gpu_memory_utilization": "memory share",
 }
 

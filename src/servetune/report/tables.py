@@ -114,7 +114,7 @@ def simulated_notice(records: Sequence[TrialRecord]) -> str:
     if not count:
         return ""
     speed = simulated_speed(records)
-    hurried = (
+    lapse = (
         f"; at {speed:g} times real time: latencies and costs are 1/{speed:g} of the engine's, "
         f"rates {speed:g} times"
         if speed
@@ -122,10 +122,8 @@ def simulated_notice(records: Sequence[TrialRecord]) -> str:
     )
     if simulated_share(records) is True:
         every = "the one trial was" if count == 1 else f"all {count} trials were"
-        return f"SIMULATED: {every} simulated, no model ran{hurried}"
-    return (
-        f"SIMULATED: {count} of {len(records)} trials were simulated, marked in the table{hurried}"
-    )
+        return f"SIMULATED: {every} simulated, no model ran{lapse}"
+    return f"SIMULATED: {count} of {len(records)} trials were simulated, marked in the table{lapse}"
 
 
 def comparison_table(

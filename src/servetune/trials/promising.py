@@ -48,7 +48,7 @@ class Promising:
             plan = trial.plan
             self._forecasts[trial.key] = Forecast(
                 objective=objective,
-                limit_ratio=_burden(self._constraints, predicted),
+                limit_ratio=_limit_ratio(self._constraints, predicted),
                 storage=(plan.engine, plan.quantization, plan.kv_cache_dtype),
                 layout=(plan.tensor_parallel, plan.data_parallel, plan.expert_parallel),
                 concurrency=trial.workload.concurrency or 1,
@@ -62,14 +62,16 @@ class Promising:
         results = {record.key: record.results for record in records if record.status == "ok"}
         failed = {record.key for record in records} - results.keys()
         keys = [key for key in self._forecasts if key not in failed]
-        beliefs = Forecasts([self._forecasts[key] for key in keys])
+        forecasts = Forecasts([self._forecasts[key] for key in keys])
         for place, key in enumerate(keys):
             objective = _objective(results.get(key, Results()))
             if objective is not None:
-                beliefs.tell(
-                    place, objective=objective, limit_ratio=_burden(self._constraints, results[key])
+                forecasts.tell(
+                    place,
+                    objective=objective,
+                    limit_ratio=_limit_ratio(self._constraints, results[key]),
                 )
-        asked = beliefs.ask()
+        asked = forecasts.ask()
         return None if asked is None else self._trials[keys[asked]]
 
 
@@ -100,7 +102,7 @@ def _objective(results: Results) -> float | None:
     return value if value is not None and value > 0 else None
 
 
-def _burden(constraints: Sequence[Constraint], results: Results) -> float:
+def _limit_ratio(constraints: Sequence[Constraint], results: Results) -> float:
     """How much of the tightest constraint is used up; above 1 it is missed.
 
     One that the results do not speak of, or that no proportion leads to, is left out.
