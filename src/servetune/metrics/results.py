@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-__all__ = ["JsonObject", "Results"]
+__all__ = ["JsonObject", "ResultFields"]
 
-#: Results of a trial, read by field name; `docs/reference/metrics.md` lists the fields.
-Results: TypeAlias = Mapping[str, Any]
+#: Results of a trial by field name, read-only; `docs/reference/metrics.md` lists the fields.
+ResultFields: TypeAlias = Mapping[str, Any]
 #: JSON object under construction.
 JsonObject: TypeAlias = dict[str, Any]

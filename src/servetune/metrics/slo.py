@@ -21,7 +21,7 @@ import numpy as np
 
 from servetune.errors import GrammarError, UnknownName
 from servetune.metrics.columns import BoolArray, FloatArray
-from servetune.metrics.results import JsonObject, Results
+from servetune.metrics.results import JsonObject, ResultFields
 
 __all__ = [
     "LATENCIES",
@@ -79,7 +79,7 @@ class Constraint(msgspec.Struct, frozen=True):
     op: str
     value: float
 
-    def holds(self, results: Results) -> bool | None:
+    def holds(self, results: ResultFields) -> bool | None:
         """Whether the results meet the limit; `None` without a measured value."""
         measured = value_of(results, self.metric, self.statistic)
         return None if measured is None else bool(_OPERATORS[self.op](measured, self.value))
@@ -126,7 +126,7 @@ def parse_constraints(text: str) -> tuple[Constraint, ...]:
     return tuple(constraints)
 
 
-def constraint_from_json(raw: Results) -> Constraint:
+def constraint_from_json(raw: ResultFields) -> Constraint:
     """Constraint from its journal form (`{"name": "p99_ttft_ms", "op": "<", "value": 1}`).
 
     Raises:
@@ -147,7 +147,7 @@ def field_of(metric: str, statistic: str = "mean") -> str:
     return f"{statistic}_{metric}_ms" if metric in LATENCIES else metric
 
 
-def value_of(results: Results, metric: str, statistic: str = "mean") -> float | None:
+def value_of(results: ResultFields, metric: str, statistic: str = "mean") -> float | None:
     """Metric of a trial's results, in milliseconds for latencies; `None` if absent.
 
     Percentiles without a field of their own are interpolated linearly in the quantile grid
@@ -164,7 +164,7 @@ def value_of(results: Results, metric: str, statistic: str = "mean") -> float | 
     return _interpolate(grid, float(statistic[1:]))
 
 
-def unmet(constraints: tuple[Constraint, ...], results: Results) -> list[Constraint]:
+def unmet(constraints: tuple[Constraint, ...], results: ResultFields) -> list[Constraint]:
     """Constraints that the results miss or have no value for."""
     return [constraint for constraint in constraints if not constraint.holds(results)]
 

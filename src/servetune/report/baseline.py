@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servetune.metrics.intervals import wilson_interval
-from servetune.metrics.results import JsonObject, Results
+from servetune.metrics.results import JsonObject, ResultFields
 from servetune.metrics.slo import field_of
 from servetune.report.comparison import COMPARED
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
@@ -129,8 +129,8 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_with_baseline(
-    before: Results,
-    now: Results,
+    before: ResultFields,
+    now: ResultFields,
     *,
     key: str = "",
     tolerance: float = TOLERANCE,
@@ -159,8 +159,8 @@ def compare_with_baseline(
 def _row(
     name: str,
     statistic: str,
-    before: Results,
-    now: Results,
+    before: ResultFields,
+    now: ResultFields,
     tolerance: float,
 ) -> Row:
     field = field_of(name, statistic)
@@ -186,7 +186,7 @@ def _row(
 
 
 def _ends(
-    results: Results, field: str, value: float | None, tolerance: float
+    results: ResultFields, field: str, value: float | None, tolerance: float
 ) -> tuple[Ends | None, bool]:
     """Interval of a value, and whether one of its ends is unknown.
 
@@ -228,7 +228,7 @@ def _verdict(
     return "better" if (change > 0) == maximize else "worse"
 
 
-def _failures(before: Results, now: Results) -> Row:
+def _failures(before: ResultFields, now: ResultFields) -> Row:
     """Row of the failed share of requests, with Wilson's intervals."""
     was, was_ends = _failed_share(before)
     is_now, now_ends = _failed_share(now)
@@ -249,7 +249,7 @@ def _failures(before: Results, now: Results) -> Row:
     )
 
 
-def _failed_share(results: Results) -> tuple[float | None, Ends | None]:
+def _failed_share(results: ResultFields) -> tuple[float | None, Ends | None]:
     completed, failed = results.get("completed"), results.get("failed", 0)
     if not isinstance(completed, int) or not isinstance(failed, int) or completed + failed == 0:
         return None, None
@@ -262,7 +262,7 @@ def _failed_share(results: Results) -> tuple[float | None, Ends | None]:
 _SAME_LENGTHS = 0.05
 
 
-def _unlike(before: Results, now: Results) -> Iterator[str]:
+def _unlike(before: ResultFields, now: ResultFields) -> Iterator[str]:
     was, is_now = before.get("max_concurrency"), now.get("max_concurrency")
     if was and is_now and was != is_now:
         yield f"concurrency {is_now} was {was}"
@@ -272,7 +272,7 @@ def _unlike(before: Results, now: Results) -> Iterator[str]:
             yield f"{words} have {means[1]:.0f} tokens on average, and had {means[0]:.0f}"
 
 
-def _mean_tokens(results: Results, name: str) -> float | None:
+def _mean_tokens(results: ResultFields, name: str) -> float | None:
     total, completed = results.get(name), results.get("completed")
     return total / completed if total and completed else None
 

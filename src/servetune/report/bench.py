@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from servetune.metrics import Constraint
-from servetune.metrics.results import Results
+from servetune.metrics.results import ResultFields
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import constraint_lines
 from servetune.report.tables import fact_table
@@ -49,7 +49,7 @@ def bench_table(record: TrialRecord, constraints: tuple[Constraint, ...]) -> Ren
     return Group(*lines)
 
 
-def _simulated(results: Results) -> str:
+def _simulated(results: ResultFields) -> str:
     speed = results.get("simulated_speed")
     fast = f", {speed:g} times as fast as the engine" if speed not in (None, 1.0) else ""
     return f"SIMULATED: the server simulates an engine{fast}; no model ran"
@@ -61,7 +61,7 @@ def _heading(record: TrialRecord) -> str:
     return f"{''.join(filter(str.isprintable, model))} at {urls}"
 
 
-def _facts(results: Results) -> Iterator[tuple[str, str]]:
+def _facts(results: ResultFields) -> Iterator[tuple[str, str]]:
     total = results["completed"] + results["failed"]
     yield (
         "requests",
@@ -94,11 +94,11 @@ def _facts(results: Results) -> Iterator[tuple[str, str]]:
         yield "server", server
 
 
-def _per_s(results: Results, name: str) -> str:
+def _per_s(results: ResultFields, name: str) -> str:
     return format_rate(quantity_value(results, name))
 
 
-def _server(totals: Results) -> str:
+def _server(totals: ResultFields) -> str:
     """Metrics reported by the server and its GPUs, as far as available."""
     words = []
     watched = (totals.get("scrape_count") or 0) > _SCRAPES_AROUND
@@ -123,7 +123,7 @@ def _server(totals: Results) -> str:
 # latencies
 
 
-def _latency_table(results: Results) -> Table:
+def _latency_table(results: ResultFields) -> Table:
     """Latency table; half of each 95 % interval's width follows the value."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("from due", no_wrap=True)
@@ -157,7 +157,7 @@ def _spread(interval: Sequence[float | None] | None, value: float | None) -> str
     return f" ±{half:.0%}" if half >= 0.0995 else f" ±{half:.1%}"
 
 
-def _steady(results: Results) -> Iterator[str]:
+def _steady(results: ResultFields) -> Iterator[str]:
     steady = results.get("steady") or {}
     if not steady.get("settled", False):
         if steady.get("reason"):
@@ -176,7 +176,7 @@ def _steady(results: Results) -> Iterator[str]:
     )
 
 
-def _failures(results: Results) -> Iterator[str]:
+def _failures(results: ResultFields) -> Iterator[str]:
     failures = results["failures"]
     for failure in failures[:_SHOWN_FAILURES]:
         yield f"FAILED {failure['count']:,} x {failure['outcome']}: {failure['sample']}"
@@ -187,7 +187,7 @@ def _failures(results: Results) -> Iterator[str]:
         yield f"{wrong['count']:,} answers do not have the requested length"
 
 
-def _notes(results: Results) -> Iterator[str]:
+def _notes(results: ResultFields) -> Iterator[str]:
     prepared = results.get("prepared") or {}
     if prepared.get("exact") is False and prepared.get("template") != "none":
         yield "note: prompt lengths are approximate without the model's tokenizer and chat template"
@@ -196,7 +196,7 @@ def _notes(results: Results) -> Iterator[str]:
         yield f"note: {note}"
 
 
-def _verdicts(results: Results) -> Iterator[str]:
+def _verdicts(results: ResultFields) -> Iterator[str]:
     if results.get("aborted_reason"):
         yield f"ABORTED: {results['aborted_reason']}{_unsent(results)}"
     saturated = (results.get("saturation") or {}).get("saturated")
@@ -213,10 +213,10 @@ def _verdicts(results: Results) -> Iterator[str]:
     yield str(results["instrument"]["verdict"])
 
 
-def _unsent(results: Results) -> str:
+def _unsent(results: ResultFields) -> str:
     return f"; {results['not_sent']:,} requests were not sent" if results.get("not_sent") else ""
 
 
-def _precision(until: Results) -> str:
+def _precision(until: ResultFields) -> str:
     width = until.get("relative_half_width")
     return "" if width is None else f" (±{width:.1%} so far)"

@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 
-from servetune.metrics.results import Results
+from servetune.metrics.results import ResultFields
 from servetune.report.quantities import QUANTITIES, quantity_value
 from servetune.report.ranking import label_of, varying
 from servetune.store.schema import TrialRecord
@@ -58,8 +58,8 @@ class PredictionPair(msgspec.Struct, frozen=True, kw_only=True):
 
     label: str
     key: str
-    predicted: Results
-    measured: Results
+    predicted: ResultFields
+    measured: ResultFields
 
 
 class QuantityError(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from servetune.metrics import LATENCIES, value_of
-from servetune.metrics.results import Results
+from servetune.metrics.results import ResultFields
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 
 __all__ = ["DASH", "QUANTITIES", "STATISTICS", "Quantity", "quantity_value", "shown"]
@@ -77,7 +77,7 @@ QUANTITIES: Mapping[str, Quantity] = {
 
 
 def quantity_value(
-    results: Results, name: str, statistic: str = "mean", *, devices: int | None = None
+    results: ResultFields, name: str, statistic: str = "mean", *, devices: int | None = None
 ) -> float | None:
     """Value of a quantity in its own unit; `None` without data.
 

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from servetune.metrics import LATENCIES, Constraint, unmet, value_of
-from servetune.metrics.results import JsonObject, Results
+from servetune.metrics.results import JsonObject, ResultFields
 from servetune.search.pareto import pareto_front
 
 __all__ = [
@@ -42,7 +42,7 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True):
     maximize: bool
     title: str
 
-    def value(self, results: Results) -> float | None:
+    def value(self, results: ResultFields) -> float | None:
         return value_of(results, self.metric, self.statistic)
 
     def shown(self, value: float) -> str:
@@ -214,7 +214,7 @@ def recommend(
     )
 
 
-def failed_requests(results: Results) -> FailedRequests | None:
+def failed_requests(results: ResultFields) -> FailedRequests | None:
     """Failed requests of a trial; `None` without any or without data."""
     rate = value_of(results, "error_rate")
     if rate is None or not rate > 0:
@@ -225,10 +225,10 @@ def failed_requests(results: Results) -> FailedRequests | None:
     return FailedRequests(rate=rate)
 
 
-def exceeds_error_tolerance(results: Results, constraints: tuple[Constraint, ...]) -> bool:
+def exceeds_error_tolerance(results: ResultFields, constraints: tuple[Constraint, ...]) -> bool:
     """Whether more requests failed than `TOLERATED_ERROR_RATE`.
 
-    A constraint on `error_rate` replaces this tolerance. Results without failure counts, as
+    A constraint on `error_rate` replaces this tolerance. ResultFields without failure counts, as
     other tools write them, are within it.
     """
     if any(constraint.metric == "error_rate" for constraint in constraints):
