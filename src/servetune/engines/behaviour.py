@@ -66,7 +66,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine schedules requests and divides memory.
+    """Scheduler and division of memory of an engine.
 
     Attributes:
         scheduler: `mixed` steps of prompts and answers under one budget of tokens (vLLM);

@@ -1,4 +1,4 @@
-"""Why a server ended: what its log says, in words a person can act on."""
+"""Causes of a server's end, read off its log, each with a way on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Cause", "Symptom", "diagnose", "plain_log"]
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """What stopped a server.
+    """Cause of a server's end.
 
     Attributes:
         kind: A word to count by, such as `out_of_memory`; `unknown` where no symptom
@@ -26,7 +26,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class Symptom(msgspec.Struct, frozen=True):
-    """What an engine's log shows when it stops for a known cause.
+    """Pattern of a log by which a known cause is recognised.
 
     Attributes:
         kind: The cause's kind.
@@ -52,7 +52,7 @@ _MEMORY_HINT = (
     "use fewer sequences, a shorter max_model_len, a smaller share of memory or more devices"
 )
 
-#: What any server may write, whichever engine it is.
+#: Symptoms that any server may show, whichever engine it is.
 COMMON_SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "port_in_use",

@@ -1,4 +1,4 @@
-"""What engines with a command line of their own have in common.
+"""Engines that are started by a command line of their own.
 
 An engine is one small class of facts; a subclass says its words, its log and its traps,
 and changes a method only where the engine is peculiar.
@@ -197,7 +197,7 @@ class CommandLineEngine(EngineFacts):
         return name if self.underscored else name.replace("_", "-")
 
     def false_words(self, name: str, version: str | None = None) -> list[str]:
-        """How `False` is said: `--no-NAME` where there is one, else by saying nothing."""
+        """Words for `False`: `--no-NAME` where the setting has that form, else none."""
         spec = self.settings(version).named(name)
         return [f"--no-{self.option_name(name)}"] if spec is not None and spec.negatable else []
 
@@ -210,5 +210,5 @@ class CommandLineEngine(EngineFacts):
     def differences(
         self, plan: Plan, taken: Mapping[str, Setting]
     ) -> dict[str, tuple[Setting, Setting]]:
-        """What the plan asked for and the server took otherwise: name to (asked, taken)."""
+        """Settings that the server took otherwise: name to (the plan's value, the taken one)."""
         return differences(self.spoken(plan), taken)

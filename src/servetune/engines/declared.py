@@ -31,7 +31,7 @@ Meaning = tuple[str, tuple[str, ...]]
 """Kind of a value, and the words that it may be; none where it may be any."""
 
 _SCALARS = ("bool", "int", "float", "str")
-#: What functions that read an argument return.
+#: Functions that read an argument, to the kind of value that they return.
 _PARSERS = {
     **{name: name for name in _SCALARS},
     "loads": "json",

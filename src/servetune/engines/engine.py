@@ -1,4 +1,4 @@
-"""What servetune asks of an inference engine: its command, its words, its log."""
+"""The protocol of an inference engine, and the table of all that are bundled."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Engine(Protocol):
 
     @property
     def shipping(self) -> Shipping | None:
-        """How it is deployed; `None` where servetune cannot."""
+        """Its deployment; `None` where servetune cannot deploy it."""
 
     @property
     def image_word(self) -> str:
@@ -126,7 +126,7 @@ class Engine(Protocol):
 
     @property
     def defaults(self) -> tuple[ReleaseDefaults, ...]:
-        """What it does where a Plan is silent, newest release first; empty where not known."""
+        """Defaults for what a Plan leaves open, newest release first; empty where not known."""
 
     @property
     def assumed_version(self) -> str | None:
@@ -153,7 +153,7 @@ class Engine(Protocol):
 
     @property
     def metrics_path(self) -> str | None:
-        """Where the server tells of itself, in Prometheus' form; `None` where it does not."""
+        """Route of its metrics in Prometheus' form; `None` where it has none."""
 
     @property
     def known_arguments(self) -> frozenset[str]:
@@ -221,7 +221,7 @@ class Engine(Protocol):
         """
 
     def argument_types(self) -> Mapping[str, type]:
-        """What each known argument takes, for typing the values of a sweep.
+        """Types of the known arguments, for typing the values of a sweep.
 
         A JSON argument counts as `str`: a setting holds its text.
         """
@@ -252,10 +252,10 @@ class Engine(Protocol):
         """The name to ask for; `None` where `/v1/models` tells it."""
 
     def explain(self, log_text: str, exit_code: int | None = None) -> Cause:
-        """Why a server ended, from its log."""
+        """Cause of a server's end, from its log."""
 
     def read_log(self, log_text: str) -> LogReading:
-        """What its log tells of its cache, its times and the settings that it took."""
+        """Figures of its log: its cache, its times and the settings that it took."""
 
     def taken_settings(self, log_text: str) -> dict[str, Setting]:
         """The settings that the server really took, in the engine's words."""
@@ -266,7 +266,7 @@ class Engine(Protocol):
     def differences(
         self, plan: Plan, taken: Mapping[str, Setting]
     ) -> dict[str, tuple[Setting, Setting]]:
-        """What the plan asked for and the server took otherwise: name to (asked, taken)."""
+        """Settings that the server took otherwise: name to (the plan's value, the taken one)."""
 
 
 ENGINES: Mapping[str, str] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""What a server's log says of itself: its cache, its times, and the settings it really took."""
+"""Readings of a server's log: its cache, its times, and the settings that it really took."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Fact", "LogReading", "differences", "python_values", "read_facts"]
 
 
 class LogReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log tells of one start; `None` where it does not.
+    """Figures of one start that a log tells; `None` where it does not.
 
     Attributes:
         kv_cache_tokens: Tokens that the KV cache holds, all copies of the model together

@@ -72,7 +72,7 @@ __all__ = [
 #: (four rows of silicon_dev, 2026), which takes 0.89 of their memory by this account.
 WIDEST_FRACTION = 0.95
 
-#: What CUDA does not hand out of the driver's total: 0.4 GiB and 0.2%. From the "total
+#: Memory that CUDA keeps of the driver's total: 0.4 GiB and 0.2%. From the "total
 #: capacity" in public out-of-memory messages against nvidia-smi, 2026-11: T4 14.56 of 15.00
 #: GiB, L4 22.03 of 22.49, L40S 44.5 of 44.99, H100 79.1 of 79.65, H200 139.8 of 140.4,
 #: B200 178.35 of 179.06.
@@ -96,7 +96,7 @@ _LOGIT_BYTES = 8
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """How one device of a replica divides its memory, on the stage with the least cache.
+    """Division of one device's memory, on the stage of a replica with the least cache.
 
     Attributes:
         device_bytes: What the driver reports.
@@ -140,7 +140,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reserved_bytes(self) -> float:
-        """What neither weights nor cache may use."""
+        """Memory that neither weights nor cache may use."""
         return self.activation_bytes + self.graph_bytes + self.runtime_bytes
 
     @property
@@ -150,7 +150,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory(plan: Plan, shape: NetworkShape, device: Device) -> Memory:
-    """How a plan uses each device's memory; silent fields are resolved first.
+    """Use of each device's memory by a plan; fields that it leaves open are resolved first.
 
     Example:
         >>> from servetune.hardware import device as named

@@ -1,4 +1,4 @@
-"""What an engine says of itself in `/metrics`, in one vocabulary for all.
+"""Readings of an engine's `/metrics`, in one vocabulary for all engines.
 
 Each engine's names stand in its folder, read from its source and from recorded scrapes (see
 docs/reference/server-metrics.md, which has them in words, with each engine's traps).
@@ -23,7 +23,7 @@ Samples = Mapping[str, float]
 
 
 class EngineReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one scrape says, in servetune's words; `None` where the engine does not tell.
+    """Values of one scrape under servetune's names; `None` where the engine does not tell.
 
     Several ranks and engines behind one address are added up; of the fractions the largest
     counts.
@@ -55,7 +55,7 @@ class EngineReading(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: float | None = None
 
 
-#: What is at the moment; and what only grows until the server starts anew.
+#: Values of the moment; and counters, which only grow until the server starts anew.
 GAUGES = ("running_count", "waiting_count", "kv_usage_fraction", "draft_acceptance_fraction")
 COUNTERS = tuple(
     name for name in EngineReading.__struct_fields__ if name not in {"engine", *GAUGES}

@@ -1,4 +1,4 @@
-"""How a plan splits a network over devices, and whether the network lets it.
+"""Splits of a network over devices, and the checks whether the network allows them.
 
 | symbol | here |
 |---|---|

@@ -1,4 +1,4 @@
-"""Where an engine's program is on this machine, and which version it is."""
+"""Programs of engines on this machine, and their versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VERSION_TIMEOUT_S = 120.0  # `vllm --version` imports torch first
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine's command is found.
+    """Command of an engine, and the places where it is looked for.
 
     Attributes:
         title: The engine's name for a reader.
@@ -89,7 +89,7 @@ def installed_version(executable: tuple[str, ...], packages: Iterable[str]) -> s
 def asked_version(
     executable: tuple[str, ...], words: tuple[str, ...] = ("--version",)
 ) -> str | None:
-    """What a program says of its version; `None` where it says nothing that reads like one."""
+    """Version that a program prints; `None` where it prints nothing that reads like one."""
     try:
         answer = subprocess.run(
             [*executable, *words],
@@ -112,7 +112,7 @@ def asked_version(
 
 
 def site_packages_of(executable: Path) -> list[Path]:
-    """Where the packages of a command's environment lie, nearest first."""
+    """Folders of the packages of a command's environment, nearest first."""
     places = [executable.absolute(), executable.resolve(), *_interpreter_of(executable)]
     folders: dict[Path, None] = {}
     for place in places:

@@ -1,4 +1,4 @@
-"""What a running server of an engine understands and tells: its arguments, and its settings."""
+"""Arguments that an engine's server takes, and the places where it tells its settings."""
 
 from __future__ import annotations
 

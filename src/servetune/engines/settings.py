@@ -1,4 +1,4 @@
-"""Which settings an engine has, of which type and range, and whether a Plan's are among them."""
+"""Settings of an engine with their types and ranges, and the check of a Plan's against them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def types(self) -> dict[str, type]:
-        """What each setting takes, aliases included; JSON counts as text."""
+        """Types of the settings, aliases included; JSON counts as text."""
         found = {name: _TYPES[spec.kind] for name, spec in self.settings.items()}
         for spec in self.settings.values():
             for alias in spec.aliases:

@@ -1,4 +1,4 @@
-"""How an engine is deployed: its image, and what a deployment must write out for it."""
+"""Deployment of an engine: its image, and the settings that a deployment writes out."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Setting = bool | int | float | str | None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How one model is served.
+    """Configuration with which one model is served.
 
     Attributes:
         model: Hub id or local folder, as the engine is given it.

@@ -20,7 +20,7 @@ HEAD_FRACTION, TAIL_FRACTION = 0.25, 0.25
 MOST_NOTED_LINES = 2000
 MOST_NOTED_BYTES = 400  # of one line
 
-#: What a reader would look for in a log that is too long to read, in small letters. Plain
+#: Words worth keeping of a log that is too long to keep whole, in small letters. Plain
 #: words: a regular expression took longer than a server needs to write as much.
 _OF_NOTE = (
     *(b"error", b"exception", b"traceback", b"fatal", b"out of memory", b"killed", b"abort"),

@@ -120,7 +120,7 @@ class ExternalServer:
         return ""
 
     def unready(self) -> str | None:
-        """What is missing for it to take requests, `None` where nothing is."""
+        """Condition that is missing before it takes requests; `None` when it does."""
         return self._problem()
 
     def processes(self) -> frozenset[int]:

@@ -57,7 +57,7 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def marks_of(log_path: Path) -> dict[str, str]:
-    """What a server's environment says of who started it, and when that was."""
+    """Marks in a server's environment: the process that started it, and when."""
     pid = os.getpid()
     return {OWNER_MARK: f"{pid}:{_begun(pid)}", LOG_MARK: str(log_path.absolute())}
 
@@ -118,7 +118,7 @@ def _environment(entry: Path) -> Mapping[str, str]:
 
 
 def _begun(pid: int) -> str:
-    """When a process began, in the kernel's ticks: a number of a process may come again.
+    """Start of a process in the kernel's ticks, as process numbers are used again.
 
     Empty where it is not there or only waits to be reaped.
     """

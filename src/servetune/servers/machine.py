@@ -1,4 +1,4 @@
-"""What the operating system gives to servers and to those who measure them."""
+"""Limits and states of the operating system that matter to servers and to measuring."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def machine_here(folders: tuple[Path, ...] = (), *, root: Path = Path("/")) -> M
 
 
 def port_holders(port: int) -> list[str]:
-    """Who listens on a port: number and words of each process that may be looked at."""
+    """Processes that listen on a port, with number and command, as far as they may be read."""
     return [f"{pid} ({_command(pid)})" for pid in listening_pids(port)]
 
 

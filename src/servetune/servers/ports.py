@@ -1,4 +1,4 @@
-"""Which port a server may take, and whose server it is that answers there."""
+"""Ports for servers, and the check whose server answers on one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def claimed_port(host: str = "127.0.0.1", given: int | None = None) -> Iterator[
 
 
 def reachable_host(host: str) -> str:
-    """Where a server that listens on `host` is reached from this machine."""
+    """Address at which a server that listens on `host` is reached from this machine."""
     return {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
 
 

@@ -218,7 +218,7 @@ class ServerProcess:
             self._pause(min(_POLL_S, timeout_s - waited_s))
 
     def unready(self) -> str | None:
-        """What is missing before the server takes requests, `None` when it does."""
+        """Condition that is missing before the server takes requests; `None` when it does."""
         return self._rung() if self.alive() else "its process has ended"
 
     def alive(self) -> bool:
@@ -236,7 +236,7 @@ class ServerProcess:
         return self._death("while it was needed")
 
     def cause(self) -> Cause:
-        """Why it ended, read off the log: its end, else what it says of trouble before."""
+        """Cause of its end: the log's last lines, else earlier ones that tell of trouble."""
         cause = self._explain(self._log_end(_EXPLAINED_BYTES), self._exit_code)
         if cause.kind != "unknown":
             return cause
@@ -372,7 +372,7 @@ class ServerProcess:
         )
 
     def _rung(self) -> str | None:
-        """What is still missing before the server is ready, `None` when it is."""
+        """Condition that is still missing before the server is ready; `None` when it is."""
         server = Server(reachable_host(self.host), self.port)
         try:
             status = ask(server, self._ready_path, timeout_s=_HEALTH_TIMEOUT_S).status

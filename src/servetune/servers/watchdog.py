@@ -243,7 +243,7 @@ class _Watch:
             self._reap()
 
     def _look(self, files: list[int], timeout_s: float) -> list[int]:
-        """Which of some files can be read, now or soon; the server's words are taken in."""
+        """Files that can be read, now or soon; the server's output is read meanwhile."""
         pipe = [] if self._written is None else [self._written]
         ready, _, _ = select.select([*files, *pipe], [], [], timeout_s)
         if self._written in ready:

@@ -22,7 +22,7 @@ ROOM_FRACTION = 0.6  # of the memory that is available: a server wants the rest
 
 
 class Warmth(msgspec.Struct, frozen=True):
-    """What was read, and how fast; a rate above the disk's says that it was in memory already."""
+    """Bytes that were read, and the rate; above the disk's they were in memory already."""
 
     read_bytes: int
     took_s: float
@@ -30,7 +30,7 @@ class Warmth(msgspec.Struct, frozen=True):
 
 
 def model_folder(model: str, *, hub: Path | None = None) -> Path | None:
-    """Where a model's files lie on this machine; `None` where they do not.
+    """Folder of a model's files on this machine; `None` where there is none.
 
     Args:
         model: A folder, or an id of the hub.

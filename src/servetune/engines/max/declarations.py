@@ -1,4 +1,4 @@
-"""Where MAX declares its settings, and how they are read without running it."""
+"""Declarations of MAX's settings, read without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How MLC LLM is deployed: by its command, or in an image of one's own, as none is published."""
+"""Deployment of MLC LLM: by its command, or in an image of the user's, as none is published."""
 
 from __future__ import annotations
 

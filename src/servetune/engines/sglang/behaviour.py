@@ -1,4 +1,4 @@
-"""How SGLang 0.5 schedules and divides memory, and how its steps differ from the tables."""
+"""Scheduler and memory of SGLang 0.5, and the differences of its steps from the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What SGLang does where a Plan is silent.
+"""Defaults of SGLang for what a Plan leaves open.
 
 Source: SGLang 0.5 `handle_gpu_memory_settings`, read in November 2026.
 """

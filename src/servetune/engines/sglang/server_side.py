@@ -1,4 +1,4 @@
-"""What a running SGLang server understands and tells."""
+"""Arguments that an SGLang server takes, and the places where it tells its settings."""
 
 from __future__ import annotations
 

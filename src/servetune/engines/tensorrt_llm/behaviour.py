@@ -1,4 +1,4 @@
-"""How TensorRT-LLM schedules, and how its steps differ from the tables."""
+"""Differences of TensorRT-LLM's scheduler and steps from the operator tables."""
 
 from __future__ import annotations
 

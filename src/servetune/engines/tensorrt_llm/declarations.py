@@ -1,4 +1,4 @@
-"""Where TensorRT-LLM declares its settings, and how they are read without running it."""
+"""Declarations of TensorRT-LLM's settings, read without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How TGI 1.x of 2023 schedules, and how its steps differ from the tables.
+"""Scheduler of TGI 1.x of 2023, and the differences of its steps from the operator tables.
 
 No graphs are captured, and Python walks over each sequence: every step launches each layer from
 the host and then walks twice over the batch, moving one number to the device and detokenising for

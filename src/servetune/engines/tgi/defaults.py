@@ -1,4 +1,4 @@
-"""What TGI does where a Plan is silent; its defaults have changed with every major version."""
+"""Defaults of TGI for what a Plan leaves open; they have changed with every major version."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _release_3(plan: Plan, shape: NetworkShape, device: Device) -> FieldValues:
 
 
 def _caching(plan: Plan, shape: NetworkShape, device: Device) -> bool | None:
-    """What `resolve_attention` decides; `None` where its versions differ or it is not known."""
+    """Prefix caching by `resolve_attention`; `None` where versions differ or it is not known."""
     if any(name.replace("-", "_") == "lora_adapters" for name, _ in plan.extra):
         return False
     if not _kernels_known(shape, device):

@@ -1,4 +1,4 @@
-"""What a running TGI server understands and tells."""
+"""Arguments that a TGI server takes, and the places where it tells its settings."""
 
 from __future__ import annotations
 

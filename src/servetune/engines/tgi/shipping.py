@@ -21,7 +21,7 @@ from servetune.plan.plan import Plan, Setting
 
 __all__ = ["SHIPPING"]
 
-#: What its scheduler goes by from 3.0 on where nothing is said (`launcher/src/main.rs`); it needs
+#: Defaults of its scheduler from 3.0 on (`launcher/src/main.rs`); it needs
 #: the first two only where prompts are computed in one piece.
 _SCHEDULER_DEFAULTS: Mapping[str, Setting] = MappingProxyType(
     {"waiting_served_ratio": 0.3, "max_waiting_tokens": 20, "cuda_graphs": "1,2,4,8,16,32"}
@@ -29,7 +29,7 @@ _SCHEDULER_DEFAULTS: Mapping[str, Setting] = MappingProxyType(
 #: Capturing graphs fails with these, so that TGI leaves it out unless it is told to.
 _WITHOUT_GRAPHS = ("bitsandbytes", "exl2")
 
-#: What it works out at start where nothing is said, with what it goes by.
+#: Fields that it works out at start where they are left open, with what it goes by.
 _DERIVED: Mapping[str, str] = MappingProxyType(
     {
         "max_num_batched_tokens": "the device and the model",

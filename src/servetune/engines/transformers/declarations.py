@@ -1,4 +1,4 @@
-"""Where `transformers serve` declares its settings, and how they are read without running it."""
+"""Declarations of the settings of `transformers serve`, read without running it."""
 
 from __future__ import annotations
 

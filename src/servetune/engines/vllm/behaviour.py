@@ -1,4 +1,4 @@
-"""How vLLM 0.32 schedules and divides memory, and how its steps differ from the tables."""
+"""Scheduler and memory of vLLM 0.32, and the differences of its steps from the tables."""
 
 from __future__ import annotations
 

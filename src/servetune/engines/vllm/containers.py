@@ -46,7 +46,7 @@ LMI_MAX_NUM_SEQS = 32
 #: First LMI release that turns `false` into vLLM's `--no-` form (djl-serving PR 3051).
 LMI_SAYS_FALSE = 26
 
-#: What a Plan leaves open and a container or version would decide by itself.
+#: Fields that a container or version would decide by itself where a Plan leaves them open.
 _SENSITIVE = (
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -146,7 +146,7 @@ def _lmi_own(plan: Plan, concurrency: int, load_timeout_s: int) -> dict[str, str
     }
 
 
-#: What LMI's DTYPE_MAPPER does not know, in words that it does.
+#: Types that LMI's DTYPE_MAPPER does not know, by names that it does.
 _LMI_DTYPES: Mapping[str, str] = MappingProxyType({"half": "float16", "float": "float32"})
 
 

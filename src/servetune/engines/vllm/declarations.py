@@ -1,4 +1,4 @@
-"""Where vLLM declares its settings, and how they are read without running it."""
+"""Declarations of vLLM's settings, read without running it."""
 
 from __future__ import annotations
 

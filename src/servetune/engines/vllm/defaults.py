@@ -1,4 +1,4 @@
-"""What vLLM does where a Plan is silent.
+"""Defaults of vLLM for what a Plan leaves open.
 
 Sources, read in November 2026: vLLM 0.32 `vllm serve --help` and
 `EngineArgs.get_batch_defaults` (its values stand since 0.9).

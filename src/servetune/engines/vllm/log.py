@@ -1,4 +1,4 @@
-"""What vLLM's log means: why it stopped, its cache and its times, the settings that it took."""
+"""Lines of vLLM's log: causes of its end, its cache and times, the settings that it took."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def taken_by(log_text: str) -> dict[str, Setting]:
     return {with_underscores(name): value for name, value in taken.items()}
 
 
-#: What the printed configuration calls otherwise than the arguments.
+#: Names of the printed configuration to those of the arguments.
 _ARGUMENTS = {"max_seq_len": "max_model_len"}
 _RESOLVED = frozenset(
     {

@@ -1,4 +1,4 @@
-"""What vLLM refuses to start with, whatever the memory.
+"""Plans that vLLM refuses to start with, whatever the memory.
 
 A simulated engine has no code of its own that would stop, so it asks here. The reasons are
 vLLM 0.32's, in its words: `SchedulerConfig.verify_max_model_len` for the budgets of a step, the

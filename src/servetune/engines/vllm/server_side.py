@@ -1,4 +1,4 @@
-"""What a running vLLM server understands and tells."""
+"""Arguments that a vLLM server takes, and the places where it tells its settings."""
 
 from __future__ import annotations
 

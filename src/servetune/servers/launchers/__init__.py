@@ -1,4 +1,4 @@
-"""Where and under which conditions a server's process runs, and a whole run as a job."""
+"""Places for a server's process: cores and devices, a container; and a whole run as a job."""
 
 from servetune.servers.launchers.daemon import daemon_version, docker_answers
 from servetune.servers.launchers.docker import (

@@ -1,4 +1,4 @@
-"""What Docker's command line answers: whether a daemon is there, and what it knows."""
+"""Answers of Docker's command line: whether a daemon runs, and its version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE_S = 5.0
 
 
 def docker_answers(*words: str) -> str:
-    """What `docker WORDS` prints; nothing where it is not here or cannot."""
+    """Output of `docker WORDS`; empty where it is not installed or fails."""
     if shutil.which("docker") is None:
         return ""
     try:

@@ -30,7 +30,7 @@ __all__ = [
 
 HUB = "/root/.cache/huggingface"
 
-#: What a user sets for an engine outside counts inside too; folders of this machine do not.
+#: Variables of the user that count inside a container too; folders of this machine do not.
 _PASSED = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"})
 _PASSED_PREFIXES = ("VLLM_", "SGLANG_", "NCCL_")
 
@@ -48,7 +48,7 @@ exit $code
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server's container is given.
+    """Settings of a server's container.
 
     Attributes:
         image: Name and tag.
@@ -179,7 +179,7 @@ def passed_names(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
 
 
 def container_name(port: int) -> str:
-    """By which a container of ours is found again."""
+    """Name by which a container of servetune's is found again."""
     return f"servetune-{port}"
 
 

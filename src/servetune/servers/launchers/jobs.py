@@ -25,7 +25,7 @@ _PLAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster is asked for.
+    """Job for a cluster.
 
     Attributes:
         command: `servetune tune` with its words.

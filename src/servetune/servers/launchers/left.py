@@ -19,7 +19,7 @@ from servetune.servers.watchdog import descendants
 
 __all__ = ["LeftContainer", "find_left_containers", "find_strays", "removal"]
 
-#: What is asked of each, for `docker inspect --format`.
+#: Template for `docker inspect --format` of each container.
 INSPECTED = "{{.Name}}\t{{.Config.Image}}\t{{.State.Pid}}\t{{json .Config.Env}}"
 
 
@@ -56,7 +56,7 @@ def find_left_containers() -> list[LeftContainer]:
 
 
 def find_strays() -> tuple[list[LeftContainer], list[Leftover]]:
-    """What an earlier servetune left: containers, and processes that do not go with these."""
+    """Remains of an earlier servetune: containers, and processes that belong to none of them."""
     boxes = find_left_containers()
     inside = {pid for box in boxes for pid in (box.pid, *descendants(box.pid))}
     clients = {f"--name={box.name}" for box in boxes}

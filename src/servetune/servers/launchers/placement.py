@@ -12,7 +12,7 @@ from servetune.errors import InputError
 
 __all__ = ["Placement", "visible_devices"]
 
-#: What tells a vendor's runtime which devices a process may see.
+#: Variables that tell a vendor's runtime which devices a process may see.
 _VARIABLES = {
     "NVIDIA": "CUDA_VISIBLE_DEVICES",
     "AMD": "HIP_VISIBLE_DEVICES",
@@ -22,7 +22,7 @@ _VARIABLES = {
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server may use of its machine; by default all of it.
+    """Devices, cores and memory that a server may use; by default all.
 
     Attributes:
         devices: Their numbers among those that servetune itself may see; empty for all.
@@ -37,7 +37,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     numa_node: int | None = None
 
     def environment(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What to add to the server's environment.
+        """Variables for the server's environment.
 
         Where servetune may see a part of the devices only, the numbers are of that part.
 
