@@ -114,8 +114,10 @@ class CommandLineEngine(EngineFacts):
         notes = table.check(self.title, self.spoken(plan, version))
         if table.exact or not table.settings:
             return notes
-        said = f"version {version}" if version else "the version"
-        stands_in = f"{said} of {self.title} is not known here; {table.version} stands in for it"
+        version_text = f"version {version}" if version else "the version"
+        stands_in = (
+            f"{version_text} of {self.title} is not known here; {table.version} stands in for it"
+        )
         return (stands_in, *notes)
 
     def find_executable(

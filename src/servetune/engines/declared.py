@@ -218,10 +218,12 @@ def annotated_fields(
     `Field(ge=1)` gives a range; `Arg(no_cli=True)` leaves a field out, `Arg(choices=...)`
     and `Arg(aliases=[...])` are read.
     """
-    wanted = None if classes is None else frozenset(classes)
+    class_names = None if classes is None else frozenset(classes)
     found: Named = {}
     for owner in ast.walk(tree):
-        if not isinstance(owner, ast.ClassDef) or (wanted is not None and owner.name not in wanted):
+        if not isinstance(owner, ast.ClassDef):
+            continue
+        if class_names is not None and owner.name not in class_names:
             continue
         for node in owner.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -235,38 +237,38 @@ def _field(name: str, node: ast.AnnAssign, aliases: Mapping[str, Meaning]) -> Se
     if name.startswith("_") or _name(node.annotation).startswith("ClassVar"):
         return None
     kind, choices = kind_of(node.annotation, aliases)
-    said = _said_of(node)
-    if _is_true(said.get("no_cli")):
+    keywords = _keywords_of(node)
+    if _is_true(keywords.get("no_cli")):
         return None
-    if "choices" in said:
-        choices = _texts(said["choices"]) or _words_of(said["choices"], aliases)
-    if _name(said.get("action")) in {"BooleanOptionalAction"}:
+    if "choices" in keywords:
+        choices = _texts(keywords["choices"]) or _words_of(keywords["choices"], aliases)
+    if _name(keywords.get("action")) in {"BooleanOptionalAction"}:
         kind = "bool"
-    named = _texts(said.get("cli_name"))
+    named = _texts(keywords.get("cli_name"))
     own = with_underscores(named[0]) if named else name
-    others = tuple(with_underscores(text) for text in _texts(said.get("aliases")))
+    others = tuple(with_underscores(text) for text in _texts(keywords.get("aliases")))
     return SettingSpec(
         name=own,
         kind=kind,
         choices=() if kind in {"bool", "json"} else choices,
-        negatable=_name(said.get("action")) == "BooleanOptionalAction",
-        minimum=_smallest(said, kind),
-        maximum=_bound(said.get("le")),
+        negatable=_name(keywords.get("action")) == "BooleanOptionalAction",
+        minimum=_smallest(keywords, kind),
+        maximum=_bound(keywords.get("le")),
         aliases=tuple(alias for alias in others if alias != own),
     )
 
 
-def _said_of(node: ast.AnnAssign) -> dict[str, ast.expr]:
+def _keywords_of(node: ast.AnnAssign) -> dict[str, ast.expr]:
     """Keywords of the `Field(...)` or `Arg(...)` that goes with a field."""
     calls: list[ast.expr] = [node.value] if node.value is not None else []
     for part in _members(node.annotation):
         if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Tuple):
             calls += part.slice.elts[1:]
-    said: dict[str, ast.expr] = {}
+    keywords: dict[str, ast.expr] = {}
     for call in calls:
         if isinstance(call, ast.Call) and _name(call.func) in {"Field", "Arg"}:
-            said.update({word.arg: word.value for word in call.keywords if word.arg})
-    return said
+            keywords.update({word.arg: word.value for word in call.keywords if word.arg})
+    return keywords
 
 
 def typer_settings(tree: ast.AST, owner: str, function: str = "__init__") -> Named:
@@ -286,8 +288,8 @@ def _parameters(function: ast.FunctionDef) -> Named:
         note = argument.annotation
         if not isinstance(note, ast.Subscript) or not isinstance(note.slice, ast.Tuple):
             continue
-        said = note.slice.elts[1]
-        if not isinstance(said, ast.Call) or _name(said.func) != "Option":
+        keywords = note.slice.elts[1]
+        if not isinstance(keywords, ast.Call) or _name(keywords.func) != "Option":
             continue
         kind, choices = kind_of(note.slice.elts[0])
         found[argument.arg] = SettingSpec(
@@ -331,12 +333,12 @@ def _words_of(node: ast.expr | None, aliases: Mapping[str, Meaning]) -> tuple[st
     return aliases.get(_name(node), ("", ()))[1]
 
 
-def _smallest(said: Mapping[str, ast.expr], kind: str) -> float | None:
+def _smallest(keywords: Mapping[str, ast.expr], kind: str) -> float | None:
     """`ge`, or `gt`: one more for a whole number, and for others the bound itself."""
-    above = _bound(said.get("gt"))
+    above = _bound(keywords.get("gt"))
     if above is not None:
         return above + 1 if kind == "int" else above
-    return _bound(said.get("ge"))
+    return _bound(keywords.get("ge"))
 
 
 def _bound(node: ast.expr | None) -> float | None:

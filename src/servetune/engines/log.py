@@ -125,7 +125,7 @@ def python_values(text: str) -> dict[str, Setting]:
 
 
 def differences(
-    asked: Mapping[str, Setting], taken: Mapping[str, Setting]
+    requested: Mapping[str, Setting], taken: Mapping[str, Setting]
 ) -> dict[str, tuple[Setting, Setting]]:
     """Settings that were asked for and came out otherwise: name to (asked, taken).
 
@@ -137,21 +137,21 @@ def differences(
         {'max_num_seqs': (64, 32)}
     """
     found: dict[str, tuple[Setting, Setting]] = {}
-    for raw, wanted in asked.items():
+    for raw, expected in requested.items():
         name = raw.replace("-", "_")
-        if name not in taken or wanted is None or wanted == "auto":
+        if name not in taken or expected is None or expected == "auto":
             continue
-        if not _same(wanted, taken[name]):
-            found[name] = (wanted, taken[name])
+        if not _same(expected, taken[name]):
+            found[name] = (expected, taken[name])
     return found
 
 
-def _same(wanted: Setting, got: Setting) -> bool:
-    if isinstance(wanted, bool) or isinstance(got, bool):
-        return wanted is got
-    if isinstance(wanted, int | float) and isinstance(got, int | float):
-        return abs(wanted - got) <= 1e-6 * max(1.0, abs(wanted))
-    return _plain(wanted) == _plain(got)
+def _same(expected: Setting, actual: Setting) -> bool:
+    if isinstance(expected, bool) or isinstance(actual, bool):
+        return expected is actual
+    if isinstance(expected, int | float) and isinstance(actual, int | float):
+        return abs(expected - actual) <= 1e-6 * max(1.0, abs(expected))
+    return _plain(expected) == _plain(actual)
 
 
 _DTYPES: Mapping[str, str] = {"half": "float16", "float": "float32"}

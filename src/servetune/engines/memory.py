@@ -508,9 +508,9 @@ def _whole_blocks(tokens: float, plan: Plan) -> int:
 
 
 def _cache_width(plan: Plan, shape: NetworkShape) -> float:
-    asked = plan.kv_cache_dtype or "auto"
-    wanted = shape.kv_cache_dtype if asked == "auto" else asked
-    return cache_dtype_bytes(wanted, model_dtype=_dtype(plan, shape))
+    chosen = plan.kv_cache_dtype or "auto"
+    name = shape.kv_cache_dtype if chosen == "auto" else chosen
+    return cache_dtype_bytes(name, model_dtype=_dtype(plan, shape))
 
 
 def _dtype(plan: Plan, shape: NetworkShape) -> str:

@@ -113,8 +113,8 @@ def with_underscores(name: str) -> str:
 
 
 def _did_you_mean(name: str, settings: Mapping[str, SettingSpec]) -> str:
-    wanted = with_underscores(name)
-    close = nearest(wanted, settings)
+    plain_name = with_underscores(name)
+    close = nearest(plain_name, settings)
     return f"did you mean {', '.join(close)}" if close else "see the engine's own --help"
 
 

@@ -43,9 +43,9 @@ def table_of(engine: str, version: str | None) -> SettingTable | None:
         return None
     number = 0
     if version is not None:
-        wanted = version_key(version)
+        version_numbers = version_key(version)
         known = [version_key(part["version"]) for part in parts]
-        number = next((n for n, key in enumerate(known) if key <= wanted), len(known) - 1)
+        number = next((n for n, key in enumerate(known) if key <= version_numbers), len(known) - 1)
     part = parts[number]
     return SettingTable(
         version=part["version"],

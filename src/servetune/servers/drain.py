@@ -93,11 +93,11 @@ class BoundedLog:
         middle, tail = middle + tail[:cut], tail[cut:]
         self._note(middle)
         self._left_out_bytes += len(middle)
-        said = self._said()
+        noted_text = self._noted_text()
         beside = f"{self._path}.new"
         fresh = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         try:
-            for part in (self._kept, said, tail):
+            for part in (self._kept, noted_text, tail):
                 _write_all(fresh, part)
             os.replace(beside, self._path)  # noqa: PTH105  this file stays light: no pathlib
         except OSError:
@@ -106,7 +106,7 @@ class BoundedLog:
             raise
         os.close(self._file)
         self._file = fresh
-        self._begin = len(self._kept) + len(said)
+        self._begin = len(self._kept) + len(noted_text)
         self._size = self._begin + len(tail)
 
     def _note(self, middle: bytes) -> None:
@@ -115,7 +115,7 @@ class BoundedLog:
                 return
             self._noted.setdefault(re.sub(rb"\d+", b"", line), line[:MOST_NOTED_BYTES])
 
-    def _said(self) -> bytes:
+    def _noted_text(self) -> bytes:
         lines = list(self._noted.values())
         more = ", the first of each kind" if lines else ""
         head = f"[servetune left {self._left_out_bytes} bytes out here; {len(lines)} lines of note"

@@ -152,8 +152,8 @@ def _card(nvml: Any, number: int) -> Card:
     )
 
 
-def _text(said: bytes | str) -> str:
-    return said.decode() if isinstance(said, bytes) else str(said)
+def _text(text: bytes | str) -> str:
+    return text.decode() if isinstance(text, bytes) else str(text)
 
 
 def none_can_be(environ: Mapping[str, str] | None = None, *, devices: Path = Path("/dev")) -> bool:

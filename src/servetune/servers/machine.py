@@ -94,12 +94,12 @@ def driver_version(nvml: Any = None) -> str | None:
     except nvml.NVMLError:
         return None
     try:
-        said = nvml.nvmlSystemGetDriverVersion()
+        text = nvml.nvmlSystemGetDriverVersion()
     except nvml.NVMLError:
         return None
     finally:
         nvml.nvmlShutdown()
-    return said.decode() if isinstance(said, bytes) else str(said)
+    return text.decode() if isinstance(text, bytes) else str(text)
 
 
 def _memory(root: Path) -> Mapping[str, int]:
@@ -128,8 +128,8 @@ def _size(folder: Path) -> int | None:
 
 
 def _ports(root: Path) -> int | None:
-    said = _word(root / "proc/sys/net/ipv4/ip_local_port_range")
-    low, _, high = (said or "").partition("\t")
+    text = _word(root / "proc/sys/net/ipv4/ip_local_port_range")
+    low, _, high = (text or "").partition("\t")
     return int(high) - int(low) + 1 if high.strip().isdigit() else None
 
 

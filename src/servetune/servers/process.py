@@ -336,12 +336,12 @@ class ServerProcess:
             poll.register(pipe, select.POLLIN)
             while poll.poll(wait_s * MS_PER_S):
                 wait_s = 0.0
-                said = os.read(pipe, 4096)
-                if not said:
+                received = os.read(pipe, 4096)
+                if not received:
                     # It never ends before its server, unless it was killed itself.
                     self._ended = True
                     return
-                *lines, self._events = (self._events + said).split(b"\n")
+                *lines, self._events = (self._events + received).split(b"\n")
                 for line in lines:
                     self._take(line.decode())
 

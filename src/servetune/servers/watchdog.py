@@ -95,12 +95,12 @@ def session_members(session: int) -> set[int]:
 
 def marked(marks: Mapping[str, str]) -> set[int]:
     """Live processes that were started with all of these variables."""
-    wanted = {os.fsencode(f"{name}={value}") for name, value in marks.items()}
+    marks_bytes = {os.fsencode(f"{name}={value}") for name, value in marks.items()}
     found = set()
     for pid, _, _, lives in _stat_rows():
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-                if lives and wanted <= set(file.read().split(b"\0")):
+                if lives and marks_bytes <= set(file.read().split(b"\0")):
                     found.add(pid)
         except OSError:  # it has gone, or is another user's
             continue
@@ -128,17 +128,17 @@ class _StandBy:
     """
 
     def __init__(self) -> None:
-        told, self._word = os.pipe()
+        wake_pipe, self._word = os.pipe()
         self._until_gone, kept = os.pipe()
         child = os.fork()
         if child == 0:
             try:
                 os.close(self._word)
                 os.close(self._until_gone)
-                _stand_by(told)
+                _stand_by(wake_pipe)
             finally:
                 os._exit(0)
-        os.close(told)
+        os.close(wake_pipe)
         os.close(kept)
         os.waitpid(child, 0)
 
@@ -149,14 +149,14 @@ class _StandBy:
         os.read(self._until_gone, 1)
 
 
-def _stand_by(told: int) -> None:
+def _stand_by(wake_pipe: int) -> None:
     os.setsid()
     if os.fork():
         return
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):  # servetune must not take it for the watchdog
         os.dup2(nothing, stream)
-    if os.read(told, 1):
+    if os.read(wake_pipe, 1):
         return
     marks = {name: os.environ[name] for name in MARKS}
     while left := marked(marks) - {os.getpid()}:

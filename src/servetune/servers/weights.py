@@ -14,14 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Warmth", "model_folder", "warm_up", "weight_files"]
+__all__ = ["WarmUp", "model_folder", "warm_up", "weight_files"]
 
 _FORMS = ("*.safetensors", "*.gguf", "*.bin")
 _PIECE_BYTES = 8 << 20
 ROOM_FRACTION = 0.6  # of the memory that is available: a server wants the rest
 
 
-class Warmth(msgspec.Struct, frozen=True):
+class WarmUp(msgspec.Struct, frozen=True):
     """Bytes that were read, and the rate; above the disk's they were in memory already."""
 
     read_bytes: int
@@ -57,7 +57,7 @@ def weight_files(folder: Path) -> list[Path]:
     return []
 
 
-def warm_up(folder: Path, *, halt: threading.Event, available_bytes: int | None) -> Warmth:
+def warm_up(folder: Path, *, halt: threading.Event, available_bytes: int | None) -> WarmUp:
     """Read the weights once, unless there is no room for them.
 
     Args:
@@ -69,7 +69,7 @@ def warm_up(folder: Path, *, halt: threading.Event, available_bytes: int | None)
     whole_bytes = sum(path.stat().st_size for path in files)
     if not files or available_bytes is None or whole_bytes > ROOM_FRACTION * available_bytes:
         why = "no weights here" if not files else "memory has no room for them"
-        return Warmth(0, 0.0, why)
+        return WarmUp(0, 0.0, why)
     begin_s, read_bytes, piece = time.monotonic(), 0, bytearray(_PIECE_BYTES)
     for path in files:
         try:
@@ -78,6 +78,6 @@ def warm_up(folder: Path, *, halt: threading.Event, available_bytes: int | None)
                 while (count := file.readinto(piece)) and not halt.is_set():
                     read_bytes += count
         except (OSError, AttributeError) as error:
-            return Warmth(read_bytes, time.monotonic() - begin_s, str(error))
+            return WarmUp(read_bytes, time.monotonic() - begin_s, str(error))
     stopped = "stopped" if halt.is_set() else ""
-    return Warmth(read_bytes, time.monotonic() - begin_s, stopped)
+    return WarmUp(read_bytes, time.monotonic() - begin_s, stopped)

@@ -23,12 +23,12 @@ def llama_settings(text: str) -> Named:
     in braces, in brackets or behind "allowed values" are the choices.
     """
     found: Named = {}
-    for head, said in _entries(text):
+    for head, description in _entries(text):
         names = [with_underscores(n) for n in re.split(r",\s+", head["names"]) if n[:2] == "--"]
         own = [name for name in names if not name.startswith("no_")]
         if not own:
             continue
-        kind, choices = _llama_kind(head["value"] or "", said)
+        kind, choices = _llama_kind(head["value"] or "", description)
         found[own[0]] = SettingSpec(
             name=own[0],
             kind=kind,
@@ -47,19 +47,19 @@ def _entries(text: str) -> list[tuple[re.Match[str], str]]:
             entries.append((head, [line[head.end() :].strip()]))
         elif entries and line.startswith(" "):
             entries[-1][1].append(line.strip())
-    return [(head, " ".join(said)) for head, said in entries]
+    return [(head, " ".join(description)) for head, description in entries]
 
 
-def _llama_kind(value: str, said: str) -> tuple[str, tuple[str, ...]]:
+def _llama_kind(value: str, description: str) -> tuple[str, tuple[str, ...]]:
     if not value:
         return "bool", ()
     words = re.fullmatch(r"[{\[<](.*)[}\]>]", value)
     if words:
         return "str", tuple(w for w in re.split(r"[|,]", words[1]) if w)
-    allowed = re.search(r"allowed values: ([\w, ]+)", said)
+    allowed = re.search(r"allowed values: ([\w, ]+)", description)
     if allowed:
         return "str", tuple(re.split(r",\s*", allowed[1].strip()))
-    default = re.search(r"\(default: (-?\d+(?:\.\d+)?)", said)
-    if value in _LLAMA_NUMBERS and "either" not in said:
+    default = re.search(r"\(default: (-?\d+(?:\.\d+)?)", description)
+    if value in _LLAMA_NUMBERS and "either" not in description:
         return ("int" if default and "." not in default[1] else "float"), ()
     return "str", ()

@@ -18,15 +18,15 @@ def _read(trees: Trees) -> Named:
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef)
     }
-    wanted, found = ["add_parser_api_server"], {}
+    pending, found = ["add_parser_api_server"], {}
     seen: set[str] = set()
-    while wanted:
-        name = wanted.pop()
+    while pending:
+        name = pending.pop()
         if name in seen or name not in helpers:
             continue
         seen.add(name)
         found.update(argparse_settings(helpers[name]))
-        wanted += [
+        pending += [
             call.func.attr
             for call in ast.walk(helpers[name])
             if isinstance(call, ast.Call)

@@ -150,11 +150,11 @@ class Tgi(CommandLineEngine):
         self, plan: Plan, taken: Mapping[str, Setting]
     ) -> dict[str, tuple[Setting, Setting]]:
         """With what the environment was to tell, and graphs that were not captured."""
-        asked = {
+        requested = {
             "prefix_caching": plan.prefix_caching,
             "chunked_prefill": plan.chunked_prefill,
         }
-        found = {**super().differences(plan, taken), **differences(asked, taken)}
+        found = {**super().differences(plan, taken), **differences(requested, taken)}
         if plan.enforce_eager is False and taken.get("cuda_graphs") == "0":
             found["enforce_eager"] = (False, True)
         return found

@@ -96,8 +96,8 @@ def _derived(plan: Plan, version: str, *, newest: bool) -> list[str]:
         for field, why in _DERIVED.items()
         if getattr(plan, field) is None and (newest or field != "chunked_prefill")
     ]
-    said = f"TGI {version} works out {', '.join(derived)} when it starts, and may settle otherwise"
-    return [f"{said} than in the trial: set them to be sure"] if derived else []
+    note = f"TGI {version} works out {', '.join(derived)} when it starts, and may settle otherwise"
+    return [f"{note} than in the trial: set them to be sure"] if derived else []
 
 
 #: First major version that reads PREFILL_CHUNKING as on where nothing is said.
@@ -112,12 +112,12 @@ def _read(settings: Settings, variables: Mapping[str, str]) -> dict[str, Setting
     eager = str(settings.get("cuda_graphs")) == "0"
     if eager:
         del settings["cuda_graphs"]
-    told = {
+    fields = {
         field: variables[name] in ("1", "true")
         for field, name in VARIABLES.items()
         if name in variables
     }
-    return {"enforce_eager": eager, **told}
+    return {"enforce_eager": eager, **fields}
 
 
 SHIPPING = Shipping(

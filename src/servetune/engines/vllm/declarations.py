@@ -61,14 +61,15 @@ def _borrowing(
         if not (isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument"):
             continue
         for name, spec in settings_of_calls([call], aliases).items():
-            lent = _lent(call, owners, classes)
-            if lent and lent.kind == "str" and not lent.choices:  # a class: the field may say more
-                lent = classes.get("EngineArgs", {}).get(name, lent)
-            found[name] = _merged(spec, lent) if lent else spec
+            borrowed = _borrowed(call, owners, classes)
+            # A class is text here: the field of the same name may tell more.
+            if borrowed and borrowed.kind == "str" and not borrowed.choices:
+                borrowed = classes.get("EngineArgs", {}).get(name, borrowed)
+            found[name] = _merged(spec, borrowed) if borrowed else spec
     return found
 
 
-def _lent(
+def _borrowed(
     call: ast.Call, owners: Mapping[str, str], classes: Mapping[str, Named]
 ) -> SettingSpec | None:
     for keyword in call.keywords:
@@ -86,14 +87,14 @@ def _lent(
     return None
 
 
-def _merged(spec: SettingSpec, lent: SettingSpec) -> SettingSpec:
+def _merged(spec: SettingSpec, borrowed: SettingSpec) -> SettingSpec:
     return msgspec.structs.replace(
         spec,
-        kind=lent.kind,
-        negatable=lent.kind == "bool",
-        choices=lent.choices,
-        minimum=lent.minimum,
-        maximum=lent.maximum,
+        kind=borrowed.kind,
+        negatable=borrowed.kind == "bool",
+        choices=borrowed.choices,
+        minimum=borrowed.minimum,
+        maximum=borrowed.maximum,
     )
 
 

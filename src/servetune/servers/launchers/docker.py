@@ -160,8 +160,8 @@ def docker_command(
     words += [f"--volume={folder}:{folder}:ro" for folder in container.mounts]
     if container.hub is not None:
         words += [f"--volume={container.hub}:{HUB}", f"--env=HF_HOME={HUB}"]
-    said = {name: value for name, value in (environment or {}).items() if name not in passed}
-    words += [f"--env={name}={value}" for name, value in sorted(said.items())]
+    variables = {name: value for name, value in (environment or {}).items() if name not in passed}
+    words += [f"--env={name}={value}" for name, value in sorted(variables.items())]
     words += [f"--env={name}" for name in passed]
     return (*words, f"--entrypoint={command[0]}", container.image, *command[1:])
 

@@ -122,13 +122,13 @@ def kubernetes_job(job: Job) -> str:
     spec: dict[str, Any] = {"backoffLimit": 10, "template": {"spec": pod}}
     if job.limit_s is not None:
         spec["activeDeadlineSeconds"] = round(job.limit_s) + NOTICE_S
-    said = {
+    job_object = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": job.name},
         "spec": spec,
     }
-    return json.dumps(said, indent=2) + "\n"
+    return json.dumps(job_object, indent=2) + "\n"
 
 
 def _resuming(command: Sequence[str]) -> tuple[str, ...]:

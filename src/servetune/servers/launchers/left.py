@@ -50,8 +50,8 @@ def find_left_containers() -> list[LeftContainer]:
     names = [name for name in listed if re.match(ours, name)]
     if not names:
         return []
-    told = docker_answers("inspect", "--format", INSPECTED, *names).splitlines()
-    found = [_left(line) for line in told if line.count("\t") == INSPECTED.count("\t")]
+    lines = docker_answers("inspect", "--format", INSPECTED, *names).splitlines()
+    found = [_left(line) for line in lines if line.count("\t") == INSPECTED.count("\t")]
     return sorted((one for one in found if one is not None), key=lambda one: one.name)
 
 
@@ -70,8 +70,8 @@ def removal(port: int) -> tuple[str, ...]:
 
 
 def _left(line: str) -> LeftContainer | None:
-    name, image, pid, said = line.split("\t")
-    environment = dict(word.partition("=")[::2] for word in json.loads(said) or ())
+    name, image, pid, environment_json = line.split("\t")
+    environment = dict(word.partition("=")[::2] for word in json.loads(environment_json) or ())
     owner = environment.get(OWNER_MARK, "")
     if owner_lives(owner) is not False:
         return None

@@ -86,10 +86,10 @@ def visible_devices(
     vendor: str = "NVIDIA", environ: Mapping[str, str] | None = None
 ) -> list[str] | None:
     """The devices that this process may see, as its environment names them; `None` for all."""
-    said = (os.environ if environ is None else environ).get(_VARIABLES.get(vendor, ""))
-    if said is None:
+    visible = (os.environ if environ is None else environ).get(_VARIABLES.get(vendor, ""))
+    if visible is None:
         return None
-    return [word.strip() for word in said.split(",") if word.strip()]
+    return [word.strip() for word in visible.split(",") if word.strip()]
 
 
 def _program(name: str) -> str:
