@@ -32,14 +32,14 @@ def _name_of(served: Served, copy: int) -> str:
 
 
 def _service(served: Served, copy: int) -> dict[str, Any]:
-    said: dict[str, Any] = {"image": served.image}
+    service: dict[str, Any] = {"image": served.image}
     if served.command:
-        said["entrypoint"] = [_literal(word) for word in served.command]
-        said["command"] = [_literal(word) for word in served.words]
+        service["entrypoint"] = [_literal(word) for word in served.command]
+        service["command"] = [_literal(word) for word in served.words]
     if served.variables:
-        said["environment"] = {key: _literal(text) for key, text in served.variables.items()}
+        service["environment"] = {key: _literal(text) for key, text in served.variables.items()}
     mount = f"{served.folder}:{MODEL_MOUNT}:ro" if served.folder else f"models:{served.hub_cache}"
-    said |= {
+    service |= {
         "env_file": [{"path": ".env", "required": False}],
         "ports": [f"{served.port + copy}:{served.port}"],
         "volumes": [mount],
@@ -56,7 +56,7 @@ def _service(served: Served, copy: int) -> dict[str, Any]:
     }
     if served.devices:
         first = copy * served.devices
-        said["deploy"] = {
+        service["deploy"] = {
             "resources": {
                 "reservations": {
                     "devices": [
@@ -69,7 +69,7 @@ def _service(served: Served, copy: int) -> dict[str, Any]:
                 }
             }
         }
-    return said
+    return service
 
 
 def _literal(text: str) -> str:

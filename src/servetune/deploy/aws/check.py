@@ -164,17 +164,17 @@ def _image(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
             hint="check that it exists in the region's registry",
         )
     image, _ = named_image(facts.container, facts.image_tag)
-    wanted = ami_version(image)
+    needed = ami_version(image)
     variant = deployment.only("endpoint-config").request["ProductionVariants"][0]
     host = variant.get("InferenceAmiVersion")
-    if host == wanted:
+    if host == needed:
         yield Finding(level="ok", topic="driver", message=f"{image.cuda} runs on {host}")
     else:
         yield Finding(
             level="stop",
             topic="driver",
             message=f"{image.cuda} does not run on {host or 'the default host image'}",
-            hint=f"InferenceAmiVersion must be {wanted}",
+            hint=f"InferenceAmiVersion must be {needed}",
         )
 
 
@@ -466,9 +466,9 @@ def _reservation_problems(
     if "endpoint" not in plan.get("TargetResources", []):
         wrong.append(f"{name} is for {', '.join(plan.get('TargetResources', []))}, not endpoints")
     types = {each["InstanceType"] for each in plan.get("ReservedCapacitySummaries", [])}
-    wanted = deployment.hosting.instance_types[0]
-    if wanted not in types:
-        wrong.append(f"{name} holds {', '.join(sorted(types)) or 'nothing'}, not {wanted}")
+    needed = deployment.hosting.instance_types[0]
+    if needed not in types:
+        wrong.append(f"{name} holds {', '.join(sorted(types)) or 'nothing'}, not {needed}")
     free = plan.get("AvailableInstanceCount", 0)
     if free < deployment.hosting.instance_count:
         wrong.append(

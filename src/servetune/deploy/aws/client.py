@@ -117,7 +117,7 @@ class AwsClient:
         """Send one request and return its answer.
 
         Raises:
-            Refused: AWS said no, or nothing until the last attempt.
+            AwsError: AWS refused, or did not answer until the last attempt.
             DeployError: The request is wrong, or there are no credentials.
         """
         wrong = problems(service, operation, request)

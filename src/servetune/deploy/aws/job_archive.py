@@ -73,8 +73,8 @@ def _members(archive: bytes) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
             for member in tar:
                 name = member.name.removeprefix("./")
-                wanted = name == HISTORY or name.rpartition("/")[2] == EXPORT
-                if not member.isfile() or not wanted:
+                is_export = name == HISTORY or name.rpartition("/")[2] == EXPORT
+                if not member.isfile() or not is_export:
                     continue
                 if member.size > LARGEST_MEMBER_BYTES:
                     raise LoadError(f"{name} of the job's archive has {member.size:,} bytes")

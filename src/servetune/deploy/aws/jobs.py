@@ -280,30 +280,37 @@ def start(client: Any, job: BenchmarkJob, *, force: bool = False, poll_s: float 
     """
     if force:
         clean(client, job.name, poll_s=poll_s)
-    is_new = _create(client, "CreateAIWorkloadConfig", job.workload_request())
+    is_new = _created(client, "CreateAIWorkloadConfig", job.workload_request())
     try:
-        return _create(client, "CreateAIBenchmarkJob", job.job_request())
+        return _created(client, "CreateAIBenchmarkJob", job.job_request())
     except LoadError:
         if is_new:  # nobody would look for a workload without its job
             with contextlib.suppress(LoadError):
-                _call(client.delete_ai_workload_config, AIWorkloadConfigName=job.name)
+                _changed(client, "DeleteAIWorkloadConfig", AIWorkloadConfigName=job.name)
         raise
+
+
+def _created(client: Any, operation: str, request: dict[str, Any]) -> bool:
+    """Whether a resource was created that was not there."""
+    return _called(client, operation, absent="ResourceInUse", **request) is not None
+
+
+def _changed(client: Any, operation: str, **request: str) -> bool:
+    """Whether there was a resource that could be changed."""
+    return _called(client, operation, absent="ResourceNotFound", **request) is not None
 
 
 def describe(client: Any, name: str) -> JobStatus | None:
     """The job as it is; `None` where there is none.
 
     Raises:
-        LoadError: The service refuses, or says a status that it does not have.
+        LoadError: The service refuses, or answers with a status that it does not have.
     """
-    from botocore.exceptions import ClientError
-
-    try:
-        answer = client.describe_ai_benchmark_job(AIBenchmarkJobName=name)
-    except ClientError as error:
-        if _code(error) == "ResourceNotFound":
-            return None
-        raise _refused("DescribeAIBenchmarkJob", error) from None
+    answer = _called(
+        client, "DescribeAIBenchmarkJob", absent="ResourceNotFound", AIBenchmarkJobName=name
+    )
+    if answer is None:
+        return None
     status = answer["AIBenchmarkJobStatus"]
     if status not in _STATUSES:
         raise LoadError(f"job {name} has the status '{status}', which is in no table of ours")
@@ -329,7 +336,7 @@ def wait(
     """Wait until a job has ended well.
 
     Ctrl-C leaves the job as it is; the same command finds it again. A description that is
-    throttled is asked for again at the next turn.
+    throttled is repeated at the next turn.
 
     Raises:
         LoadError: It failed, was stopped, is gone, or the limit is over.
@@ -355,7 +362,7 @@ def wait(
 
 
 def _status_unless_throttled(client: Any, name: str) -> JobStatus | None:
-    """`None` where the service had no time for the question."""
+    """The status of the job; `None` where the service throttled the request."""
     try:
         described = describe(client, name)
     except LoadError as error:
@@ -375,7 +382,7 @@ def clean(
     limit_s: float = 900.0,
     poll_s: float = POLL_S / 3,
 ) -> list[str]:
-    """Take job and workload away, the job first and only once it has stopped; what was taken.
+    """Delete job and workload, the job first and only once it has stopped; the deleted names.
 
     Raises:
         LoadError: The service refuses, or the job does not stop in time.
@@ -385,15 +392,15 @@ def clean(
     waited_s = 0.0
     while described is not None and not described.ended:
         if described.status == "InProgress":
-            _call(client.stop_ai_benchmark_job, AIBenchmarkJobName=name)
+            _changed(client, "StopAIBenchmarkJob", AIBenchmarkJobName=name)
         if waited_s >= limit_s:
             raise LoadError(f"job {name} is still {described.status} after {waited_s:.0f} s")
         sleep(poll_s)
         waited_s += poll_s
         described = describe(client, name)
-    if described is not None and _call(client.delete_ai_benchmark_job, AIBenchmarkJobName=name):
+    if described is not None and _changed(client, "DeleteAIBenchmarkJob", AIBenchmarkJobName=name):
         taken.append(f"job {name}")
-    if _call(client.delete_ai_workload_config, AIWorkloadConfigName=name):
+    if _changed(client, "DeleteAIWorkloadConfig", AIWorkloadConfigName=name):
         taken.append(f"workload {name}")
     return taken
 
@@ -505,25 +512,20 @@ def recommended_trials(
     model: str,
     plan_of: Callable[[str, Mapping[str, str]], Plan],
 ) -> list[TrialRecord]:
-    """What a recommendation job proposes, as candidates with their expected performance.
+    """Proposals of a recommendation job, as candidates with their expected performance.
 
     An expectation is no measurement: the records say that they are simulated, and by whom.
 
     Args:
         client: boto3's for `sagemaker`.
-        name: Of the job.
+        name: Name of the job.
         model: Hub id, for Plans whose environment names only a folder.
-        plan_of: From an image and its environment to the Plan that they serve.
+        plan_of: Function from an image and its environment to the Plan that they serve.
 
     Raises:
         LoadError: The job is not there, has not ended well, or recommends nothing.
     """
-    from botocore.exceptions import ClientError
-
-    try:
-        answer = client.describe_ai_recommendation_job(AIRecommendationJobName=name)
-    except ClientError as error:
-        raise _refused("DescribeAIRecommendationJob", error) from None
+    answer = _called(client, "DescribeAIRecommendationJob", absent="", AIRecommendationJobName=name)
     status = answer["AIRecommendationJobStatus"]
     if status != "Completed":
         reason = answer.get("FailureReason")
@@ -599,31 +601,21 @@ def _expected_results(expected: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return results
 
 
-def _create(client: Any, operation: str, request: dict[str, Any]) -> bool:
-    """Whether something was created that was not there."""
+def _called(client: Any, operation: str, /, *, absent: str, **request: Any) -> Any:
+    """The answer of an operation; `None` for the error code that is no failure.
+
+    Raises:
+        LoadError: The service refuses.
+    """
     from botocore import xform_name
     from botocore.exceptions import ClientError
 
     try:
-        getattr(client, xform_name(operation))(**request)
+        return getattr(client, xform_name(operation))(**request) or {}
     except ClientError as error:
-        if _code(error) == "ResourceInUse":
-            return False
+        if _code(error) == absent:
+            return None
         raise _refused(operation, error) from None
-    return True
-
-
-def _call(operation: Callable[..., Any], **request: Any) -> bool:
-    """Whether there was something that it could be done to."""
-    from botocore.exceptions import ClientError
-
-    try:
-        operation(**request)
-    except ClientError as error:
-        if _code(error) == "ResourceNotFound":
-            return False
-        raise _refused(operation.__name__, error) from None
-    return True
 
 
 def _code(error: Any) -> str:

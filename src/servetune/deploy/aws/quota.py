@@ -16,12 +16,12 @@ _HOLDING = ("Creating", "InService", "Updating", "SystemUpdating", "RollingBack"
 
 async def quotas(aws: AwsClient, instance_types: Iterable[str]) -> dict[str, int]:
     """Instances that may run for endpoints; a type is left out where AWS lists none."""
-    wanted = {f"{name} for endpoint usage": name for name in instance_types}
+    names = {f"{name} for endpoint usage": name for name in instance_types}
     found: dict[str, int] = {}
     async for item in aws.pages(
         "service-quotas", "ListServiceQuotas", "Quotas", ServiceCode="sagemaker", MaxResults=100
     ):
-        name = wanted.get(str(item.get("QuotaName")))
+        name = names.get(str(item.get("QuotaName")))
         if name is not None:
             found[name] = int(item["Value"])
     return found

@@ -62,9 +62,9 @@ def problems(service: str, operation: str, request: dict[str, Any]) -> list[str]
 
 def _walk(value: Any, shape: Any, place: str) -> Iterator[str]:
     where = place.lstrip(".") or "request"
-    wanted = _TYPES.get(shape.type_name)
-    if wanted is not None and (
-        not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)
+    expected = _TYPES.get(shape.type_name)
+    if expected is not None and (
+        not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool)
     ):
         yield f"{where}: {shape.type_name} wanted, got {value!r}"
         return

@@ -153,18 +153,18 @@ async def run_job(
     Raises:
         DeployError: The job failed, or too many jobs of its name have ended.
     """
-    name, found = await _free_name(str(request["ProcessingJobName"]), source, where, aws)
-    if not found:
+    name, exists = await _free_name(str(request["ProcessingJobName"]), source, where, aws)
+    if not exists:
         await aws.call(
             "sagemaker", "CreateProcessingJob", **(request | {"ProcessingJobName": name})
         )
         on_progress(f"started processing job {name}")
-    seen = await wait_until_stable(
-        f"job {name}", lambda: _seen(name, aws), aws.clock, wait, on_progress
+    found = await wait_until_stable(
+        f"job {name}", lambda: _job_status(name, aws), aws.clock, wait, on_progress
     )
-    if seen.status != "Completed":
+    if found.status != "Completed":
         raise DeployError(
-            f"job {name} is {seen.status}: {seen.reason or 'AWS gives no reason'}",
+            f"job {name} is {found.status}: {found.reason or 'AWS gives no reason'}",
             hint="its log group is /aws/sagemaker/ProcessingJobs; a gated model needs "
             "--hf-token-secret; the same command starts another",
         )
@@ -177,17 +177,17 @@ async def _free_name(name: str, source: HubModel, where: Place, aws: AwsClient) 
     """
     for attempt in range(1, 100):
         tried = name if attempt == 1 else f"{name[:60]}-{attempt}"
-        seen = await _seen(tried, aws)
-        if seen.status in ("Failed", "Stopped"):
+        found = await _job_status(tried, aws)
+        if found.status in ("Failed", "Stopped"):
             continue
         made = (source.model, source.revision)
-        if seen.status == "Completed" and await staged_model(where.uri, aws) != made:
+        if found.status == "Completed" and await staged_model(where.uri, aws) != made:
             continue
-        return tried, seen.status != "gone"
+        return tried, found.status != "gone"
     raise DeployError(f"99 jobs like {name} have ended", hint="choose another prefix")
 
 
-async def _seen(name: str, aws: AwsClient) -> ResourceStatus:
+async def _job_status(name: str, aws: AwsClient) -> ResourceStatus:
     job = await aws.call_or_none("sagemaker", "DescribeProcessingJob", ProcessingJobName=name)
     if job is None:
         return ResourceStatus(status="gone", changing=False)

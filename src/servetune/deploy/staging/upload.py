@@ -76,7 +76,7 @@ async def stage(
     Raises:
         InputError: There is no such bucket.
         DeployError: A file changed while it was sent.
-        Refused: S3 said no.
+        AwsError: S3 refused.
     """
     await _require_bucket(where, aws)
     gate = asyncio.Semaphore(jobs)
