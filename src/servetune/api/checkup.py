@@ -34,7 +34,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     """Findings about this machine.
 
     Attributes:
-        findings: In the order of a reader's questions: GPUs, engines, memory, limits.
+        findings: Results of the checks, in the order GPUs, engines, memory, limits.
         ceiling: Load that this machine can time; `None` where it was not measured.
     """
 

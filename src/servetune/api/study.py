@@ -36,7 +36,7 @@ class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         command: Command line, or a comment on the server that is there already.
-        server_args: Its settings, in the engine's words.
+        server_args: Server settings, in the engine's words.
         loads: Client arguments of each trial.
     """
 
@@ -52,8 +52,8 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
         trials: Trials that ended, those of earlier calls among them.
         artifacts: Paths of journal, summary, dashboard and configuration.
         compared: Records shown beside them.
-        interrupted: Whether the user stopped it; `resume=True` continues it.
-        simulated: Whether trials are simulated.
+        interrupted: True where the user stopped it; `resume=True` continues it.
+        simulated: True where trials are simulated.
         planned: Servers of a dry run; empty otherwise.
         job: Text of the job that was asked for instead of a run; empty otherwise.
     """

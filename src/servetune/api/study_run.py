@@ -37,10 +37,10 @@ class TrialDone(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of a study: a trial ended, well or not.
 
     Attributes:
-        record: Record of the trial, as the journal has it.
+        record: Trial that ended, as the journal has it.
         done: Number of the study's trials that the journal has.
         total: Number of the study's trials.
-        best: Record of highest throughput so far that holds the constraints, else of the nearest
+        best: Trial of highest throughput so far that holds the constraints, else the nearest
             miss; `None` while no trial has a result.
     """
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from servetune.engines import Engine
+from servetune.engines import DEFAULT_ENGINE, Engine
 from servetune.errors import InputError
 from servetune.hardware import Node
 from servetune.models import NetworkShape
@@ -40,9 +40,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         option(
             "Program of the engine.",
             "--executable",
-            "--vllm-executable",
+            f"--{DEFAULT_ENGINE}-executable",
             metavar="PATH",
-            default="$SERVETUNE_VLLM and the like, else the one on PATH",
+            default="that of the engine's variable (docs/reference/engines.md), else the one on PATH",
         ),
     ] = None
     server_cmd: Annotated[
@@ -136,11 +136,11 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 hint="give a directory of this machine",
             )
         if self.launcher == "docker":
-            self._require_container(starts=starts, cluster=cluster)
+            self._require_container(engine, starts=starts, cluster=cluster)
         elif self.image is not None:
             raise InputError("--image is for --launcher docker", hint="add it, or leave both out")
 
-    def _require_container(self, *, starts: bool, cluster: bool) -> None:
+    def _require_container(self, engine: Engine, *, starts: bool, cluster: bool) -> None:
         if not starts:
             raise InputError(
                 "--launcher docker needs an engine whose servers are started", hint="leave it out"
@@ -156,9 +156,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
                 hint="leave it out; the image says where its servers work",
             )
         if self.image is None:
+            name = engine.shipping.image if engine.shipping else "NAME"
             raise InputError(
-                "--launcher docker needs the engine's image",
-                hint="such as --image vllm/vllm-openai:v0.32.0",
+                "--launcher docker needs the engine's image", hint=f"such as --image {name}:TAG"
             )
 
     def launch(self, model: str, node: Node, shape: NetworkShape | None) -> Launch:

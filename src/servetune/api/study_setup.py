@@ -45,11 +45,11 @@ class StudySetup(msgspec.Struct, frozen=True, kw_only=True):
     """A study that is ready to run.
 
     Attributes:
-        request: What it was made from.
+        request: Options that it was made from.
         engine: Engine whose settings are swept; the one that is simulated, where trials are.
-        context: What all trials have in common.
+        context: Terms that all trials share.
         groups: Trials, one list for each server configuration.
-        launch: How servers are started.
+        launch: Start of servers: program, environment, address, timeouts.
         artifacts: Files that it writes.
         compared: Records shown beside its own.
     """
