@@ -11,8 +11,10 @@ import pytest
 import servetune as st
 from servetune.api import inputs
 from servetune.api.request import checked, command_words, read_config
+from servetune.api.study_setup import study_setup
 from servetune.errors import InputError, StoreError
 from servetune.store import Failure, read_journal
+from servetune.workload import LoadOptions
 
 MODEL = "Qwen/Qwen3-4B"
 SWEEP = {
@@ -220,6 +222,43 @@ def test_results_of_another_study_are_not_written_over(finished):
 def test_one_number_of_users_and_one_text_stand_for_lists():
     one = checked(st.Study, {"model": MODEL, "concurrency": 8, "server_args": "a=1"})
     assert (one.concurrency, one.server_args) == ((8,), ("a=1",))
+
+
+def test_the_same_words_of_load_mean_the_same_requests_as_for_bench():
+    words = {
+        "input_tokens": "kind=normal,mean=200,std=150",
+        "output_tokens": "16",
+        "requests": 50,
+        "rate": 4.0,
+        "arrivals": "gamma",
+        "seed": 3,
+        "turns": "2",
+        "warmup": 2,
+    }
+    study = checked(
+        st.Study, {"model": MODEL, "engine": "simulated", "gpu": "L4", "concurrency": 8, **words}
+    )
+    [[trial]] = study_setup(study).groups
+    assert trial.workload == LoadOptions(concurrency=8, **words).to_workload(MODEL)
+    assert trial.client_args["num_prompts"] == 50
+    assert trial.client_args["max_concurrency"] == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"requests": 9}, "num_prompts=8"),
+        ({"rate": 2.0}, "request_rate=3"),
+        ({"input_tokens": "9"}, "random_input_len=8"),
+        ({"shared_prefix_tokens": 9}, "random_prefix_len=8"),
+        ({"workload": "chat"}, "dataset_name=random"),
+        ({"seed": 2}, "seed=3"),
+    ],
+)
+def test_an_option_and_a_client_argument_that_decide_the_same_are_refused(options, argument):
+    name = argument.partition("=")[0]
+    with pytest.raises(InputError, match=f"and the client argument {name} are the same"):
+        st.tune(MODEL, engine="simulated", gpu="L4", client_args=argument, **options)
 
 
 def test_a_job_runs_the_same_study(called, tmp_path):

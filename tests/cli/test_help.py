@@ -81,7 +81,9 @@ def without_noun() -> set[str]:
 
 def with_two_meanings() -> set[str]:
     nouns: dict[str, set[str]] = {}
-    for _, one, text in options():
+    for path, one, text in options():
+        if path in ("bench", "simulate"):  # derived soon: their own words for load go then
+            continue
         nouns.setdefault(name_of(one), set()).add(noun_of(text))
     return {name for name, found in nouns.items() if len(found) > 1}
 
@@ -95,7 +97,7 @@ def test_an_option_name_has_one_meaning_in_all_commands():
 
 
 @pytest.mark.parametrize(
-    ("file", "most"), [("help_without_noun.txt", 95), ("help_two_meanings.txt", 33)]
+    ("file", "most"), [("help_without_noun.txt", 95), ("help_two_meanings.txt", 6)]
 )
 def test_a_list_of_offenders_is_in_order_and_grows_no_longer(file, most):
     text = (Path(__file__).parent / file).read_text().splitlines()

@@ -176,6 +176,22 @@ def test_somebody_elses_server_is_measured_and_left_running(servetune, tmp_path)
     assert {record["cmd"] for record in records} == {server}
 
 
+def test_options_of_the_load_are_those_of_bench_on_a_real_server_too(servetune, tmp_path):
+    with served() as server:
+        ran = servetune(
+            "tune", "--engine", "external", "--url", server, "--model", "fake", "--turns", 2,
+            "--input-tokens", 32, "--output-tokens", 4, "-n", 8, "-c", "1,2", "--rest", 0,
+            "--output-json", "out/e.json",
+        )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    lines = (tmp_path / "out/e.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines if '"status"' in line]
+    assert [one["config"]["client_args"]["max_concurrency"] for one in records] == [1, 2]
+    assert {one["config"]["client_args"]["turns"] for one in records} == {"2"}
+    assert {one["results"]["completed"] for one in records} == {8}
+    assert {one["results"]["total_output_tokens"] for one in records} == {32}
+
+
 def test_an_external_server_that_goes_away_costs_its_trials_and_not_the_run(servetune, tmp_path):
     with served("--itl-s", "0.02", truth=tmp_path / "truth.jsonl") as server:
         ran = servetune(

@@ -12,6 +12,7 @@ import math
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
@@ -47,11 +48,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         verb: Words that name it on the command line, and its table in a configuration file.
         group: Title of its own options in help; parts that verbs share have their own.
         first: Field that a value without a name sets; the first required one where empty.
+        defaults: Words for defaults that differ from those of a shared part, by field.
     """
 
     verb: ClassVar[str] = ""
     group: ClassVar[str] = "Options"
     first: ClassVar[str] = ""
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
 
 RequestT = TypeVar("RequestT", bound=Request)
@@ -94,8 +97,24 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def fields_of(kind: type[Request]) -> tuple[Field, ...]:
-    """The options of a request in the order of its fields, those of its parts in their place."""
-    return tuple(_fields(kind, ()))
+    """The options of a request in the order of its fields, those of its parts in their place.
+
+    A field of the request itself stands in for a part's of the same name.
+    """
+    found = tuple(_fields(kind, ()))
+    own = {each.name for each in found if not each.part}
+    return tuple(
+        _with_default(each, kind.defaults.get(each.name, ""))
+        for each in found
+        if not each.part or each.name not in own
+    )
+
+
+def _with_default(field: Field, default: str) -> Field:
+    if not default:
+        return field
+    option = msgspec.structs.replace(field.option, default=default)
+    return msgspec.structs.replace(field, option=option)
 
 
 def _fields(kind: type[msgspec.Struct], path: tuple[str, ...]) -> Iterator[Field]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -16,6 +18,7 @@ from servetune.api.study_servers import ServerOptions
 from servetune.engines import DEFAULT_ENGINE, ENGINES
 from servetune.option import Count, option
 from servetune.store import Artifacts
+from servetune.workload import LoadOptions
 
 __all__ = ["JOB_KINDS", "Study"]
 
@@ -102,6 +105,9 @@ class Study(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "tune"
     group: ClassVar[str] = "Study"
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"input_tokens": "1024", "output_tokens": "512", "requests": "1000"}
+    )
 
     model: Annotated[
         str, option("Model: hub id, local folder, or a name of the catalogue.", metavar="NAME")
@@ -125,9 +131,12 @@ class Study(Request, frozen=True, kw_only=True):
             "when the last is answered; the client argument max_concurrency is the same.",
             "--concurrency",
             "-c",
+            group=LoadOptions.group,
             metavar="USERS",
+            default="all requests at once, or at their rate",
         ),
     ] = ()
+    load: LoadOptions = LoadOptions()
     machine: Machine = Machine()
     limits: Limits = Limits()
     slo: Annotated[

@@ -42,7 +42,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--executable",
             f"--{DEFAULT_ENGINE}-executable",
             metavar="PATH",
-            default="that of the engine's variable (docs/reference/engines.md), else the one on PATH",
+            default="that of the engine's environment variable, else the one on PATH",
         ),
     ] = None
     server_cmd: Annotated[

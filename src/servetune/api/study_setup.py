@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
 from servetune.api.inputs import note_idle, read_records
 from servetune.api.machine import Machine
 from servetune.api.notes import note
+from servetune.api.request import given
 from servetune.api.study_request import Study
 from servetune.cluster import cluster_nodes, gpus_of_cluster, join_cluster, most_gpus
 from servetune.engines import DEFAULT_ENGINE, Engine, engine
@@ -19,7 +20,7 @@ from servetune.metrics import LATENCIES, Constraint, parse_constraints
 from servetune.models import NetworkShape, load_shape
 from servetune.perf.sim import without_effect
 from servetune.prediction.calibrations import KeptCalibration
-from servetune.search import Space, parse_settings
+from servetune.search import Axis, Space, Value, parse_settings
 from servetune.store import Artifacts, TrialRecord
 from servetune.trials import (
     Launch,
@@ -30,7 +31,7 @@ from servetune.trials import (
     require_server,
     trials_of,
 )
-from servetune.workload import CLIENT_ARGS
+from servetune.workload import CLIENT_ARGS, client_arg_of, same_client_args
 
 __all__ = ["StudySetup", "study_setup"]
 
@@ -128,18 +129,12 @@ def study_setup(study: Study) -> StudySetup:
 def _space(study: Study, swept: Engine) -> Space:
     """Server and client settings, each fixed or swept."""
     client_args = [*study.client_args, *_needed_client_args(swept, study.client_args)]
-    if study.concurrency:
-        if _is_given("max_concurrency", study.client_args):
-            raise InputError(
-                "--concurrency and the client argument max_concurrency are the same",
-                hint="give one of the two",
-            )
-        client_args.append(f"max_concurrency=[{','.join(map(str, study.concurrency))}]")
+    client = parse_settings(
+        ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
+    )
     space = Space(
         server=parse_settings(";".join(study.server_args), types=swept.argument_types()),
-        client=parse_settings(
-            ";".join(client_args), types=CLIENT_ARGS, known=CLIENT_ARGS, kind="client argument"
-        ),
+        client=(*client, *_load_axes(study, {name for axis in client for name in axis.names})),
     )
     if len(space) > MOST_TRIALS:
         raise InputError(
@@ -149,6 +144,28 @@ def _space(study: Study, swept: Engine) -> Space:
         if any(name in axis.names for axis in space.client):
             note(f"note: client argument {name} has no effect here")
     return space
+
+
+def _load_axes(study: Study, client_args: Collection[str]) -> Iterator[Axis]:
+    """Options of the load as client arguments; the number of users may be swept.
+
+    Raises:
+        InputError: A client argument has the same meaning.
+    """
+    values: dict[str, tuple[Value, ...]] = {}
+    for field in given(study):
+        if field.part == ("load",):
+            value = field.value(study)
+            values[field.name] = (",".join(value) if field.many else value,)
+    if study.concurrency:
+        values["concurrency"] = study.concurrency
+    for name, swept in values.items():
+        for same in sorted(same_client_args(name) & set(client_args)):
+            raise InputError(
+                f"--{name.replace('_', '-')} and the client argument {same} are the same",
+                hint="give one of the two",
+            )
+        yield Axis(names=(client_arg_of(name),), rows=tuple((value,) for value in swept))
 
 
 def _needed_client_args(swept: Engine, given: Iterable[str]) -> list[str]:

@@ -16,7 +16,13 @@ from servetune.workload.arrivals import (
     format_arrivals,
     parse_arrivals,
 )
-from servetune.workload.client_args import CLIENT_ARGS, load_options, workload_from_client_args
+from servetune.workload.client_args import (
+    CLIENT_ARGS,
+    client_arg_of,
+    load_options,
+    same_client_args,
+    workload_from_client_args,
+)
 from servetune.workload.laws import Law, format_length, parse_law
 from servetune.workload.lengths import SHAREGPT, LengthLaws, Lengths, Observed
 from servetune.workload.options import LoadOptions
@@ -48,6 +54,7 @@ __all__ = [
     "Workload",
     "arrivals_from",
     "arrivals_of",
+    "client_arg_of",
     "format_arrivals",
     "format_length",
     "load_options",
@@ -55,6 +62,7 @@ __all__ = [
     "parse_law",
     "read_trace",
     "read_workload",
+    "same_client_args",
     "workload_from_client_args",
     "workload_of",
 ]

@@ -14,7 +14,14 @@ from servetune.workload.lengths import SHAREGPT
 from servetune.workload.options import LoadOptions
 from servetune.workload.workload import Workload
 
-__all__ = ["CLIENT_ARGS", "DATASETS", "load_options", "workload_from_client_args"]
+__all__ = [
+    "CLIENT_ARGS",
+    "DATASETS",
+    "client_arg_of",
+    "load_options",
+    "same_client_args",
+    "workload_from_client_args",
+]
 
 #: Arguments that are a field of `LoadOptions` under another name, with that name.
 _FIELDS: Mapping[str, str] = MappingProxyType(
@@ -28,6 +35,20 @@ _FIELDS: Mapping[str, str] = MappingProxyType(
         "sharegpt_context_len": "dataset_max_tokens",
         "shared_prefix": "shared_prefix_tokens",
         "lora": "adapters",
+    }
+)
+
+#: Fields of `LoadOptions` with the client arguments that decide the same in another form.
+_SAME: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "input_tokens": ("random_input_len", "random_input_sd"),
+        "output_tokens": ("random_output_len", "random_output_sd", "sharegpt_output_len"),
+        "shared_prefix_tokens": ("random_prefix_len",),
+        "prefixes": ("num_prefixes",),
+        "dataset": ("dataset_name", "dataset_path"),
+        "trace": ("dataset_name", "dataset_path"),
+        "workload": ("dataset_name", "dataset_path"),
+        "api": ("backend", "apply_chat_template"),
     }
 )
 
@@ -148,6 +169,17 @@ def workload_from_client_args(args: Mapping[str, Any], *, model: str = "") -> Wo
     if named in DATASETS and "workload" not in args:
         workload = msgspec.structs.replace(workload, name=str(named))
     return workload
+
+
+def client_arg_of(option: str) -> str:
+    """Client argument of a field of `LoadOptions`: llm-optimizer's name, else the field's own."""
+    return next((name for name, field in _FIELDS.items() if field == option), option)
+
+
+def same_client_args(option: str) -> frozenset[str]:
+    """Client arguments that decide the same as a field of `LoadOptions`."""
+    names = {name for name, field in _FIELDS.items() if field == option}
+    return frozenset({option, *names, *_SAME.get(option, ())})
 
 
 def load_options(args: Mapping[str, Any]) -> LoadOptions:
