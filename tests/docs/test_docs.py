@@ -15,6 +15,7 @@ from servetune.metrics import METRICS, summarize
 from servetune.metrics.record import Record
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "servetune"
 ROOMS = [module.name for module in pkgutil.iter_modules(servetune.__path__) if module.ispkg]
 
 
@@ -37,8 +38,11 @@ def test_the_tour_draws_every_room_and_names_files_that_exist():
     tour = (ROOT / "docs" / "tour.md").read_text()
     for room in ROOMS:
         assert room in tour
-    for path in re.findall(r"\*\*`([\w/]+\.py)`\*\*", tour):
-        assert (ROOT / "src" / "servetune" / path).exists(), path
+    for path in re.findall(r"`([\w./-]+/[\w./-]*)`", tour):
+        base = ROOT if path.startswith(("docs/", "tests/", "tools/", "src/")) else PACKAGE
+        assert (base / path).exists() or "NAME" in path, path
+        if "NAME" in path:
+            assert (base / path.replace("NAME", "vllm")).exists(), path
 
 
 def test_every_verb_is_in_the_readme():
