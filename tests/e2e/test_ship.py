@@ -22,7 +22,7 @@ from ship_kit import (
 
 from servetune.store import read_journal
 
-CONCURRENCY, REQUESTS, OUTPUT_TOKENS = 64, 128, 32
+CONCURRENCY, REQUESTS, OUTPUT_TOKENS = 64, 160, 48
 #: A machine that does other things meanwhile is no other server; a batch of 32 instead of 128 is.
 TOLERANCE = ("--tolerance", "0.4")
 
@@ -35,8 +35,8 @@ def double():
 
 
 @pytest.fixture
-def shell(servetune, double):
-    return Shell(servetune, double)
+def shell(servetune, double, called):
+    return Shell(servetune, double, called)
 
 
 @pytest.fixture

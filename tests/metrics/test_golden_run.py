@@ -14,8 +14,8 @@ from servetune.metrics import Record, parse_constraints, summarize
 from servetune.metrics.other_tools import TOOLS, compat_results
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "metrics" / "run.json"
-REQUESTS, SEED = 240, 5
-LIMITS = "ttft<=120ms;tpot<=11ms;e2e_latency<=600ms"
+REQUESTS, SEED = 300, 5
+LIMITS = "ttft<=120ms;tpot<=11ms;itl<=10.5ms;e2e_latency<=600ms"
 
 
 def made_up_run():
