@@ -24,7 +24,7 @@ from servetune.metrics import summarize
 from servetune.models import load_shape
 from servetune.perf import simulate
 from servetune.plan import Plan
-from servetune.servers import ServerProcess, free_port
+from servetune.servers import ServerOptions, ServerProcess, free_port
 from servetune.workload import workload_from_client_args
 from servetune.workload.prompts import token_prompts
 
@@ -142,7 +142,9 @@ def served_results(plan: Plan, args: dict, speed: float) -> dict:
     prompts = token_prompts(workload.requests(), 100_000, seed=1)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
-        server = ServerProcess(command, log_path=log, port=port, name="simulated")
+        server = ServerProcess(
+            command, log_path=log, port=port, options=ServerOptions(name="simulated")
+        )
         with server:
             server.wait_ready(60)
             target = Target(base_url=server.url, model=plan.model)

@@ -14,7 +14,7 @@ import pytest
 from servetune.errors import EngineDied, EngineError, EngineNotReady, PortBusy
 from servetune.servers.drain import MOST_BYTES
 from servetune.servers.ports import free_port
-from servetune.servers.process import ServerProcess
+from servetune.servers.process import ServerOptions, ServerProcess
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -48,7 +48,12 @@ def server(tmp_path):
         port = options.pop("port", None) or free_port()
         command = [sys.executable, str(SERVERS / "misbehave.py"), mode, str(port), *arguments]
         log_path = tmp_path / "logs" / f"{mode}.log"
-        made.append(ServerProcess(command, log_path=log_path, port=port, **options))
+        times = {name: options.pop(name) for name in ("clock", "pause", "host") if name in options}
+        made.append(
+            ServerProcess(
+                command, log_path=log_path, port=port, options=ServerOptions(**options), **times
+            )
+        )
         return made[-1]
 
     yield make
@@ -282,7 +287,7 @@ def test_a_server_gets_the_environment_it_was_given_and_no_other(server, tmp_pat
         [sys.executable, "-c", code],
         log_path=tmp_path / "log",
         port=free_port(),
-        environment={"WIDGET": "blue"},
+        options=ServerOptions(environment={"WIDGET": "blue"}),
     )
     with one, pytest.raises(EngineDied):
         one.wait_ready(READY_S)

@@ -3,10 +3,11 @@
 from servetune.servers.external import ExternalServer
 from servetune.servers.launch import launch_environment, server_of
 from servetune.servers.ports import claimed_port, free_port, require_free_port
-from servetune.servers.process import ServerProcess
+from servetune.servers.process import ServerOptions, ServerProcess
 
 __all__ = [
     "ExternalServer",
+    "ServerOptions",
     "ServerProcess",
     "claimed_port",
     "free_port",

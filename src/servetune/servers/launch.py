@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from servetune.clock import Clock
 from servetune.engines.engine import Engine
 from servetune.plan.plan import Plan
-from servetune.servers.process import ServerProcess
+from servetune.servers.process import ServerOptions, ServerProcess
 
 __all__ = ["launch_environment", "server_of"]
 
@@ -35,8 +33,6 @@ def server_of(
     host: str = "127.0.0.1",
     executable: tuple[str, ...] | None = None,
     environment: Mapping[str, str] | None = None,
-    clock: Clock | None = None,
-    pause: Callable[[float], None] | None = None,
 ) -> ServerProcess:
     """The server that an engine would run for a plan, not yet started.
 
@@ -48,15 +44,12 @@ def server_of(
         host: Which address it will listen on.
         executable: The program's first words; `None` finds it on this machine.
         environment: Added to servetune's own environment, and stronger.
-        clock: For deadlines.
-        pause: Waits a number of seconds.
 
     Raises:
         EngineError: The engine is not installed.
         PlanError: The plan sets what servetune itself decides.
     """
     executable = executable or engine.find_executable()
-    optional: dict[str, Any] = {"pause": pause} if pause is not None else {}
     return ServerProcess(
         engine.command(
             plan,
@@ -68,10 +61,10 @@ def server_of(
         log_path=log_path,
         port=port,
         host=host,
-        name=engine.name,
-        ready_path=engine.ready_path,
-        environment=launch_environment(engine, plan, environment),
-        explain=engine.explain,
-        clock=clock,
-        **optional,
+        options=ServerOptions(
+            name=engine.name,
+            ready_path=engine.ready_path,
+            environment=launch_environment(engine, plan, environment),
+            explain=engine.explain,
+        ),
     )

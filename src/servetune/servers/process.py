@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from servetune.clock import Clock, MonotonicClock
 from servetune.engines.cause import Cause, diagnose, plain_log
 from servetune.errors import EngineDied, EngineError, EngineNotReady, PortBusy
@@ -33,7 +35,7 @@ from servetune.servers.leftovers import marked_processes, marks_of
 from servetune.servers.ports import listens_among, reachable_host, require_free_port
 from servetune.units import MS_PER_S
 
-__all__ = ["ServerProcess"]
+__all__ = ["ServerOptions", "ServerProcess"]
 
 _POLL_S = 0.15
 _HEALTH_TIMEOUT_S = 0.8
@@ -42,6 +44,30 @@ _FELLING_TIMEOUT_S = 10.0  # after SIGKILL; longer only in uninterruptible sleep
 _TAIL_BYTES = 64 * 1024
 _SESSION_NICENESS = 5  # the least of 1, 3, 5 and 10 that cured the client's lateness
 _EXPLAINED_BYTES = 1024 * 1024
+
+
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Name, readiness, environment and end of a server's process.
+
+    Attributes:
+        name: In messages.
+        ready_path: Route that answers 200 once it takes requests.
+        environment: The whole environment; `None` for servetune's own.
+        folder: Working directory; `None` for servetune's own.
+        explain: Cause of its end, from its log and exit code.
+        holds_port: Whether one of its own processes listens; in a container it is none that can
+            be seen from here.
+        removed_by: Command that ends it where it is no process of ours, such as a container, and
+            the watchdog that would have done so is lost.
+    """
+
+    name: str = "the server"
+    ready_path: str = "/health"
+    environment: Mapping[str, str] | None = None
+    folder: Path | None = None
+    explain: Callable[[str, int | None], Cause] = diagnose
+    holds_port: bool = True
+    removed_by: Sequence[str] = ()
 
 
 class ServerProcess:
@@ -68,13 +94,7 @@ class ServerProcess:
         log_path: Path,
         port: int,
         host: str = "127.0.0.1",
-        name: str = "the server",
-        ready_path: str = "/health",
-        environment: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-        explain: Callable[[str, int | None], Cause] = diagnose,
-        holds_port: bool = True,
-        removed_by: Sequence[str] = (),
+        options: ServerOptions | None = None,
         clock: Clock | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -85,15 +105,7 @@ class ServerProcess:
             log_path: File for its output, replaced if it exists.
             port: Where it will listen. Nobody may listen there yet.
             host: Which address it will listen on.
-            name: In messages.
-            ready_path: Answers 200 once it takes requests.
-            environment: The whole environment; `None` is servetune's own.
-            folder: Where it works; `None` is where servetune does.
-            explain: Why it ended, from its log and exit code.
-            holds_port: Whether one of its own processes listens; in a container it is none
-                that can be seen from here.
-            removed_by: What ends it where it is no process of ours, such as a container, and
-                the watchdog that would have done so is lost.
+            options: Its name, readiness, environment and end.
             clock: For deadlines.
             pause: Waits a number of seconds.
         """
@@ -101,11 +113,12 @@ class ServerProcess:
         self.log_path = log_path
         self.port = port
         self.host = host
-        self.name = name
-        self._ready_path = ready_path
-        self._environment, self._folder = environment, folder
-        self._explain, self._holds_port = explain, holds_port
-        self._removed_by = tuple(removed_by)
+        options = options or ServerOptions()
+        self.name = options.name
+        self._ready_path = options.ready_path
+        self._environment, self._folder = options.environment, options.folder
+        self._explain, self._holds_port = options.explain, options.holds_port
+        self._removed_by = tuple(options.removed_by)
         self._clock = clock or MonotonicClock()
         self._pause = pause
         self._watchdog: subprocess.Popen[bytes] | None = None

@@ -16,7 +16,7 @@ import msgspec
 
 from servetune.loadgen import LoadResult, LoadSettings, Target, run_load_blocking
 from servetune.metrics import summarize
-from servetune.servers import ServerProcess, claimed_port
+from servetune.servers import ServerOptions, ServerProcess, claimed_port
 from servetune.units import format_seconds
 from servetune.workload import workload_from_client_args
 from servetune.workload.prompts import token_prompts
@@ -104,7 +104,10 @@ def load_ceiling(
         command = (sys.executable, "-m", "servetune.loadgen.echo", "--port", str(port))
         log_path = Path(folder) / "echo.log"
         echo = ServerProcess(
-            (*command, "--tick-ms", str(TICK_S * 1000)), log_path=log_path, port=port, name="echo"
+            (*command, "--tick-ms", str(TICK_S * 1000)),
+            log_path=log_path,
+            port=port,
+            options=ServerOptions(name="echo"),
         )
         with echo:
             echo.wait_ready(60)

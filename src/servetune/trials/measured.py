@@ -30,7 +30,7 @@ from servetune.loadgen import (
     run_load_blocking,
 )
 from servetune.metrics.results import JsonObject
-from servetune.servers import ServerProcess, launch_environment
+from servetune.servers import ServerOptions, ServerProcess, launch_environment
 from servetune.servers.launchers import guarded, removal
 from servetune.store import Failure, Results, TrialRecord, now_utc, provenance
 from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes
@@ -196,13 +196,17 @@ class ServerGroup:
             log_path=free_path(self._log_path),
             port=port,
             host=self._launch.host,
-            name=self._engine.name,
-            ready_path=self._launch.ready_path or self._engine.ready_path,
-            environment=launch_environment(self._engine, self._plan, {} if contained else chosen),
-            folder=self._launch.folder,
-            explain=self._engine.explain,
-            holds_port=not contained,
-            removed_by=removal(port) if contained else (),
+            options=ServerOptions(
+                name=self._engine.name,
+                ready_path=self._launch.ready_path or self._engine.ready_path,
+                environment=launch_environment(
+                    self._engine, self._plan, {} if contained else chosen
+                ),
+                folder=self._launch.folder,
+                explain=self._engine.explain,
+                holds_port=not contained,
+                removed_by=removal(port) if contained else (),
+            ),
         )
 
     def _extra_environment(self) -> Mapping[str, str]:
