@@ -1,4 +1,4 @@
-"""`servetune`: finds the verb, and turns errors into one line, a hint and an exit code."""
+"""Command `servetune`: dispatch to verbs, and errors as one line, a hint and an exit status."""
 
 from __future__ import annotations
 
@@ -19,37 +19,43 @@ from servetune.secret import redacted_text
 
 __all__ = ["VERBS", "cli", "main"]
 
-#: verb -> (module and command, what `servetune --help` says of it). A verb's module is
-#: imported when it is called, so that help starts fast.
+#: Module, command and summary of each verb. A verb's module is imported when it is called, so that
+#: help starts fast.
 VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "estimate": ("servetune.cli.estimate:estimate", "What a model can do on a machine, in ms."),
+        "estimate": (
+            "servetune.cli.estimate:estimate",
+            "Predict fit, latency, throughput and cost of a model.",
+        ),
         "simulate": (
             "servetune.cli.simulate:simulate",
-            "Serve a load in virtual time, request by request.",
+            "Simulate a load in virtual time, request by request.",
         ),
         "bench": (
             "servetune.cli.bench:bench",
-            "Load servers that run already, timed to the token.",
+            "Load running servers, timed to the token.",
         ),
         "tune": (
             "servetune.cli.tune:tune",
-            "Try configurations, real or simulated; find the best.",
+            "Measure or simulate many configurations.",
         ),
-        "report": ("servetune.cli.report:report", "Make summary and dashboard from a journal."),
-        "recommend": ("servetune.cli.recommend:recommend", "Pick a configuration and say why."),
+        "report": ("servetune.cli.report:report", "Write summary and dashboard of a journal."),
+        "recommend": (
+            "servetune.cli.recommend:recommend",
+            "Recommend a configuration, with reasons.",
+        ),
         "calibrate": (
             "servetune.cli.calibrate:calibrate",
-            "Let measured trials correct the predictions.",
+            "Correct predictions by measured trials.",
         ),
         "deploy": (
             "servetune.cli.deploy:deploy",
-            "Render what was found for a target, and run it.",
+            "Deploy a measured configuration to a target.",
         ),
-        "stage": ("servetune.cli.stage:stage", "Put a model's files into S3, once and checked."),
+        "stage": ("servetune.cli.stage:stage", "Upload a model to S3, resumable and verified."),
         "doctor": (
             "servetune.cli.doctor:doctor",
-            "Say what is here, what would go wrong and how to mend it.",
+            "Check this machine; findings with remedies.",
         ),
     }
 )
