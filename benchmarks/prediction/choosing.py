@@ -187,7 +187,7 @@ def anchored(
 ) -> Answers:
     """The same after runs of each group as anchors, which cannot be picked.
 
-    Random ones with a seed, chosen by `telling` without.
+    Random ones with a seed, chosen by `most_informative` without.
     """
     corrected = with_anchors(pools.problem, held_out, key, count, seed)
     logs = residuals(pools.problem, corrected)["tpot"]

@@ -4,7 +4,7 @@
 
 Fits the factors again for every fold (`tools/fit_step_law.py`, needs scipy) with whole groups
 left out, predicts those, and prints medians and means of absolute errors; then with k measured
-rows of each group as anchors, drawn at random or chosen by `telling`; then how many held-out
+rows of each group as anchors, drawn at random or by `most_informative`; then how many held-out
 rows the intervals hold. `--write` stores the interval factors that ship with the package.
 `--factors` judges a stored `factors.toml` instead, model by model: one from before a model came
 is blind to it.
@@ -27,8 +27,9 @@ sys.path[:0] = [str(ROOT / "tools"), str(Path(__file__).parent)]
 from fit_step_law import Problem, fitted  # noqa: E402
 from silicon import Measured, read  # noqa: E402
 
+from servetune.perf import most_informative  # noqa: E402
 from servetune.perf.roofline.calibration import Anchor, calibrated  # noqa: E402
-from servetune.perf.roofline.similarity import doubts, similarity_of, telling  # noqa: E402
+from servetune.perf.roofline.similarity import remaining_sd, similarity_of  # noqa: E402
 
 OUT = ROOT / "src" / "servetune" / "perf" / "roofline" / "data" / "intervals.toml"
 FOLDS: dict[str, Callable[[Measured], object]] = {
@@ -42,7 +43,7 @@ ANCHORED: dict[str, Callable[[Measured], object]] = {
     "(model, GPU)": lambda row: row.group,
     "(model, GPU, engine, precision)": lambda row: (row.group, row.engine, row.precision),
 }
-#: Numbers of chosen anchors whose deviations, in doubts, are stored.
+#: Numbers of chosen anchors whose deviations, in remaining standard deviations, are stored.
 DOUBTED = (1, 2, 4)
 #: Draws of random anchors that figures are means of.
 SEEDS = 20
@@ -137,7 +138,7 @@ def with_anchors(
 ) -> Predicted:
     """The predictions after `count` rows of each group; anchors become NaN.
 
-    Without a seed they are those that `telling` chooses, else drawn at random.
+    Without a seed they are those that `most_informative` chooses, else drawn at random.
     """
     rng = np.random.default_rng(seed)
     ttft_ms, tpot_ms = predicted[0].copy(), predicted[1].copy()
@@ -145,7 +146,7 @@ def with_anchors(
     for name in sorted(set(group)):
         mine = np.flatnonzero(group == name)
         if seed is None:
-            chosen = mine[list(telling([problem.rows[i].place for i in mine], count))]
+            chosen = mine[list(most_informative([problem.rows[i].place for i in mine], count))]
         else:
             chosen = rng.choice(mine, count, replace=False)
         found = calibrated(
@@ -265,10 +266,10 @@ def doubts_left(problem: Problem, count: int) -> dict[str, np.ndarray]:
     for name in set(group):
         mine = np.flatnonzero(group == name)
         places = [problem.rows[number].place for number in mine]
-        known = [places[number] for number in telling(places, count)]
+        known = [places[number] for number in most_informative(places, count)]
         for quantity, left in found.items():
             similarity = similarity_of(quantity)
-            left[mine] = np.hypot(doubts(places, known, similarity), similarity.accident)
+            left[mine] = np.hypot(remaining_sd(places, known, similarity), similarity.accident)
     return found
 
 

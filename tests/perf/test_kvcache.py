@@ -9,7 +9,7 @@ import pytest
 from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.perf.sim import simulate
-from servetune.perf.sim.kvcache import Run, block_keys
+from servetune.perf.sim.kvcache import BlockRun, block_keys
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.plan import Plan
@@ -113,7 +113,7 @@ def test_prompts_that_share_nothing_leave_one_entry_however_many_blocks_they_had
     assert len(engine.cache._queue) == 1
     assert engine.cache._by_key == {}
     (rest,) = engine.cache._queue
-    assert isinstance(rest, Run)
+    assert isinstance(rest, BlockRun)
     assert rest.blocks == 500 * (499 // SIZE)
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from servetune.models import load_shape
-from servetune.perf import Anchor, RunFeatures, calibrated, run_features, telling
-from servetune.perf.roofline.similarity import Similarity, doubts, guessed_logs, similarity_of
+from servetune.perf import Anchor, RunFeatures, calibrated, most_informative, run_features
+from servetune.perf.roofline.similarity import Similarity, guessed_logs, remaining_sd, similarity_of
 from servetune.plan import Plan
 from servetune.workload import LengthLaws
 
@@ -113,7 +113,7 @@ def test_a_calibration_is_asked_at_a_place_and_answers_differently_there() -> No
 
 def test_what_is_chosen_to_be_measured_leaves_least_doubt_of_all() -> None:
     places = scattered(25)
-    first, second = telling(places, 2, LIKENESS)
+    first, second = most_informative(places, 2, LIKENESS)
     doubts = {
         other: doubt_after([first, other], places) for other in range(len(places)) if other != first
     }
@@ -133,9 +133,9 @@ def doubt_after(measured: list[int], places: list[RunFeatures]) -> float:
 
 def test_doubt_that_is_left_is_the_textbook_one() -> None:
     places = scattered(12)
-    left = doubts(places, places[:2], LIKENESS)
+    left = remaining_sd(places, places[:2], LIKENESS)
     assert left.mean() == pytest.approx(doubt_after([0, 1], places))
-    unknown = np.hypot(doubts(places, (), LIKENESS), LIKENESS.accident)
+    unknown = np.hypot(remaining_sd(places, (), LIKENESS), LIKENESS.accident)
     assert unknown == pytest.approx(LIKENESS.unknown)
     assert (np.diag(LIKENESS.between([None], [None])) == LIKENESS.alone([None])).all()
 
@@ -146,21 +146,21 @@ def test_the_second_choice_is_of_the_other_storage() -> None:
         for storage in ("fp8", "none")
         for users in (4, 8, 16, 32, 64)
     ]
-    chosen = telling(stored, 2)
+    chosen = most_informative(stored, 2)
     assert {stored[one].storage for one in chosen} == {"fp8", "none"}
     assert {stored[one].concurrency for one in chosen} == {16}
 
 
 def test_no_more_are_chosen_than_there_are() -> None:
-    assert sorted(telling(scattered(3), 5)) == [0, 1, 2]
-    assert telling([], 2) == ()
+    assert sorted(most_informative(scattered(3), 5)) == [0, 1, 2]
+    assert most_informative([], 2) == ()
 
 
 def test_doubt_is_least_where_it_was_measured_and_that_of_the_textbook_everywhere() -> None:
     places = scattered(12)
-    left = doubts(places, places[3:5], LIKENESS)
+    left = remaining_sd(places, places[3:5], LIKENESS)
     assert left.mean() == pytest.approx(doubt_after([3, 4], places))
-    before = doubts(places, [], LIKENESS)
+    before = remaining_sd(places, [], LIKENESS)
     assert (left < before).all()
     assert left[3] < LIKENESS.accident * 1.01
 

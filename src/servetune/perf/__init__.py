@@ -1,10 +1,10 @@
-"""What serving costs in time: a law of step times, an estimate and a simulator."""
+"""Prediction of serving performance: a law of step times, an estimate and a simulator."""
 
 from servetune.perf.anchors import AnchorRun, Suggestion, suggested_runs
 from servetune.perf.roofline import Coefficients, Estimate, estimate, performance_at
 from servetune.perf.roofline.calibration import Anchor, Calibration, calibrated
 from servetune.perf.roofline.learning import learned_factors
-from servetune.perf.roofline.similarity import RunFeatures, run_features, telling
+from servetune.perf.roofline.similarity import RunFeatures, most_informative, run_features
 from servetune.perf.sim import SimulatedRun, simulate
 
 __all__ = [
@@ -19,9 +19,9 @@ __all__ = [
     "calibrated",
     "estimate",
     "learned_factors",
+    "most_informative",
     "performance_at",
     "run_features",
     "simulate",
     "suggested_runs",
-    "telling",
 ]

@@ -1,8 +1,8 @@
-"""Which runs of a model on a machine to measure first, among those that a user may serve.
+"""Choice of the runs of a model on a machine to measure first.
 
 A candidate is a layout of the machine at a number of users of the ladder. Those whose users
-would wait for a place are left out: they measure the cache, not the law. `telling` then names
-the few after which least doubt is left of all.
+would wait for a place are left out: they measure the cache, not the law. `most_informative`
+then chooses the few after which least uncertainty is left of all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.hardware.device import Node
 from servetune.models.shape import NetworkShape
-from servetune.perf.roofline.similarity import RunFeatures, doubts, run_features, telling
+from servetune.perf.roofline.similarity import (
+    RunFeatures,
+    most_informative,
+    remaining_sd,
+    run_features,
+)
 from servetune.perf.roofline.steady_state import OperatingPoint
 from servetune.perf.sweep import LADDER, sweep
 from servetune.plan.plan import Plan
@@ -32,13 +37,13 @@ class AnchorRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs to measure, the most telling first, and what they are worth.
+    """Runs to measure, the most informative first, and how much they reduce the uncertainty.
 
     Attributes:
-        candidates: How many runs they were chosen among.
+        candidates: Number of runs they were chosen among.
         doubt_before: Mean standard deviation of the logarithm of measured over predicted time
             per token, over all candidates.
-        doubt_after: The same once these are measured.
+        doubt_after: Mean standard deviation once these are measured.
     """
 
     runs: tuple[AnchorRun, ...]
@@ -56,15 +61,15 @@ def suggested_runs(
     count: int = 2,
     most_users: int = LADDER[-1],
 ) -> Suggestion:
-    """The runs to measure so that least doubt is left of all candidates.
+    """Runs to measure so that least uncertainty is left of all candidates.
 
     Args:
-        plans: That may be served; those that cannot run are passed over.
+        plans: Plans that may be served; those that cannot run are skipped.
         shape: The network.
         node: The machine.
-        workload: Its lengths count, its number of users does not.
-        count: How many runs.
-        most_users: Beyond which nobody will serve.
+        workload: Workload whose lengths count; its number of users does not.
+        count: Number of runs.
+        most_users: Largest number of users that will be served.
 
     Raises:
         InputError: No plan runs on the machine without users waiting for a place.
@@ -82,12 +87,12 @@ def suggested_runs(
             hint="servetune estimate says what is missing; name a larger machine",
         )
     places = _places(runs, shape, workload)
-    chosen = telling(places, count)
+    chosen = most_informative(places, count)
     return Suggestion(
         runs=tuple(runs[number] for number in chosen),
         candidates=len(runs),
-        doubt_before=float(np.mean(doubts(places, ()))),
-        doubt_after=float(np.mean(doubts(places, [places[number] for number in chosen]))),
+        doubt_before=float(np.mean(remaining_sd(places, ()))),
+        doubt_after=float(np.mean(remaining_sd(places, [places[number] for number in chosen]))),
     )
 
 

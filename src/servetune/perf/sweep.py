@@ -1,4 +1,4 @@
-"""Every plan that fits, priced: thousands per second, by formula.
+"""Predictions of every plan that fits: thousands per second, by formula.
 
 A plan is laid out over all devices of a node; what is left over after its own parallelism
 holds copies. Each is judged at the concurrencies of a ladder, because a throughput without
@@ -44,9 +44,9 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """One plan at one concurrency.
 
     Attributes:
-        cost_per_million_tokens_usd: Of output tokens, for the whole node; `None` without a
+        cost_per_million_tokens_usd: Cost of output tokens on the whole node; `None` without a
             price.
-        correction: What measured runs say of this plan at this concurrency, if any were.
+        correction: Calibration of this plan at this concurrency by measured runs, if any.
     """
 
     plan: Plan
@@ -107,8 +107,8 @@ def plans_of(
         plan: Fields that are set stay as they are.
         shape: The network.
         node: The machine.
-        quantizations: Of weights, where the plan leaves them open.
-        cache_dtypes: Of the KV cache, likewise.
+        quantizations: Storage of weights to try where the plan leaves it open.
+        cache_dtypes: Types of the KV cache to try, likewise.
     """
     tokens = (
         BATCHED_TOKENS if plan.max_num_batched_tokens is None else (plan.max_num_batched_tokens,)
@@ -141,9 +141,9 @@ def sweep(
     coefficients: Coefficients | None = None,
     calibration: Calibration | None = None,
 ) -> Iterator[Swept]:
-    """Price plans at each concurrency; plans that cannot run are passed over.
+    """Predict plans at each concurrency; plans that cannot run are skipped.
 
-    A calibration corrects each plan at each concurrency by what its runs say of that place.
+    A calibration corrects each plan at each concurrency.
     """
     moments = length_moments(workload.lengths, workload.seed)
     laws: dict[Plan, tuple[StepLaw, LocalCorrections]] = {}
@@ -157,7 +157,7 @@ def sweep(
         alike = msgspec.structs.replace(filled, max_num_seqs=None, max_num_batched_tokens=None)
         if alike not in laws:  # batch limits say which steps come, not how long one takes
             corrections = LocalCorrections(calibration, filled, shape, moments)
-            corrections.ask(concurrencies)
+            corrections.prepare(concurrencies)
             chosen = coefficients or coefficients_for(node.device, filled.engine)
             laws[alike] = step_law(filled, shape, node, corrections.law(chosen)), corrections
         law, corrections = laws[alike]

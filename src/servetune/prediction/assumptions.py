@@ -56,7 +56,7 @@ def _assumptions(row: Mapping[str, str], run: ClosedLoopRun, source: str) -> Ite
     if mode in _DISAGGREGATED:
         yield (
             f"mode {mode}: priced as one kind of server, as the row does not say which devices "
-            "compute prompts; servetune simulate --prefill-replicas plays them apart"
+            "compute prompts; servetune simulate --prefill-replicas simulates them separately"
         )
     elif mode not in _AGGREGATED:
         yield f"mode {mode} is not known: priced as one kind of server"

@@ -42,7 +42,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 
 
 class AnchorTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A measured trial that a calibration rests on."""
+    """Measured trial of a calibration."""
 
     key: str
     plan: str
@@ -51,7 +51,7 @@ class AnchorTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptCalibration(msgspec.Struct, frozen=True, kw_only=True):
-    """A calibration and what it is of.
+    """Calibration kept under a name, and what it applies to.
 
     Attributes:
         device: Kind of device that was measured, whatever their number.
@@ -75,7 +75,7 @@ class KeptCalibration(msgspec.Struct, frozen=True, kw_only=True):
         """The calibration, if it is of this model on this kind of device.
 
         Raises:
-            InputError: It is of another.
+            InputError: It is of another model or device.
         """
         if (self.model, self.device) != (shape.name, node.device.name):
             raise InputError(
@@ -89,7 +89,7 @@ class KeptCalibration(msgspec.Struct, frozen=True, kw_only=True):
 def from_trials(
     records: Sequence[TrialRecord], *, name: str, shape: NetworkShape, node: Node
 ) -> KeptCalibration:
-    """What measured closed-loop trials say about the law's error.
+    """Calibration by measured closed-loop trials.
 
     Raises:
         InputError: None of them can serve: simulated, failed, or without a number of users.
@@ -115,9 +115,9 @@ def from_trials(
 
 
 def _usable(record: TrialRecord) -> bool:
-    asked = record.config.client_args
-    law = str(asked.get("arrivals", ""))  # written out it is a law of due times
-    open_loop = asked.get("request_rate") not in (None, "inf") or (
+    load = record.config.client_args
+    law = str(load.get("arrivals", ""))  # written out it is a law of due times
+    open_loop = load.get("request_rate") not in (None, "inf") or (
         "=" in law and not isinstance(parse_arrivals(law), AllAtOnce)
     )
     users = record.config.client_args.get("max_concurrency")
@@ -126,8 +126,8 @@ def _usable(record: TrialRecord) -> bool:
 
 
 def _learned(records: Sequence[TrialRecord], shape: NetworkShape, node: Node) -> dict[str, float]:
-    """What the trials say of the law itself, where no fit has seen such silicon."""
-    asked = [(_plan_of(record, shape), _workload_of(record)) for record in records]
+    """Factors on the law itself, where no fit has seen such silicon."""
+    runs = [(_plan_of(record, shape), _workload_of(record)) for record in records]
     return learned_factors(
         [
             ClosedLoopRun(
@@ -138,11 +138,11 @@ def _learned(records: Sequence[TrialRecord], shape: NetworkShape, node: Node) ->
                 concurrency=workload.concurrency or 1,
                 request_count=workload.request_count,
             )
-            for plan, workload in asked
+            for plan, workload in runs
         ],
         [record.results.mean_ttft_ms for record in records],
         [record.results.mean_tpot_ms for record in records],
-        warm=all(workload.warmup_count for _, workload in asked),
+        warm=all(workload.warmup_count for _, workload in runs),
     )
 
 
@@ -161,12 +161,12 @@ def _plan_of(record: TrialRecord, shape: NetworkShape) -> Plan:
 def _anchor(
     record: TrialRecord, shape: NetworkShape, node: Node, learned: dict[str, float]
 ) -> AnchorTrial:
-    """The trial beside its simulation, which plays the same requests in the same way."""
+    """Trial and its simulation, which serves the same requests in the same way."""
     workload, plan = _workload_of(record), _plan_of(record, shape)
     assert workload.concurrency is not None
     law = Calibration(learned=learned)
-    played = simulate(plan, shape, node, workload, calibration=law)
-    predicted = summarize(played.records, duration_s=1.0, extras=False)
+    simulated = simulate(plan, shape, node, workload, calibration=law)
+    predicted = summarize(simulated.records, duration_s=1.0, extras=False)
     return AnchorTrial(
         key=record.key,
         plan=plan.label,

@@ -27,13 +27,13 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 
 class RequestHandler(Protocol):
-    """What answers on a port."""
+    """Handler of a port's requests."""
 
     def opened(self, connection: Connection) -> None:
         """A client has connected."""
 
     def closed(self, connection: Connection) -> None:
-        """And is gone; whatever it asked for is not wanted any more."""
+        """A client has gone; its requests have no receiver any more."""
 
     def ask(self, connection: Connection, question: HttpRequest) -> None:
         """ResponseStream, at once or later, by exactly one `reply` or stream."""
@@ -118,8 +118,8 @@ class Connection(asyncio.Protocol):
         """A whole answer."""
         kept = b"" if self._keep_alive else b"connection: close\r\n"
         head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode() + _MARK + kept
-        told = f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-        self._write(head + told + body)
+        headers = f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        self._write(head + headers + body)
         self._answered()
 
     def begin_stream(self) -> None:

@@ -1,4 +1,4 @@
-"""What one rank of the engine did, in the numbers that vLLM shows under `/metrics`."""
+"""Metrics of one rank of the engine: the numbers that vLLM shows under `/metrics`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Histogram:
 
 
 class RequestTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """When what happened to one request, in the engine's seconds.
+    """Times of one request, in the engine's seconds.
 
     Attributes:
         sent_s: Arrival at the server.
@@ -137,15 +137,15 @@ class EngineMetrics:
             self._step.note(tokens)
 
     def note_gaps(self, gap_s: float, count: int, tokens: int) -> None:
-        """Of so many sequences more tokens came, so long after those before.
+        """Count gaps between tokens: `count` sequences got `tokens` in all, `gap_s` after the last.
 
-        All that came at once are one gap, as vLLM counts.
+        Tokens that came at once are one gap, as vLLM counts.
         """
         self.generation_tokens += tokens
         self._gap.note(gap_s, count)
 
     def note_draft(self, accepted: int) -> None:
-        """A draft was verified, and so many of its tokens were right and wanted."""
+        """Count a verified draft and its accepted tokens."""
         self.drafts += 1
         for place in range(accepted):
             self.accepted[place] += 1
@@ -176,9 +176,9 @@ class EngineMetrics:
             prompt_tokens: Its prompt.
             output_tokens: Its answer.
             times: Its times.
-            max_tokens: That it allowed.
-            computed_tokens: Of the prompt, computed here.
-            preemptions: How often it lost its cache.
+            max_tokens: Largest answer that it allowed.
+            computed_tokens: Tokens of the prompt that were computed here.
+            preemptions: Number of times it lost its cache.
         """
         first_token_s, now_s = times.first_token_s, times.ended_s
         self._whole.note(now_s - times.sent_s)

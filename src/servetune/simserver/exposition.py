@@ -20,12 +20,12 @@ __all__ = ["ClockStatus", "exposition"]
 
 
 class ClockStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How the simulation keeps up with its own clock.
+    """Delay of the simulation behind its own clock.
 
     Attributes:
         behind_s: Real seconds by which the last tokens left too late.
         most_behind_s: The worst since the start.
-        started_unix_s: When its counters began.
+        started_unix_s: Time at which its counters began.
     """
 
     speed: float
@@ -151,7 +151,7 @@ def _told(account: EngineMetrics, *, caching: bool) -> dict[str, _Family]:
 
 
 def _drafted(account: EngineMetrics) -> dict[str, _Family]:
-    """What vLLM tells where drafts are verified."""
+    """Families that vLLM adds where drafts are verified."""
     by_place = {str(place): count for place, count in enumerate(account.accepted)}
     return {
         "spec_decode_num_drafts": _counter(account.drafts),
@@ -172,7 +172,7 @@ def _counter(value: float) -> _Family:
 def _family(
     name: str, kind: str, said: str, began_unix_s: float, series: Sequence[Mapping[str, str]] = ()
 ) -> Iterator[str]:
-    """What stands before a family's samples; when it began to count, where it counts."""
+    """Lines before a family's samples, with the time at which counting began."""
     if kind != "gauge":
         created = f"{name.removesuffix('_total') if kind == 'counter' else name}_created"
         yield from (f"# HELP vllm:{created} {said}", f"# TYPE vllm:{created} gauge")

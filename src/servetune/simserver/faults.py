@@ -1,4 +1,4 @@
-"""What may go wrong on demand, so that a client can be seen to survive it."""
+"""Faults on demand, by which clients are tested."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Fault = Literal["error", "stall", "truncate", "disconnect"]
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes wrong, and how often. Seconds are real ones, whatever the speed.
+    """Faults and their frequency. Seconds are real ones, whatever the speed.
 
     Attributes:
         slow_start_s: Until then the port is closed, as it is while vLLM loads weights.
         die_after_s: The process ends so long after it began to listen.
         oom_at_start: The process ends for want of memory instead of listening.
-        oom_at_concurrency: It ends so when that many sequences run at once.
-        error_fraction: Of the requests, answered with status 500.
+        oom_at_concurrency: Number of running sequences at which it ends for lack of memory.
+        error_fraction: Share of requests that are answered with status 500.
         stall_fraction: Their streams fall silent and stay open.
         truncate_fraction: Their streams end early, as if all were well.
         disconnect_fraction: Their connections are lost on the way.
-        after_tokens: When a stream breaks; `None` for half of its tokens.
-        seed: Of the draws, one for each request in order of arrival.
+        after_tokens: Tokens after which a stream breaks; `None` for half of its tokens.
+        seed: Seed of the draws, one for each request in order of arrival.
     """
 
     slow_start_s: float = 0.0
@@ -59,7 +59,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def said(self) -> str:
-        """What is not as it should be, for the log; empty when all is well."""
+        """Description of the faults for the log; empty without any."""
         default = Faults()
         return ", ".join(
             f"{name}={value}"

@@ -1,4 +1,4 @@
-"""What a client asks for: OpenAI's completions and chat routes, as far as time depends on them.
+"""Requests of OpenAI's completions and chat routes, as far as time depends on them.
 
 Members that change what a model would say and not when (temperature, tools, a grammar) are
 read over. What would change the number of answers or of tokens and is not simulated is
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 DEFAULT_COMPLETION_TOKENS = 16
-"""Of the completions route where the client says nothing: OpenAI's default, and vLLM's."""
+"""Answer length of the completions route without `max_tokens`: OpenAI's default, and vLLM's."""
 
 
 class RequestRefused(Exception):
@@ -41,7 +41,7 @@ class RequestRefused(Exception):
         self.param = param
 
     def body(self) -> bytes:
-        """As vLLM puts it."""
+        """Body of the error, as vLLM has it."""
         error = {
             "message": self.message,
             "type": self.kind,
@@ -52,13 +52,13 @@ class RequestRefused(Exception):
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests are held against.
+    """Served model that requests are checked against.
 
     Attributes:
-        names: By which the model may be asked for; the first is the one told.
+        names: Names by which the model may be requested; answers carry the first.
         root: The model as it was given on the command line.
         answer_tokens: Length of a chat answer that nothing limits: a real model would end it.
-        cached_block_tokens: Of the prefix cache; `None` where there is none.
+        cached_block_tokens: Block size of the prefix cache; `None` without one.
     """
 
     names: tuple[str, ...]
@@ -75,9 +75,9 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         pieces: Encoded text of the tokens; token i of the answer is piece `first + i`, round
             and round.
-        content: What the prompt holds, for the prefix cache.
+        content: Content of the prompt, for the prefix cache.
         priority: Smaller is served first by an engine that schedules by priority.
-        max_tokens: That the client allows, or the context where it says nothing.
+        max_tokens: Largest answer that the client allows; the context if it states none.
         finish_reason: `length`, or `stop` where the answer ends by itself.
         usage_at_end: Whether a last chunk tells the counts.
         usage_always: Whether every chunk does.
@@ -140,7 +140,7 @@ class _Body(msgspec.Struct):
 
     @property
     def reads_text(self) -> bool:
-        """Whether a tokenizer must read what is asked."""
+        """Whether a tokenizer must read the prompt."""
         prompt = self.prompt[0] if isinstance(self.prompt, list) and self.prompt else self.prompt
         return self.messages is not None or isinstance(prompt, str)
 
@@ -225,7 +225,7 @@ def _model(body: _Body, serving: ServedModel) -> str:
 
 def _require_simulated(body: _Body) -> None:
     """Refuse what would change how much is computed and is not simulated."""
-    asked = {
+    unsupported = {
         "n": (body.n or 1) != 1,
         "best_of": (body.best_of or 1) != 1,
         "use_beam_search": bool(body.use_beam_search),
@@ -233,7 +233,7 @@ def _require_simulated(body: _Body) -> None:
         "logprobs": bool(body.logprobs),
         "prompt_logprobs": body.prompt_logprobs is not None,
     }
-    for name, given in asked.items():
+    for name, given in unsupported.items():
         if given:
             raise RequestRefused(
                 400, f"{name} is not simulated: leave it out, or ask a real engine", param=name
@@ -241,7 +241,7 @@ def _require_simulated(body: _Body) -> None:
 
 
 def _prompt(body: _Body, vocabulary: Vocabulary, *, chat: bool) -> tuple[int, str | list[int]]:
-    """Its length in tokens, and what decides the answer's words."""
+    """Length of the prompt in tokens, and the seed of the answer's words."""
     if chat:
         if not body.messages:
             raise RequestRefused(400, "messages must be a list of at least one", param="messages")
@@ -276,7 +276,7 @@ def _prompt(body: _Body, vocabulary: Vocabulary, *, chat: bool) -> tuple[int, st
 def _content(
     prompt: str | list[int], serving: ServedModel, prompt_tokens: int
 ) -> tuple[Piece, ...]:
-    """What a prompt begins with, as far as its tokens go."""
+    """Content that a prompt begins with, up to its number of tokens."""
     if serving.cached_block_tokens is None:
         return ()
     kept: list[Piece] = []
@@ -309,7 +309,7 @@ def _texts(messages: list[_Message]) -> list[str]:
 def _answer_tokens(
     body: _Body, prompt_tokens: int, serving: ServedModel, *, chat: bool
 ) -> tuple[int, int, str]:
-    """How many tokens come, how many might have, and why the answer ends then."""
+    """Tokens of the answer, the most that it might have, and the reason of its end."""
     limit, name, longest = body.max_tokens, "max_tokens", serving.max_model_len
     if chat and body.max_completion_tokens is not None:
         limit, name = body.max_completion_tokens, "max_completion_tokens"
@@ -323,13 +323,13 @@ def _answer_tokens(
     if prompt_tokens > longest:
         # vLLM stops reading a text at the first token too many, and knows no more of it.
         some = "at least " if body.reads_text or prompt_tokens == longest + 1 else ""
-        told = longest + 1 if some else prompt_tokens
+        stated = longest + 1 if some else prompt_tokens
         raise _invalid(
             f"This model's maximum context length is {longest} tokens. However, your prompt "
-            f"contains {some}{told} input tokens, which exceeds this limit even without any "
+            f"contains {some}{stated} input tokens, which exceeds this limit even without any "
             "output tokens. Please reduce the length of the input prompt.",
             "input_tokens",
-            told,
+            stated,
         )
     if limit is None and not chat:
         limit = DEFAULT_COMPLETION_TOKENS
@@ -346,8 +346,8 @@ def _answer_tokens(
         )
     if limit is not None or body.ignore_eos:
         return most, most, "length"
-    wanted = max(serving.answer_tokens, least)
-    return (wanted, room, "stop") if wanted <= room else (room, room, "length")
+    usual = max(serving.answer_tokens, least)
+    return (usual, room, "stop") if usual <= room else (room, room, "length")
 
 
 def _stopped(ask: CompletionRequest, stops: list[str], min_tokens: int) -> CompletionRequest:

@@ -23,16 +23,16 @@ class ResponseWriter(Protocol):
     """A connection that an answer is written to."""
 
     def reply(self, status: int, body: bytes, content_type: str = "application/json") -> None:
-        """A whole answer."""
+        """Send a whole answer."""
 
     def begin_stream(self) -> None:
-        """The head of a stream."""
+        """Send the head of a stream."""
 
     def send_part(self, data: bytes) -> None:
-        """A part of it."""
+        """Send a part of a stream."""
 
     def end_stream(self) -> None:
-        """Its end, as HTTP wants it."""
+        """End the stream as HTTP does."""
 
     def drop(self) -> None:
         """Lose the connection."""
@@ -45,8 +45,8 @@ class ResponseStream:
 
     Args:
         ask: The request.
-        number: Of the answer, for its id.
-        wire: Where it goes.
+        number: Number of the answer, for its id.
+        wire: Connection that it is written to.
         fault: What goes wrong with it.
         breaks_after: After how many tokens that is.
         touched: Called when there is something to flush that was not there before.
@@ -156,7 +156,7 @@ class ResponseStream:
         return b"data: " + msgspec.json.encode(members)[:-1]
 
     def _frame(self, finish_reason: str | None) -> tuple[bytes, bytes]:
-        """What stands before and behind a token's text, up to the usage."""
+        """Bytes before and behind a token's text, up to the usage."""
         reason = msgspec.json.encode(finish_reason)
         if self._ask.chat:
             before = b',"choices":[{"index":0,"delta":{"content":"'

@@ -56,10 +56,10 @@ class SimulatedServer:
     """One plan served over HTTP. Implements `connection.RequestHandler`.
 
     Args:
-        service: What is served.
-        speed: How many of the engine's seconds pass in a real one.
-        faults: What goes wrong.
-        api_key: That clients must show under /v1; `None` for none.
+        service: Service to answer for.
+        speed: Seconds of the engine per real second.
+        faults: Faults on demand.
+        api_key: Key that clients must send under /v1; `None` for none.
         say: Takes lines for the log.
         die: Ends the process with a status, at once.
     """

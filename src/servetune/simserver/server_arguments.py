@@ -36,7 +36,7 @@ _SUFFIXES: Mapping[str, float] = MappingProxyType(
 
 
 class ServerArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server's command line says.
+    """Arguments of a server's command line.
 
     Attributes:
         model: `None` where no word names it.
@@ -120,7 +120,7 @@ def parse_server_arguments(
 
 
 def argument_types(engine_name: str) -> Mapping[str, type]:
-    """What each argument of an engine takes, as far as it means something here."""
+    """Types of an engine's arguments that have a meaning for the simulation."""
     spoken, server_words = engine(engine_name), _server_words(engine_name)
     if server_words.closed:
         return spoken.argument_types()
@@ -213,12 +213,12 @@ def _sorted_out(
         raise InputError(
             f"argument --port: {port} is no port", hint="take one from 1024 to 65535, or 0 for any"
         )
-    told = {"engine": engine_name, "names": names, "settings": settings, **taken}
-    return msgspec.convert(told, ServerArguments)
+    values = {"engine": engine_name, "names": names, "settings": settings, **taken}
+    return msgspec.convert(values, ServerArguments)
 
 
 def _unrecognized(word: str, types: Collection[str]) -> InputError:
-    """In the words of argparse, which logs of the real engine end with."""
+    """Error with the message of argparse, which logs of the real engine end with."""
     close = nearest(word.lstrip("-").partition("=")[0].replace("-", "_"), types)
     hint = "did you mean " + ", ".join(f"--{name.replace('_', '-')}" for name in close)
     return InputError(

@@ -1,4 +1,4 @@
-"""From a Plan to what a simulated engine needs to serve it: config, step times, words."""
+"""Simulated service of a Plan: limits of the scheduler, step times, vocabulary."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """One plan, ready to be served.
 
     Attributes:
-        plan: With the engine's defaults filled in.
-        machine: Its name, for the log.
+        plan: Plan with the engine's defaults filled in.
+        machine: Name of the machine, for the log.
         ranks: Data-parallel ranks, in each of the plan's replicas.
-        prefill_pool: Of the prompts' caches, where some replicas compute prompts alone.
+        prefill_pool: Replicas that only compute prompts, if there are some.
     """
 
     plan: Plan
@@ -73,17 +73,17 @@ def service_of(
     answer_tokens: int = 256,
     capacity_blocks: int | None = None,
 ) -> Service:
-    """What `perf.sim.simulate` would run, to be driven by requests that come over HTTP.
+    """Service that answers requests over HTTP with the timing of `perf.sim.simulate`.
 
     Args:
         plan: Fields that are `None` take the engine's defaults.
         shape: The network.
-        node: Where it would run.
-        calibration: From measured runs of this model on this machine.
-        names: By which clients ask for the model; its own where there are none.
+        node: Machine.
+        calibration: Calibration by measured runs of this model on this machine.
+        names: Names by which clients request the model; its own if empty.
         tokenizer: Folder or file; the model folder's own where `None`.
         answer_tokens: Length of a chat answer that nothing limits.
-        capacity_blocks: Of the KV cache, instead of what the memory holds.
+        capacity_blocks: Blocks of the KV cache, instead of those that the memory holds.
 
     Raises:
         PlanError: The plan does not fit the model or the machine.

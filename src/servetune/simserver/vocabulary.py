@@ -32,7 +32,7 @@ _SMALLEST_ID = 1000  # below lie special tokens
 
 
 class Vocabulary:
-    """How text becomes a number of tokens and back.
+    """Conversion of text to a number of tokens and back.
 
     Attributes:
         exact: Whether text is counted by the model's tokenizer.
@@ -62,7 +62,7 @@ class Vocabulary:
         return max(1, round(words * TOKENS_PER_WORD)) if text else 0
 
     def content(self, prompt: str | list[int], block_tokens: int) -> tuple[Piece, ...]:
-        """What a prompt holds, block by block, so that a prefix cache finds equal beginnings.
+        """Content of a prompt, block by block, so that a prefix cache finds equal beginnings.
 
         Without a tokenizer ten words are a piece of thirteen tokens.
         """
@@ -78,13 +78,13 @@ class Vocabulary:
         return tuple((zlib.crc32(msgspec.json.encode(block)), len(block)) for block in blocks)
 
     def first_piece(self, prompt: str | list[int]) -> int:
-        """Where among `pieces` the answer to a prompt begins."""
-        told = prompt.encode() if isinstance(prompt, str) else msgspec.json.encode(prompt)
-        return zlib.crc32(told) % len(self.pieces)
+        """Index in `pieces` with which the answer to a prompt begins."""
+        raw = prompt.encode() if isinstance(prompt, str) else msgspec.json.encode(prompt)
+        return zlib.crc32(raw) % len(self.pieces)
 
 
 def vocabulary_of(model: str, tokenizer: str | None = None) -> Vocabulary:
-    """With the tokenizer of a folder or file, the named one or else the model's, if it can be read.
+    """Vocabulary of the named tokenizer, else of the model's own if it can be read.
 
     Raises:
         InputError: A tokenizer was named and cannot be read.

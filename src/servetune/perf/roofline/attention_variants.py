@@ -1,6 +1,6 @@
-"""What the mixers beyond plain and latent attention compute and read, on one device.
+"""Work of layers other than plain and latent attention on one device: linear, sparse, state space.
 
-Plain numbers that `ops` makes operations of. A state is read and written once per step of
+Plain numbers that `operations` turns into operations. A state is read and written once per step of
 a sequence in decode and once per chunk in prefill, and its arithmetic grows with the tokens:
 both hold if it is counted as a window of one chunk, which is how the kernels work (FLA and
 Mamba-2 chunks of 64 to 256 tokens; 64 here).
@@ -44,7 +44,7 @@ class Product(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a query computes and reads per key, and of how many latest keys: one kernel each."""
+    """FLOPs and bytes of a query per key, and the number of latest keys: one kernel each."""
 
     prefill_flops_per_pair: float
     decode_flops_per_key: float
@@ -55,7 +55,7 @@ class Reading(NamedTuple):
 
 
 def products(mixer: Mixer | None, hidden: int, ways: int) -> list[Product]:
-    """The matrix products beside those of plain and latent attention themselves."""
+    """Matrix products of a mixer, without those of plain and latent attention themselves."""
     if isinstance(mixer, LinearAttention):
         return _linear_products(mixer, hidden, ways)
     if isinstance(mixer, StateSpace):
@@ -127,7 +127,7 @@ def _index_products(index: SparseIndex, hidden: int, *, keyed: bool) -> list[Pro
 def readings(
     mixer: Mixer | None, ways: int, cache_width_bytes: float, plain_bytes: float
 ) -> list[Reading] | None:
-    """What the mixer reads per key; `None` for plain and latent attention over all keys."""
+    """Readings of a mixer per key; `None` for plain and latent attention over all keys."""
     if mixer is None:
         return []
     if isinstance(mixer, LinearAttention):

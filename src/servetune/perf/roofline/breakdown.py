@@ -1,4 +1,4 @@
-"""Where the time of one step goes: each operation's work, time and share.
+"""Breakdown of a step's time: each operation's work, time and share.
 
 An operation's dot under the roof is its FLOPs over the bytes it moves, at the FLOP/s that the
 law gives it. Norms, sampling, agreement between devices and the engine itself multiply
@@ -25,11 +25,11 @@ class StepPart(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: One of `KINDS`.
-        share_fraction: Of the step's time.
+        share_fraction: Share of the step's time.
         flops: Zero where nothing is multiplied.
-        moved_bytes: To and from the device's memory.
-        math_dtype: What it is multiplied in; empty where nothing is.
-        side: Of the roof: `compute` or `memory` by its FLOPs per byte, else `link` or `host`.
+        moved_bytes: Bytes moved to and from the device's memory.
+        math_dtype: Number format of the products; empty where there are none.
+        side: Side of the roof, `compute` or `memory` by FLOPs per byte, else `link` or `host`.
     """
 
     name: str

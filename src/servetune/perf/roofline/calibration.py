@@ -1,9 +1,9 @@
-"""What a few measured runs of one model on one machine say about all its other runs.
+"""Calibration: correction of predictions by measured runs of the same model and machine.
 
-The law's errors within one (model, machine) are alike: a kernel that is slower than its table
+The law's errors within one (model, machine) are similar: a kernel that is slower than its table
 is slower in every run. So a measured run corrects the others by the ratio of measured to
-predicted, those near to it by more, and none by all of it, because one run has an accident of
-its own too; `similarity` says by how much.
+predicted time. Runs near to it are corrected by more, and none by all of it, because every run
+also varies by chance; `similarity` has the weights.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ import numpy as np
 
 from servetune.perf.roofline.closed_loop import RunPoint
 from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients, changed, value_at
-from servetune.perf.roofline.similarity import RunFeatures, doubts, guessed_logs, similarity_of
+from servetune.perf.roofline.similarity import (
+    RunFeatures,
+    guessed_logs,
+    remaining_sd,
+    similarity_of,
+)
 from servetune.perf.roofline.steady_state import Correction
 
 __all__ = ["LEARNED", "Anchor", "Calibration", "calibrated", "relearned"]
 
-#: Log ratios far beyond these count little more than these: a run that took ten times as
-#: long had an accident of its own (a compilation, a smaller limit than was said).
+#: Logarithms of ratios beyond which a larger one counts hardly more: a run that took ten times as
+#: long had another cause (a compilation, a smaller limit than stated).
 _TPOT_REACH = 0.6
 _TTFT_REACH = 1.2
-#: Engine times that lie outside the device and scale with the step all the same.
+#: Paths of times that a calibration of steps scales.
 _STEP_FIELDS = (
     "device_factor",
     "host.step_s",
@@ -39,7 +44,7 @@ _STEP_FIELDS = (
 _REQUEST_FIELDS = ("host.request_s", "host.prompt_token_s")
 
 
-#: Knob -> the coefficients that it scales; a share of a peak is divided instead.
+#: Knob -> paths of coefficients that it scales; a share of a peak is divided instead.
 LEARNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "step": ("host.step_s", "launch.layer_s", "launch.experts_s"),
@@ -59,10 +64,10 @@ _SHARES = ("prompt",)
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured run beside its prediction; `None` where that was not measured.
+    """Measured run and its prediction; `None` where a time was not measured.
 
     Attributes:
-        place: Where it lies among the runs of its model and machine; `None` if not known.
+        place: Features of the run, by which it is similar to others; `None` if not known.
     """
 
     predicted_ttft_ms: float
@@ -73,17 +78,17 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Factors on what the law predicts for one model on one machine.
+    """Factors on the law's predictions for one model on one machine.
 
     Attributes:
-        tpot_factor: On step times.
-        ttft_factor: On times to the first token of whole runs.
-        tpot_anchors: Measured runs that the first rests on.
-        ttft_anchors: That the second rests on.
-        tpot_doubt: Standard deviation that is left of the logarithm of a measured time over
-            the corrected one, at the place that this was made for; `None` where it is for all.
-        ttft_doubt: The same of first tokens.
-        anchors: All of them; empty in a calibration that was made for one place.
+        tpot_factor: Factor on step times.
+        ttft_factor: Factor on times to the first token of whole runs.
+        tpot_anchors: Number of measured runs behind `tpot_factor`.
+        ttft_anchors: Number of measured runs behind `ttft_factor`.
+        tpot_doubt: Remaining standard deviation of the logarithm of a measured time over the
+            corrected one, for the run that this was made for; `None` if made for all runs.
+        ttft_doubt: Remaining standard deviation for first tokens.
+        anchors: Measured runs; empty in a calibration that was made for one run.
         learned: Logarithms of factors on the law itself (`learning`), where no fit was.
     """
 
@@ -97,7 +102,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     learned: Mapping[str, float] = {}
 
     def at(self, *places: RunFeatures | None) -> tuple[Calibration, ...]:
-        """What the same anchors say of each place; itself where it was made for one already."""
+        """Calibration for each run by the same anchors; itself if it was made for one run."""
         if not self.anchors:
             return (self,) * len(places)
         return tuple(
@@ -106,11 +111,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
     def relearned(self, base: Coefficients) -> Coefficients:
-        """Coefficients of the law as learned, before any factor on its answers."""
+        """Coefficients of the law as learned, before any factor on its predictions."""
         return relearned(base, self.learned) if self.learned else base
 
     def on(self, point: RunPoint) -> RunPoint:
-        """The point as corrected; the rate of tokens follows from the corrected times."""
+        """Corrected point; the rate of tokens follows from the corrected times."""
         ttft_ms = point.ttft_ms * self.ttft_factor
         e2e_ms = ttft_ms + (point.e2e_ms - point.ttft_ms) * self.tpot_factor
         return msgspec.structs.replace(
@@ -123,17 +128,16 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def first_token_factor(self) -> float:
-        """What is left to correct in first tokens once every time is `tpot_factor` as long.
+        """Factor on first tokens once every time is `tpot_factor` as long.
 
-        One where no first token was measured: they are then as wrong as the steps are.
+        One where no first token was measured: their error is then that of the steps.
         """
         return self.ttft_factor / self.tpot_factor if self.ttft_anchors else 1.0
 
     def coefficients(self, base: Coefficients) -> Coefficients:
         """Coefficients under which every step takes `tpot_factor` times as long.
 
-        For what runs steps, such as the simulator. The factor of first tokens has no place
-        there: they follow from the steps.
+        For the simulator and others that run steps, where first tokens follow from the steps.
         """
         return self._slower(base, _STEP_FIELDS)
 
@@ -147,7 +151,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def correction(self) -> Correction:
-        """The same on a steady state of the law as it is."""
+        """Correction of a steady state of the unchanged law."""
         return Correction(step_factor=self.tpot_factor, first_token_factor=self.first_token_factor)
 
     def _slower(self, base: Coefficients, fields: Sequence[str]) -> Coefficients:
@@ -157,7 +161,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def calibrated(anchors: Sequence[Anchor]) -> Calibration:
-    """What the anchors say of runs anywhere, held back where they are few; none say nothing.
+    """Calibration for all runs by some anchors, smaller where they are few; no anchors, no change.
 
     Example:
         >>> slow = Anchor(predicted_ttft_ms=100, predicted_tpot_ms=10, measured_tpot_ms=12)
@@ -218,9 +222,9 @@ def _doubts(
     measured: Sequence[tuple[float, RunFeatures | None]],
     places: Sequence[RunFeatures | None],
 ) -> list[float]:
-    """What a run at each place may still be off by, its own accident included."""
+    """Remaining standard deviation of each run's logarithm, its own variation included."""
     similarity = similarity_of(quantity)
-    left = doubts(places, [place for _, place in measured], similarity)
+    left = remaining_sd(places, [place for _, place in measured], similarity)
     return [float(doubt) for doubt in np.hypot(left, similarity.accident)]
 
 

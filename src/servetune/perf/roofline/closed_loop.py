@@ -77,9 +77,9 @@ class RunPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Means of one run.
 
     Attributes:
-        ttft_ms: From sending to the first token, the burst included.
+        ttft_ms: Time from sending to the first token, the burst included.
         tpot_ms: Gap between tokens, steps that carry prompts included.
-        output_tokens_per_s: Of the run without its tail, all copies together.
+        output_tokens_per_s: Rate of the run without its tail, all copies together.
         running: Sequences decoding at the same time, all copies together.
         queued: Whether requests wait for a place in cache or batch.
     """
@@ -93,13 +93,13 @@ class RunPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClosedLoops:
-    """R runs side by side; what does not depend on coefficients is computed once.
+    """R runs in array form; parts that do not depend on coefficients are computed once.
 
     Args:
         stack: Work and machines of the R plans.
         plans: Resolved.
         kv_tokens: Tokens that one copy's cache holds, per run.
-        moments: Of the lengths, per run.
+        moments: Moments of the lengths, per run.
         concurrency: Requests in flight, all copies together, per run.
         request_count: Requests of the run, all copies together, per run.
         admission_delay_steps: `ClosedLoopRun.admission_delay_steps`, per run; none where not given.
@@ -199,13 +199,13 @@ class ClosedLoops:
             per_step = running / self.steps * others
             ttft_s, tau_s = self._waiting(laws, per_step, running)
             decode_s = self.steps * tau_s
-            wanted = np.minimum(most, placed * decode_s / (ttft_s + decode_s))
-            running = (running + wanted) / 2
+            balanced = np.minimum(most, placed * decode_s / (ttft_s + decode_s))
+            running = (running + balanced) / 2
         _, tau_s = self._waiting(laws, running / self.steps * others, running)
         return running, tau_s
 
     def _others(self, laws: StepLaws) -> Array:
-        """Share of the prompts that are not one's own; who has no place brings none."""
+        """Share of prompts that are other users'; a user without a place sends none."""
         placed = self._placed(laws.c)
         return np.asarray((placed - 1) / placed)
 
@@ -236,7 +236,7 @@ class ClosedLoops:
         return shares
 
     def _clump_s(self, laws: StepLaws, prompt_s: Array) -> Array:
-        """What a prompt waits for others that came just before it, beyond evenly spread ones."""
+        """Wait for prompts that came just before, beyond that for evenly spread ones."""
         users = self._placed(laws.c)
         others: Array = self._clump_share * (np.sqrt(users) - 1)
         return np.asarray(laws.c["closed_loop.clump_prompts"] * others * prompt_s)

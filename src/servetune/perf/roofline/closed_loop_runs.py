@@ -1,4 +1,4 @@
-"""Many measured or imagined runs at once: from nouns to points, the bulk form of an estimate."""
+"""Predictions of many closed-loop runs at once: the bulk form of an estimate."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
     """A closed-loop run of `request_count` requests with `concurrency` in flight.
 
     Attributes:
-        engine: Whose kernels and overheads; the plan's engine where `None`. It may be one
+        engine: Engine whose kernels and overheads apply; the plan's if `None`. It may be one
             that no plan can name yet, such as `trtllm`.
-        engine_version: Where it is known; a generation may have coefficients of its own.
+        engine_version: Release of the engine, empty if unknown; releases differ in coefficients.
         admission_delay_steps: Mean delay before the engine admits a waiting prompt, in decode
             steps: it polls for requests every so many steps, or gathers several prompts.
     """
@@ -59,17 +59,17 @@ class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def coefficients(self) -> Coefficients:
-        """Of its engine on its device."""
+        """Coefficients of its engine on its device."""
         engine = self.engine or self.plan.engine
         return coefficients_for(self.node.device, engine, self.engine_version)
 
 
 class PredictedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's point, and why the plan is said not to fit, if so.
+    """Prediction of a run, and the reason if its plan does not fit the memory.
 
-    A plan that does not fit is priced all the same, because whoever has run it knows better than
-    our account of memory: with the cache that the whole device would leave, or with room for
-    all where the weights alone are larger than it.
+    A plan that does not fit is predicted all the same, because a run that was measured did fit:
+    with the cache that the whole device would leave, or with room for all where the weights
+    alone are larger than it.
     """
 
     point: RunPoint
@@ -79,12 +79,12 @@ class PredictedRun(msgspec.Struct, frozen=True, kw_only=True):
 def predict_runs(
     runs: Sequence[ClosedLoopRun], calibrations: Sequence[Calibration | None] | None = None
 ) -> list[PredictedRun]:
-    """Every run's point; equal plans, machines and lengths are worked out once.
+    """Prediction of every run; equal plans, machines and lengths are computed once.
 
     Args:
-        runs: In any order.
-        calibrations: Per run, from measured runs of that model on that machine; no run is
-            corrected where they are not given.
+        runs: Runs in any order.
+        calibrations: Calibration of each run by measured runs of its model and machine; no run is
+            corrected if omitted.
 
     Raises:
         UnknownName: A plan's engine has no known defaults.
@@ -94,12 +94,12 @@ def predict_runs(
         return []
     given = calibrations or [None] * len(runs)
     drafting = [run.plan.draft_tokens is not None for run in runs]
-    if any(drafting) and not all(drafting):  # what drafts cost is worked out for whole stacks
+    if any(drafting) and not all(drafting):  # drafts are computed for whole batches of plans
         found: dict[int, PredictedRun] = {}
         for kind in (False, True):
             mine = [number for number, drafts in enumerate(drafting) if drafts is kind]
-            apart = predict_runs([runs[i] for i in mine], [given[i] for i in mine])
-            found.update(zip(mine, apart, strict=True))
+            found_there = predict_runs([runs[i] for i in mine], [given[i] for i in mine])
+            found.update(zip(mine, found_there, strict=True))
         return [found[number] for number in range(len(runs))]
     coefficients = [run.coefficients for run in runs]
     coefficients = [
@@ -115,7 +115,7 @@ def predict_runs(
 
 
 def closed_loops(runs: Sequence[ClosedLoopRun]) -> tuple[ClosedLoops, list[str | None]]:
-    """The runs side by side, and why each plan is said not to fit, if so."""
+    """All runs in one array form, and the reason of each plan that does not fit."""
     work: dict[tuple[object, ...], Operations] = {}
     moments: dict[Lengths, LengthMoments] = {}
     priced, plans, kv_tokens, misfits = [], [], [], []
@@ -159,7 +159,7 @@ def _cache(plan: Plan, run: ClosedLoopRun, context_tokens: float) -> tuple[float
 
 
 def _cache_all_the_same(plan: Plan, run: ClosedLoopRun, context_tokens: float) -> float:
-    """Tokens that the cache would hold if the engine had all the memory; at least one request."""
+    """Tokens that the cache would hold with all the memory; at least one request."""
     everything = msgspec.structs.replace(plan, gpu_memory_fraction=1.0)
     divided = memory(everything, run.shape, run.node.device)
     if divided.weights_bytes >= divided.usable_bytes:

@@ -1,4 +1,4 @@
-"""How long devices of one node take to agree: all-reduce and all-gather.
+"""Time of collectives among the devices of one node: all-reduce and all-gather.
 
     time = latency(group) + message_bytes / rate(group, link)
 
@@ -33,7 +33,7 @@ __all__ = [
     "all_reduce_s",
 ]
 
-#: Links at least this fast per direction are switched fabrics, not PCIe (gen 6 x16: 128 GB/s).
+#: Rate per direction from which a link counts as a switched fabric, not PCIe (gen 6 x16: 128 GB/s).
 FABRIC_BYTES_PER_S = 130e9
 #: group -> latency. NVLink: medians of H200 and A100.
 _FABRIC_LATENCY_S = {2: 4.8e-6, 4: 5.4e-6, 8: 7.0e-6}
@@ -62,7 +62,7 @@ class Collective(msgspec.Struct, frozen=True):
         return self.latency_s + message_bytes / self.bytes_per_s
 
 
-#: One device agrees with itself at once.
+#: Law of one device, which waits for nobody.
 _ALONE = Collective(0.0, math.inf)
 
 

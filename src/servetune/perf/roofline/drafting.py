@@ -24,7 +24,7 @@ from servetune.plan.plan import Plan
 
 __all__ = ["ASSUMED_ACCEPTANCE", "acceptance_of", "drafts_on_device", "tokens_per_step"]
 
-#: Where nobody says better; the estimate notes it. A judgement, not a measurement.
+#: Acceptance where the plan states none; the estimate notes it. A judgement, not a measurement.
 ASSUMED_ACCEPTANCE = 0.6
 
 _LOOKED_UP = ("ngram", "ngram_gpu", "suffix")
@@ -32,8 +32,8 @@ _LOOKED_UP = ("ngram", "ngram_gpu", "suffix")
 
 def acceptance_of(plan: Plan) -> float:
     """Chance that a drafted token is right: the plan's, or the one assumed."""
-    said = plan.draft_acceptance_fraction
-    return ASSUMED_ACCEPTANCE if said is None else said
+    given = plan.draft_acceptance_fraction
+    return ASSUMED_ACCEPTANCE if given is None else given
 
 
 def tokens_per_step(plan: Plan) -> float:

@@ -1,4 +1,4 @@
-"""All answers about one plan at once, by formula: what fits, how fast, and what binds."""
+"""Estimate of one plan by formula: whether it fits, its times and rates, and its limits."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ __all__ = [
     "performance_at",
 ]
 
-#: Reading aids of SageMaker's benchmarking users: above these a reader expects a warning.
+#: Usual limits of interactive use, by which the concurrency limits are stated.
 TTFT_LIMIT_MS = 500.0
 ITL_LIMIT_MS = 50.0
-#: Concurrency beyond the plateau buys nothing: the smallest that reaches this share of the
-#: largest throughput is called the best.
+#: Share of the largest throughput whose smallest concurrency is called the best: more users
+#: beyond the plateau add only latency.
 _PLATEAU_FRACTION = 0.99
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a kind of step lies under the roof.
+    """One kind of step under the roofline.
 
     Attributes:
         flops_per_byte: Intensity, FLOPs over bytes moved, on one device.
         bound: `compute` or `memory`: which takes longer at the rates that kernels reach.
         agreement_fraction: Share of the step in which devices wait for each other's data;
             large where a slow link and not the roof decides.
-        step_ms: What the whole step takes.
-        parts: Where that time goes, the longest first.
+        step_ms: Time of the whole step.
+        parts: Parts of that time, the longest first.
     """
 
     flops_per_byte: float
@@ -73,7 +73,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the plan's work lies under the device's roof.
+    """Work of a plan under the device's roofline.
 
     On paper a phase is bound by compute where its intensity is above the ridge point, peak
     FLOP/s over bytes/s. The critical batch is where a weight matrix changes sides in
@@ -81,7 +81,7 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     B* = ridge * weight_width / 2.
 
     Attributes:
-        math_dtype: What most weights are multiplied in.
+        math_dtype: Number format in which most weights are multiplied.
         ridge_flops_per_byte: Per dtype that the device multiplies.
         prefill: One mean prompt.
         decode: One sequence at its mean context.
@@ -98,11 +98,11 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConcurrencyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests each resource holds, all copies together.
+    """Concurrency that each resource allows, all copies together.
 
     Attributes:
         memory: Sequences of the workload's longest request that fit the KV cache.
-        memory_mean: The same for the mean context of a decoding sequence.
+        memory_mean: Sequences of mean context that fit the KV cache.
         prefill: Prompts that may arrive together and still all begin to answer within
             `ttft_limit_ms`.
         prefill_requests_per_s: Prompts per second with steps full of prefill alone.
@@ -125,19 +125,19 @@ class ConcurrencyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What one plan is expected to do for one workload on one node.
+    """Expected performance of one plan for one workload on one node.
 
     Attributes:
-        weight_bytes: Of all weights before any split.
-        memory: Of one device; see `engines.memory`.
+        weight_bytes: Size of all weights before any split.
+        memory: Memory of one device; see `engines.memory`.
         fits: Whether weights and the longest request fit; where not, `misfit` says why and
             all that depends on running is `None`.
         best_latency: One request in flight.
         best_throughput: The least concurrency that reaches 99% of the largest output rate.
-        cost_per_million_output_tokens_usd: At best throughput, price per hour of the whole
+        cost_per_million_output_tokens_usd: Cost at best throughput: price per hour of the whole
             node / 3600 / output tokens per second * 1e6; `None` without a price.
         coefficients: Name of those used.
-        notes: What a reader should know before trusting a number.
+        notes: Facts to know before trusting a number.
     """
 
     model: str
@@ -171,22 +171,21 @@ def estimate(
     ttft_limit_ms: float = TTFT_LIMIT_MS,
     itl_limit_ms: float = ITL_LIMIT_MS,
 ) -> Estimate:
-    """Price a plan for a workload without running anything.
+    """Estimate a plan for a workload without running anything.
 
     Throughput and latencies are those of the steady state (`SteadyState`): prompts share
     steps with decode, requests beyond what fits wait.
 
     Args:
         shape: The network.
-        node: Where it runs.
+        node: Machine.
         plan: Fields that are `None` take the engine's defaults.
-        workload: Its law of lengths is read; concurrency is searched.
-        coefficients: Of the step law; the device's own by default.
-        calibration: From measured runs of this model on this machine; steps and first
-            tokens are corrected by it, each by its own factor and each number of users by
-            what the runs say of its place.
-        ttft_limit_ms: For the prefill limit.
-        itl_limit_ms: For the decode limit.
+        workload: Workload whose lengths count; concurrency is searched.
+        coefficients: Coefficients of the step law; the device's own if omitted.
+        calibration: Calibration by measured runs of this model on this machine; it corrects steps
+            and first tokens, each by its own factor at each number of users.
+        ttft_limit_ms: Time to first token of the prefill limit.
+        itl_limit_ms: Gap between tokens of the decode limit.
 
     Raises:
         PlanError: The plan contradicts itself or the model. A plan that only does not fit
@@ -207,7 +206,7 @@ def estimate(
         best_latency = state.at(1, corrections.on(1))
         best_throughput = _best_throughput(state, filled, corrections)
         here = corrections.at(best_throughput.concurrency)
-        if here is not None:  # what else is said of the plan is said where it serves most
+        if here is not None:  # everything else is stated at the best throughput
             chosen = here.steady_coefficients(chosen)
             law = step_law(filled, shape, node, chosen)
         first_token_factor = corrections.on(best_throughput.concurrency).first_token_factor
@@ -248,7 +247,7 @@ def performance_at(
     coefficients: Coefficients | None = None,
     calibration: Calibration | None = None,
 ) -> OperatingPoint:
-    """The steady state of a plan with `concurrency` requests in flight.
+    """Steady state of a plan with `concurrency` requests in flight.
 
     Raises:
         PlanError: The plan does not fit the model or the machine.
@@ -284,12 +283,12 @@ def _best_throughput(
 
     most = 2 * plan.max_num_seqs * plan.replicas * plan.data_parallel
     doublings = [at(1 << power) for power in range(most.bit_length())]
-    wanted = _PLATEAU_FRACTION * max(point.output_tokens_per_s for point in doublings)
-    first = next(point for point in doublings if point.output_tokens_per_s >= wanted)
+    plateau = _PLATEAU_FRACTION * max(point.output_tokens_per_s for point in doublings)
+    first = next(point for point in doublings if point.output_tokens_per_s >= plateau)
     low, best = first.concurrency // 2, first
     while best.concurrency - low > 1:
         middle = at((low + best.concurrency) // 2)
-        if middle.output_tokens_per_s >= wanted:
+        if middle.output_tokens_per_s >= plateau:
             best = middle
         else:
             low = middle.concurrency
@@ -431,8 +430,8 @@ def _cost_usd(node: Node, best: OperatingPoint) -> float | None:
     return node.price.usd_per_hour / 3600 / best.output_tokens_per_s * 1e6
 
 
-def _notes(asked: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple[str, ...]:
-    """What the formulas leave out for this plan."""
+def _notes(given: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple[str, ...]:
+    """Facts that the formulas leave out for this plan."""
     notes = ["steady state: the burst at the start of a run makes its mean TTFT longer"]
     if plan.tensor_parallel > 2 and not node.link.peer_to_peer:
         notes.append(
@@ -453,7 +452,7 @@ def _notes(asked: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple
                 else "looking them up costs the device nothing"
             )
         )
-    if asked.prefix_caching:  # on by default, where it says nothing about the workload
+    if given.prefix_caching:  # on by default, where it says nothing about the workload
         notes.append("prefix caching is on: prompts that share a beginning will do better")
     if node.price is not None and plan.device_count < node.device_count:
         notes.append(

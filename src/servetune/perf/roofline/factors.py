@@ -31,14 +31,14 @@ __all__ = ["KNOBS", "Factor", "Fit", "Knob", "coefficients_for", "corrected", "f
 
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fit may turn, and how far before it is measured.
+    """Correction that a fit may make, and its prior.
 
     Attributes:
-        fields: Coefficients that move together.
+        fields: Paths of coefficients that move together.
         share: Whether they are shares of a peak (logit) or times and ratios (log).
         all_sd: Prior standard deviation of the factor for everything.
-        engine_sd: Of one engine's, around that; zero for none.
-        architecture_sd: Of one architecture's; zero for none.
+        engine_sd: Prior standard deviation of one engine's factor around that; zero for none.
+        architecture_sd: Prior standard deviation of one architecture's factor; zero for none.
     """
 
     fields: tuple[str, ...]
@@ -120,7 +120,7 @@ class Factor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One fitted correction.
 
     Attributes:
-        knob: What it turns.
+        knob: Key of `KNOBS`.
         scope: `all`, `engine:NAME` or `architecture:NAME`.
         value: Added to the logit or the logarithm.
         sd: Standard deviation after the fit.
@@ -133,12 +133,12 @@ class Factor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All factors of one fit, and what they rest on.
+    """All factors of one fit, and their source.
 
     Attributes:
         version: Year and month; part of the name of coefficients made from it.
         fitted: Date.
-        data: What was measured, and whence.
+        data: Measured runs and their source.
         engines: Generations that were measured.
     """
 
@@ -162,7 +162,7 @@ def coefficients_for(device: Device, engine: str = "vllm", version: str = "") ->
     The simulated engine is vLLM's. Silicon in `_UNCORRECTED` keeps its table as it is.
 
     Args:
-        version: Of the engine; the present generation where it is not given.
+        version: Release of the engine; the present generation if empty.
     """
     facts = step_law_facts(engine)
     table = table_for(device, engine, version)

@@ -1,4 +1,4 @@
-"""How far a prediction may be off, by how far it reaches beyond what was measured.
+"""Uncertainty of a prediction, by how far it extrapolates beyond measured runs.
 
 The factors are quantiles of measured over predicted on rows that the fit had not seen, with
 whole groups left out: `benchmarks/prediction/cross_validate.py --write` stores them.
@@ -10,13 +10,13 @@ whole groups left out: `benchmarks/prediction/cross_validate.py --write` stores 
 | `network` | one model | a kind of layer that was never measured |
 | `anchored` | (model, GPU), then two of its rows as anchors | a calibration of at least two runs |
 
-A calibration that was asked at a place (`Calibration.at`) says how much doubt is left there. Then
-the factors are exp(deviations x doubt) of that place: the deviations, in `[doubt]`, are
-quantiles of log(measured / predicted) / doubt over the same rows after one, two and four anchors.
+A calibration that was made for one run (`Calibration.at`) has a remaining standard deviation
+(`doubt`). Then the factors are exp(deviations x doubt): the deviations, in `[doubt]`, are quantiles
+of log(measured / predicted) / doubt over the same rows after one, two and four anchors.
 
 All-reduce through a host's PCIe differs by 1.5 between machines, and silicon without an
-operator table was never measured at all: no row shows either, so what they add is judgement
-and says so.
+operator table was never measured at all. No row shows either, so their factors are judgement,
+and `basis` says so.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from servetune.plan.plan import Plan
 __all__ = ["Interval", "SafetyFactors", "interval_of", "safety_factors_of"]
 
 _ANCHORS = 2
-#: Kinds of layer that the fit has seen. Linear attention was measured with one decay per head
+#: Kinds of layer in the fit. Linear attention was measured with one decay per head
 #: (Qwen3.5), not as KDA or lightning attention; an index before latent attention (GLM-5), not
 #: before any other.
 _MEASURED_KINDS = (
@@ -63,7 +63,7 @@ _MEASURED_KINDS = (
     ExpertFeedForward,
 )
 _HOST_PATH, _NO_TABLE = 1.5, 1.4
-_SAID = {
+_BASIS = {
     "known": "engine and architecture were fitted; of runs of other models held out",
     "silicon": "architecture or engine never fitted; of runs on architectures held out",
     "network": "a kind of layer never fitted; of runs of models held out",
@@ -73,15 +73,15 @@ _SAID = {
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """Within which factors of a predicted time the truth is expected in nine of ten runs.
+    """Factors on a predicted time between which nine of ten measured times are expected.
 
     Attributes:
-        low_factor: Of the time per token, of a step and of the end-to-end latency; a rate
+        low_factor: Lower factor on the time per token, a step and the end-to-end latency; a rate
             is divided by it.
-        ttft_low_factor: Of the time to the first token of a run.
+        ttft_low_factor: Lower factor on the time to the first token of a run.
         calibrated: Whether measurements of this model and machine narrowed it.
-        extrapolation: How far the prediction reaches; see the table above.
-        basis: What the factors rest on, for a reader.
+        extrapolation: Kind of extrapolation, as in the table above.
+        basis: Source of the factors, in words.
     """
 
     low_factor: float
@@ -94,14 +94,14 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SafetyFactors(msgspec.Struct, frozen=True, kw_only=True):
-    """By how much to lengthen predicted times, so that a limit holds with a confidence.
+    """Factors on predicted times with which a limit holds with a confidence.
 
     Attributes:
         confidence: Chance that a lengthened time is not exceeded; one half takes the
             prediction at face value.
-        tpot_factor: On the time per token, a step and the end-to-end latency; rates are
+        tpot_factor: Factor on the time per token, a step and the end-to-end latency; rates are
             divided by it.
-        ttft_factor: On the time to the first token.
+        ttft_factor: Factor on the time to the first token.
     """
 
     confidence: float
@@ -112,7 +112,7 @@ class SafetyFactors(msgspec.Struct, frozen=True, kw_only=True):
 def interval_of(
     node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration | None = None
 ) -> Interval:
-    """The band of a plan's predictions."""
+    """Interval of a plan's predictions."""
     reach = _reach(node, plan, shape, calibration)
     return Interval(
         low_factor=reach.factor("tpot", "low") / reach.wider,
@@ -132,7 +132,7 @@ def safety_factors_of(
     confidence: float,
     calibration: Calibration | None = None,
 ) -> SafetyFactors:
-    """What a plan's predicted times are multiplied by before limits judge them.
+    """Factors on a plan's predicted times before limits judge them.
 
     Quantiles of measured over predicted on rows that the fit had not seen, joined by straight
     lines in logarithms. What judgement adds to the interval (`_HOST_PATH`, `_NO_TABLE`) counts
@@ -163,11 +163,11 @@ _LEAST_CONFIDENCE, _MOST_CONFIDENCE = 0.5, 0.95
 
 
 class _Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a prediction reaches.
+    """Extrapolation of a prediction.
 
     Attributes:
-        kind: Of the table above, or `doubt` where that is known of the place.
-        wider: What judgement widens its band by.
+        kind: Kind in the table above, or `doubt` if a calibration states it for this run.
+        wider: Factor of judgement on the interval.
         basis: Both in words.
         doubts: Standard deviations of logarithms, by time, where the kind is `doubt`.
     """
@@ -203,14 +203,14 @@ def _reach(node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration
         if calibration.tpot_doubt is not None and calibration.ttft_doubt is not None:
             return _doubted(node, plan, shape, calibration)
         if calibration.tpot_anchors >= _ANCHORS:
-            return _Reach(kind="anchored", wider=1.0, basis=_SAID["anchored"])
+            return _Reach(kind="anchored", wider=1.0, basis=_BASIS["anchored"])
     kind = _extrapolation(node, plan, shape)
     wider, why = _judged(node, plan, kind)
-    return _Reach(kind=kind, wider=wider, basis=_SAID[kind] + why)
+    return _Reach(kind=kind, wider=wider, basis=_BASIS[kind] + why)
 
 
 def _doubted(node: Node, plan: Plan, shape: NetworkShape, calibration: Calibration) -> _Reach:
-    """By what is left of doubt, and of what judgement adds in the same proportion."""
+    """Extrapolation by the remaining standard deviation, and by judgement in proportion."""
     assert calibration.tpot_doubt is not None
     assert calibration.ttft_doubt is not None
     wider = 1.0
@@ -222,13 +222,13 @@ def _doubted(node: Node, plan: Plan, shape: NetworkShape, calibration: Calibrati
     return _Reach(
         kind="doubt",
         wider=wider,
-        basis=_SAID["doubt"],
+        basis=_BASIS["doubt"],
         doubts={"tpot": calibration.tpot_doubt, "ttft": calibration.ttft_doubt},
     )
 
 
 def _judged(node: Node, plan: Plan, kind: str) -> tuple[float, str]:
-    """What judgement widens a band by, and why."""
+    """Factor of judgement on an interval, and its reason."""
     wider, why = 1.0, ""
     if kind == "silicon" and not architecture_of(node.device):
         wider = _NO_TABLE

@@ -1,10 +1,10 @@
-"""What measured runs say about the law itself, on silicon that no table or fit knows.
+"""Learning the law's coefficients from measured runs, on silicon without a table or fit.
 
 Where the law rests on measured kernels, its errors are small and a factor per run corrects them
 (`calibration`). Where it does not, such as on a CPU whose engine overheads nobody knows, the
-shares of a step are wrong, not its size alone: a host's time per step, its time per sequence,
+shares of a step are wrong, not only its size: a host's time per step, its time per sequence,
 what the device takes, what a request waits for before the engine. Few runs at different loads
-tell them apart. The logarithms of their factors are those that
+separate them. The logarithms of their factors are those that
 
     sum ((log predicted - log measured) / accident)^2 + sum (factor / doubt)^2
 
@@ -31,7 +31,7 @@ __all__ = ["learned_factors"]
 #: Doubt about each, as the standard deviation of a logarithm, by architecture: of the CPU's
 #: law, which was read off one small machine, and of silicon without a table. Others have one.
 _DOUBT = {"cpu": 1.0, "": 0.4}
-#: What one run has of its own; see `similarity`.
+#: Standard deviation of one run by chance; see `similarity`.
 _TPOT_ACCIDENT, _TTFT_ACCIDENT = 0.06, 0.2
 _ROUNDS, _LONGEST_STEP, _TURN = 25, 0.7, 1e-4
 
@@ -50,7 +50,7 @@ def learned_factors(
     Args:
         runs: All on one kind of device.
         ttft_ms: Measured means, `None` where there is none.
-        tpot_ms: Likewise.
+        tpot_ms: Measured mean times per token, likewise.
         warm: Whether the runs were preceded by requests that do not count.
     """
     if not runs:

@@ -1,4 +1,4 @@
-"""What measured runs say of one plan at each number of its users."""
+"""Corrections of one plan by measured runs, at each number of users."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["LocalCorrections"]
 
 
 class LocalCorrections:
-    """A calibration asked where a plan is used, each place once; nothing without one.
+    """Corrections of a plan's predictions by a calibration, computed once per number of users.
 
-    Plans that differ in batch limits alone lie at the same places and can share this.
+    Plans that differ in batch limits alone have the same corrections and can share this.
     """
 
     def __init__(
@@ -32,23 +32,23 @@ class LocalCorrections:
         self._at: dict[int, Calibration] = {}
 
     def law(self, base: Coefficients) -> Coefficients:
-        """Coefficients of the law that `on` corrects."""
+        """Coefficients of the law, relearned where the calibration does so."""
         return base if self._calibration is None else self._calibration.relearned(base)
 
-    def ask(self, concurrencies: Sequence[int]) -> None:
-        """Ask of several numbers of users at once, which is faster than one after another."""
+    def prepare(self, concurrencies: Sequence[int]) -> None:
+        """Compute several numbers of users at once, which is faster than one after another."""
         if self._calibration is None:
             return
         places = [run_features(*self._of, concurrency) for concurrency in concurrencies]
         self._at.update(zip(concurrencies, self._calibration.at(*places), strict=True))
 
     def at(self, concurrency: int) -> Calibration | None:
-        """What the runs say of this number of users, over all copies."""
+        """Calibration for a number of users over all copies; `None` without one."""
         if self._calibration is not None and concurrency not in self._at:
-            self.ask([concurrency])
+            self.prepare([concurrency])
         return self._at.get(concurrency)
 
     def on(self, concurrency: int) -> Correction:
-        """What a steady state with this number of users is corrected by."""
+        """Correction of a steady state with a number of users."""
         here = self.at(concurrency)
         return Correction() if here is None else here.correction

@@ -45,7 +45,7 @@ __all__ = ["AttentionOp", "ExpertsOp", "MatrixOp", "Operations", "Step", "operat
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What one forward pass works on.
+    """Work of one forward pass.
 
     Attributes:
         prefill_tokens: Prompt tokens computed in this step.
@@ -83,9 +83,9 @@ class MatrixOp(msgspec.Struct, frozen=True, kw_only=True):
         outputs: n on one device.
         inputs: k on one device.
         weight_width_bytes: Bytes that one weight occupies, scales included.
-        math_dtype: What it is multiplied in.
+        math_dtype: Number format of the product.
         logits_only: Rows are sequences that get a token, not all tokens.
-        scheme: How weights are stored (`Quantization.scheme`); empty or `none` where as published.
+        scheme: Storage of weights (`Quantization.scheme`); empty or `none` if as published.
     """
 
     name: str
@@ -121,10 +121,10 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
         local_experts: Experts that lie on one device.
         expert_weights: Weights of one expert on one device.
         columns: Inner columns of an expert that one device holds.
-        flops_per_token: On one device, per token of that device's own batch.
+        flops_per_token: FLOPs on one device per token of that device's own batch.
         traffic_per_token: Numbers read and written per token.
         token_copies: Batches (data-parallel ranks) whose tokens meet these experts.
-        scheme: How weights are stored (`Quantization.scheme`); empty or `none` where as published.
+        scheme: Storage of weights (`Quantization.scheme`); empty or `none` if as published.
     """
 
     count: int
@@ -147,7 +147,7 @@ class ExpertsOp(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flops_per_extra_row(self) -> float:
-        """Of one row of one local expert."""
+        """FLOPs of one row of one local expert."""
         return 2 * self.expert_weights
 
     def moved_bytes(self, tokens: float, activation_bytes: float) -> float:
@@ -160,13 +160,13 @@ class AttentionOp(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         prefill_flops_per_pair: Scores and weighted values of one query-key pair.
-        decode_flops_per_key: The same in decode; larger for latent attention, which then
+        decode_flops_per_key: FLOPs of one key in decode; larger for latent attention, which then
             works in the compressed space.
         cache_bytes_per_key: Keys and values that decode reads.
         window: Latest keys that a query sees; `None` for all.
         latent: Whether the cache is one compressed vector for all heads.
         indexing: Whether this is the search for the keys that another one then reads.
-        small_cache: Whether the cache has fewer than sixteen bits; not said of those that an index
+        small_cache: Whether the cache has fewer than sixteen bits; false for caches that an index
             reads or that are compressed along the context.
     """
 
@@ -201,7 +201,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
             where its parts work side by side, and one for the embedding.
         reduce_bytes_per_token: Message of each, one hidden vector.
         expert_exchange_bytes_per_token: Sent per token and exchange to experts elsewhere.
-        expert_exchange_count: Such exchanges per pass (there and back per layer).
+        expert_exchange_count: Exchanges per pass (there and back per layer).
         logit_bytes_per_row: Logits of one sequence, all devices together.
     """
 
@@ -252,7 +252,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def operations(plan: Plan, shape: NetworkShape) -> Operations:
-    """What one device of the plan's tensor-parallel group computes in a forward pass.
+    """Operations of one device of a plan's tensor-parallel group in a forward pass.
 
     Args:
         plan: Only degrees of parallelism and dtypes are read.

@@ -1,9 +1,9 @@
-"""How alike the law's errors are at two places of one machine, and what follows for a third.
+"""Similarity of the law's errors in two runs on one machine, and the best guess for a third.
 
-A place is a plan, a length and a number of users. The logarithm of measured over predicted is
-taken as a random field over places (kriging, or a Gaussian process): runs of one model on one
-kind of device share a part of it, those of one engine more, those of one engine and storage
-more still, and places near each other most:
+A run has features: engine, storage, devices, lengths and number of users. The logarithm of
+measured over predicted time is modelled as a random field over features (kriging, or a Gaussian
+process): runs of one model on one kind of device share a part of it, those of one engine more,
+those of one engine and storage more still, and runs with similar sizes most:
 
     cov = all^2 + engine^2 [same] + storage^2 [same]
         + near^2 [same] exp(-|difference of log2 sizes / reach|^2 / 2)
@@ -35,23 +35,23 @@ from servetune.workload.lengths import Lengths
 __all__ = [
     "RunFeatures",
     "Similarity",
-    "doubts",
     "guessed_logs",
+    "most_informative",
+    "remaining_sd",
     "run_features",
     "similarity_of",
-    "telling",
 ]
 
 _ROUNDS = 3
 
 
 class RunFeatures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a run lies among all runs of one model on one kind of device.
+    """Features of a run among all runs of one model on one kind of device.
 
     Attributes:
-        storage: Of the weights as loaded, as `NetworkShape.quantization` says it.
-        devices: That one copy's work is divided over.
-        concurrency: Of one copy.
+        storage: Storage of the weights as loaded, as in `NetworkShape.quantization`.
+        devices: Number of devices of one copy.
+        concurrency: Users of one copy.
     """
 
     engine: str
@@ -68,7 +68,7 @@ def run_features(
     lengths: Lengths | LengthMoments,
     concurrency: float,
 ) -> RunFeatures:
-    """Of a closed-loop run of a plan; the simulated engine counts as vLLM.
+    """Features of a closed-loop run of a plan; the simulated engine counts as vLLM.
 
     Copies that share nothing are each a run of their own, with their part of the users.
     """
@@ -88,9 +88,9 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Standard deviations of the field's parts, as logarithms, and how far nearness reaches.
 
     Attributes:
-        accident: What one run has of its own.
-        reach_octaves: Of concurrency, prompt, answer and devices: factors of two over which
-            places stop being near.
+        accident: Variation of one run by chance.
+        reach_octaves: Distance in concurrency, prompt, answer and devices, in factors of two, over
+            which runs stop being similar.
     """
 
     all: float
@@ -102,12 +102,12 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def unknown(self) -> float:
-        """Standard deviation at a place of which nothing was measured, an accident included."""
+        """Standard deviation of a run where nothing was measured, its own variation included."""
         parts = (self.all, self.engine, self.storage, self.near, self.accident)
         return float(np.linalg.norm(parts))
 
     def alone(self, places: Sequence[RunFeatures | None]) -> NDArray[np.float64]:
-        """Variance of the field at each place, an accident left out; shape (places,)."""
+        """Variance of the field at each run, its own variation left out; shape (places,)."""
         shared = self.all**2 + self.engine**2 + self.storage**2
         placed = np.array([place is not None for place in places], dtype=float)
         return shared + self.near**2 * placed
@@ -130,22 +130,22 @@ class Similarity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def guessed_logs(
     logs: Sequence[float],
     places: Sequence[RunFeatures | None],
-    wanted: Sequence[RunFeatures | None],
+    targets: Sequence[RunFeatures | None],
     similarity: Similarity,
 ) -> NDArray[np.float64]:
-    """Expected logarithms of measured over predicted at the wanted places.
+    """Expected logarithms of measured over predicted time of some runs.
 
-    A run whose own accident is beyond twice the usual counts less, in proportion to the square.
+    A run that varies by more than twice the usual counts less, in proportion to the square.
 
     Args:
-        logs: Of measured over predicted, one per anchor.
-        places: Of the anchors.
-        wanted: Where an answer is asked; shape (wanted,).
-        similarity: Of the quantity.
+        logs: Logarithms of measured over predicted time, one per anchor.
+        places: Features of the anchors.
+        targets: Features of the runs to guess; shape (targets,).
+        similarity: Similarity of the quantity.
     """
     measured = np.asarray(logs, dtype=float)
-    if not len(measured) or not len(wanted):
-        return np.zeros(len(wanted))
+    if not len(measured) or not len(targets):
+        return np.zeros(len(targets))
     among = similarity.between(places, places)
     accidents = np.full(len(measured), similarity.accident**2)
     for _ in range(_ROUNDS):
@@ -153,41 +153,41 @@ def guessed_logs(
         off = (measured - among @ weights) / (2 * similarity.accident)
         accidents = similarity.accident**2 * (1 + off**2)
     weights = np.linalg.solve(among + np.diag(accidents), measured)
-    return np.asarray(similarity.between(wanted, places) @ weights)
+    return np.asarray(similarity.between(targets, places) @ weights)
 
 
-def telling(
+def most_informative(
     places: Sequence[RunFeatures], count: int, similarity: Similarity | None = None
 ) -> tuple[int, ...]:
-    """Which places to measure so that least doubt is left of all: their numbers, best first.
+    """Numbers of the runs to measure so that least uncertainty is left of all, best first.
 
-    Nothing needs to be measured to say so. Each next one is what lowers the mean standard
+    Nothing needs to be measured for this. Each next one is what lowers the mean standard
     deviation most, given those before it: one in the middle of the largest crowd, then one of
-    another engine or storage. Unlikely to be the best plans; those are what `search` asks for.
+    another engine or storage. They are rarely the best plans, which `search` looks for.
 
     Args:
-        places: Of one model on one kind of device.
-        count: At most this many; fewer where there are fewer places.
-        similarity: That of times per token if omitted.
+        places: Runs of one model on one kind of device.
+        count: Largest number of runs.
+        similarity: Similarity of the quantity; that of times per token if omitted.
     """
     if not places:
         return ()
     similarity = similarity or similarity_of("tpot")
-    doubt = similarity.between(places, places)
+    covariance = similarity.between(places, places)
     chosen: list[int] = []
     for _ in range(min(count, len(places))):
-        # doubt[:, j]**2 / heard[j] is what a run at j would take from every variance
-        heard = np.diag(doubt) + similarity.accident**2
-        left = np.diag(doubt)[:, None] - doubt**2 / heard
+        # covariance[:, j]**2 / measured[j] is what a run at j would take from every variance
+        measured = np.diag(covariance) + similarity.accident**2
+        left = np.diag(covariance)[:, None] - covariance**2 / measured
         means = np.sqrt(np.maximum(left, 0)).mean(axis=0)
         means[chosen] = np.inf
         best = int(np.argmin(means))
         chosen.append(best)
-        doubt = doubt - np.outer(doubt[:, best], doubt[best]) / heard[best]
+        covariance -= np.outer(covariance[:, best], covariance[best]) / measured[best]
     return tuple(chosen)
 
 
-def doubts(
+def remaining_sd(
     places: Sequence[RunFeatures | None],
     measured: Sequence[RunFeatures | None],
     similarity: Similarity | None = None,
@@ -195,9 +195,9 @@ def doubts(
     """Standard deviation of the logarithm of measured over predicted that is left at each place.
 
     Args:
-        places: Of one model on one kind of device.
+        places: Runs of one model on one kind of device.
         measured: Places of runs that were measured, or will be.
-        similarity: That of times per token if omitted.
+        similarity: Similarity of the quantity; that of times per token if omitted.
     """
     similarity = similarity or similarity_of("tpot")
     left = similarity.alone(places)
@@ -212,7 +212,7 @@ def doubts(
 
 @functools.cache
 def similarity_of(quantity: str) -> Similarity:
-    """Of `tpot` or `ttft`."""
+    """Similarity of errors in `tpot` or `ttft`."""
     text = resources.files("servetune.perf.roofline").joinpath("data/similarity.toml").read_text()
     return msgspec.convert(tomllib.loads(text)[quantity], Similarity)
 

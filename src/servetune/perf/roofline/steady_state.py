@@ -41,11 +41,11 @@ _ROUNDS, _NEAR = 60, 1e-9
 
 
 class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan does at one concurrency, all copies together.
+    """Performance of a plan at one concurrency, all copies together.
 
     Attributes:
         concurrency: Requests in flight.
-        running: Of those, sequences decoding at the same time, on average.
+        running: Mean number of sequences that decode at the same time.
         ttft_ms: Mean, waiting for a place included.
         itl_ms: Mean gap between tokens, steps that carry prompts included.
         queued: Whether requests wait for a place before their prompt is begun.
@@ -63,11 +63,11 @@ class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """What measured runs say of one steady state.
+    """Correction of one steady state by measured runs.
 
     Attributes:
-        step_factor: On every time, those of requests outside the device included.
-        first_token_factor: On top, on times from the start of a prompt to its first token;
+        step_factor: Factor on every time, including those of requests outside the device.
+        first_token_factor: Further factor on times from a prompt's start to its first token;
             waiting for a place follows from Little's law all the same.
     """
 

@@ -1,4 +1,4 @@
-"""How long one step takes: the law that the estimator and the simulator share."""
+"""Step-time law: seconds of one forward pass, shared by the estimator and the simulator."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ __all__ = [
     "step_law",
 ]
 
-#: What a device spends a step's time on: an operation, `elementwise` (norms, rotary, gates),
-#: `sampling`, or `agreement` with other devices.
+#: Part of a step's time on the device: an operation, `elementwise` (norms, rotary, gates),
+#: `sampling`, or `agreement` with other devices (collectives).
 Part: TypeAlias = MatrixOp | ExpertsOp | AttentionOp | str
 
 FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -164,7 +164,7 @@ class StepLaw:
         Args:
             sequences: Running sequences, the same in all steps.
             context_tokens: `Step.decode_context_tokens` of the first step.
-            steps: How many.
+            steps: Number of steps.
         """
         contexts = context_tokens + sequences * np.arange(steps, dtype=np.float64)
         return self.decode_steps_s(sequences, contexts)
@@ -193,15 +193,15 @@ class StepLaw:
         return run_s
 
     def agreement_s(self, step: Step) -> float:
-        """The part of the step in which devices wait for each other's data."""
+        """Seconds of the step in which devices wait for each other's data (collectives)."""
         factor = self.coefficients.device_factor
         return factor * self._agreement_s(step.tokens, step.logit_rows)
 
     def device_parts_s(self, step: Step) -> list[tuple[Part, float]]:
-        """The device's time for the step by operation; they take place in series.
+        """Seconds on the device by operation, in series.
 
-        What the engine adds, and a launch that takes longer than all of this, is the rest of
-        the step.
+        The rest of the step is the engine's own work, and a launch that takes longer than all
+        of these.
         """
         ops, c = self.ops, self.coefficients
         plain = [op for op in ops.matrices if not op.logits_only]
@@ -241,7 +241,7 @@ class StepLaw:
         return self._graphs and sequences <= self.coefficients.launch.captured_tokens
 
     def _launched_s(self, device_s: float, prefill_tokens: float, decode_sequences: float) -> float:
-        """The device's time with what launching adds to it."""
+        """Seconds on the device, launching included."""
         if self._captured(prefill_tokens + decode_sequences):
             return device_s
         if not prefill_tokens:
@@ -249,7 +249,7 @@ class StepLaw:
         return max(device_s, self._launch_s) + self._routing_s
 
     def _dense_seconds(self, tokens: float, logit_rows: float) -> float:
-        """All that depends on counts of tokens and sequences alone."""
+        """Seconds of everything that depends on counts of tokens and sequences alone."""
         key = (tokens, logit_rows)
         known = self._dense.get(key)
         if known is not None:
@@ -297,7 +297,7 @@ class StepLaw:
 
 
 def exchange_group(ops: Operations, plan: Plan) -> int:
-    """Devices among which tokens travel to their experts; one where they need not."""
+    """Number of devices among which tokens travel to their experts; one if they need not."""
     return ops.tensor_parallel * plan.data_parallel if ops.expert_exchange_count else 1
 
 
@@ -313,7 +313,7 @@ def _scaled(node: Node, group: int, c: Coefficients) -> Collective:
 def step_law(
     plan: Plan, shape: NetworkShape, node: Node, coefficients: Coefficients | None = None
 ) -> StepLaw:
-    """The law of one plan; `coefficients` default to those of the device's architecture."""
+    """Law of one plan; `coefficients` default to those of the device's architecture."""
     return StepLaw(
         operations(plan, shape),
         node,
@@ -343,7 +343,7 @@ class _MatrixLine(NamedTuple):
 
 
 class _ExpertsLine(NamedTuple):
-    """One layer's grouped products: what their kernels reach."""
+    """Grouped products of one layer, with the rates that their kernels reach."""
 
     op: ExpertsOp
     kernel_s: float
@@ -353,15 +353,15 @@ class _ExpertsLine(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """How a matrix is stored and multiplied on a device: all that its kernel depends on.
+    """Storage and multiplication of a matrix on a device: all that its kernel depends on.
 
     Attributes:
-        narrow: By a unit for fewer than sixteen bits that is faster than that for sixteen.
-        four_bit: In fp4.
-        blocks: In eight bits, with a scale per block.
-        mxfp4: Stored so; kernels for it differ from others that widen weights.
-        thin: Its weights take less than two bytes each.
-        widened: They are, and become sixteen bits before they are multiplied.
+        narrow: Whether a faster unit for fewer than sixteen bits multiplies it.
+        four_bit: Whether it is multiplied in fp4.
+        blocks: Whether it is multiplied in eight bits with a scale per block.
+        mxfp4: Whether it is stored in mxfp4, whose kernels differ from others that widen weights.
+        thin: Whether its weights take less than two bytes each.
+        widened: Whether thin weights become sixteen bits before they are multiplied.
     """
 
     peak_flops: float
@@ -433,7 +433,7 @@ def _experts_line(op: ExpertsOp, device: Device, c: Coefficients) -> _ExpertsLin
 
 
 def _attention_rates(op: AttentionOp, device: Device, c: Coefficients) -> tuple[float, float]:
-    """FLOP/s and bytes/s of cache that attention reaches."""
+    """Rates that attention reaches: FLOP/s, and bytes/s of the cache."""
     flops_per_s = device.bf16_flops * c.attention.compute_fraction
     bytes_per_s = device.memory_bytes_per_s * c.attention.memory_fraction
     if op.latent:

@@ -1,4 +1,4 @@
-"""What closed loops wait for besides the scheduler."""
+"""Waiting of closed loops that the scheduler does not explain."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ __all__ = ["ClosedLoopWaits", "closed_loop_waits"]
 
 
 class ClosedLoopWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """What prompts of a closed loop wait for before the engine's queue; measured, not played.
+    """Waiting of a closed loop's prompts before the engine's queue; measured, not simulated.
 
     Attributes:
-        warm_up_s: The first prompts of a run that begins cold: kernels compiled on first use.
-        intake_s: Those behind it, for each prompt that comes at the same time.
-        clump_s: Every prompt after its user's first, on average, beyond what the scheduler makes
-            it wait: prompts clump, and under an engine that computes prompts first users stay
-            in step although their answers differ; see `roofline.closed_loop`.
+        warm_up_s: Wait of the first prompts of a run that begins cold: kernels compiled on first
+            use.
+        intake_s: Further wait for each prompt that arrived at the same time before.
+        clump_s: Mean wait of every prompt after its user's first, beyond the scheduler's:
+            prompts clump, and under a prefill-first engine users stay in step although their
+            answers differ; see `roofline.closed_loop`.
     """
 
     warm_up_s: float = 0.0
@@ -41,7 +42,7 @@ def closed_loop_waits(
     law: StepLaw,
     c: Coefficients,
 ) -> ClosedLoopWaits:
-    """None of them in an open loop: its arrivals do not follow from the answers."""
+    """Waiting of a workload; none in an open loop, whose arrivals do not follow from answers."""
     if not (workload.closed_loop and workload.concurrency):
         return ClosedLoopWaits()
     prompt_tokens = float(np.mean([request.input_tokens for request in requests]))

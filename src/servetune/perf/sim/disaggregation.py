@@ -1,4 +1,4 @@
-"""How long a prompt's key-value cache travels from the engine that computed it."""
+"""Disaggregated prefill: transfer of prompts' key-value caches to the ranks that decode."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class CacheTransfer(msgspec.Struct, frozen=True, kw_only=True):
     """An affine law: `latency_s + moved bytes / bytes_per_s`; an engine sends one at a time.
 
     Attributes:
-        latency_s: Of every hand-over.
-        bytes_per_s: That one engine, all of its devices together, sends.
-        bytes_per_token: Of the cache, all devices together.
-        bytes_per_sequence: Of a state beside it.
+        latency_s: Latency of every transfer.
+        bytes_per_s: Rate at which one engine sends, all of its devices together.
+        bytes_per_token: Size of the cache per token, all devices together.
+        bytes_per_sequence: Size of the state that a sequence has besides.
     """
 
     latency_s: float
@@ -43,7 +43,7 @@ class CacheTransfer(msgspec.Struct, frozen=True, kw_only=True):
 def cache_transfer_of(
     plan: Plan, node: Node, divided: Memory, *, network: bool = False
 ) -> CacheTransfer:
-    """The hand-over between two engines of a resolved plan on one machine.
+    """Transfer between two engines of a resolved plan on one machine.
 
     Each device sends its part of the cache to its like in the other engine, at the rate that two
     devices on this link reach. On a switched fabric the parts travel side by side; on PCIe
@@ -51,8 +51,8 @@ def cache_transfer_of(
 
     Args:
         plan: Resolved.
-        node: Whose link, or network, carries it.
-        divided: How the plan divides a device's memory.
+        node: Machine whose link, or network, carries the cache.
+        divided: Division of a device's memory by the plan.
         network: Whether the engines are on two such machines, each of which sends at its
             `network_bytes_per_s`. The latency stays the link's: no table of networks is at hand.
 
@@ -80,11 +80,11 @@ def cache_transfer_of(
 
 
 class PrefillPool(msgspec.Struct, frozen=True):
-    """Engines that compute prompts for those that decode.
+    """Copies of an engine that compute prompts for those that decode.
 
     Attributes:
-        replicas: How many of them.
-        transfer: Of the cache, from any of them.
+        replicas: Number of copies.
+        transfer: Transfer of the cache from any of them.
     """
 
     replicas: int
@@ -94,7 +94,7 @@ class PrefillPool(msgspec.Struct, frozen=True):
 def prefill_pool_of(
     plan: Plan, node: Node, divided: Memory, transfer: CacheTransfer | None = None
 ) -> PrefillPool | None:
-    """The engines of a resolved plan that compute prompts for others, where it has some.
+    """Prefill pool of a resolved plan; `None` if it has none.
 
     Raises:
         PlanError: The network that is to carry the caches is not known.
@@ -108,7 +108,7 @@ def prefill_pool_of(
 
 def _by_network(plan: Plan) -> bool:
     """Whether caches travel between machines, by the setting `kv_link`."""
-    said = dict(plan.extra).get("kv_link", "node")
-    if said not in ("node", "network"):
-        raise UnknownName("kv_link", str(said), ("node", "network"))
-    return said == "network"
+    link = dict(plan.extra).get("kv_link", "node")
+    if link not in ("node", "network"):
+        raise UnknownName("kv_link", str(link), ("node", "network"))
+    return link == "network"

@@ -11,7 +11,7 @@ With prefix caching a full block keeps what it holds after its sequence gave it 
 its memory is needed. Given-back blocks wait in one queue, the tail of a sequence before its
 head, and are evicted from the front; blocks that hold nothing reusable go first. This is
 vLLM's block pool. Only blocks that another prompt could contain are objects here. All other
-full blocks of a sequence (it alone could find them again, after a preemption) are one `Run`
+full blocks of a sequence (it alone could find them again, after a preemption) are one `BlockRun`
 with a length, so the work grows with requests and not with tokens.
 """
 
@@ -21,14 +21,14 @@ from collections import OrderedDict
 from functools import lru_cache
 from typing import Protocol
 
-__all__ = ["Block", "Hit", "Holder", "PagedCache", "Run", "block_keys"]
+__all__ = ["Block", "BlockRun", "Hit", "Holder", "PagedCache", "block_keys"]
 
 
 class Block:
     """A full block of known content.
 
     Attributes:
-        key: Of its content and of all content before it.
+        key: Key of its content and of all content before it.
         users: Sequences that hold it; 0 while it waits for its eviction.
     """
 
@@ -39,18 +39,18 @@ class Block:
         self.users = 1
 
 
-class Run:
+class BlockRun:
     """Given-back full blocks in a row that only their own sequence could use."""
 
-    __slots__ = ("blocks", "wanted")
+    __slots__ = ("blocks", "reusable")
 
-    def __init__(self, blocks: int, *, wanted: bool) -> None:
+    def __init__(self, blocks: int, *, reusable: bool) -> None:
         self.blocks = blocks
-        self.wanted = wanted
+        self.reusable = reusable
 
 
 class Hit:
-    """What the cache has of a sequence: a head of known blocks, then blocks of its own."""
+    """Blocks of a sequence in the cache: a head of known blocks, then blocks of its own."""
 
     __slots__ = ("known", "own")
 
@@ -64,7 +64,7 @@ class Hit:
 
     @property
     def free_blocks(self) -> int:
-        """Of these, those that count as free until they are adopted."""
+        """Number of its blocks that count as free until they are adopted."""
         return self.own + sum(block.users == 0 for block in self.known)
 
 
@@ -75,14 +75,14 @@ class Holder(Protocol):
     """A sequence, as far as the cache knows it.
 
     Attributes:
-        keys: Of the full blocks that other prompts could contain, from the first on.
+        keys: Keys of the full blocks that other prompts could contain, from the first on.
         known: Blocks of these that it holds.
-        run: What it gave back on preemption, beyond these.
+        run: Blocks that it gave back on preemption, beyond these.
     """
 
     keys: tuple[int, ...]
     known: list[Block]
-    run: Run | None
+    run: BlockRun | None
 
 
 class PagedCache:
@@ -110,11 +110,11 @@ class PagedCache:
         self._prefix_caching = prefix_caching
         self._merges = merges
         self._blank_blocks = capacity_blocks  # free blocks that hold nothing reusable
-        self._queue: OrderedDict[Block | Run, None] = OrderedDict()  # evicted from the front
+        self._queue: OrderedDict[Block | BlockRun, None] = OrderedDict()  # evicted from the front
         self._by_key: dict[int, list[Block]] = {}
 
     def blocks_for(self, tokens: int) -> int:
-        """Of one sequence with so many computed tokens, its state included."""
+        """Blocks of one sequence with some computed tokens, its state included."""
         return self.state_blocks + -(-tokens // self.block_tokens) if tokens else 0
 
     def take(self, blocks: int) -> None:
@@ -130,28 +130,28 @@ class PagedCache:
         holder: Holder,
         tokens: int,
         *,
-        wanted: bool,
-        told_tokens: int | None = None,
+        reusable: bool,
+        known_tokens: int | None = None,
         blocks: int | None = None,
     ) -> None:
         """Free all blocks of a sequence that has `tokens` tokens in the cache.
 
         Args:
             holder: The sequence.
-            tokens: Its length in the cache.
-            wanted: Whether it will come back and look for them.
-            told_tokens: Of these, those that the scheduler knows by now; `None` for all.
-            blocks: That it holds, room for drafts included; `None` where there is none.
+            tokens: Length in the cache, in tokens.
+            reusable: Whether the sequence comes back and looks for them.
+            known_tokens: Tokens that the scheduler knows by now; `None` for all.
+            blocks: Blocks that it holds, room for drafts included; `None` without drafts.
         """
         blocks = self.blocks_for(tokens) if blocks is None else blocks
         self.free_blocks += blocks
         if self._prefix_caching:
-            full = (tokens if told_tokens is None else told_tokens) // self.block_tokens
+            full = (tokens if known_tokens is None else known_tokens) // self.block_tokens
             self.remember(holder, full)
             self._blank_blocks += blocks - full
             own = full - len(holder.known)
             if own:
-                holder.run = self._queue_run(own, wanted=wanted)
+                holder.run = self._queue_run(own, reusable=reusable)
             for block in reversed(holder.known):
                 block.users -= 1
                 if block.users:
@@ -185,7 +185,7 @@ class PagedCache:
         holder.known = hit.known
         if holder.run:
             holder.run.blocks -= hit.own
-            holder.run.wanted = False
+            holder.run.reusable = False
             if not holder.run.blocks:
                 self._queue.pop(holder.run, None)
             holder.run = None
@@ -248,11 +248,11 @@ class PagedCache:
     def make_blank(self, blocks: int) -> None:
         """Evict until so many free blocks hold nothing, or all that are free."""
         blank = self._blank_blocks
-        wanted = min(blocks, self.free_blocks) - blank
-        if self._prefix_caching and wanted > 0:
+        missing = min(blocks, self.free_blocks) - blank
+        if self._prefix_caching and missing > 0:
             self._blank_blocks = 0
-            self._evict(wanted)
-            self._blank_blocks = blank + wanted
+            self._evict(missing)
+            self._blank_blocks = blank + missing
 
     def _evict(self, blocks: int) -> None:
         blank = min(blocks, self._blank_blocks)
@@ -260,7 +260,7 @@ class PagedCache:
         blocks -= blank
         while blocks:
             oldest = next(iter(self._queue))
-            if isinstance(oldest, Run):
+            if isinstance(oldest, BlockRun):
                 gone = min(blocks, oldest.blocks)
                 oldest.blocks -= gone
                 blocks -= gone
@@ -277,16 +277,16 @@ class PagedCache:
         if not same:
             del self._by_key[block.key]
 
-    def _queue_run(self, blocks: int, *, wanted: bool) -> Run | None:
+    def _queue_run(self, blocks: int, *, reusable: bool) -> BlockRun | None:
         """Append blocks; those that nobody wants become one with such before them."""
-        if not wanted and self._queue:
+        if not reusable and self._queue:
             last = next(reversed(self._queue))
-            if isinstance(last, Run) and not last.wanted:
+            if isinstance(last, BlockRun) and not last.reusable:
                 last.blocks += blocks
                 return None
-        run = Run(blocks, wanted=wanted)
+        run = BlockRun(blocks, reusable=reusable)
         self._queue[run] = None
-        return run if wanted else None
+        return run if reusable else None
 
 
 @lru_cache(maxsize=128)

@@ -1,4 +1,4 @@
-"""A quantity over time in bounded room."""
+"""Peaks of a quantity over time, in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["PeakSeries"]
 
 
 class PeakSeries:
-    """The largest value of each stretch of time.
+    """Largest value of each stretch of time.
 
     Stretches are equally long and start at 0; when there are more than `most` of them, two
     neighbours become one. So a run of any length keeps its peaks, and its size has a bound.
@@ -18,7 +18,7 @@ class PeakSeries:
         self._largest: dict[int, float] = {}
 
     def note(self, now_s: float, value: float) -> None:
-        """Take note of a value; times may come in any order."""
+        """Add a value; times may come in any order."""
         place = int(now_s / self._stretch_s)
         while place >= self._most:
             self._stretch_s *= 2

@@ -2,7 +2,7 @@
 
 While prompts are computed nobody decodes, so steps that decode are counted apart from those
 that do not, and the stretches between prompts are planned as vLLM's are. A sequence joins as if
-its first token had come with the decoding step before; when it really came is kept beside.
+its first token had come with the decoding step before; the real time is kept separately.
 
 SGLang 0.5.23 (`scheduler.py`, `schedule_policy.py`, `schedule_batch.py` of `srt/managers`, and
 `mem_cache/prefill_budget.py`) takes prompts before anything else, as long as
@@ -113,7 +113,7 @@ class PrefillFirstScheduler(Scheduler):
         return self._prefills_done(len(self.ends_s) - 1)
 
     def generated_tokens(self, sequence: Sequence, *, each_token: bool = True) -> GeneratedTokens:
-        """What it got in all committed steps."""
+        """Tokens of a sequence in all committed steps."""
         stretches, ends_s = self._stretches_of(sequence), self.ends_s
         firsts_s = self._firsts_s.get(sequence.index, [])
         tokens = sum(stop - first for first, stop in stretches)
@@ -129,12 +129,12 @@ class PrefillFirstScheduler(Scheduler):
         return GeneratedTokens(tokens, (firsts_s[0], last_s), (1, tokens - 1))
 
     def ended_s(self, sequence: Sequence) -> float:
-        """When one that has all its tokens got the last of them."""
+        """Time of the last token of a sequence that has all of them."""
         first, stop = sequence.stretches[-1]
         return self.ends_s[stop - 1] if stop - first > 1 else self._firsts_s[sequence.index][-1]
 
     def forget(self, sequence: Sequence) -> None:
-        """Its answer has been read."""
+        """Drop the data of a sequence whose answer has been read."""
         self._firsts_s.pop(sequence.index, None)
 
     @property
@@ -186,14 +186,14 @@ class PrefillFirstScheduler(Scheduler):
 
 
 class _Left:
-    """What a step has left for prompts, in tokens.
+    """Tokens that a step has left for prompts.
 
     Attributes:
-        room: In the cache, beyond what is kept for answers.
-        now: The same without what is kept for answers.
-        chunk: Of `chunked_prefill_size`.
-        prompts: Of `max_prefill_tokens`.
-        states: Of all that run or were admitted, (tokens to come, tokens held), where they are
+        room: Tokens of the cache beyond those kept for answers.
+        now: Tokens of the cache, those kept for answers included.
+        chunk: Tokens left of `chunked_prefill_size`.
+        prompts: Tokens left of `max_prefill_tokens`.
+        states: Pairs (tokens to come, tokens held) of all that run or were admitted, where they are
             needed; see `SglangScheduler._fits_in_turn`.
     """
 
@@ -235,7 +235,7 @@ class SglangScheduler(PrefillFirstScheduler):
         self._from_idle = False  # nobody decoded when the planned step was composed
 
     def plan(self, now_s: float) -> float | None:
-        """As every `PrefillFirstScheduler`; idle, it forgets what it guessed of answers."""
+        """Plan the next steps; when idle, forget the guess of answers' lengths."""
         self._retracted = False
         self._from_idle = not self._decoding
         end_s = super().plan(now_s)
@@ -375,8 +375,8 @@ class SglangScheduler(PrefillFirstScheduler):
             _insert(left.states, state)
         room, freed = left.now - taken, 0
         for place, (to_come, held) in enumerate(left.states):
-            beside = len(left.states) - place
-            if room + freed - to_come * beside <= beside:
+            later = len(left.states) - place
+            if room + freed - to_come * later <= later:
                 return False
             freed += held
         return True
@@ -399,8 +399,8 @@ class SglangScheduler(PrefillFirstScheduler):
                 self._preempt(order.pop())
                 self.cache.make_blank(len(order) * _RETRACT_STEPS // size)
             got = sum(self._got(each) for each in order)
-            asked = sum(each.output_tokens for each in order)
-            self._ratio = min(1.0, (got + _RETRACT_STEPS * len(order)) / (asked + 1))
+            expected = sum(each.output_tokens for each in order)
+            self._ratio = min(1.0, (got + _RETRACT_STEPS * len(order)) / (expected + 1))
             self._full = False
             self._retracted = True
         self.cache.take(self._growth_blocks(step, 1))
@@ -411,14 +411,14 @@ class SglangScheduler(PrefillFirstScheduler):
         self._queue.append(sequence)
 
     def _known_tokens(self, sequence: Sequence, _length: int) -> int:
-        """What was decoded is not kept for one that is put back."""
+        """Blocks of decoded tokens are not kept for a sequence that is put back."""
         return min(sequence.computed, sequence.to_compute)
 
     def _got(self, sequence: Sequence) -> int:
         return sequence.generated + len(self.ends_s) - sequence.first_step
 
     def _promised_tokens(self) -> float:
-        """What is kept free for the answers of those that decode."""
+        """Tokens kept free for the answers of decoding sequences."""
         share = 1.0 if self._variant.ignore_eos else self._ratio
         return sum(
             min(each.output_tokens - self._got(each), _MOST_NEW_TOKENS) * share
@@ -430,7 +430,7 @@ class SglangScheduler(PrefillFirstScheduler):
         return -(-tokens // size) * size
 
     def _sort_waiting(self) -> None:
-        """The longest known beginning first, where that is asked for.
+        """Sort by the longest known beginning, where the policy is `lpm`.
 
         Of several that begin alike and find little, all but the first are served last, so that
         they will find what it computes.
@@ -470,7 +470,7 @@ class SglangScheduler(PrefillFirstScheduler):
 
 
 def _clipped(sequence: Sequence) -> int:
-    """What admission takes off the room for a whole answer, even if some of it was given before."""
+    """Tokens that admission reserves for a whole answer, even if part of it was given before."""
     return min(sequence.output_tokens, _MOST_NEW_TOKENS)
 
 
@@ -490,7 +490,7 @@ class TgiScheduler(PrefillFirstScheduler):
         assert isinstance(config.variant, TgiVariant)
         self._variant = config.variant
         self._waited_steps = 1
-        self._asked = False  # for prompts, since the last step that decoded
+        self._prompts_considered = False  # for prompts, since the last step that decoded
         self._promised = 0  # prompts and whole answers of all that run
 
     def commit(self) -> list[Sequence]:
@@ -499,7 +499,7 @@ class TgiScheduler(PrefillFirstScheduler):
             self._waited_steps = 1
         else:
             self._waited_steps += self.planned_steps
-            self._asked = False
+            self._prompts_considered = False
         return super().commit()
 
     def abort(self, sequence: Sequence) -> bool:
@@ -513,13 +513,13 @@ class TgiScheduler(PrefillFirstScheduler):
     def _take_prompts(self) -> None:
         """One batch between two steps that decode, if it is large or late enough."""
         config, variant = self._config, self._variant
-        if self._asked:
+        if self._prompts_considered:
             return
         running = len(self._decoding)
         least = 0
         if running and self._waited_steps < variant.max_waiting_tokens:
             least = int(running * variant.waiting_served_ratio)
-        self._asked = running > 0
+        self._prompts_considered = running > 0
         most_tokens = config.capacity_blocks * config.block_tokens
         if variant.max_batch_total_tokens is not None:
             most_tokens = min(most_tokens, variant.max_batch_total_tokens)

@@ -1,6 +1,6 @@
 """An engine that computes prompts for others to decode (disaggregated prefill).
 
-As vLLM 0.32 does it: such an engine is asked for one token, which is thrown away, and keeps a
+As in vLLM 0.32, such an engine computes one token, which is dropped, and keeps a
 prompt's blocks until another engine has them. That one admits the request with its cache
 full but for the prompt's last token, which it computes again for the first token of the
 answer. So a first token waits for its prompt, for the hand-over, for a place where it is
@@ -24,9 +24,9 @@ class PrefillOnlyScheduler(Scheduler):
         self._kept: dict[int, tuple[int, int]] = {}  # tokens and blocks, by index
 
     def release(self, sequence: Sequence) -> None:
-        """Its cache has arrived elsewhere."""
+        """Free the blocks of a prompt whose cache has arrived elsewhere."""
         length, blocks = self._kept.pop(sequence.index)
-        self.cache.give_back(sequence, length, wanted=False, blocks=blocks)
+        self.cache.give_back(sequence, length, reusable=False, blocks=blocks)
 
     def _end(self, sequence: Sequence, length: int, blocks: int) -> None:
         self._kept[sequence.index] = length, blocks

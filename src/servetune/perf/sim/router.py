@@ -1,4 +1,4 @@
-"""Which replica a request goes to."""
+"""Routing of requests to replicas and their ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _shortest_queue(rank: Scheduler) -> float:
     return rank.waiting + rank.running
 
 
-#: How full a rank is said to be; the least full takes the request. `round_robin` asks nobody.
+#: Load of a rank by each method; the least loaded takes the request. `round_robin` has none.
 #:
 #: - `waiting_first`: vLLM's front end up to 0.2x (`DPLBAsyncMPClient`).
 #: - `cache_pressure`: vLLM 0.32's and the default here; its search begins at the next rank each

@@ -41,17 +41,17 @@ __all__ = ["Scheduler"]
 
 
 class Scheduler:
-    """One replica's scheduler and its clockwork of steps.
+    """Continuous batching of one rank, planned in stretches of steps.
 
-    The caller alternates `plan` and `commit`; `interrupt` in between tells of arrivals.
+    The caller alternates `plan` and `commit`; `interrupt` in between reports arrivals.
 
     Attributes:
-        ends_s: When each committed step ended.
+        ends_s: End of each committed step.
         busy_s: Time in steps.
-        preemptions: Sequences that lost their cache.
-        tokens_each: That a decoding sequence computes in a step.
-        admitted_prompt_tokens: Of all prompts that were admitted, each counted once.
-        cached_prompt_tokens: Of those, what the prefix cache had.
+        preemptions: Number of times a sequence lost its cache.
+        tokens_each: Tokens that a decoding sequence computes in a step.
+        admitted_prompt_tokens: Tokens of all admitted prompts, each counted once.
+        cached_prompt_tokens: Tokens among those that the prefix cache had.
     """
 
     def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
@@ -101,12 +101,12 @@ class Scheduler:
 
     @property
     def planned_end_s(self) -> float | None:
-        """When the planned steps end; `None` when idle."""
+        """End of the planned steps; `None` when idle."""
         return self._planned_ends_s[-1] if self._planned_ends_s else None
 
     @property
     def planned_ends_s(self) -> Several[float]:
-        """When each of the planned steps ends."""
+        """End of each planned step."""
         return self._planned_ends_s
 
     @property
@@ -116,7 +116,7 @@ class Scheduler:
 
     @property
     def prefilling(self) -> Several[tuple[Sequence, int]]:
-        """Whose tokens the planned step computes beside those, and how many of each."""
+        """Prompts that the planned step computes besides those, and how many tokens of each."""
         return self._parts
 
     @property
@@ -187,7 +187,7 @@ class Scheduler:
         return self._keep(kept)
 
     def cut_short(self, now_s: float) -> bool:
-        """As `interrupt`, and even where the batch is full."""
+        """Cut the planned stretch as `interrupt` does, even where the batch is full."""
         return self._keep(self._steps_to_keep(now_s))
 
     def _steps_to_keep(self, now_s: float) -> int:
@@ -236,7 +236,7 @@ class Scheduler:
             self._cut = None
         else:
             self._leave_batch(sequence, step)
-        self.cache.give_back(sequence, length, wanted=False, blocks=blocks)
+        self.cache.give_back(sequence, length, reusable=False, blocks=blocks)
         return True
 
     def stop(self, now_s: float) -> list[Sequence]:
@@ -251,10 +251,10 @@ class Scheduler:
         return ended
 
     def generated_tokens(self, sequence: Sequence, *, each_token: bool = True) -> GeneratedTokens:
-        """What it got in all committed steps.
+        """Tokens of a sequence in all committed steps.
 
         Args:
-            sequence: Any that was enqueued here.
+            sequence: Sequence that was enqueued here.
             each_token: Otherwise an answer is two pieces, its first token and the rest.
         """
         stretches, ends_s = self._stretches_of(sequence), self.ends_s
@@ -273,10 +273,10 @@ class Scheduler:
         return 1
 
     def forget(self, sequence: Sequence) -> None:
-        """Its answer has been read; nobody asks for it again."""
+        """Drop the data of a sequence whose answer has been read."""
 
     def ended_s(self, sequence: Sequence) -> float:
-        """When one that has all its tokens got the last of them."""
+        """Time of the last token of a sequence that has all of them."""
         return self.ends_s[sequence.stretches[-1][1] - 1]
 
     @property
@@ -301,16 +301,16 @@ class Scheduler:
 
     def _let_go(self) -> None:
         for sequence in self._leaving:
-            self.cache.give_back(sequence, sequence.computed, wanted=False)
+            self.cache.give_back(sequence, sequence.computed, reusable=False)
         self._leaving = []
 
     def _end(self, sequence: Sequence, length: int, blocks: int) -> None:
-        """It has all its tokens, and `length` of its tokens lie in so many blocks."""
+        """End a sequence with all its tokens, of which `length` lie in some blocks."""
         if self._config.async_scheduling:
             sequence.computed = length
             self._leaving.append(sequence)
         else:
-            self.cache.give_back(sequence, length, wanted=False, blocks=blocks)
+            self.cache.give_back(sequence, length, reusable=False, blocks=blocks)
 
     def _store_next_tokens(self) -> None:
         """Take the blocks of the next step's running sequences; preempt where they lack."""
@@ -487,7 +487,7 @@ class Scheduler:
         return self.cache.steps_that_fit(first_step, wanted_steps)
 
     def _decode_durations_s(self, context_tokens: int, steps: int) -> FloatArray:
-        """Of the next steps, all of which only decode; shape (steps,)."""
+        """Durations of the next steps, which only decode; shape (steps,)."""
         return self._law.decode_run_s(len(self._decoding), context_tokens, steps)
 
     @property
@@ -495,7 +495,7 @@ class Scheduler:
         return len(self._decoding) + len(self._parts) + len(self._leaving)
 
     def _more_blocks(self, sequence: Sequence, length: int) -> int:
-        """What it lacks to have `length` tokens in the cache."""
+        """Blocks that a sequence lacks to have `length` tokens in the cache."""
         return self.cache.blocks_for(length) - self.cache.blocks_for(sequence.computed)
 
     def _add_part(self, sequence: Sequence, tokens: int, blocks: int) -> None:
@@ -509,12 +509,12 @@ class Scheduler:
         """Let prompts find what is decoded, the planned step's tokens included."""
         step, size = len(self.ends_s), self._config.block_tokens
         # Composed ahead, the token of the step before is not known yet.
-        told = step if self._config.async_scheduling else step + 1
+        known = step if self._config.async_scheduling else step + 1
         for sequence in self._answering.values():
-            length = self._length_before(sequence, step) + told - step
+            length = self._length_before(sequence, step) + known - step
             self.cache.remember(sequence, length // size)
         for sequence in self._leaving:
-            self.cache.remember(sequence, self._told_tokens(sequence) // size)
+            self.cache.remember(sequence, self._leaving_tokens(sequence) // size)
 
     def _head_awaits_answer(self) -> bool:
         """Whether what waits first begins with an answer that is being decoded."""
@@ -527,8 +527,8 @@ class Scheduler:
                 return True
         return False
 
-    def _told_tokens(self, sequence: Sequence) -> int:
-        """Of one that leaves, the tokens known while its last one is on its way."""
+    def _leaving_tokens(self, sequence: Sequence) -> int:
+        """Tokens of a leaving sequence that are known while its last one is on its way."""
         return max(sequence.computed - 1, sequence.to_compute)
 
     def _mixed_step_s(self) -> float:
@@ -618,27 +618,27 @@ class Scheduler:
             sequence.generated += next_step - sequence.first_step
 
     def _preempt(self, sequence: Sequence, *, ahead: bool = False) -> None:
-        """Take its cache and let it wait; `ahead`: the next token's block is taken already."""
+        """Take a sequence's cache and let it wait; `ahead`: its next token's block is taken."""
         self.preemptions += 1
         sequence.preemptions += 1
         if sequence in self._leaving:  # its last token is on its way
             self._leaving.remove(sequence)
-            told = self._told_tokens(sequence)
-            self.cache.give_back(sequence, sequence.computed, wanted=False, told_tokens=told)
+            known = self._leaving_tokens(sequence)
+            self.cache.give_back(sequence, sequence.computed, reusable=False, known_tokens=known)
             return
         step = len(self.ends_s)
         length, blocks = self._held(sequence, step, ahead=ahead)
-        told = length
+        known = length
         if sequence is self._cut:
             self._cut = None
         else:
-            told = self._known_tokens(sequence, length)
+            known = self._known_tokens(sequence, length)
             self._leave_batch(sequence, step)
-        self.cache.give_back(sequence, length, wanted=True, told_tokens=told, blocks=blocks)
+        self.cache.give_back(sequence, length, reusable=True, known_tokens=known, blocks=blocks)
         sequence.to_compute = sequence.prompt_tokens + sequence.generated
         sequence.computed = 0
         self._waiting.put_back(sequence)
 
     def _known_tokens(self, sequence: Sequence, length: int) -> int:
-        """Of one that loses its cache while it decodes, what it may find again."""
+        """Tokens that a sequence may find again when it loses its cache while it decodes."""
         return max(length - 1, sequence.to_compute) if self._config.async_scheduling else length

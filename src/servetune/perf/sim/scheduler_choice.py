@@ -32,7 +32,7 @@ _DRAFTING = "; drafted tokens are beyond that comparison"
 
 
 def describe_scheduler(plan: Plan) -> str:
-    """Whose scheduler plays a plan, and how well that was checked, for a reader."""
+    """Scheduler that simulates a plan, and how well it was checked, for a reader."""
     said = _CHECKED[engine(plan.engine).behaviour.scheduler]
     return said + (_DRAFTING if plan.draft_tokens else "")
 
@@ -47,10 +47,10 @@ def scheduler_for(config: SchedulerConfig, law: StepLaw) -> Scheduler:
 
 
 def variant_of(plan: Plan, *, ignore_eos: bool = False) -> SchedulerVariant | None:
-    """What a plan's engine and its own settings say of its scheduler; `None` for vLLM's.
+    """Scheduler variant of a plan's engine and settings; `None` for vLLM's.
 
     Args:
-        plan: Its engine and further settings are read.
+        plan: Plan whose engine and further settings are read.
         ignore_eos: Whether requests say that answers have their whole length.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a plan and its engine's settings say of the scheduler."""
+"""Scheduler configuration of a plan and its engine's settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
     "without_effect",
 ]
 
-#: What is read of `Plan.extra`, here and in `schedulers`.
+#: Settings of `Plan.extra` that are read, here and in `scheduler_choice`.
 _READ_SETTINGS = frozenset(
     {
         "async_scheduling",
@@ -49,18 +49,18 @@ def scheduler_config_of(
     ignore_eos: bool = False,
     composes_ahead: bool = False,
 ) -> SchedulerConfig:
-    """What bounds a step of a resolved Plan whose memory divides like that.
+    """Limits of the scheduler of a resolved Plan.
 
     Args:
-        plan: Resolved.
-        divided: Its memory.
-        seed: Of the luck of drafts.
-        ignore_eos: Whether requests say so, and the engine knows how long answers will be.
+        plan: Resolved plan.
+        divided: Division of its memory.
+        seed: Seed of the draws that accept drafts.
+        ignore_eos: Whether requests set it, so that the engine knows the length of answers.
         composes_ahead: Whether steps are composed while the one before runs, where the plan
             does not say.
 
     Raises:
-        PlanError: Two of its settings are not played together.
+        PlanError: Two of its settings are not simulated together.
     """
     assert plan.max_num_seqs is not None
     assert plan.max_num_batched_tokens is not None
@@ -94,7 +94,7 @@ def scheduler_config_of(
         max_num_seqs=plan.max_num_seqs,
         max_num_batched_tokens=plan.max_num_batched_tokens,
         block_tokens=plan.block_tokens,
-        capacity_blocks=_told_blocks(further.get("num_gpu_blocks_override"))
+        capacity_blocks=_block_count(further.get("num_gpu_blocks_override"))
         or divided.kv_tokens_per_engine // plan.block_tokens,
         chunked_prefill=bool(plan.chunked_prefill),
         state_blocks=state_blocks,
@@ -116,7 +116,7 @@ def composes_ahead(plan: Plan, device: Device) -> bool:
     """Whether vLLM 0.32 schedules asynchronously where nobody says (`VllmConfig`).
 
     Not on CPUs, nor with pipeline parallelism. It would with drafts of a layer of their own, but
-    those are played with steps composed one after another.
+    those are simulated with steps composed one after another.
     """
     if not engine(plan.engine).behaviour.composes_ahead or device.architecture == "cpu":
         return False
@@ -124,13 +124,13 @@ def composes_ahead(plan: Plan, device: Device) -> bool:
 
 
 def routing_of(plan: Plan) -> Routing:
-    """How a plan's engine chooses among its data-parallel ranks.
+    """Choice of a plan's engine among its data-parallel ranks.
 
     That is what its setting `load_balance_method` says, by SGLang's names or by `ROUTINGS`;
     without it SGLang takes turns and vLLM looks at who waits and how full the caches are.
 
     Raises:
-        UnknownName: There is no such method, or it is not played.
+        UnknownName: There is no such method, or it is not simulated.
     """
     usual: Routing = engine(plan.engine).behaviour.routing
     methods: dict[Setting, Routing] = {
@@ -142,27 +142,27 @@ def routing_of(plan: Plan) -> Routing:
         "round_robin": "round_robin",
         "shortest_queue": "shortest_queue",
     }
-    said = dict(plan.extra).get("load_balance_method")
-    if said not in methods:
+    method = dict(plan.extra).get("load_balance_method")
+    if method not in methods:
         names = [str(name) for name in methods if name]
-        raise UnknownName("load_balance_method", str(said), names)
-    return methods[said]
+        raise UnknownName("load_balance_method", str(method), names)
+    return methods[method]
 
 
-def _told_blocks(told: Setting) -> int | None:
-    """Blocks of the cache where somebody says how many, whatever the memory would hold."""
-    if told is None or (isinstance(told, int) and not isinstance(told, bool) and told > 0):
-        return told
-    raise PlanError(f"num_gpu_blocks_override must be a number of 1 or more, got {told!r}")
+def _block_count(given: Setting) -> int | None:
+    """Number of blocks by `num_gpu_blocks_override`, whatever the memory would hold."""
+    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given > 0):
+        return given
+    raise PlanError(f"num_gpu_blocks_override must be a number of 1 or more, got {given!r}")
 
 
 def check_context_fits(plan: Plan, config: SchedulerConfig) -> None:
     """Refuse a cache that the longest sequence does not fit, as vLLM does at start.
 
-    Where nobody says how many blocks there are, `check_fits` has asked the memory already.
+    Without `num_gpu_blocks_override`, `check_fits` has checked the memory already.
 
     Raises:
-        PlanError: In vLLM's words.
+        PlanError: The cache is too small; the message is vLLM's.
     """
     longest = plan.max_model_len or 0
     cache_tokens = max(0, config.capacity_blocks - config.state_blocks) * config.block_tokens
@@ -175,7 +175,7 @@ def check_context_fits(plan: Plan, config: SchedulerConfig) -> None:
 
 
 def without_effect(plan: Plan) -> tuple[str, ...]:
-    """Names of a plan's further settings that no scheduler here reads."""
+    """Names of a plan's further settings that no scheduler of the simulator reads."""
     return tuple(
         name for name, _ in plan.extra if name.lstrip("-").replace("-", "_") not in _READ_SETTINGS
     )

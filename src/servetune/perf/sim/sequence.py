@@ -1,4 +1,4 @@
-"""What a scheduler is held to, and what it serves: limits of a step, and one request inside."""
+"""Limits of a scheduler, and one request inside it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from servetune.perf.sim.kvcache import Block, Run
+from servetune.perf.sim.kvcache import Block, BlockRun
 from servetune.perf.sim.variants import SchedulerVariant
 from servetune.workload.request import Piece
 
@@ -16,10 +16,10 @@ QueueOrder = Literal["fcfs", "priority"]
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds a step: the fields of a resolved Plan that the scheduler reads.
+    """Limits of a scheduler's steps: the fields of a resolved Plan that it reads.
 
     Attributes:
-        state_blocks: What a sequence takes of the cache beside its tokens.
+        state_blocks: Blocks that a sequence takes besides those of its tokens.
         prefix_caching: Whether full blocks are found again by their content.
         policy: Order of admission and of preemption.
         whole_prompt_fits: Whether a prompt waits until all of it would fit the cache, and
@@ -28,8 +28,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         draft_tokens: Drafted for every decoding sequence and verified in its next step.
         draft_acceptance_fraction: Chance that a draft is right if those before it were.
         lookahead_tokens: Room in the cache that the drafter writes to, beyond what is verified.
-        seed: Of the luck of drafts.
-        variant: Whose scheduler it is, where it is not vLLM's.
+        seed: Seed of the draws that accept drafts.
+        variant: Scheduler of another engine; `None` for vLLM's.
     """
 
     max_num_seqs: int
@@ -50,12 +50,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GeneratedTokens(msgspec.Struct, frozen=True):
-    """What one sequence got, and when.
+    """Tokens that one sequence got, and their times.
 
     Attributes:
-        tokens: All of them.
-        times_s: Of each piece.
-        chunk_tokens: Tokens of each piece; empty where each is one.
+        tokens: Number of tokens.
+        times_s: Time of each piece.
+        chunk_tokens: Tokens of each piece; empty if each has one.
     """
 
     tokens: int
@@ -69,14 +69,14 @@ class Sequence:
     Attributes:
         to_compute: Tokens to prefill before the next token comes: the prompt, and after
             a preemption also what was generated.
-        computed: Of those, tokens that lie in the cache.
+        computed: Tokens among those that lie in the cache.
         generated: Tokens that came before the present stretch of decoding.
         stretches: Pairs (first step, step after the last) in which it got tokens.
-        admitted_s: When its prompt was first taken up; `None` while it waits.
-        cached_tokens: Of the prompt, what the prefix cache had on first admission.
-        preemptions: How often it lost its cache.
-        pieces: Of known content, from the first token on.
-        brought_tokens: Of the prompt, what another engine computed and handed over; 0 once
+        admitted_s: Time of its first admission; `None` while it waits.
+        cached_tokens: Tokens of the prompt that the prefix cache had on first admission.
+        preemptions: Number of times it lost its cache.
+        pieces: Known content, from the first token on.
+        brought_tokens: Tokens of the prompt that another engine computed and sent; 0 once
             it lies in this one's cache.
     """
 
@@ -135,9 +135,9 @@ class Sequence:
         # What the cache knows of it (`kvcache.Holder`).
         self.keys: tuple[int, ...] = ()
         self.known: list[Block] = []
-        self.run: Run | None = None
+        self.run: BlockRun | None = None
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Its place by priority; the smallest is served first."""
+        """Order by priority; the smallest is served first."""
         return self.priority, self.arrived

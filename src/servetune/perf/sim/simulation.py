@@ -57,13 +57,13 @@ class SimulatedRun(msgspec.Struct, frozen=True, kw_only=True):
         records: One per request that became due, by index; seconds since the run began.
         steps: Forward passes, all replicas together.
         busy_s: Time in forward passes, mean over replicas.
-        duration_s: To the last answer, or to where the run was stopped.
+        duration_s: Time of the last answer, or at which the run was stopped.
         kv_peak_fraction: Largest share of KV blocks in use on any replica.
         preemptions: Sequences that lost their cache and were computed again.
-        cached_fraction: Of all admitted prompts' tokens, those that the prefix cache had.
+        cached_fraction: Share of admitted prompts' tokens that the prefix cache had.
         saturated: Whether requests arrived faster than they could be served; never so in
             a closed loop, which waits.
-        admitted_s: When each record's prompt was first taken up; `None` where the run was
+        admitted_s: Time of first admission of each record's prompt; `None` if the run was
             stopped before.
         kv_use: Share of all KV blocks in use, as `PeakSeries.points`.
         each_token: Whether records have the time of every token that came on its own.
@@ -159,7 +159,7 @@ def simulate(
 
 
 class ClientLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """How clients send the requests of a run, and when it is stopped.
+    """Load of a run: how clients send its requests, and when it is stopped.
 
     Attributes:
         closed_loop: Whether a request is due when one of `max_concurrency` users is free.
@@ -200,7 +200,7 @@ def run_requests(
         requests: Requests by due time.
         config: Limits of every scheduler.
         law: Step times.
-        load: How clients send them.
+        load: Sending by the clients.
         layout: Schedulers that serve them.
 
     Raises:

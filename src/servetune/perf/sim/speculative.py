@@ -39,8 +39,8 @@ def gains_of(seed: int, index: int, steps: int, drafts: int, accepted: float) ->
     The number of coins up to the first tail is geometric, so one draw stands for all k.
 
     Args:
-        seed: Of the run.
-        index: Of the sequence.
+        seed: Seed of the run.
+        index: Number of the sequence.
         steps: Verifications.
         drafts: k, tokens drafted for each.
         accepted: Chance that a draft is right if those before it were.
@@ -52,16 +52,16 @@ def gains_of(seed: int, index: int, steps: int, drafts: int, accepted: float) ->
 
 
 class _Growth:
-    """What one stretch of a sequence's decoding will be; arrays have one entry per step.
+    """Growth of one stretch of a sequence's decoding; arrays have one entry per step.
 
     Attributes:
         first: The first step that verifies drafts.
         length: Tokens in the cache before it.
         held: Blocks before it.
         gains: Tokens gained.
-        total: Of these, the sum up to and including the step.
+        total: Sum of gains up to and including the step.
         blocks: Held from the step on.
-        taken: Of these, what the step takes.
+        taken: Blocks that the step takes.
     """
 
     __slots__ = ("blocks", "first", "gains", "held", "length", "taken", "total")
@@ -85,7 +85,7 @@ class _Growth:
 
 
 class _Ledger:
-    """What all decoding sequences gain in each step, by its number."""
+    """Tokens and blocks that all decoding sequences gain together in each step, by its number."""
 
     def __init__(self) -> None:
         self.tokens: IntArray = np.zeros(_LEDGER_STEPS, dtype=np.int64)
@@ -118,7 +118,7 @@ class SpeculativeScheduler(Scheduler):
         self._chunks: dict[int, list[tuple[int, ...]]] = {}  # per stretch, tokens in each step
 
     def generated_tokens(self, sequence: Sequence, *, each_token: bool = True) -> GeneratedTokens:
-        """What it got; a piece is what came with one step."""
+        """Tokens of a sequence; a piece has the tokens of one step."""
         stretches, ends_s = self._stretches_of(sequence), self.ends_s
         chunks = list(self._chunks.get(sequence.index, ()))
         if len(stretches) > len(chunks) and sequence.index in self._growths:
@@ -140,7 +140,7 @@ class SpeculativeScheduler(Scheduler):
         return int(growth.gains[step - growth.first])
 
     def forget(self, sequence: Sequence) -> None:
-        """Its answer has been read."""
+        """Drop the data of a sequence whose answer has been read."""
         self._chunks.pop(sequence.index, None)
         self._luck.pop(sequence.index, None)
 

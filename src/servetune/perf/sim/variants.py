@@ -1,4 +1,4 @@
-"""What SGLang's and TGI's schedulers have beside the limits of a step."""
+"""Settings of SGLang's and TGI's schedulers besides the limits of a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ class SglangVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Sglang"):
     """SGLang 0.5.23: `PrefillAdder` and `SchedulePolicy` of `srt/managers/schedule_policy.py`.
 
     Attributes:
-        max_prefill_tokens: Of one step, beside `chunked_prefill_size`; its first may be longer.
+        max_prefill_tokens: Prompt tokens of one step, besides `chunked_prefill_size`; the first
+            prompt may be longer.
         conservativeness: Factor on the share of an answer's tokens that admission keeps room for.
         longest_prefix_first: `schedule_policy=lpm` instead of `fcfs`.
         mixed_chunk: Whether those that decode take part in steps with prompts.
@@ -30,9 +31,10 @@ class TgiVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Tgi"):
     """Text-generation-inference 1.x: `batching_task` of its router and `State::next_batch`.
 
     Attributes:
-        waiting_served_ratio: Prompts wait until there are so many per sequence that decodes.
-        max_waiting_tokens: Or until so many steps have passed since some were taken in.
-        max_batch_total_tokens: Prompts and whole answers of all that run; `None` for the cache.
+        waiting_served_ratio: Waiting prompts per decoding sequence from which they are admitted.
+        max_waiting_tokens: Steps since the last admission after which they are admitted anyway.
+        max_batch_total_tokens: Tokens of prompts and whole answers of all that run; `None` for the
+            cache.
     """
 
     waiting_served_ratio: float = 1.2

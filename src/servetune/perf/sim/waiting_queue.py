@@ -1,4 +1,4 @@
-"""The queue before the batch, in order of arrival or by priority."""
+"""Queue of waiting sequences, in order of arrival or by priority."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["FifoQueue", "PriorityQueue", "WaitingQueue"]
 
 
 class FifoQueue(deque[Sequence]):
-    """First come, first served; who lost its cache is first again."""
+    """First come, first served; a preempted sequence is first again."""
 
     def first(self) -> Sequence:
         return self[0]
@@ -24,7 +24,7 @@ class FifoQueue(deque[Sequence]):
 
 
 class PriorityQueue:
-    """The smallest number first, of equal ones the earliest."""
+    """Smallest priority number first, of equal ones the earliest."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Sequence]] = []
