@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -256,7 +256,7 @@ def show(src: Path, *, listed: bool) -> None:
     """Print all figures; with `listed` the offenders too."""
     house = read_house(src)
 
-    def more(entries: Iterator[str] | list[str]) -> None:
+    def more(entries: Iterable[str]) -> None:
         if listed:
             for one in entries:
                 print(f"    {one}")
@@ -294,7 +294,19 @@ def show(src: Path, *, listed: bool) -> None:
     more(sorted(prose))
     print(f"comparisons with an engine's name there: {len(house.engine_comparisons)}")
     more(house.engine_comparisons)
-    options = [one for one in read_options(src) if not one[3]]
+    _show_options([one for one in read_options(src) if not one[3]], more)
+    bad = [f"{place}: {text}" for place, text in house.attribute_docs if lacks_noun(text)]
+    print(
+        f"attribute docs that do not begin with a noun: {len(bad)} of {len(house.attribute_docs)}"
+    )
+    more(bad)
+
+
+def _show_options(
+    options: list[tuple[str, str, str, bool]], more: Callable[[Iterable[str]], None]
+) -> None:
+    if not options:
+        return
     names = {option for _, option, _, _ in options}
     texts = len({(option, text) for _, option, text, _ in options})
     print(
@@ -302,11 +314,6 @@ def show(src: Path, *, listed: bool) -> None:
     )
     bad = sorted({f"{option}: {text}" for _, option, text, _ in options if lacks_noun(text)})
     print(f"option helps that do not begin with a noun: {len(bad)}")
-    more(bad)
-    bad = [f"{place}: {text}" for place, text in house.attribute_docs if lacks_noun(text)]
-    print(
-        f"attribute docs that do not begin with a noun: {len(bad)} of {len(house.attribute_docs)}"
-    )
     more(bad)
 
 

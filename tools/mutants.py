@@ -6,8 +6,8 @@
 
 mutmut makes the mutants and chooses for each the tests that reach its function. A mutant is
 killed where such a test fails. Survivors are of two kinds: a promise that no test holds, and a
-change that changes nothing (`strict=` of equal lengths, a dtype, a copy). docs/concepts/trust.md
-has the figures. Works in a copy, since mutmut writes beside the source.
+change that changes nothing (`strict=` of equal lengths, a dtype, a copy). docs/design/0013 has
+the figures. Works in a copy, since mutmut writes beside the source.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".cache" / "mutants"
-#: Rooms and the tests that hold them.
-ROOMS = {
-    "search": ["tests/search"],
-    "metrics": ["tests/metrics"],
-    "store": ["tests/store"],
-    "plan": ["tests/plan", "tests/engines"],
-    "workload": ["tests/workload"],
+#: Source files by room, and the tests that hold them; "plan" is a plan and what engines make of it.
+ROOMS: dict[str, tuple[list[str], list[str]]] = {
+    "search": (["search/*"], ["tests/search"]),
+    "metrics": (["metrics/*"], ["tests/metrics"]),
+    "store": (["store/*"], ["tests/store"]),
+    "plan": (
+        [
+            "plan/*",
+            *(f"engines/{one}.py" for one in ("memory", "parallel", "defaults", "refusals")),
+        ],
+        ["tests/plan", "tests/engines"],
+    ),
+    "workload": (["workload/*"], ["tests/workload"]),
 }
 COPIED = ("src", "tests", "docs", "examples", "benchmarks", "tools")
 FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "Makefile")
@@ -47,13 +53,15 @@ def prepare(room: str) -> Path:
         )
     for name in FILES:
         shutil.copy(ROOT / name, folder / name)
-    tests = [test for test in ROOMS[room] if (ROOT / test).is_dir()]
+    patterns, tests = ROOMS[room]
+    mutated = [f"src/servetune/{pattern}" for pattern in patterns]
+    present = [test for test in tests if (ROOT / test).is_dir()]
     lines = [
         "",
         "[tool.mutmut]",
         'source_paths = ["src"]',
-        f'only_mutate = ["src/servetune/{room}/*"]',
-        f"pytest_add_cli_args_test_selection = {tests!r}",
+        f"only_mutate = {mutated!r}",
+        f"pytest_add_cli_args_test_selection = {present!r}",
         f"also_copy = {[name for name in (*COPIED, *FILES) if name not in ('src', 'tests')]!r}",
         "",
     ]
