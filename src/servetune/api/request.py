@@ -299,7 +299,7 @@ def write_repeating(request: Request, path: Path) -> None:
     Raises:
         StoreError: It could not be written.
     """
-    if path.is_file() and not path.read_text(encoding="utf-8").startswith(WRITTEN):
+    if path.is_file() and not path.read_bytes().startswith(WRITTEN.encode()):
         return
     write_text(path, f"{WRITTEN}\n{to_toml(request)}")
 
