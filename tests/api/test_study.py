@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import shlex
 import signal
+import sys
 import threading
 
 import msgspec
@@ -145,6 +147,22 @@ def test_a_study_runs_inside_a_loop_as_in_a_notebook(finished, tmp_path):
 
     found = asyncio.run(cell())
     assert found.artifacts.journal.read_bytes() == finished[0].artifacts.journal.read_bytes()
+
+
+def test_real_servers_are_loaded_from_a_thread_and_inside_a_loop(tmp_path):
+    program = f"{shlex.quote(sys.executable)} -m servetune.testing.fake_server --port {{port}}"
+    options = {"engine": "command", "server_cmd": program, "gpu": "L4", "concurrency": 2}
+    load = {"input_tokens": "8", "output_tokens": "4", "requests": 6}
+
+    async def notebook():
+        thread = await asyncio.to_thread(
+            st.tune, "fake", **options, **load, output_dir=tmp_path / "a"
+        )
+        return thread, st.tune("fake", **options, **load, output_dir=tmp_path / "b")
+
+    for found in asyncio.run(notebook()):
+        [trial] = found.trials
+        assert (found.status, trial.results["completed"]) == (0, 6), trial.failure
 
 
 def test_an_interrupted_study_keeps_its_trials_and_can_be_resumed(finished, tmp_path):
