@@ -2,7 +2,7 @@
 
 import pytest
 
-from servetune.api.study_servers import ServerOptions
+from servetune.api.study_servers import LaunchOptions
 from servetune.errors import InputError
 from servetune.hardware import node
 from servetune.models import load_shape
@@ -64,6 +64,6 @@ def test_a_server_has_longer_to_become_ready_the_more_it_has_to_read():
     assert 600 + 38 < default_ready_timeout_s(small) < 600 + 45
     assert 600 + 690 < default_ready_timeout_s(large) < 600 + 720
     assert default_ready_timeout_s(None) == 600
-    chosen = ServerOptions(ready_timeout_s=30.0).launch("m", node(gpu="L4"), large)
+    chosen = LaunchOptions(ready_timeout_s=30.0).launch("m", node(gpu="L4"), large)
     assert chosen.ready_timeout_s == 30.0
-    assert ServerOptions().launch("m", node(gpu="L4"), large).ready_timeout_s > 600 + 690
+    assert LaunchOptions().launch("m", node(gpu="L4"), large).ready_timeout_s > 600 + 690

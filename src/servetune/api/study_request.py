@@ -14,7 +14,7 @@ from servetune.api.limits import Limits
 from servetune.api.machine import Machine
 from servetune.api.request import Request
 from servetune.api.study_schedule import Schedule
-from servetune.api.study_servers import ServerOptions
+from servetune.api.study_servers import LaunchOptions
 from servetune.engines import DEFAULT_ENGINE, ENGINES
 from servetune.option import Count, option
 from servetune.store import Artifacts
@@ -148,7 +148,7 @@ class Study(Request, frozen=True, kw_only=True):
         ),
     ] = ""
     correction: Calibrated = Calibrated()
-    servers: ServerOptions = ServerOptions()
+    servers: LaunchOptions = LaunchOptions()
     schedule: Schedule = Schedule()
     files: StudyFiles = StudyFiles()
     clusters: ClusterOptions = ClusterOptions()

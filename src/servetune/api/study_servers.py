@@ -16,13 +16,13 @@ from servetune.option import NonNegative, Positive, option
 from servetune.servers.launchers import container_for, environment_of
 from servetune.trials import Launch, default_ready_timeout_s
 
-__all__ = ["ServerOptions"]
+__all__ = ["LaunchOptions"]
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 """TCP port."""
 
 
-class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How the servers of a study are started and addressed."""
 
     group: ClassVar[str] = "Servers"
