@@ -1,4 +1,4 @@
-"""One run of load on servers that are there already: from what is asked to its record."""
+"""Run of load on servers that exist already, from its settings to its record."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ from servetune.workload.prompts import Prompt
 __all__ = ["Bench", "Benched", "bench"]
 
 FIRST_VERDICT_S = 5.0
-"""Before that no open loop is called saturated while it runs."""
+"""Time before which no open loop is called saturated while it runs."""
 
 
 class Bench(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of load, ready to begin.
+    """Load that is ready to be sent.
 
     Attributes:
         targets: Servers that share the requests.
-        workload: What is asked, and when.
-        prompts: Words of its requests, in order.
-        settings: How it is carried out.
-        client_args: What the user said, for the record.
-        about: What was prepared, for the record.
-        constraints: Judged in the report; they end nothing.
-        request_limits: Of single requests, for goodput.
-        until: Ends the run once a metric is known well enough.
+        workload: Lengths, arrivals and number of the requests.
+        prompts: Text or token ids of the requests, in order.
+        settings: Time limits, processes and sampling of the run.
+        client_args: Options of the load as the user gave them, for the record.
+        about: Description of the prepared requests, for the record.
+        constraints: Constraints to judge in the report; they end nothing.
+        request_limits: Limits on single requests, for goodput.
+        until: Precision of a metric at which the run ends.
         stop_when_saturated: Whether an open loop that the server cannot follow is ended.
-        tokenizer: Counts answers again, so far as their words were kept.
-        credentials: To sign with, where the targets ask for it.
-        wrong_length_fails: Whether an answer of another length than asked is a failure.
-        compat: Another tool whose definitions and names the figures are also given in.
+        tokenizer: Tokenizer that counts answers again, as far as their text was kept.
+        credentials: Credentials to sign with, where the targets require it.
+        wrong_length_fails: Whether an answer of another length than requested is a failure.
+        compat: Another tool whose definitions and names the figures are given in as well.
     """
 
     targets: tuple[Target, ...]
@@ -81,11 +81,11 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Benched(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """Result of a `bench` run.
 
     Attributes:
-        record: The journal's line.
-        result: Every request, and the instrument.
+        record: Record for the journal.
+        result: Every request, and the load generator's own error.
     """
 
     record: TrialRecord
@@ -125,7 +125,7 @@ def bench(
 
 
 def _judge(asked: Bench) -> Callable[[Sequence[Record], float], str | None] | None:
-    """Why the run may end before its last request."""
+    """Function that gives the reason why the run may end before its last request."""
     open_loop = not asked.workload.closed_loop
     if asked.until is None and not (open_loop and asked.stop_when_saturated):
         return None
@@ -150,7 +150,7 @@ def _judge(asked: Bench) -> Callable[[Sequence[Record], float], str | None] | No
 
 
 def _counted(result: LoadResult, tokenizer: ModelTokenizer | None) -> LoadResult:
-    """With our own count of the answers whose words were kept."""
+    """Result with our own token count of the answers whose text was kept."""
     if tokenizer is None or not result.texts:
         return result
     indices = list(result.texts)
@@ -167,9 +167,9 @@ def _counted(result: LoadResult, tokenizer: ModelTokenizer | None) -> LoadResult
 
 
 def _simulated_speed(target: Target) -> float | None:
-    """How fast the clock of a server runs that says that it only plays an engine."""
+    """Engine's seconds per second of a simulated engine; `None` for a real one."""
     if target.signing is not None:
-        return None  # behind it there is one route, and it says nothing about itself
+        return None  # SageMaker has one route, which says nothing about the engine
     with contextlib.suppress(LoadError):
         if models_are_simulated(fetch_blocking(target, "/v1/models")):
             return parse_speed(fetch_blocking(target, "/version"))

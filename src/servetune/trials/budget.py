@@ -1,4 +1,4 @@
-"""How long a run may go on, by time or by money."""
+"""Budget of a study: how long it may go on, by time or by money."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _SECONDS = {"d": 86_400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0, None: 
 
 
 class Budget:
-    """Time and money that one call may use, from when this was made.
+    """Time and money that one call may use, counted from when this was made.
 
     Money is the machine's price times the time, whether its devices work or not.
 
     Args:
-        limit_s: `None` for no limit.
-        max_cost_usd: Likewise; needs a price.
-        price_per_hour_usd: Of the whole machine.
-        clock: A monotonic one, so that a stepped clock changes nothing.
+        limit_s: Time limit; `None` for none.
+        max_cost_usd: Limit of the cost; needs a price.
+        price_per_hour_usd: Price of the whole machine.
+        clock: Monotonic clock, so that setting the wall clock changes nothing.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Budget:
 
     @classmethod
     def of_rest(cls, rest: tuple[float, str] | None, *, clock: Clock | None = None) -> Self:
-        """What another process has left, from now on; see `rest`."""
+        """Budget that another process has left, from now on; see `rest`."""
         budget = cls(clock=clock)
         budget._limit = rest
         return budget
 
     def rest(self) -> tuple[float, str] | None:
-        """Seconds that are left and what to say when they are over, for another process.
+        """Seconds left, and the reason to give when they are over, for another process.
 
         Clocks of two machines have nothing in common, lengths of time have.
         """
@@ -66,7 +66,7 @@ class Budget:
         return None if self._limit is None or left_s is None else (left_s, self._limit[1])
 
     def over(self) -> str | None:
-        """Why nothing more may begin; `None` while there is time and money."""
+        """Reason why nothing more may begin; `None` while there is time and money."""
         if self._limit is None or self.used_s() < self._limit[0]:
             return None
         return self._limit[1]
@@ -75,7 +75,7 @@ class Budget:
         return self._clock.now_s() - self._begin_s
 
     def left_s(self) -> float | None:
-        """`None` without a limit."""
+        """Seconds left; `None` without a limit."""
         return None if self._limit is None else max(0.0, self._limit[0] - self.used_s())
 
 
@@ -83,7 +83,7 @@ def parse_duration_s(text: str) -> float:
     """Seconds of `90`, `90s`, `30m`, `2h` or `1h30m`.
 
     Raises:
-        InputError: It is none of these, or nothing.
+        InputError: The text is none of these, or empty.
     """
     rest, seconds = text.strip().lower(), 0.0
     while rest:

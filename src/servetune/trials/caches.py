@@ -1,7 +1,7 @@
-"""What a trial finds of earlier trials in a shared server's prefix cache: nothing, or it says so.
+"""Prefix caches between trials: a trial finds nothing of earlier trials, or its record says so.
 
-Random prompts are drawn anew for each trial, so none is known to the server. A data set's own
-words come again in every trial; there the server is asked to forget.
+Random prompts are drawn anew for each trial, so the server knows none of them. A data set's prompts
+come again in every trial; there the server is asked to empty its cache.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How much load this machine's load generator carries before it is what is measured.
+"""Ceiling of the load generator: the load that this machine sends without falling short.
 
-Streams of the echo server (`loadgen/echo.py`) tick fifty times a second, as an engine's steps
-do. Rung by rung there are more of them, until requests leave late, a process that sends is
-busy, or fewer tokens arrive than should: the rung before is what can be trusted.
+Streams of the echo server (`loadgen/echo.py`) tick fifty times a second, as an engine's steps do.
+Their number grows step by step, until requests leave late, a sender process is busy, or fewer
+tokens arrive than should: the step before is what can be trusted.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ RAMP_S = 1.0  # within which they begin
 INPUT_TOKENS = 32
 VOCAB = 32_000
 
-#: What a departure may be late, and a token's gap longer than a tick, before a rung is lost.
+#: Lateness of a departure, and excess of a token gap over a tick, that a step may have.
 LATE_S = 0.010  # half a tick
 SLOWER = 1.10
 BUSY_FRACTION = 0.9
 
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True):
-    """So many streams at once.
+    """Step of the measurement: so many streams at once.
 
     Attributes:
-        streams: At the same time.
-        offered_tokens_per_s: What the server means to send.
-        tokens_per_s: What arrived while all streamed: a token per stream and mean gap.
-        late_s: Of departures, at the 99th percentile.
-        processes: That sent.
-        busy_fraction: Of a core, the busiest of them.
-        limit: What came short; empty where nothing did.
+        streams: Streams at the same time.
+        offered_tokens_per_s: Rate that the server means to send.
+        tokens_per_s: Rate that arrived while all streamed: a token per stream and mean gap.
+        late_s: Lateness of departures, at the 99th percentile.
+        processes: Sender processes.
+        busy_fraction: Share of a core that the busiest of them used.
+        limit: Reason why the step fell short; empty if it did not.
     """
 
     streams: int
@@ -59,22 +59,22 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found.
+    """Result of the measurement.
 
     Attributes:
-        rungs: From below; the last one may have a limit.
+        rungs: Steps from the smallest; the last one may have a limit.
     """
 
     rungs: tuple[Rung, ...]
 
     @property
     def trusted(self) -> Rung | None:
-        """The highest rung without a limit."""
+        """Highest step without a limit."""
         return next((rung for rung in reversed(self.rungs) if not rung.limit), None)
 
     @property
     def words(self) -> str:
-        """What it means."""
+        """Result in a sentence."""
         best, last = self.trusted, self.rungs[-1]
         if best is None:
             return (
@@ -93,7 +93,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
 def load_ceiling(
     say: Callable[[str], None] = lambda _: None, *, streams: Sequence[int] = STREAMS
 ) -> Ceiling:
-    """Climb until something comes short; some five seconds a rung.
+    """Measure step by step until one falls short; some five seconds a step.
 
     Raises:
         EngineError: The echo server does not start.
@@ -113,7 +113,7 @@ def load_ceiling(
             echo.wait_ready(60)
             for count in streams:
                 rung = _climbed(echo.url, count)
-                if rung.limit:  # once may be chance: something else ran just then
+                if rung.limit:  # once may be chance: another process ran at that moment
                     again = _climbed(echo.url, count)
                     rung = rung if again.limit else again
                 rungs.append(rung)
@@ -131,7 +131,7 @@ def _climbed(url: str, streams: int) -> Rung:
     workload = workload_from_client_args(
         {
             "num_prompts": streams,
-            # Within a second, as users come; all at once a thousandth would wait for the first.
+            # Within a second, as users come; all at once, each thousandth would wait for the first.
             "request_rate": streams / RAMP_S,
             "random_input_len": INPUT_TOKENS,
             "random_output_len": TOKENS,

@@ -1,10 +1,10 @@
-"""When a trial may end before its last request: it can no longer hold a constraint, or time is up.
+"""Early end of a trial: when it can no longer hold a constraint, or its time is over.
 
-A limit is missed for certain when no answer that is still to come could mend it: more requests
-above a 99th percentile's limit than one in a hundred of all, a sum that is above the mean's
-limit already. Otherwise it is plainly missed when the interval of what is settled lies beyond
-the limit as a whole, at 99 %. What comes first is not settled: users that begin all at once
-wait longer than they ever will again.
+A limit is missed for certain when no further answer could change that: more requests above a 99th
+percentile's limit than one in a hundred of all, a sum that is above the mean's limit already.
+Otherwise it is plainly missed when the 99 % interval of the settled part lies wholly beyond the
+limit. The beginning is not settled: users that begin all at once wait longer than they ever will
+again.
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ class Early(msgspec.Struct, frozen=True):
 
 
 class TrialJudge:
-    """Looks on at one trial; `loadgen` asks it about once a second.
+    """Judge of one trial; `loadgen` calls it about once a second.
 
     Args:
-        workload: What is asked in all.
-        constraints: That end it when they are plainly missed; none where they shall not.
-        max_trial_s: From the first request on; `None` for no limit.
-        budget: Of the whole run.
+        workload: Requests of the whole trial.
+        constraints: Constraints that end it when they are plainly missed; none where they shall
+            not.
+        max_trial_s: Time limit from the first request on; `None` for no limit.
+        budget: Budget of the whole study.
 
     Attributes:
-        early: Why it was ended; `None` while it may go on.
+        early: Early end; `None` while the trial may go on.
     """
 
     def __init__(
@@ -105,13 +106,13 @@ def plainly_missed(
     request_count: int,
     users: int | None = None,
 ) -> str | None:
-    """The first constraint that a trial cannot hold any more, in words; `None` while all may.
+    """First constraint that a trial cannot hold any more, in words; `None` while it may hold all.
 
     Args:
-        constraints: Of the whole trial.
-        records: So far, in any order.
-        request_count: Of the whole trial.
-        users: Of a closed loop.
+        constraints: Constraints on the whole trial.
+        records: Records so far, in any order.
+        request_count: Requests of the whole trial.
+        users: Users of a closed loop.
     """
     if not constraints or not records:
         return None
@@ -151,7 +152,7 @@ def _certainly(constraint: Constraint, columns: Columns, request_count: int) -> 
 def _likely(
     constraint: Constraint, ordered: Sequence[Record], request_count: int, users: int | None
 ) -> str | None:
-    """By the interval of what came after the beginning."""
+    """Constraint that the interval of the settled part misses."""
     begin = 2 * users if users is not None else len(ordered) // 10
     settled = [record for record in ordered[begin:] if record.outcome == "ok"]
     if len(settled) < max(FEWEST_SETTLED, SETTLED_SHARE * request_count):

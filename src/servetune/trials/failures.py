@@ -1,4 +1,4 @@
-"""From what went wrong to the journal's words for it."""
+"""Failures: from an error or a result to the journal's words for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The last rung of readiness: one real completion, however long the engine takes over its first.
+"""First answer: the last check of readiness, a real completion however long it takes.
 
-A server may call itself healthy and load or compile at the first request. The request is sent
-beside the wait, so that a death or an interrupt meanwhile is noticed as fast as ever.
+A server may report health and load or compile at the first request. The request is sent beside the
+wait, so that a death or an interrupt meanwhile is noticed as fast as ever.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _LOOK_S = 0.1
 
 
 class FirstAnswer:
-    """Asks a server once; call it again and again for what is missing.
+    """Check that asks a server once; called again and again for what is missing.
 
-    Any answer counts but 503, by which a server says itself that it is not ready. One that
-    refuses answers too: whether that spoils a trial the trial's own requests tell.
+    Any answer counts but 503, by which a server says itself that it is not ready. A refusal counts
+    too: whether it spoils a trial, the trial's own requests tell.
 
     Args:
-        asked: The request, made when the server is healthy: the model's name may have to be
-            asked for.
-        target: The server.
-        timeout_s: For an answer.
+        asked: Function that makes the request once the server is healthy, as the model's name may
+            have to be asked for.
+        target: Server.
+        timeout_s: Time limit of the answer.
 
     Attributes:
         took_s: Seconds of the answer that counted; `None` while there is none.
-        refusal: The status in words, where it is not one of success.
+        refusal: Status in words, where it is not one of success.
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class FirstAnswer:
         self.refusal: str | None = None
 
     def __call__(self) -> str | None:
-        """What is missing, `None` when the answer is there; waits a moment for it."""
+        """Description of what is missing, `None` when the answer is there; waits a moment for
+        it.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._ask, name="first completion", daemon=True)
             self._thread.start()

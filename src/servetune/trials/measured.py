@@ -61,14 +61,14 @@ __all__ = ["ServerGroup", "TrialEvents"]
 _SCRAPE_EVERY_S = 1.0
 GRACE_S = 30.0
 """Seconds for requests in flight when a trial's duration is over."""
-#: How requests end whose server dies.
+#: Outcomes of requests whose server dies.
 _LOST = ("refused", "disconnected", "truncated")
 _NEIGHBOUR_PATIENCE_S = 60.0
 _REFERENCE_SALT = 0xBE51DE  # so that the reference trial's second prompts are new to the server
 
 
 class TrialEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """Functions that take what comes of trials while they run.
+    """Functions that take records and lines of progress while trials run.
 
     Attributes:
         ended: Takes each record as its trial ends.
@@ -126,7 +126,7 @@ class ServerGroup:
         """Run every trial; one record each, whatever the server does.
 
         Raises:
-            KeyboardInterrupt: Somebody stopped the run; the server is stopped by then.
+            KeyboardInterrupt: The run was stopped; the server is stopped by then.
         """
         while self._waiting:
             self._raise_if_stopped()
@@ -147,13 +147,14 @@ class ServerGroup:
     def kill(self) -> None:
         """End the server at once, without grace; from any thread.
 
-        Not one in a container: that has a second of grace, and without its guard would stay.
+        A server in a container is left to its guard: it has a second of grace, and would stay
+        without the guard.
         """
         if self._server is not None and self._launch.container is None:
             self._server.kill()
 
     def _given_up(self) -> Failure | None:
-        """Why no trial of this configuration is tried any more."""
+        """Reason why no trial of this configuration is tried any more."""
         over = self._budget.over()
         return Failure(kind="budget", reason=over) if over else self._attempts.quarantine
 
@@ -164,7 +165,7 @@ class ServerGroup:
     # one life of a server
 
     def _serve_once(self) -> Failure | None:
-        """From start to stop; the failure that ended it before its trials did."""
+        """Run one server from start to stop; the failure that ended it before its trials did."""
         self._started_at = now_utc()
         try:
             with port_for(self._engine, self._launch) as port:
@@ -272,9 +273,9 @@ class ServerGroup:
                 )
 
     def _start_failed(self, failure: Failure) -> Failure:
-        if self._budget.over() is None:  # else it was given less time than it may need
+        if self._budget.over() is None:  # otherwise it was given less time than it may need
             by_chance = failure.kind == "port_busy" and self._launch.port is None
-            if not self._engine.starts_servers:  # the wait for it was the patience
+            if not self._engine.starts_servers:  # the wait for the server was long enough
                 self._attempts.quarantine = failure
             self._attempts.start_failed(failure, by_chance=by_chance, server_log=self._log_name())
         return failure
@@ -295,7 +296,7 @@ class ServerGroup:
         return None
 
     def _one_trial(self, trial: Trial, server: Server) -> tuple[Failure | None, bool]:
-        """Run the first that waits; why it has no result, and whether the server died of it."""
+        """Run the first waiting trial; its failure, and whether the server died of it."""
         started_at = now_utc()
         judge = TrialJudge(
             trial.workload,
@@ -349,12 +350,12 @@ class ServerGroup:
             return Failure(kind="budget", reason=judge.early.reason), False
         lost = any(record.outcome in _LOST for record in loaded.records)
         if loaded.aborted_reason or lost or not results.completed:
-            # All may have been refused before anyone has seen the server die.
+            # All requests may have been refused before the server's death is noticed.
             death = death_soon(server)
             if death is not None:
                 return failure_of(death, server), True
         gone = server.unready() if lost and not self._engine.starts_servers else None
-        if gone is not None:  # nobody's process can be seen to die, only to answer no more
+        if gone is not None:  # an external server has no process to watch: it only stops answering
             return Failure(kind="died", reason=f"{server.name} went away: {gone}"), True
         if judge.early is not None and not results.completed:
             return Failure(
@@ -402,7 +403,7 @@ class ServerGroup:
         return loaded, caches
 
     def _check_neighbours(self, server: Server) -> None:
-        """Run the first trial again among the neighbours, and say what they did to it."""
+        """Run the first trial again among the neighbours, and note the difference in its record."""
         if not self._context.check or self._reference is None or server.poll_death() is not None:
             return
         trial, alone, started_at = self._reference
@@ -420,7 +421,7 @@ class ServerGroup:
             self._deliver(trial, results=results, failure=None, started_at=started_at)
 
     def _served_name(self, server: Server, trial: Trial) -> str:
-        """The name that the server knows the model by."""
+        """Name by which the server knows the model."""
         given = trial.client_args.get("model") or self._engine.served_name(trial.plan)
         if given:
             return str(given)
@@ -428,7 +429,7 @@ class ServerGroup:
         return names[0] if names else trial.plan.model
 
     def _simulated_speed(self, server: Server) -> float | None:
-        """How fast the clock of a server runs that says that it only plays an engine.
+        """Engine's seconds per second of a simulated engine.
 
         `None` for a real engine, whoever started it.
         """
@@ -459,7 +460,7 @@ class ServerGroup:
         return results.with_fields(**further)
 
     def _log_name(self) -> str | None:
-        """Of the last server's log, as records hold it: beside the journal."""
+        """Name of the last server's log as records hold it: beside the journal."""
         log = self._server.log_path if self._server else None
         return None if log is None else f"{log.parent.name}/{log.name}"
 
@@ -493,10 +494,13 @@ class ServerGroup:
 
 
 def _prediction(trial: Trial, study: StudyContext) -> Results | None:
-    """What the simulator says of the same trial; `None` where it has no machine to go by."""
+    """Results that the simulator predicts for the trial; `None` without a known machine."""
     if study.shape is None or study.node is None or study.node.device.architecture == "cpu":
         return None
     try:
         return simulated_results(trial.plan, study.shape, study.node, trial.workload)
-    except (PlanError, UnknownName):  # it does not fit, or its engine's defaults are not known
+    except (
+        PlanError,
+        UnknownName,
+    ):  # the plan does not fit, or the engine's defaults are not known
         return None

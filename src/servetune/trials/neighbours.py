@@ -1,9 +1,9 @@
-"""Whether servers side by side disturb one another: one trial alone, and again among the others.
+"""Neighbours: whether servers side by side disturb one another.
 
 Servers on disjoint devices still share cores, memory, the bus, power and cooling. So the first
-trial of a parallel run is measured while nothing else runs, and once more while its neighbours
-are under load. Where it is worse then, by more than its own uncertainty, every figure of the
-run is, and the note says so.
+trial of a parallel study is measured while nothing else runs, and once more while its neighbours
+are under load. If it is worse then, by more than its own uncertainty, every figure of the study is,
+and a note says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from servetune.store import Results
 
 __all__ = ["Neighbours", "disturbance"]
 
-#: Worse by less than this is not worth a note, however sure.
+#: Relative loss below which there is no note, however certain it is.
 WORTH_SAYING = 0.05
 
 #: (result, its name, whether more is better).
@@ -29,7 +29,7 @@ _COMPARED = (
 
 
 class Neighbours:
-    """How many servers are under load now, and how many there are at all."""
+    """Number of servers under load now, and of servers at all."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -38,7 +38,7 @@ class Neighbours:
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
-        """A server from its start to its end."""
+        """Count a server from its start to its end."""
         self._add(servers=1)
         try:
             yield
@@ -47,7 +47,7 @@ class Neighbours:
 
     @contextmanager
     def under_load(self) -> Iterator[None]:
-        """One more, for as long as this lasts."""
+        """Count a server as under load, for the duration of the context."""
         self._add(count=1)
         try:
             yield
@@ -59,8 +59,8 @@ class Neighbours:
         return self._count
 
     def await_any(self, timeout_s: float) -> int:
-        """How many are under load besides the caller, which is not: once there is one, none
-        is left that could be, or the time is over.
+        """Servers under load besides the caller, once there is one, none that could be, or a
+        timeout.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._count > 0 or self._servers <= 1, timeout_s)
@@ -76,14 +76,14 @@ class Neighbours:
 def disturbance(
     alone: Results, with_neighbours: Results, *, neighbours: tuple[int, int]
 ) -> JsonObject:
-    """What the neighbours did to a trial, for its record.
+    """Difference that the neighbours made to a trial, for its record.
 
-    A figure counts as worse when the change is more than 5 % and the intervals of the two
-    runs do not overlap; where a run is too short for an interval, more than twice that.
+    A figure counts as worse when the change is more than 5 % and the intervals of the two runs do
+    not overlap; where a run is too short for an interval, more than twice that.
 
     Args:
         alone: Results of the trial with nothing beside it.
-        beside: Of the same trial again.
+        with_neighbours: Results of the same trial again, beside its neighbours.
         neighbours: Servers under load when that began, and when it ended.
     """
     changes, worse = {}, []

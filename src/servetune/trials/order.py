@@ -1,4 +1,4 @@
-"""In which order trials run: as written, at random, or so that no drift takes one side."""
+"""Order of trials: as written, at random, or so that no drift favours one configuration."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ T = TypeVar("T")
 def ordered(
     groups: Sequence[Sequence[T]], order: Order = "grid", seed: int = 0
 ) -> list[tuple[int, list[T]]]:
-    """Visits to server configurations, each with its number and the trials of the visit.
+    """Batches of trials, each with the number of its server configuration.
 
-    - `grid` keeps what is written.
-    - `random` mixes the configurations and the trials of each; a server still starts once.
-    - `interleaved` goes round: one trial of each configuration, in an order drawn anew each
-      time, then the next of each. A machine that grows warm or busy over the night then
-      touches all alike. It costs a server start for nearly each trial.
+    - `grid` keeps the order as written.
+    - `random` shuffles the configurations and the trials of each; a server still starts once.
+    - `interleaved` takes one trial of each configuration, in an order drawn anew each time, then
+      the next of each. A machine that grows warm or busy over the night then affects all alike. It
+      costs a server start for nearly each trial.
 
     Args:
         groups: Trials by server configuration; empty ones are left out.
-        order: Which.
-        seed: Equal seeds, equal orders.
+        order: Name of the order.
+        seed: Seed of the random orders.
     """
     if order == "grid":
         return [(number, list(group)) for number, group in enumerate(groups) if group]

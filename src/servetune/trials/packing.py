@@ -1,4 +1,4 @@
-"""Which devices a server gets, so that as many as possible run side by side."""
+"""Packing of servers onto devices, so that as many as possible run side by side."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["DeviceBlocks", "packed", "parallel_servers_for"]
 
 
 class DeviceBlocks:
-    """The devices of one machine, by number, free or taken.
+    """Devices of one machine, by number, free or taken.
 
-    A block of 2 begins at an even number, one of 4 at a multiple of four: boards join their
-    devices in such pairs and fours, and what is given back fits together again (the buddy
-    system of Knowlton, Communications of the ACM 8, 1965).
+    A block of 2 begins at an even number, one of 4 at a multiple of four: boards join their devices
+    in such pairs and fours, and returned blocks fit together again (the buddy system of Knowlton,
+    Communications of the ACM 8, 1965).
     """
 
     def __init__(self, count: int) -> None:
@@ -22,10 +22,10 @@ class DeviceBlocks:
         self._taken: set[int] = set()
 
     def take(self, wanted: int) -> tuple[int, ...] | None:
-        """The first free block; `None` while there is none.
+        """First free block; `None` while there is none.
 
         Raises:
-            PlanError: There are not as many devices at all.
+            PlanError: The machine has fewer devices.
         """
         if wanted > self.count:
             raise PlanError(
@@ -52,7 +52,7 @@ class DeviceBlocks:
 
 
 def packed(counts: Sequence[int]) -> list[int]:
-    """The order in which to place plans of so many devices each: by place in `counts`.
+    """Order in which to place plans of so many devices each, as places in `counts`.
 
     Large ones first, equal ones as they stand. What is left at the end is small, so that the
     machine stays full to the last (Graham's bound for longest-first, SIAM Journal on Applied
@@ -62,11 +62,11 @@ def packed(counts: Sequence[int]) -> list[int]:
 
 
 def parallel_servers_for(parallel: int | None, device_count: int, smallest: int) -> int:
-    """How many servers may be under load at once.
+    """Number of servers that may be under load at once.
 
     Args:
-        parallel: As many as the user wants; `None` for as many as there is room for.
-        device_count: Of the machine.
+        parallel: Number that the user asks for; `None` for as many as there is room for.
+        device_count: Devices of the machine.
         smallest: Devices of the smallest plan.
 
     Raises:

@@ -145,14 +145,16 @@ class _Scheduler:
             return False
         busy = {one.batch.number for one in self._running}
         for place, batch in enumerate(self._waiting):
-            if batch.number in busy:  # what is learnt of a configuration is learnt in turn
+            if (
+                batch.number in busy
+            ):  # failures of a configuration are learnt from, so its batches run one after another
                 if self._device_pool.parallel_servers == 1:
                     return False
                 continue
             devices = self._devices.take(self._devices_of(batch))
             if devices is None:
                 if self._device_pool.parallel_servers == 1:
-                    return False  # one after another, in the order that was asked for
+                    return False  # one after another, in the given order
                 continue
             del self._waiting[place]
             self._start(_Running(batch, devices))
@@ -199,7 +201,7 @@ class _Scheduler:
                 assert one.group is not None
                 one.group.measure()
         except BaseException as raised:
-            error = raised  # of this thread's own edge; `run` raises it
+            error = raised  # the edge of this thread; `run` raises it
         with self._changed:
             self._running.remove(one)
             self._devices.give_back(one.devices)

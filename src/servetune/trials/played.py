@@ -1,4 +1,4 @@
-"""One simulated trial with every request's story, and a measured trial played again."""
+"""Simulated trials with every request's record, and measured trials simulated again."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
 __all__ = ["played", "played_again"]
 
-#: Settings of what stands around engines; no engine is started with them.
+#: Settings of a deployment around engines; no engine is started with them.
 _BESIDE_ENGINES = (REPLICAS, "prefill_replicas", "kv_link")
-#: And what its command says in other words.
+#: Settings that an engine's command has under other names.
 _SAID_OTHERWISE = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
 
 
 def played(trial: Trial, run: StudyContext) -> tuple[TrialRecord, SimulatedRun]:
-    """A trial in virtual time: its journal's line, and all that its requests did.
+    """Trial in virtual time: its record, and the records of its requests.
 
     Raises:
         PlanError: The plan cannot run, or a request can never be served by it.
@@ -47,18 +47,18 @@ def played(trial: Trial, run: StudyContext) -> tuple[TrialRecord, SimulatedRun]:
 
 
 def _one_engine(plan: Plan) -> Plan:
-    """What each of the plan's engines is started with, but for who hands its cache to whom."""
+    """Plan of each of the engines, without the roles of disaggregated prefill."""
     extra = tuple(setting for setting in plan.extra if setting[0] not in _BESIDE_ENGINES)
     return msgspec.structs.replace(plan, prefill_replicas=None, extra=extra)
 
 
 def played_again(measured: TrialRecord, run: StudyContext) -> TrialRecord:
-    """The simulation of what a record says was measured: the same plan, the same workload.
+    """Simulation of the plan and workload that a record says were measured.
 
     Records of other tools have no plan; theirs is read from their server's arguments.
 
     Raises:
-        PlanError: The plan cannot run on the run's machine.
+        PlanError: The plan cannot run on the study's machine.
         InputError: The record does not say enough, or its data set is not here.
     """
     config = measured.config
@@ -90,10 +90,10 @@ def played_again(measured: TrialRecord, run: StudyContext) -> TrialRecord:
 
 
 def _typed(client_args: dict[str, Any]) -> dict[str, Any]:
-    """Numbers as numbers: other tools' records may hold them as text.
+    """Arguments with numbers as numbers: other tools' records may hold them as text.
 
     Raises:
-        InputError: A value is not of its argument's kind.
+        InputError: A value is not of its argument's type.
     """
     typed: dict[str, Any] = {}
     for name, value in client_args.items():

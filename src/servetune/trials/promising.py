@@ -1,9 +1,8 @@
-"""Which trial to run next when only a few are wanted: the one that promises most.
+"""Choice of the next trial when only a few shall run: the most promising one.
 
-Every trial is predicted in virtual time. `search.Forecasts` then asks for the one whose chance to
-hold the constraints, times what it would gain, is largest, and hears what was measured of it
-before it asks for the next one. `benchmarks/prediction/choosing.py` says how good two or three
-such trials are.
+Every trial is predicted in virtual time. `search.Forecasts` then picks the one whose probability to
+hold the constraints, times its expected gain, is largest, and learns from what was measured of it.
+`benchmarks/prediction/choosing.py` shows how good two or three such trials are.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ __all__ = ["Promising"]
 
 
 class Promising:
-    """The trials of a run by what they promise; what cannot run promises nothing.
+    """Trials of a study with their forecasts; a trial that cannot run has none.
 
-    Merit is `recommend`'s throughput. A trial is limited by the constraint that it comes nearest
-    to, or misses most, in proportion; constraints that no proportion leads to (`==`) are left to
+    The objective is `recommend`'s throughput. A trial is limited by the constraint that it comes
+    nearest to, or misses most, in proportion; constraints without a proportion (`==`) are left to
     the measurement.
 
     Args:
-        trials: To choose from.
+        trials: Trials to choose from.
         run: What they have in common.
 
     Raises:
@@ -55,9 +54,9 @@ class Promising:
             )
 
     def next(self, records: Sequence[TrialRecord]) -> Trial | None:
-        """The trial to run after these; `None` when no other one promises anything.
+        """Trial to run after these; `None` when no other one is promising.
 
-        Trials that failed are not asked for again.
+        Trials that failed are not chosen again.
         """
         results = {record.key: record.results for record in records if record.status == "ok"}
         failed = {record.key for record in records} - results.keys()
@@ -76,7 +75,7 @@ class Promising:
 
 
 def _predicted(trial: Trial, run: StudyContext) -> Results:
-    """Results as the simulator says them; none where the plan cannot run."""
+    """Results that the simulator predicts; empty where the plan cannot run."""
     if run.shape is None or run.node is None:
         raise InputError(
             "nothing can be predicted without the model's configuration and the machine",
@@ -97,15 +96,15 @@ def _predicted(trial: Trial, run: StudyContext) -> Results:
 
 
 def _objective(results: Results) -> float | None:
-    """What is to be large; `None` where the results do not say."""
+    """Objective, larger is better; `None` where the results do not have it."""
     value = OBJECTIVES["throughput"].value(results)
     return value if value is not None and value > 0 else None
 
 
 def _limit_ratio(constraints: Sequence[Constraint], results: Results) -> float:
-    """How much of the tightest constraint is used up; above 1 it is missed.
+    """Share of the tightest constraint that is used up; above 1 it is missed.
 
-    One that the results do not speak of, or that no proportion leads to, is left out.
+    A constraint whose metric the results lack, or that has no proportion, is left out.
     """
     used = [_LEAST]
     for constraint in constraints:
@@ -119,5 +118,5 @@ def _limit_ratio(constraints: Sequence[Constraint], results: Results) -> float:
     return max(used)
 
 
-#: Where nothing is limited every trial holds.
+#: Share without any constraint: every trial holds.
 _LEAST = 1e-6

@@ -1,9 +1,9 @@
-"""What to do with a failure: try again, or call it broken.
+"""Retries: whether a failure is tried again or called broken.
 
 A flaky thing fails in different ways or once; a broken one fails the same way each time. So a
-failure is tried again until its cause comes a second time, or until the retries are used up.
-A configuration whose trials break one after another is quarantined: its other trials would
-cost a model load each to learn nothing new.
+failure is tried again until its cause comes a second time, or until the retries are used up. A
+configuration whose trials break one after another is quarantined: its other trials would cost a
+model load each and show nothing new.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["DEFAULT_RETRIES", "LOAD_NODE_LOST", "Attempt", "Attempts", "Verdict"
 
 DEFAULT_RETRIES = 2
 
-#: Trials in a row that broke and took the server with them, before a configuration is left.
+#: Trials in a row that broke and killed the server, after which a configuration is given up.
 BROKEN_IN_A_ROW = 2
 
-#: The cluster's node that sent is gone; whoever placed the trial finds another.
+#: Failure of a trial whose sending node was lost; the cluster runs it again elsewhere.
 LOAD_NODE_LOST = "load_node_lost"
 
-#: What no repetition changes, where it is tried.
+#: Failures that no repetition changes, where the trial runs.
 PERMANENT = frozenset({"settings", "does_not_fit", "refused", "trial_time", LOAD_NODE_LOST})
 
 Verdict = Literal["again", "broken"]
@@ -34,10 +34,14 @@ _CHANGES = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One try that failed, for the journal.
+    """Attempt that failed, for the journal.
 
     Attributes:
         of: `start` of the server, or `trial`.
+        kind: Kind of the failure.
+        reason: Reason in one line.
+        ended_at: Time of the failure in UTC.
+        server_log: Log of the server, beside the journal.
     """
 
     of: Literal["start", "trial"]
@@ -48,7 +52,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cause_of(failure: Failure) -> tuple[str, str]:
-    """What two failures have in common that are the same: kind and words, without numbers."""
+    """Common part of two failures with one cause: kind and words, without numbers."""
     return failure.kind, _CHANGES.sub("#", failure.reason)
 
 
@@ -63,10 +67,10 @@ def _attempt(of: Literal["start", "trial"], failure: Failure, server_log: str | 
 
 
 class Attempts:
-    """The failures of one server configuration: of its starts, and of each of its trials.
+    """Failures of one server configuration: of its starts, and of each of its trials.
 
     Args:
-        retries: How often a start or a trial is tried again at most.
+        retries: Largest number of times that a start or a trial is tried again.
     """
 
     def __init__(self, retries: int = DEFAULT_RETRIES) -> None:
@@ -77,12 +81,14 @@ class Attempts:
         self._kept_starts: list[Attempt] = []  # since the last trial with a result
         self._broken_in_a_row = 0
         self.quarantine: Failure | None = None
-        """Why nothing of the configuration is tried any more; `None` while it is."""
+        """Reason why nothing of the configuration is tried any more; `None` while it is."""
 
     def start_failed(
         self, failure: Failure, *, by_chance: bool = False, server_log: str | None = None
     ) -> Verdict:
-        """A server did not become ready; `by_chance` where its cause lies outside of it."""
+        """Add a server that did not become ready; `by_chance` where the cause lies outside of
+        it.
+        """
         verdict = self._verdict(self._starts, failure, by_chance=by_chance)
         self._kept_starts.append(_attempt("start", failure, server_log))
         if verdict == "broken":
@@ -92,7 +98,7 @@ class Attempts:
     def trial_failed(
         self, key: str, failure: Failure, *, server_died: bool, server_log: str | None = None
     ) -> Verdict:
-        """A trial has no result, because the server died of it or for another reason."""
+        """Add a trial without a result, because the server died of it or for another reason."""
         verdict = self._verdict(self._trials.setdefault(key, []), failure)
         if verdict == "again":
             self._kept.setdefault(key, []).append(_attempt("trial", failure, server_log))
@@ -107,17 +113,17 @@ class Attempts:
         return verdict
 
     def trial_ended(self) -> None:
-        """A trial has a result: the configuration works."""
+        """Add a trial with a result: the configuration works."""
         self._starts.clear()
         self._kept_starts.clear()
         self._broken_in_a_row = 0
 
     def count(self, key: str) -> int:
-        """How often a trial was tried."""
+        """Number of failed attempts of a trial."""
         return len(self._trials.get(key, []))
 
     def of(self, key: str) -> list[dict[str, str | None]]:
-        """Earlier tries of a trial and of the start before it, as the journal keeps them."""
+        """Earlier attempts of a trial and of the start before it, as the journal keeps them."""
         attempts = [*self._kept.get(key, []), *self._kept_starts]
         return [msgspec.to_builtins(one) for one in sorted(attempts, key=lambda one: one.ended_at)]
 

@@ -1,4 +1,4 @@
-"""A trial in virtual time: no server, no clock, the same answer every time."""
+"""Trials in virtual time: no server, no clock, the same results every time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from servetune.workload import Workload
 
 __all__ = ["simulate_trial", "simulated_results", "simulation_of"]
 
-#: More than memory holds, and than anyone waits for.
+#: More requests than memory holds, or anyone would wait for.
 MOST_REQUESTS = 1_000_000
 
-#: Above, a request keeps its first and last token's times: a million fit in memory so. Gaps
-#: between tokens are each request's mean gap then.
+#: Above this number a request keeps its first and last token's times alone, so that a million
+#: requests fit in memory. Gaps between tokens are each request's mean gap then.
 MOST_WITH_EACH_TOKEN = 200_000
 
 
@@ -36,7 +36,7 @@ def simulated_results(
     percentiles: tuple[float, ...] = (),
     calibration: Calibration | None = None,
 ) -> Results:
-    """What the simulator says a trial's results would be, under the journal's names.
+    """Results that the simulator predicts for a plan under a workload.
 
     Raises:
         PlanError: The plan does not fit the model or the machine.
@@ -46,7 +46,7 @@ def simulated_results(
 
 
 def simulation_of(trial: Trial, run: StudyContext) -> tuple[Results, SimulatedRun]:
-    """A trial's results, and all that its requests did.
+    """Results of a trial, and the simulation with the records of its requests.
 
     A workload with a duration and no number of requests gets as many as the duration needs.
 
@@ -113,7 +113,7 @@ def _ran_out(simulation: SimulatedRun, workload: Workload) -> bool:
 def simulate_trial(
     trial: Trial, run: StudyContext, *, cmd: str, server_cmd_args: list[str]
 ) -> TrialRecord:
-    """Run a trial in virtual time; a plan that cannot run becomes a failed record."""
+    """Record of a trial run in virtual time; a plan that cannot run becomes a failed record."""
     results = Results()
     failure: Failure | None = None
     try:

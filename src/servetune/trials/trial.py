@@ -25,24 +25,26 @@ __all__ = [
     "with_fields",
 ]
 
-#: What a journal calls the copies of a server; no engine has a word for them.
+#: Name of the number of server copies in a journal; no engine has a setting for it.
 REPLICAS = "replicas"
 
 
 class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What all trials of one run have in common.
+    """Terms that all trials of a study have in common.
 
     Attributes:
-        model: As the user named it.
-        shape: `None` where the model's configuration could not be had; then nothing is
-            predicted.
-        node: `None` where the machine is not known.
+        model: Model as the user named it.
+        engine: Name of the engine.
+        simulated: Whether trials run in virtual time.
+        shape: Dimensions of the model; `None` where its configuration could not be had, and nothing
+            is predicted.
+        node: Machine of the servers; `None` where it is not known.
         constraints: Limits on trials.
         request_limits: Limits on single requests, for goodput.
-        price_per_hour_usd: Of the whole node; `None` where it is not known.
-        server_cmd: The user's own server command, where there is one.
-        server_env: The server's further variables, as `NAME=VALUE`.
-        calibration: That corrects simulated trials and predictions.
+        price_per_hour_usd: Price of the whole node; `None` where it is not known.
+        server_cmd: Server command of the user's own, where there is one.
+        server_env: Further variables of the server, as `NAME=VALUE`.
+        calibration: Calibration that corrects simulated trials and predictions.
     """
 
     model: str
@@ -59,7 +61,7 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def terms(self) -> dict[str, Any]:
-        """What every trial of the run must share; a run is taken up on the same terms only."""
+        """Terms that a journal is continued on: every trial of the study must share them."""
         return {
             "model_tag": self.model,
             "framework": self.engine,
@@ -73,12 +75,14 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One server configuration under one load.
+    """Server configuration under one load.
 
     Attributes:
-        key: Equal for equal trials, so that a run can be taken up again.
-        server_args: As swept, in the engine's words.
-        client_args: As swept.
+        key: Identity of the trial, equal for equal trials, so that a study can be continued.
+        server_args: Settings of the server as swept, in the engine's words.
+        client_args: Options of the load as swept.
+        plan: Plan that the settings mean.
+        workload: Load that the options mean.
     """
 
     key: str
@@ -125,10 +129,10 @@ def trials_of(space: Space, run: StudyContext) -> Iterator[list[Trial]]:
 def with_fields(
     trial: Trial, run: StudyContext, fields: Mapping[str, int | float | str | None]
 ) -> Trial:
-    """The trial with fields of its plan that the engine's settings have no words for.
+    """Trial with fields of its plan that are no settings of an engine.
 
-    They stand in the journal among the server's arguments, by the plan's names. One copy is
-    what there is without a word, and `None` says nothing.
+    The journal has them among the server's arguments, under the plan's names. One copy is the
+    default and left out, as is `None`.
 
     Raises:
         PlanError: The plan contradicts itself with them.
