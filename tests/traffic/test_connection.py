@@ -119,7 +119,7 @@ class TestTimes:
         server = scripted([[CHUNKED, 0.02, b"1\r\na\r\n", lambda _: sent_s.append(monotonic())]])
         asker = client(server.port)
         call = asker.call()
-        asker.run_until(lambda: call.heard and call.status == 200)
+        asker.run_until(lambda: call.answer_began and call.status == 200)
         while not sent_s:
             time.sleep(0.001)
         time.sleep(0.05)  # the fault: nobody reads

@@ -24,7 +24,7 @@ from servetune.report import (
     varying,
 )
 from servetune.store import TrialRecord
-from servetune.trials import StudyContext, played_again
+from servetune.trials import StudyContext, simulated_again
 
 __all__ = ["compare"]
 
@@ -64,7 +64,7 @@ def compare(
         label = label_of(measured, names)
         try:
             run = _run_of(measured, model, given, calibration_name)
-            again = played_again(measured, run)
+            again = simulated_again(measured, run)
         except (InputError, PlanError) as error:
             left_out.append((label, error))
             continue

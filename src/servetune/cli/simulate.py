@@ -24,7 +24,7 @@ from servetune.report import console, timeline_of, trial_table
 from servetune.search import Axis, Space, parse_settings
 from servetune.simserver.server_arguments import argument_types
 from servetune.store import Artifacts, Journal, write_requests
-from servetune.trials import StudyContext, Trial, played, trials_of, with_fields
+from servetune.trials import StudyContext, Trial, simulated_with_requests, trials_of, with_fields
 from servetune.workload import CLIENT_ARGS, format_arrivals
 from servetune.workload.traces import trace_in
 
@@ -362,7 +362,7 @@ def simulate(
         _require_free(artifacts)
     known = argument_types(engine_name) if engine(engine_name).simulated_as else ()
     note_idle(without_effect(trial.plan), known)
-    record, simulation = played(trial, run)
+    record, simulation = simulated_with_requests(trial, run)
     if token_times and record.results["server"]["itl_is_tpot"]:
         raise InputError("so many requests have no token times", hint="leave --token-times out")
     if as_json:

@@ -85,9 +85,11 @@ def _tgi(target: Target, workload: Workload, request: Request, prompt: Prompt) -
 
 
 def _sglang(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Members:
-    asked = {"text": _text(prompt)} if prompt.token_ids is None else {"input_ids": _ids(prompt)}
+    prompt_members = (
+        {"text": _text(prompt)} if prompt.token_ids is None else {"input_ids": _ids(prompt)}
+    )
     return {
-        **asked,
+        **prompt_members,
         "sampling_params": {
             "max_new_tokens": request.output_tokens,
             "temperature": target.temperature,
@@ -136,9 +138,9 @@ def prepared_request(
     model = prompt.model
     if model:
         members["model"] = model
-    wanted = {name: value for name, value in members.items() if value is not None}
-    messages = wanted.pop("messages", None)
-    body = msgspec.json.encode(wanted)
+    present = {name: value for name, value in members.items() if value is not None}
+    messages = present.pop("messages", None)
+    body = msgspec.json.encode(present)
     messages_at = (0, 0)
     if messages is not None:  # first, so that a conversation can be put before them
         inside = msgspec.json.encode(messages)[1:-1]

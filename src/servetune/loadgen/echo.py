@@ -141,8 +141,8 @@ def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m servetune.loadgen.echo")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--tick-ms", type=float, default=20.0)
-    said = parser.parse_args(words)
-    serve(said.port, said.tick_ms / 1000)
+    options = parser.parse_args(words)
+    serve(options.port, options.tick_ms / 1000)
 
 
 if __name__ == "__main__":

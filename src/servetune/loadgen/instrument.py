@@ -103,7 +103,7 @@ def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
     (first_name, first_s), (_, gap_s) = first, gap
     lateness_s, stamp_s = instrument.departure_error_s, instrument.stamp_error_s
     late_fraction, stamp_fraction = lateness_s / first_s, stamp_s / gap_s
-    said = (
+    errors = (
         f"{instrument.stamped_by}'s clock"
         + (f", {format_seconds(stamp_s)} late (p99)" if stamp_s else "")
         + f"; sent {format_seconds(lateness_s)} late (p99), {late_fraction:.1%} of "
@@ -113,13 +113,13 @@ def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
         return Verdict(
             trusted=False,
             words=f"THE CLIENT WAS THE LIMIT: it was busy for {instrument.busy_fraction:.0%} of "
-            f"a core ({said}); give it more with --processes, or a core of its own",
+            f"a core ({errors}); give it more with --processes, or a core of its own",
         )
     if max(late_fraction, stamp_fraction) > TRUSTED_FRACTION:
         return Verdict(
-            trusted=False, words=f"THE CLIENT WAS LATE: {said}; give it a core of its own"
+            trusted=False, words=f"THE CLIENT WAS LATE: {errors}; give it a core of its own"
         )
-    return Verdict(trusted=True, words=f"instrument: {said}")
+    return Verdict(trusted=True, words=f"instrument: {errors}")
 
 
 def _nodes_said(instrument: Instrument) -> str:

@@ -237,6 +237,6 @@ def _attributes(
     if record.status is not None:
         named["http.response.status_code"] = record.status
     if record.outcome != "ok":
-        told = record.outcome == "http_status" and record.status is not None
-        named["error.type"] = str(record.status) if told else record.outcome
+        has_status = record.outcome == "http_status" and record.status is not None
+        named["error.type"] = str(record.status) if has_status else record.outcome
     return named

@@ -300,8 +300,8 @@ def _with_side(result: LoadResult, side: ServerSide | None) -> LoadResult:
     # Up to the last scrape, which was made when all was over: an earlier one may have been on
     # its way while the last tokens were counted.
     own = side.within(begun_s, time.monotonic()).since(begun_s)
-    heard = any(series.kind == "engine" and series.times_s for series in own.series)
-    return msgspec.structs.replace(result, server=own.totals if heard else None, side=own)
+    has_engine = any(series.kind == "engine" and series.times_s for series in own.series)
+    return msgspec.structs.replace(result, server=own.totals if has_engine else None, side=own)
 
 
 class _Load(msgspec.Struct, frozen=True):
@@ -675,39 +675,39 @@ def _refusal(target: Target, record: Record) -> ServetuneError:
 
 
 def _way_on(target: Target, status: int, words: str) -> str:
-    said = words.lower()
+    text = words.lower()
     if status in {401, 403}:
         return "name the environment variable that holds the API key"
-    if "stream_options" in said or "continuous_usage" in said:
+    if "stream_options" in text or "continuous_usage" in text:
         return 'send no stream options: extra_body {"stream_options": null}'
-    if "ignore_eos" in said or "min_tokens" in said:
+    if "ignore_eos" in text or "min_tokens" in text:
         return "turn ignore_eos off for this server"
-    if "context" in said or "max_model_len" in said:
+    if "context" in text or "max_model_len" in text:
         return "ask for shorter prompts or answers, or start the server with a longer context"
     if status == 404:
         return f"the names that the server knows are listed at {target.origin}/v1/models"
     return ""
 
 
-def _way_on_aws(target: Target, status: int, said: str) -> str:
+def _way_on_aws(target: Target, status: int, text: str) -> str:
     if status == 424:
-        return _way_on_container(target, said)
-    if "inference component" in said:
+        return _way_on_container(target, text)
+    if "inference component" in text:
         return "this endpoint is made of components: name one with --component"
-    if "not found" in said or "could not find" in said:
+    if "not found" in text or "could not find" in text:
         return "is it InService in this region? aws sagemaker describe-endpoint says"
-    if status == 403 or "credential" in said or "signature" in said or "token" in said:
+    if status == 403 or "credential" in text or "signature" in text or "token" in text:
         return "the credentials need sagemaker:InvokeEndpointWithResponseStream on the endpoint"
-    if "throttl" in said:
+    if "throttl" in text:
         return "the account's rate is used up: wait, or ask for a higher quota"
     return ""
 
 
-def _way_on_container(target: Target, said: str) -> str:
+def _way_on_container(target: Target, text: str) -> str:
     """Hint from the container's message behind the service's ModelError."""
-    if "does not exist" in said:
+    if "does not exist" in text:
         return "say with --model by which name the container serves its model"
-    return _way_on(target, 0, said) or "servetune deploy logs ENDPOINT shows what it says"
+    return _way_on(target, 0, text) or "servetune deploy logs ENDPOINT shows what it says"
 
 
 # around the run

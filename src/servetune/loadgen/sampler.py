@@ -58,7 +58,7 @@ class _Moment(msgspec.Struct):
     processes: dict[str, list[float | None]]
 
 
-class _Told(msgspec.Struct):
+class _Collected(msgspec.Struct):
     scrapes: list[_Scrape]
     machine: list[_Moment]
     cards: list[str]
@@ -141,7 +141,7 @@ class Sampler:
             start_new_session=True,  # Ctrl-C ends the load; the samples are still needed
             bufsize=0,
         )
-        self._tell(msgspec.json.encode(spec) + b"\n")
+        self._send(msgspec.json.encode(spec) + b"\n")
 
     def wait_ready(self, timeout_s: float = _SCRAPE_TIMEOUT_S + _GRACE_S) -> bool:
         """Wait until every source was asked once, so that counters have a beginning."""
@@ -156,7 +156,7 @@ class Sampler:
         """
         if self._process is None:
             return False
-        self._tell(b"now\n")
+        self._send(b"now\n")
         return self.wait_ready(timeout_s)
 
     def stop(self) -> ServerSide:
@@ -175,13 +175,13 @@ class Sampler:
             return ServerSide(every_s=self._every_s, problem="the sampler was not started")
         try:
             out, _ = process.communicate(b"stop\n", timeout=2 * _SCRAPE_TIMEOUT_S + _GRACE_S)
-            told = msgspec.json.decode(out.strip().rpartition(b"\n")[2], type=_Told)
+            collected = msgspec.json.decode(out.strip().rpartition(b"\n")[2], type=_Collected)
         except subprocess.TimeoutExpired:
             problem = "the sampler did not answer in time"
         except (msgspec.MsgspecError, OSError, ValueError):
             problem = f"the sampler ended early with status {process.poll()}"
         else:
-            series = tuple(self._series(told))
+            series = tuple(self._series(collected))
             return ServerSide(every_s=self._every_s, series=series, totals=account(series))
         finally:
             if process.poll() is None:
@@ -193,7 +193,7 @@ class Sampler:
                         pipe.close()
         return ServerSide(every_s=self._every_s, problem=problem)
 
-    def _tell(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it has died: `stop` will report that
@@ -212,13 +212,13 @@ class Sampler:
             line += piece
         return line
 
-    def _series(self, told: _Told) -> list[Series]:
+    def _series(self, collected: _Collected) -> list[Series]:
         engines = [
             _engine_series(str(target.origin), scrape)
-            for target, scrape in zip(self._targets, told.scrapes, strict=False)
+            for target, scrape in zip(self._targets, collected.scrapes, strict=False)
         ]
-        cards = _dcgm_series(told.scrapes[-1]) if self._dcgm else _card_series(told)
-        return [*engines, *cards, *_machine_series(told.machine)]
+        cards = _dcgm_series(collected.scrapes[-1]) if self._dcgm else _card_series(collected)
+        return [*engines, *cards, *_machine_series(collected.machine)]
 
 
 def _is_here(host: str) -> bool:
@@ -268,8 +268,8 @@ def _engine_series(source: str, scrape: _Scrape) -> Series:
     )
 
 
-def _card_series(told: _Told) -> list[Series]:
-    times_s = tuple(moment.at_s for moment in told.machine)
+def _card_series(collected: _Collected) -> list[Series]:
+    times_s = tuple(moment.at_s for moment in collected.machine)
     return [
         Series(
             source=f"gpu{number}",
@@ -277,11 +277,11 @@ def _card_series(told: _Told) -> list[Series]:
             label=name,
             times_s=times_s,
             values={
-                quantity: tuple(moment.gpus[number][place] for moment in told.machine)
+                quantity: tuple(moment.gpus[number][place] for moment in collected.machine)
                 for place, quantity in enumerate(_DCGM)
             },
         )
-        for number, name in enumerate(told.cards)
+        for number, name in enumerate(collected.cards)
     ]
 
 

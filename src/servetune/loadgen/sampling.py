@@ -41,7 +41,7 @@ class _Source(threading.Thread):
         self._woken = threading.Event()
         self._waking = threading.Lock()
         self._over = False
-        self.asked = threading.Event()
+        self.answered = threading.Event()
         self.answers: list[Any] = []
         self.failed = 0
         self.problem = ""
@@ -52,7 +52,7 @@ class _Source(threading.Thread):
             self._once()
             with self._waking:
                 if not self._woken.is_set():  # else this began before it was woken
-                    self.asked.set()
+                    self.answered.set()
             late_s = time.monotonic() - due_s
             if late_s >= 0:
                 # Moments that have passed are left out, not made up for in a burst.
@@ -64,9 +64,9 @@ class _Source(threading.Thread):
         self._once()
 
     def wake(self) -> None:
-        """Have it ask now; `asked` is set when it has."""
+        """Have it ask now; `answered` is set when it has."""
         with self._waking:
-            self.asked.clear()
+            self.answered.clear()
             self._woken.set()
 
     def end(self) -> None:
@@ -279,8 +279,8 @@ def _usage(pid: int) -> tuple[float, float] | None:
 
 def _next_word(parent: int) -> bytes:
     """What is said next; nothing when nobody is left who could say it."""
-    heard = b""
-    while not heard.endswith(b"\n"):
+    received = b""
+    while not received.endswith(b"\n"):
         # A process forked from the parent may hold the pipe open: look at the parent too.
         if os.getppid() != parent:
             return b""
@@ -288,8 +288,8 @@ def _next_word(parent: int) -> bytes:
             piece = os.read(0, 1)  # one at a time: what follows is another word
             if not piece:
                 return b""
-            heard += piece
-    return heard.strip()
+            received += piece
+    return received.strip()
 
 
 def _read_spec() -> Mapping[str, Any]:
@@ -306,7 +306,7 @@ def _read_spec() -> Mapping[str, Any]:
 def _say_when_asked(sources: Sequence[_Source], timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
     for source in sources:
-        source.asked.wait(max(0.0, deadline_s - time.monotonic()))
+        source.answered.wait(max(0.0, deadline_s - time.monotonic()))
     os.write(1, b"ready\n")
 
 
@@ -336,7 +336,7 @@ def main() -> int:
     deadline_s = time.monotonic() + timeout_s
     for source in sources:
         source.join(max(0.0, deadline_s - time.monotonic()))
-    told = {
+    result = {
         "scrapes": [
             {"rows": list(s.answers), "failed": s.failed, "problem": s.problem} for s in scrapers
         ],
@@ -344,7 +344,7 @@ def main() -> int:
         "cards": machine.names,
     }
     with open(1, "w", encoding="utf-8", closefd=False) as out:
-        out.write(json.dumps(told) + "\n")
+        out.write(json.dumps(result) + "\n")
     return 0
 
 

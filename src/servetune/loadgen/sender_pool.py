@@ -288,7 +288,7 @@ class SenderPool:
         self.statistics = SendStatistics()
         self.lost = False
         self.broken: str | None = None
-        self._asks = request_file
+        self._request_file = request_file
         self._queue_fd, self._feed_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._to_feed = memoryview(array("I", request_file.firsts).tobytes())
         if self._to_feed.nbytes:
@@ -364,13 +364,13 @@ class SenderPool:
     def _add(self, users: int | None) -> _Sender:
         setup = msgspec.structs.replace(
             self._config.setup,
-            requests_fd=self._asks.fd,
+            requests_fd=self._request_file.fd,
             queue_fd=self._queue_fd,
-            columns=self._asks.columns,
+            columns=self._request_file.columns,
             users=users,
             ahead=users or 0 if self._config.open_ahead else 0,
         )
-        sender = _Sender((self._asks.fd, self._queue_fd), setup)
+        sender = _Sender((self._request_file.fd, self._queue_fd), setup)
         assert sender.process.stdout is not None
         self._selector.register(sender.process.stdout, selectors.EVENT_READ, sender)
         self._senders.append(sender)
@@ -437,14 +437,14 @@ class SenderPool:
                 raise LoadError(f"the load generator broke: {sender.error_message()}")
             return
         for packed in sender.frames.feed(data):
-            told = _decode(packed)
-            if isinstance(told, Finished):
-                sender.over = told
+            message = _decode(packed)
+            if isinstance(message, Finished):
+                sender.over = message
                 # It had finished before it could release its users: they are free.
                 self._released_users += [time.monotonic()] * sender.owed_users
                 sender.owed_users = 0
             else:
-                self._add_heartbeat(sender, told)
+                self._add_heartbeat(sender, message)
 
     def _add_heartbeat(self, sender: _Sender, heartbeat: Heartbeat) -> None:
         statistics = self.statistics

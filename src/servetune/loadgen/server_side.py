@@ -167,13 +167,13 @@ def account(series: Sequence[Series], *, timed: bool = True) -> ServerMetrics:
         timed: Whether times mean something; means over time need them.
     """
     engines = [each for each in series if each.kind == "engine"]
-    told = {name: _added(engines, name) for name in COUNTERS}
+    increases = {name: _added(engines, name) for name in COUNTERS}
     peaks = {name: _peak(engines, name) for name in GAUGES}
     means = {name: _mean(engines, name) if timed else None for name in GAUGES}
     kv_full = [v for each in engines for v in _known(each, "kv_usage_fraction")]
-    drafted, accepted = told["draft_tokens"], told["accepted_draft_tokens"]
+    drafted, accepted = increases["draft_tokens"], increases["accepted_draft_tokens"]
     told_by_engines = ServerMetrics(
-        **{name: None if value is None else round(value) for name, value in told.items()},
+        **{name: None if value is None else round(value) for name, value in increases.items()},
         engine=next((each.label for each in engines if each.label), None),
         max_running_count=_rounded(peaks["running_count"]),
         max_waiting_count=_rounded(peaks["waiting_count"]),
@@ -190,7 +190,7 @@ def account(series: Sequence[Series], *, timed: bool = True) -> ServerMetrics:
         scrape_count=sum(len(each.times_s) for each in engines) if timed and engines else None,
         scrape_failed_count=sum(e.failed_count for e in engines) if timed and engines else None,
     )
-    machine = _of_machine(series, told["output_tokens"])
+    machine = _of_machine(series, increases["output_tokens"])
     return msgspec.structs.replace(told_by_engines, **machine)
 
 

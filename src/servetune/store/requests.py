@@ -194,12 +194,12 @@ def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
     arrays["chunk_times_s"] = _lists([record.chunk_times_s for record in records], pa.float64())
     arrays["chunk_tokens"] = _lists([record.chunk_tokens for record in records], pa.int32())
     whole = pa.table(arrays)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        parquet.write_table(whole, beside, compression="zstd")
-        beside.replace(path)
+        parquet.write_table(whole, partial, compression="zstd")
+        partial.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
 

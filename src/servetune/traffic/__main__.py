@@ -47,8 +47,10 @@ class Process:
         _allow_open_files()
         self._reactor = Reactor(setup.addresses, may_sleep=setup.may_sleep)
         self._reactor.prepare()
-        self._asks = RequestReader(setup.requests_fd, setup.columns)
-        self._controller = LoadController(setup, self._reactor, self._asks, self._send_heartbeat)
+        self._requests = RequestReader(setup.requests_fd, setup.columns)
+        self._controller = LoadController(
+            setup, self._reactor, self._requests, self._send_heartbeat
+        )
         self._setup = setup
         self._frames = frames
         self._unsent = bytearray()
@@ -75,7 +77,7 @@ class Process:
         """Open connections for the first requests, so that their latencies hold no connecting."""
         setup = self._setup
         targets = len(setup.addresses)
-        count = min(setup.ahead, len(self._asks))
+        count = min(setup.ahead, len(self._requests))
         for target in range(targets):
             self._reactor.open_ahead(target, -(-(count - target) // targets))
         self._reactor.wait_open(AHEAD_S)

@@ -164,15 +164,15 @@ class Answer:
     ) -> tuple[str, int | None, str]:
         """Outcome, status and detail, from the content and from how the exchange ended."""
         settled = self._settle(outcome, status, detail, end_s)
-        said = (self.prompt_tokens or 0, self.total_tokens or 0)
-        if min(said) >= 0 and max(*said, self._accounted_tokens) <= MOST_TOKENS:
+        counts = (self.prompt_tokens or 0, self.total_tokens or 0)
+        if min(counts) >= 0 and max(*counts, self._accounted_tokens) <= MOST_TOKENS:
             return settled
         # Counts that no answer can have are ignored.
         self.prompt_tokens = self.total_tokens = None
         self.counts = [1] * len(self.times_s)
         if settled[0] != "ok":
             return settled
-        return "malformed", status, f"the server counts {said[0]} and {said[1]} tokens"
+        return "malformed", status, f"the server counts {counts[0]} and {counts[1]} tokens"
 
     def _settle(
         self, outcome: str, status: int | None, detail: str, end_s: float
@@ -316,8 +316,8 @@ class OpenAiAnswer(Answer):
         for choice in choices:
             if choice.finish_reason is not None:
                 self._ends = True
-            said = choice.delta
-            if (said is not None and said.content) or _has_content(choice):
+            content = choice.delta
+            if (content is not None and content.content) or _has_content(choice):
                 has_content = True
         if has_content:
             self._add_piece(at_s, so_far)
@@ -342,14 +342,14 @@ class OpenAiAnswer(Answer):
 def _has_content(choice: _Choice) -> bool:
     if choice.text:
         return True
-    said = choice.delta or choice.message
-    return said is not None and bool(
-        said.content
-        or said.reasoning_content
-        or said.reasoning
-        or said.tool_calls
-        or said.function_call
-        or said.refusal
+    content = choice.delta or choice.message
+    return content is not None and bool(
+        content.content
+        or content.reasoning_content
+        or content.reasoning
+        or content.tool_calls
+        or content.function_call
+        or content.refusal
     )
 
 
@@ -357,8 +357,8 @@ def _words(choice: _Choice) -> str:
     """Text that the next turn of a conversation continues: the answer without its reasoning."""
     if choice.text:
         return choice.text
-    said = choice.delta or choice.message
-    return said.content if said is not None and isinstance(said.content, str) else ""
+    content = choice.delta or choice.message
+    return content.content if content is not None and isinstance(content.content, str) else ""
 
 
 def _error_words(chunk: _Chunk) -> tuple[str, int | None]:
@@ -408,35 +408,41 @@ class ResponsesAnswer(Answer):
     __slots__ = ()
 
     def _read(self, event: bytes, at_s: float) -> None:
-        said = _decode_response_event(event)
-        if said.type.endswith(".delta"):
-            if said.delta:
+        decoded = _decode_response_event(event)
+        if decoded.type.endswith(".delta"):
+            if decoded.delta:
                 self._add_piece(at_s, None)
-                if self._keeps_text and said.type == "response.output_text.delta":
-                    self.texts.append(str(said.delta))
-        elif said.type in _RESPONSE_ENDS:
+                if self._keeps_text and decoded.type == "response.output_text.delta":
+                    self.texts.append(str(decoded.delta))
+        elif decoded.type in _RESPONSE_ENDS:
             self._ends = True
-            if said.response is not None:
-                self._note_usage(said.response.usage)
-        elif said.type in {"error", "response.failed"} or said.error is not None:
-            error = said.error or (said.response and said.response.error) or said.message
-            self._fail_in_stream(*_error_words(_Chunk(error=error or said.type)))
+            if decoded.response is not None:
+                self._note_usage(decoded.response.usage)
+        elif decoded.type in {"error", "response.failed"} or decoded.error is not None:
+            error = (
+                decoded.error or (decoded.response and decoded.response.error) or decoded.message
+            )
+            self._fail_in_stream(*_error_words(_Chunk(error=error or decoded.type)))
 
     def _note_usage(self, usage: _ResponseUsage | None) -> None:
         if usage is not None:
             self._note_tokens(usage.input_tokens, usage.output_tokens)
 
     def _read_whole(self, body: bytes) -> None:
-        said = _decode_response(body)
-        if said.error is not None:
-            self._fail_in_stream(*_error_words(_Chunk(error=said.error)))
+        decoded = _decode_response(body)
+        if decoded.error is not None:
+            self._fail_in_stream(*_error_words(_Chunk(error=decoded.error)))
             return
         self._ends = True
-        self._note_usage(said.usage)
-        if said.output or said.output_text:
+        self._note_usage(decoded.usage)
+        if decoded.output or decoded.output_text:
             self._add_piece(0.0, None)
             if self._keeps_text:
-                self.texts += [said.output_text] if said.output_text else _said(said.output or [])
+                self.texts += (
+                    [decoded.output_text]
+                    if decoded.output_text
+                    else _texts_of(decoded.output or [])
+                )
 
 
 class _Part(msgspec.Struct):
@@ -448,7 +454,7 @@ class _Message(msgspec.Struct):
     content: list[_Part]
 
 
-def _said(items: list[msgspec.Raw]) -> list[str]:
+def _texts_of(items: list[msgspec.Raw]) -> list[str]:
     """Text of a whole answer: its messages, without reasoning or tool calls."""
     words: list[str] = []
     for item in items:
@@ -489,17 +495,17 @@ class TgiAnswer(Answer):
     __slots__ = ()
 
     def _read(self, event: bytes, at_s: float) -> None:
-        said = _decode_tgi(event)
-        if said.error is not None:
-            self._fail_in_stream(excerpt(str(said.error)), None)
+        decoded = _decode_tgi(event)
+        if decoded.error is not None:
+            self._fail_in_stream(excerpt(str(decoded.error)), None)
             return
-        if said.token is not None:
+        if decoded.token is not None:
             self._add_piece(at_s, None)
-            if self._keeps_text and not said.token.special:
-                self.texts.append(said.token.text)
-        if said.generated_text is not None:
+            if self._keeps_text and not decoded.token.special:
+                self.texts.append(decoded.token.text)
+        if decoded.generated_text is not None:
             self._ends = True
-            self._note_details(said.details)
+            self._note_details(decoded.details)
 
     def _note_details(self, details: _TgiDetails | None) -> None:
         if details is None:
@@ -510,18 +516,18 @@ class TgiAnswer(Answer):
         self._note_tokens(prompt, details.generated_tokens)
 
     def _read_whole(self, body: bytes) -> None:
-        said = _decode_tgi_whole(body)
-        if isinstance(said, list):
-            said = said[0] if said else _TgiEvent()
-        if said.error is not None:
-            self._fail_in_stream(excerpt(str(said.error)), None)
+        decoded = _decode_tgi_whole(body)
+        if isinstance(decoded, list):
+            decoded = decoded[0] if decoded else _TgiEvent()
+        if decoded.error is not None:
+            self._fail_in_stream(excerpt(str(decoded.error)), None)
             return
         self._ends = True
-        self._note_details(said.details)
-        if said.generated_text:
+        self._note_details(decoded.details)
+        if decoded.generated_text:
             self._add_piece(0.0, None)
             if self._keeps_text:
-                self.texts.append(said.generated_text)
+                self.texts.append(decoded.generated_text)
 
 
 # SGLang's generate
@@ -553,21 +559,21 @@ class SglangAnswer(Answer):
     __slots__ = ()
 
     def _read(self, event: bytes, at_s: float) -> None:
-        said = _decode_sglang(event)
-        if said.error is not None:
-            self._fail_in_stream(*_error_words(_Chunk(error=said.error)))
+        decoded = _decode_sglang(event)
+        if decoded.error is not None:
+            self._fail_in_stream(*_error_words(_Chunk(error=decoded.error)))
             return
-        meta = said.meta_info or _SglangMeta()
+        meta = decoded.meta_info or _SglangMeta()
         self._note_tokens(meta.prompt_tokens, meta.completion_tokens)
         if meta.finish_reason is not None:
             self._ends = True
             self._note_abort(meta.finish_reason)
-        if said.text or said.output_ids:
+        if decoded.text or decoded.output_ids:
             self._add_piece(at_s, meta.completion_tokens)
-            if self._keeps_text and said.text:
+            if self._keeps_text and decoded.text:
                 before = "".join(self.texts)
-                grown = said.text.startswith(before)
-                self.texts[:] = [said.text if grown else before + said.text]
+                grown = decoded.text.startswith(before)
+                self.texts[:] = [decoded.text if grown else before + decoded.text]
 
     def _note_abort(self, reason: Any) -> None:
         if isinstance(reason, dict) and reason.get("type") == "abort":
@@ -576,20 +582,20 @@ class SglangAnswer(Answer):
             self._fail_in_stream(excerpt(str(reason.get("message") or "aborted")), status)
 
     def _read_whole(self, body: bytes) -> None:
-        said = _decode_sglang_whole(body)
-        if isinstance(said, list):
-            said = said[0] if said else _SglangEvent()
-        if said.error is not None:
-            self._fail_in_stream(*_error_words(_Chunk(error=said.error)))
+        decoded = _decode_sglang_whole(body)
+        if isinstance(decoded, list):
+            decoded = decoded[0] if decoded else _SglangEvent()
+        if decoded.error is not None:
+            self._fail_in_stream(*_error_words(_Chunk(error=decoded.error)))
             return
         self._ends = True
-        meta = said.meta_info or _SglangMeta()
+        meta = decoded.meta_info or _SglangMeta()
         self._note_tokens(meta.prompt_tokens, meta.completion_tokens)
         self._note_abort(meta.finish_reason)
-        if said.text or said.output_ids:
+        if decoded.text or decoded.output_ids:
             self._add_piece(0.0, None)
-            if self._keeps_text and said.text:
-                self.texts.append(said.text)
+            if self._keeps_text and decoded.text:
+                self.texts.append(decoded.text)
 
 
 # embeddings
@@ -617,15 +623,15 @@ class EmbeddingsAnswer(Answer):
         self._vector_count = 0
 
     def _read_whole(self, body: bytes) -> None:
-        said = _decode_embeddings(body)
-        if said.error is not None or said.object == "error":
-            error = _Chunk(error=said.error, message=said.message, code=said.code)
+        decoded = _decode_embeddings(body)
+        if decoded.error is not None or decoded.object == "error":
+            error = _Chunk(error=decoded.error, message=decoded.message, code=decoded.code)
             self._fail_in_stream(*_error_words(error))
             return
         self._ends = True
-        self._vector_count = len(said.data or ())
-        if said.usage is not None:
-            self._note_tokens(said.usage.prompt_tokens, 0)
+        self._vector_count = len(decoded.data or ())
+        if decoded.usage is not None:
+            self._note_tokens(decoded.usage.prompt_tokens, 0)
 
     def _settle_content(self, status: int | None) -> tuple[str, int | None, str]:
         if not self._vector_count:

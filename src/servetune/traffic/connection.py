@@ -89,6 +89,7 @@ class Call:
 
     __slots__ = (
         "answer",
+        "answer_began",
         "connect_s",
         "connection",
         "deadline_s",
@@ -96,7 +97,6 @@ class Call:
         "done",
         "due_s",
         "end_s",
-        "heard",
         "index",
         "left",
         "limit_s",
@@ -141,7 +141,7 @@ class Call:
         self.status: int | None = None
         self.left: tuple[list[bytes], list[float]] = ([], [])
         self.done = False
-        self.heard = False
+        self.answer_began = False
         self.reused = False
         self.retried = False
 
@@ -478,7 +478,7 @@ class Connection:
     def _read_head(self) -> None:
         call = self._call
         assert call is not None
-        call.heard = True
+        call.answer_began = True
         data = self._head_bytes + b"".join(self._parts)
         at_s = self._times_s[-1]
         self._parts, self._times_s = [], []
@@ -641,14 +641,14 @@ class Connection:
         if error is None and self._body is not None and self._body.close(now_s):
             self._owner.ended(call, "ok", now_s)  # HTTP/1.0: the close is the end of the body
             return
-        if call.reused and not call.heard and not call.retried:
+        if call.reused and not call.answer_began and not call.retried:
             # A server may close an idle connection just as the next request leaves on it,
             # which is no failure of either (RFC 9112, 9.3.1).
             call.retried = True
             call.reused = False
             self._owner.again(call)
             return
-        where = "while answering" if call.heard else "before any answer"
+        where = "while answering" if call.answer_began else "before any answer"
         reason = f": {_words(error)}" if error is not None else ""
         self._owner.ended(call, "disconnected", now_s, f"connection lost {where}{reason}")
 

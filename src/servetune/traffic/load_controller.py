@@ -81,7 +81,7 @@ class LoadController:
         self._setup = setup
         self._send_heartbeat = send
         self._reactor = reactor
-        self._asks = request_file
+        self._requests = request_file
         self._answer = ANSWERS[setup.api]
         self._signers: list[Signer] = []
         if setup.credentials is not None:
@@ -250,7 +250,7 @@ class LoadController:
         index = None if self._stopping else self._take()
         if index is not None:
             first = since_s <= self._start_s
-            think_s = 0.0 if first else self._asks.think_s(index)
+            think_s = 0.0 if first else self._requests.think_s(index)
             if think_s > 0:
                 self._think(index, since_s + think_s)
             else:
@@ -277,7 +277,7 @@ class LoadController:
                     self._starved = True
                     self._reactor.at(monotonic() + _STARVED_S, self._pull_again)
                 break
-            due_s = self._start_s + self._asks.due_s[index]
+            due_s = self._start_s + self._requests.due_s[index]
             if due_s > monotonic():
                 self._pulled = (due_s, index)
                 self._reactor.at(due_s, self._pulled_due)
@@ -337,10 +337,10 @@ class LoadController:
 
     def _carry_on(self, call: Call, following: int, before: bytes) -> None:
         """Put the conversation so far before the next request's new messages."""
-        begin, end = self._asks.messages_at(call.index)
-        said = self._asks.body(call.index)[begin:end]
+        begin, end = self._requests.messages_at(call.index)
+        messages = self._requests.body(call.index)[begin:end]
         answer = msgspec.json.encode(_Message("assistant", "".join(call.answer.texts)))
-        self._histories[following] = b",".join(part for part in (before, said, answer) if part)
+        self._histories[following] = b",".join(part for part in (before, messages, answer) if part)
 
     # sending
 
@@ -366,11 +366,11 @@ class LoadController:
     def _call(self, index: int, due_s: float) -> Call:
         setup = self._setup
         target = self._choose()
-        following = self._asks.next(index)
-        said = self._answer(
+        following = self._requests.next(index)
+        inner = self._answer(
             streamed=setup.streamed, keep_text=following >= 0 or index < setup.keep_text_below
         )
-        answer = SageMakerAnswer(said) if setup.sagemaker else said
+        answer = SageMakerAnswer(inner) if setup.sagemaker else inner
         return Call(
             index,
             self._payload(index, target),
@@ -378,7 +378,7 @@ class LoadController:
             self._done,
             target=target,
             due_s=due_s,
-            output_tokens=self._asks.output_tokens(index),
+            output_tokens=self._requests.output_tokens(index),
             limit_s=setup.timeout_s,
         )
 
@@ -402,10 +402,10 @@ class LoadController:
         return min(order, key=self._reactor.in_flight_to)
 
     def _payload(self, index: int, target: int) -> bytes:
-        body = self._asks.body(index)
+        body = self._requests.body(index)
         history = self._histories.get(index)
         if history is not None:
-            begin, _ = self._asks.messages_at(index)
+            begin, _ = self._requests.messages_at(index)
             body = body[:begin] + history + b"," + body[begin:]
         trace = self._setup.run_id
         header = f"traceparent: {traceparent(trace, index)}\r\n".encode() if trace else b""
@@ -425,7 +425,7 @@ class LoadController:
 
         After a failure the trace is made first, as the next request may be one too many.
         """
-        following = self._asks.next(call.index)
+        following = self._requests.next(call.index)
         end_s = call.answer.end_s(call.outcome, call.end_s)
         self._open_count -= 1
         history = self._histories.pop(call.index, b"")
@@ -444,7 +444,7 @@ class LoadController:
             self._carry_on(call, following, history)
             if not self._setup.closed:
                 self._slot_free()
-            self._think(following, end_s + self._asks.think_s(following))
+            self._think(following, end_s + self._requests.think_s(following))
         else:
             self._go_on(end_s)
 
@@ -509,7 +509,7 @@ class LoadController:
         """Skip the further turns of a conversation that broke off; they will never be due."""
         while following >= 0:
             self._skipped.append(following)
-            following = self._asks.next(following)
+            following = self._requests.next(following)
 
     def _is_idle(self) -> bool:
         if self._open_count or self._thinking_count:

@@ -101,8 +101,8 @@ class SageMakerAnswer:
         """Outcome, status and detail, the service's name of a failure first."""
         settled = self._inner.settle(outcome, status, detail, end_s)
         if self._failed is not None:
-            kind, code, said = self._failed
-            return kind, code or status, said
+            kind, code, detail = self._failed
+            return kind, code or status, detail
         if status is not None and not 200 <= status < 300:
             return self._refused(status)
         if settled[0] == "truncated" and self._frames is not None and self._frames.is_cut:
@@ -119,35 +119,35 @@ class SageMakerAnswer:
 
     def _refused(self, status: int) -> tuple[str, int | None, str]:
         try:
-            said = _decode_failure(bytes(self._kept))
+            failure = _decode_failure(bytes(self._kept))
         except msgspec.MsgspecError:
-            said = _Failure(Message=bytes(self._kept).decode("utf-8", "replace"))
-        name = self._error_name or (said.type_ or "").rpartition("#")[2] or f"status {status}"
-        return _told(name, said, status)
+            failure = _Failure(Message=bytes(self._kept).decode("utf-8", "replace"))
+        name = self._error_name or (failure.type_ or "").rpartition("#")[2] or f"status {status}"
+        return _outcome_of(name, failure, status)
 
 
 def _in_stream(error: StreamError) -> tuple[str, int | None, str]:
     try:
-        said = _decode_failure(error.words)
+        failure = _decode_failure(error.words)
     except msgspec.MsgspecError:
-        said = _Failure(Message=error.words.decode("utf-8", "replace"))
-    return _told(error.name, said, None, where=" in the stream")
+        failure = _Failure(Message=error.words.decode("utf-8", "replace"))
+    return _outcome_of(error.name, failure, None, where=" in the stream")
 
 
-def _told(
-    name: str, said: _Failure, status: int | None, *, where: str = ""
+def _outcome_of(
+    name: str, failure: _Failure, status: int | None, *, where: str = ""
 ) -> tuple[str, int | None, str]:
-    words = said.Message or said.message or ""
-    if said.OriginalMessage and said.OriginalMessage not in words:
-        words += f" (the container, status {said.OriginalStatusCode}: {said.OriginalMessage})"
-    if _is_time_limit(said, words):
+    words = failure.Message or failure.message or ""
+    if failure.OriginalMessage and failure.OriginalMessage not in words:
+        words += f" (the container, status {failure.OriginalStatusCode}: {failure.OriginalMessage})"
+    if _is_time_limit(failure, words):
         return "timeout", status, excerpt(f"{TIME_LIMIT}: {name}{where}: {words}")
-    code = f" {said.ErrorCode}" if said.ErrorCode else ""
+    code = f" {failure.ErrorCode}" if failure.ErrorCode else ""
     return "http_status", status, excerpt(f"{name}{code}{where}: {words}")
 
 
-def _is_time_limit(said: _Failure, words: str) -> bool:
+def _is_time_limit(failure: _Failure, words: str) -> bool:
     """Whether the service gave the container up, in either of its wordings."""
-    return said.ErrorCode == "ModelInvocationTimeExceeded" or "invocation timed out" in (
+    return failure.ErrorCode == "ModelInvocationTimeExceeded" or "invocation timed out" in (
         words.lower()
     )

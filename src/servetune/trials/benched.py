@@ -93,7 +93,7 @@ class Benched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bench(
-    asked: Bench,
+    load: Bench,
     *,
     on_progress: Callable[[Progress], None] | None = None,
     halt: threading.Event | None = None,
@@ -106,38 +106,38 @@ def bench(
         InputError: The prompts do not suit the route.
     """
     started_at = now_utc()
-    speed = _simulated_speed(asked.targets[0])
+    speed = _simulated_speed(load.targets[0])
     result = run_load_blocking(
-        asked.targets,
-        asked.workload,
-        asked.prompts,
-        settings=asked.settings,
+        load.targets,
+        load.workload,
+        load.prompts,
+        settings=load.settings,
         hooks=LoadHooks(
             on_progress=on_progress,
             halt=halt or threading.Event(),
-            judge=_judge(asked),
-            credentials=asked.credentials,
+            judge=_judge(load),
+            credentials=load.credentials,
         ),
     )
-    result = _counted(result, asked.tokenizer)
-    record = bench_record(asked, result, started_at=started_at, speed=speed)
+    result = _counted(result, load.tokenizer)
+    record = bench_record(load, result, started_at=started_at, speed=speed)
     return Benched(record=record, result=result)
 
 
-def _judge(asked: Bench) -> Callable[[Sequence[Record], float], str | None] | None:
+def _judge(load: Bench) -> Callable[[Sequence[Record], float], str | None] | None:
     """Function that gives the reason why the run may end before its last request."""
-    open_loop = not asked.workload.closed_loop
-    if asked.until is None and not (open_loop and asked.stop_when_saturated):
+    open_loop = not load.workload.closed_loop
+    if load.until is None and not (open_loop and load.stop_when_saturated):
         return None
-    requests = asked.workload.requests()
+    requests = load.workload.requests()
     due_s = np.array([request.due_s for request in requests])
-    offered = constant_rate(asked.workload)
-    until = asked.until
+    offered = constant_rate(load.workload)
+    until = load.until
 
     def judge(records: Sequence[Record], elapsed_s: float) -> str | None:
         if until is not None and until.met(records).met:
             return f"{until.label} was reached"
-        if open_loop and asked.stop_when_saturated and elapsed_s >= FIRST_VERDICT_S:
+        if open_loop and load.stop_when_saturated and elapsed_s >= FIRST_VERDICT_S:
             end_s = np.full(len(due_s), np.inf)
             for record in records:
                 end_s[record.index] = record.end_s

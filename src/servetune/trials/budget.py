@@ -46,8 +46,8 @@ class Budget:
                     "--max-cost needs the machine's price", hint="give it with --price-per-hour"
                 )
             seconds = max_cost_usd / price_per_hour_usd * 3600
-            said = f"the budget of ${max_cost_usd:g} is used up (${price_per_hour_usd:g} an hour)"
-            limits.append((seconds, said))
+            reason = f"the budget of ${max_cost_usd:g} is used up (${price_per_hour_usd:g} an hour)"
+            limits.append((seconds, reason))
         self._limit: tuple[float, str] | None = min(limits, default=None)
 
     @classmethod

@@ -81,13 +81,13 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
                 f"not even {last.streams} streams can be timed here: {last.limit}; "
                 "something else uses this machine's cores"
             )
-        said = (
+        summary = (
             f"{best.tokens_per_s:,.0f} tokens/s over {best.streams} streams are timed, with "
             f"requests that leave {format_seconds(best.late_s)} late (p99)"
         )
         if last.limit:
-            return f"{said}; at {last.streams} streams {last.limit}"
-        return f"{said}, and more was not tried"
+            return f"{summary}; at {last.streams} streams {last.limit}"
+        return f"{summary}, and more was not tried"
 
 
 def load_ceiling(

@@ -119,11 +119,11 @@ def plainly_missed(
     ordered = sorted(records, key=lambda record: record.due_s)
     columns = columns_of(ordered)
     for constraint in constraints:
-        said = _certainly(constraint, columns, request_count) or _likely(
+        miss = _certainly(constraint, columns, request_count) or _likely(
             constraint, ordered, request_count, users
         )
-        if said is not None:
-            return f"{constraint.label} is missed: {said}"
+        if miss is not None:
+            return f"{constraint.label} is missed: {miss}"
     return None
 
 

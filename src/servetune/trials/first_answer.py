@@ -39,9 +39,9 @@ class FirstAnswer:
     """
 
     def __init__(
-        self, asked: Callable[[], FirstCompletion], target: Target, *, timeout_s: float
+        self, request_of: Callable[[], FirstCompletion], target: Target, *, timeout_s: float
     ) -> None:
-        self._asked, self._target, self._timeout_s = asked, target, timeout_s
+        self._request_of, self._target, self._timeout_s = request_of, target, timeout_s
         self._thread: threading.Thread | None = None
         self._problem = ""
         self.took_s: float | None = None
@@ -65,9 +65,9 @@ class FirstAnswer:
     def _ask(self) -> None:
         begin_s = time.monotonic()
         try:
-            asked = self._asked()
-            body = json.dumps(asked.body).encode()
-            fetch_blocking(self._target, asked.path, timeout_s=self._timeout_s, body=body)
+            request_of = self._request_of()
+            body = json.dumps(request_of.body).encode()
+            fetch_blocking(self._target, request_of.path, timeout_s=self._timeout_s, body=body)
         except ServerRefused as error:
             if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 self._problem = error.message

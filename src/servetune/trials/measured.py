@@ -465,8 +465,8 @@ class ServerGroup:
         return None if log is None else f"{log.parent.name}/{log.name}"
 
     def _startup(self, server: Server) -> JsonObject:
-        said = startup_of(self._engine, self._plan, server.log_path)
-        return {**said, "first_completion_s": self._first_completion_s}
+        startup = startup_of(self._engine, self._plan, server.log_path)
+        return {**startup, "first_completion_s": self._first_completion_s}
 
     def _fail(self, trial: Trial, failure: Failure, *, started_at: str = "") -> None:
         self._deliver(trial, results=Results(), failure=failure, started_at=started_at)
@@ -474,7 +474,7 @@ class ServerGroup:
     def _deliver(
         self, trial: Trial, *, results: Results, failure: Failure | None, started_at: str
     ) -> None:
-        said = provenance(
+        origin = provenance(
             started_at=started_at or self._started_at or now_utc(),
             seed=trial.workload.seed,
             engine_version=self._version,
@@ -487,7 +487,7 @@ class ServerGroup:
             failure=failure,
             predicted=_prediction(trial, self._study),
             server_log=self._log_name(),
-            provenance={**said, "attempts": attempts} if attempts else said,
+            provenance={**origin, "attempts": attempts} if attempts else origin,
             simulated=self._speed is not None,
         )
         self._ended(record_of(trial, self._study, outcome))

@@ -21,27 +21,27 @@ class DeviceBlocks:
         self.count = count
         self._taken: set[int] = set()
 
-    def take(self, wanted: int) -> tuple[int, ...] | None:
+    def take(self, device_count: int) -> tuple[int, ...] | None:
         """First free block; `None` while there is none.
 
         Raises:
             PlanError: The machine has fewer devices.
         """
-        if wanted > self.count:
+        if device_count > self.count:
             raise PlanError(
-                f"the plan needs {wanted} devices and the machine has {self.count}",
+                f"the plan needs {device_count} devices and the machine has {self.count}",
                 hint="use a smaller tensor_parallel_size, or name a larger machine",
             )
-        step = _next_power_of_two(wanted)
+        step = _next_power_of_two(device_count)
         for begin in range(0, self.count, step):
-            block = range(begin, begin + wanted)
+            block = range(begin, begin + device_count)
             if block.stop <= self.count and not self._taken & set(block):
                 self._taken |= set(block)
                 return tuple(block)
-        if wanted == step:
+        if device_count == step:
             return None
-        for begin in range(self.count - wanted + 1):  # 3, 5, 6 of 8: wherever they fit
-            block = range(begin, begin + wanted)
+        for begin in range(self.count - device_count + 1):  # 3, 5, 6 of 8: wherever they fit
+            block = range(begin, begin + device_count)
             if not self._taken & set(block):
                 self._taken |= set(block)
                 return tuple(block)

@@ -29,18 +29,18 @@ class Promising:
 
     Args:
         trials: Trials to choose from.
-        run: What they have in common.
+        study: What they have in common.
 
     Raises:
         InputError: Nothing can be predicted: model or machine are not known.
     """
 
-    def __init__(self, trials: Sequence[Trial], run: StudyContext) -> None:
-        self._constraints = run.constraints
+    def __init__(self, trials: Sequence[Trial], study: StudyContext) -> None:
+        self._constraints = study.constraints
         self._forecasts: dict[str, Forecast] = {}
         self._trials = {trial.key: trial for trial in trials}
         for trial in trials:
-            predicted = _predicted(trial, run)
+            predicted = _predicted(trial, study)
             objective = _objective(predicted)
             if objective is None:
                 continue
@@ -70,13 +70,13 @@ class Promising:
                     objective=objective,
                     limit_ratio=_limit_ratio(self._constraints, results[key]),
                 )
-        asked = forecasts.ask()
-        return None if asked is None else self._trials[keys[asked]]
+        chosen = forecasts.ask()
+        return None if chosen is None else self._trials[keys[chosen]]
 
 
-def _predicted(trial: Trial, run: StudyContext) -> Results:
+def _predicted(trial: Trial, study: StudyContext) -> Results:
     """Results that the simulator predicts; empty where the plan cannot run."""
-    if run.shape is None or run.node is None:
+    if study.shape is None or study.node is None:
         raise InputError(
             "nothing can be predicted without the model's configuration and the machine",
             hint="leave --measure out: then every trial runs",
@@ -84,12 +84,12 @@ def _predicted(trial: Trial, run: StudyContext) -> Results:
     try:
         return simulated_results(
             trial.plan,
-            run.shape,
-            run.node,
+            study.shape,
+            study.node,
             trial.workload,
-            request_limits=run.request_limits,
-            percentiles=percentiles_of(run.constraints),
-            calibration=run.calibration.calibration if run.calibration else None,
+            request_limits=study.request_limits,
+            percentiles=percentiles_of(study.constraints),
+            calibration=study.calibration.calibration if study.calibration else None,
         )
     except (PlanError, UnknownName):
         return Results()

@@ -45,7 +45,7 @@ def simulated_results(
     return simulation_results(simulation, request_limits=request_limits, percentiles=percentiles)
 
 
-def simulation_of(trial: Trial, run: StudyContext) -> tuple[Results, SimulatedRun]:
+def simulation_of(trial: Trial, study: StudyContext) -> tuple[Results, SimulatedRun]:
     """Results of a trial, and the simulation with the records of its requests.
 
     A workload with a duration and no number of requests gets as many as the duration needs.
@@ -54,9 +54,9 @@ def simulation_of(trial: Trial, run: StudyContext) -> tuple[Results, SimulatedRu
         PlanError: The plan cannot run, or a request can never be served by it.
         InputError: No request is due, or far too many.
     """
-    assert run.shape is not None
-    assert run.node is not None
-    calibration = run.calibration.calibration if run.calibration else None
+    assert study.shape is not None
+    assert study.node is not None
+    calibration = study.calibration.calibration if study.calibration else None
     workload = trial.workload
     # What a closed loop was given for its duration may be too little; a number that the user
     # chose, a trace and a data set are all that there is.
@@ -71,8 +71,8 @@ def simulation_of(trial: Trial, run: StudyContext) -> tuple[Results, SimulatedRu
     while True:
         simulation = simulate(
             trial.plan,
-            run.shape,
-            run.node,
+            study.shape,
+            study.node,
             workload,
             calibration=calibration,
             each_token=workload.request_count <= MOST_WITH_EACH_TOKEN,
@@ -82,8 +82,8 @@ def simulation_of(trial: Trial, run: StudyContext) -> tuple[Results, SimulatedRu
         workload = _with_requests(workload, 2 * workload.request_count)
     results = simulation_results(
         simulation,
-        request_limits=run.request_limits,
-        percentiles=percentiles_of(run.constraints),
+        request_limits=study.request_limits,
+        percentiles=percentiles_of(study.constraints),
     )
     server = {**(results.server or {}), "scheduler": describe_scheduler(trial.plan)}
     results = results.with_fields(server=server)
@@ -111,14 +111,14 @@ def _ran_out(simulation: SimulatedRun, workload: Workload) -> bool:
 
 
 def simulate_trial(
-    trial: Trial, run: StudyContext, *, cmd: str, server_cmd_args: list[str]
+    trial: Trial, study: StudyContext, *, cmd: str, server_cmd_args: list[str]
 ) -> TrialRecord:
     """Record of a trial run in virtual time; a plan that cannot run becomes a failed record."""
     results = Results()
     failure: Failure | None = None
     try:
-        results, _ = simulation_of(trial, run)
+        results, _ = simulation_of(trial, study)
     except PlanError as error:
         failure = Failure(kind="does_not_fit", reason=error.message)
     outcome = Outcome(cmd=cmd, server_cmd_args=server_cmd_args, results=results, failure=failure)
-    return record_of(trial, run, outcome)
+    return record_of(trial, study, outcome)

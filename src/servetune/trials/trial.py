@@ -92,30 +92,32 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
 
 
-def trials_of(space: Space, run: StudyContext) -> Iterator[list[Trial]]:
+def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
     """All trials of a space, one list per server configuration.
 
     Args:
         space: Server and client settings.
-        run: What the trials have in common.
+        study: What the trials have in common.
 
     Raises:
         InputError: A client argument has no meaning, or its data set or trace cannot be read.
         PlanError: A server argument has no meaning.
     """
-    node = run.node.label if run.node else ""
-    clients = [(args, workload_from_client_args(args, model=run.model)) for args in space.clients()]
+    node = study.node.label if study.node else ""
+    clients = [
+        (args, workload_from_client_args(args, model=study.model)) for args in space.clients()
+    ]
     for server_args in space.servers():
-        plan = plan_from_settings(run.engine, run.model, server_args)
+        plan = plan_from_settings(study.engine, study.model, server_args)
         yield [
             Trial(
                 key=trial_key(
-                    model=run.model,
-                    engine=run.engine,
+                    model=study.model,
+                    engine=study.engine,
                     server_args=server_args,
                     client_args=client_args,
                     node=node,
-                    simulated=run.simulated,
+                    simulated=study.simulated,
                 ),
                 server_args=server_args,
                 client_args=client_args,
@@ -127,7 +129,7 @@ def trials_of(space: Space, run: StudyContext) -> Iterator[list[Trial]]:
 
 
 def with_fields(
-    trial: Trial, run: StudyContext, fields: Mapping[str, int | float | str | None]
+    trial: Trial, study: StudyContext, fields: Mapping[str, int | float | str | None]
 ) -> Trial:
     """Trial with fields of its plan that are no settings of an engine.
 
@@ -137,22 +139,22 @@ def with_fields(
     Raises:
         PlanError: The plan contradicts itself with them.
     """
-    said = {name: value for name, value in fields.items() if value is not None}
-    if said.get(REPLICAS) == 1:
-        del said[REPLICAS]
-    if not said:
+    given = {name: value for name, value in fields.items() if value is not None}
+    if given.get(REPLICAS) == 1:
+        del given[REPLICAS]
+    if not given:
         return trial
-    server_args = {**trial.server_args, **said}
+    server_args = {**trial.server_args, **given}
     return msgspec.structs.replace(
         trial,
         key=trial_key(
-            model=run.model,
-            engine=run.engine,
+            model=study.model,
+            engine=study.engine,
             server_args=server_args,
             client_args=trial.client_args,
-            node=run.node.label if run.node else "",
-            simulated=run.simulated,
+            node=study.node.label if study.node else "",
+            simulated=study.simulated,
         ),
         server_args=server_args,
-        plan=msgspec.structs.replace(trial.plan, **said),
+        plan=msgspec.structs.replace(trial.plan, **given),
     )

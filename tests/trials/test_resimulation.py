@@ -6,7 +6,13 @@ from servetune.hardware import node
 from servetune.models import load_shape
 from servetune.plan import Plan
 from servetune.store import TrialConfig, TrialRecord
-from servetune.trials import StudyContext, Trial, played, played_again, with_fields
+from servetune.trials import (
+    StudyContext,
+    Trial,
+    simulated_again,
+    simulated_with_requests,
+    with_fields,
+)
 from servetune.trials.simulated import MOST_REQUESTS
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
@@ -32,7 +38,9 @@ def trial(**client_args):
 
 
 def test_a_closed_loop_has_users_at_work_for_the_whole_duration():
-    record, simulation = played(trial(max_concurrency=4, duration_s=300.0, **SHORT), RUN)
+    record, simulation = simulated_with_requests(
+        trial(max_concurrency=4, duration_s=300.0, **SHORT), RUN
+    )
     assert record.results["duration"] == 300.0
     assert record.results["server"]["unfinished"] == 4
     assert record.results["completed"] + 4 == len(simulation.records)
@@ -40,7 +48,7 @@ def test_a_closed_loop_has_users_at_work_for_the_whole_duration():
 
 
 def test_an_open_loop_has_as_many_requests_as_its_rate_says():
-    _, simulation = played(
+    _, simulation = simulated_with_requests(
         trial(request_rate=30.0, arrivals="constant", duration_s=100.0, **SHORT), RUN
     )
     assert len(simulation.records) == 3001
@@ -58,7 +66,9 @@ def test_an_open_loop_has_as_many_requests_as_its_rate_says():
     ],
 )
 def test_a_law_without_a_number_of_requests_fills_the_duration(law, count, off):
-    record, simulation = played(trial(arrivals=law, duration_s=100.0, **SHORT), RUN)
+    record, simulation = simulated_with_requests(
+        trial(arrivals=law, duration_s=100.0, **SHORT), RUN
+    )
     assert abs(len(simulation.records) - count) <= off
     assert simulation.records[-1].due_s > 80.0
     asked = record.results["request_rate"]
@@ -66,7 +76,7 @@ def test_a_law_without_a_number_of_requests_fills_the_duration(law, count, off):
 
 
 def test_requests_on_their_way_at_the_stop_did_not_fail():
-    record, _ = played(trial(request_rate=500.0, duration_s=5.0), RUN)
+    record, _ = simulated_with_requests(trial(request_rate=500.0, duration_s=5.0), RUN)
     results = record.results
     assert results["server"]["saturated"]
     assert results["server"]["unfinished"] > 1000
@@ -74,7 +84,9 @@ def test_requests_on_their_way_at_the_stop_did_not_fail():
 
 
 def test_a_number_of_requests_that_was_asked_for_is_kept():
-    record, _ = played(trial(max_concurrency=4, duration_s=300.0, num_prompts=9, **SHORT), RUN)
+    record, _ = simulated_with_requests(
+        trial(max_concurrency=4, duration_s=300.0, num_prompts=9, **SHORT), RUN
+    )
     assert record.results["completed"] == 9
     assert record.results["duration"] < 300.0
 
@@ -85,12 +97,12 @@ def test_a_number_of_requests_that_was_asked_for_is_kept():
 )
 def test_runs_beyond_memory_are_refused_before_they_begin(args):
     with pytest.raises(InputError, match="longer than memory can bear"):
-        played(trial(**args), RUN)
+        simulated_with_requests(trial(**args), RUN)
 
 
 def test_all_at_once_without_users_never_fills_a_duration():
     with pytest.raises(InputError, match="never fill a duration"):
-        played(trial(duration_s=10.0), RUN)
+        simulated_with_requests(trial(duration_s=10.0), RUN)
 
 
 def test_replicas_share_the_load_and_are_told_apart():
@@ -98,23 +110,23 @@ def test_replicas_share_the_load_and_are_told_apart():
     two = with_fields(one, RUN, {"replicas": 2})
     assert two.key != one.key
     assert with_fields(one, RUN, {"replicas": 1}) is one
-    record, simulation = played(two, RUN)
+    record, simulation = simulated_with_requests(two, RUN)
     assert "replicas" not in record.cmd
     assert record.plan.replicas == 2
-    assert simulation.duration_s < played(one, RUN)[1].duration_s
+    assert simulation.duration_s < simulated_with_requests(one, RUN)[1].duration_s
 
 
 def test_more_replicas_than_the_machine_holds_are_refused():
     with pytest.raises(PlanError):
-        played(with_fields(trial(max_concurrency=4), RUN, {"replicas": 3}), RUN)
+        simulated_with_requests(with_fields(trial(max_concurrency=4), RUN, {"replicas": 3}), RUN)
 
 
 def test_a_record_played_again_gives_its_own_results():
-    record, _ = played(
+    record, _ = simulated_with_requests(
         with_fields(trial(max_concurrency=8, num_prompts=40, **SHORT), RUN, {"replicas": 2}), RUN
     )
     measured = msgspec.structs.replace(record, simulated=False)
-    assert played_again(measured, RUN).results == record.results
+    assert simulated_again(measured, RUN).results == record.results
 
 
 def test_a_record_of_another_tool_is_read_from_its_arguments():
@@ -124,7 +136,7 @@ def test_a_record_of_another_tool_is_read_from_its_arguments():
             client_args={"max_concurrency": 8, "num_prompts": "40", "request_rate": "inf"},
         )
     )
-    again = played_again(foreign, RUN)
+    again = simulated_again(foreign, RUN)
     assert again.plan.tensor_parallel == 2
     assert again.results["completed"] == 40
 
@@ -134,7 +146,7 @@ def test_a_record_whose_data_set_is_gone_is_refused():
         config=TrialConfig(client_args={"dataset_name": "trace", "dataset_path": "gone.csv"})
     )
     with pytest.raises(InputError, match=r"cannot read the trace gone\.csv"):
-        played_again(record, RUN)
+        simulated_again(record, RUN)
 
 
 @pytest.mark.parametrize("caching", [True, False])
@@ -151,7 +163,7 @@ def test_what_a_trace_says_is_shared_is_found_by_a_prefix_cache_alone(caching, t
         workload=workload_from_client_args(args, model=RUN.model),
         plan=Plan(model=RUN.model, engine="simulated", prefix_caching=caching),
     )
-    record, simulation = played(asked, RUN)
+    record, simulation = simulated_with_requests(asked, RUN)
     first, *later = [one.ttft_s for one in simulation.records]
     assert all((ttft_s < first / 2) is caching for ttft_s in later)
     assert record.results["server"]["cached_fraction"] == pytest.approx(
@@ -161,9 +173,9 @@ def test_what_a_trace_says_is_shared_is_found_by_a_prefix_cache_alone(caching, t
 
 def test_of_very_many_requests_gaps_are_means_and_the_record_says_so(monkeypatch):
     asked = trial(max_concurrency=16, num_prompts=60, random_input_len=500, random_output_len=20)
-    exact, _ = played(asked, RUN)
+    exact, _ = simulated_with_requests(asked, RUN)
     monkeypatch.setattr("servetune.trials.simulated.MOST_WITH_EACH_TOKEN", 50)
-    lean, simulation = played(asked, RUN)
+    lean, simulation = simulated_with_requests(asked, RUN)
     assert not exact.results["server"]["itl_is_tpot"]
     assert lean.results["server"]["itl_is_tpot"]
     assert max(len(one.chunk_times_s) for one in simulation.records) == 2

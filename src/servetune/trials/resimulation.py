@@ -18,7 +18,7 @@ from servetune.trials.simulated import simulation_of
 from servetune.trials.trial import REPLICAS, StudyContext, Trial
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
-__all__ = ["played", "played_again"]
+__all__ = ["simulated_again", "simulated_with_requests"]
 
 #: Settings of a deployment around engines; no engine is started with them.
 _BESIDE_ENGINES = (REPLICAS, "prefill_replicas", "kv_link")
@@ -26,23 +26,23 @@ _BESIDE_ENGINES = (REPLICAS, "prefill_replicas", "kv_link")
 _SAID_OTHERWISE = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
 
 
-def played(trial: Trial, run: StudyContext) -> tuple[TrialRecord, SimulatedRun]:
+def simulated_with_requests(trial: Trial, study: StudyContext) -> tuple[TrialRecord, SimulatedRun]:
     """Trial in virtual time: its record, and the records of its requests.
 
     Raises:
         PlanError: The plan cannot run, or a request can never be served by it.
         InputError: No request is due.
     """
-    results, simulation = simulation_of(trial, run)
+    results, simulation = simulation_of(trial, study)
     one = _one_engine(trial.plan)
     silent = (*_BESIDE_ENGINES, *_SAID_OTHERWISE)
     settings = {k: v for k, v in trial.server_args.items() if k not in silent}
-    named = engine(run.engine)
-    spoken = engine(named.ships_as) if named.ships_as else named
-    words = spoken.server_cmd_args(settings)
-    command = spoken.command(one, host="127.0.0.1", port=DEFAULT_PORT)
+    named = engine(study.engine)
+    shown = engine(named.ships_as) if named.ships_as else named
+    words = shown.server_cmd_args(settings)
+    command = shown.command(one, host="127.0.0.1", port=DEFAULT_PORT)
     outcome = Outcome(cmd=shlex.join(command), server_cmd_args=words, results=results)
-    record = record_of(trial, run, outcome)
+    record = record_of(trial, study, outcome)
     return record, simulation
 
 
@@ -52,7 +52,7 @@ def _one_engine(plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, prefill_replicas=None, extra=extra)
 
 
-def played_again(measured: TrialRecord, run: StudyContext) -> TrialRecord:
+def simulated_again(measured: TrialRecord, study: StudyContext) -> TrialRecord:
     """Simulation of the plan and workload that a record says were measured.
 
     Records of other tools have no plan; theirs is read from their server's arguments.
@@ -63,17 +63,17 @@ def played_again(measured: TrialRecord, run: StudyContext) -> TrialRecord:
     """
     config = measured.config
     plan = measured.plan or plan_from_settings(
-        str(measured.metadata.engine or "vllm"), run.model, config.server_args
+        str(measured.metadata.engine or "vllm"), study.model, config.server_args
     )
     client_args = _typed(config.client_args)
-    workload = workload_from_client_args(client_args, model=run.model)
+    workload = workload_from_client_args(client_args, model=study.model)
     trial = Trial(
         key=trial_key(
-            model=run.model,
-            engine=run.engine,
+            model=study.model,
+            engine=study.engine,
             server_args=config.server_args,
             client_args=client_args,
-            node=run.node.label if run.node else "",
+            node=study.node.label if study.node else "",
             simulated=True,
         ),
         server_args=config.server_args,
@@ -81,10 +81,10 @@ def played_again(measured: TrialRecord, run: StudyContext) -> TrialRecord:
         plan=plan,
         workload=workload,
     )
-    results, _ = simulation_of(trial, run)
+    results, _ = simulation_of(trial, study)
     return record_of(
         trial,
-        run,
+        study,
         Outcome(cmd=measured.cmd, server_cmd_args=config.server_cmd_args, results=results),
     )
 
@@ -97,11 +97,11 @@ def _typed(client_args: dict[str, Any]) -> dict[str, Any]:
     """
     typed: dict[str, Any] = {}
     for name, value in client_args.items():
-        wanted = CLIENT_ARGS.get(name)
+        kind = CLIENT_ARGS.get(name)
         if value is None:
             continue
         try:
-            typed[name] = wanted(value) if wanted in (int, float) else value
+            typed[name] = kind(value) if kind in (int, float) else value
         except (TypeError, ValueError):
             raise InputError(f"client argument {name} is {value!r} in the record") from None
     return typed
