@@ -14,7 +14,9 @@ import pytest
 from servetune.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
-lacks_noun = runpy.run_path(str(ROOT / "tools" / "house.py"))["lacks_noun"]
+begins_otherwise = runpy.run_path(str(ROOT / "tools" / "house.py"))["lacks_noun"]
+#: Nouns that are verbs as well, and begin a help text as nouns.
+NOUNS = {"answer", "name", "price", "result", "place", "start", "end"}
 
 #: Names with a different noun in some commands, and why that is right.
 DIFFERENT_NOUNS = {
@@ -57,6 +59,10 @@ def name_of(one: click.Option) -> str:
     return next((name for name in one.opts if name.startswith("--")), one.opts[0])
 
 
+def lacks_noun(text: str) -> bool:
+    return begins_otherwise(text) and text.split(maxsplit=1)[0].lower() not in NOUNS
+
+
 def noun_of(text: str) -> str:
     """Head of a help text: what stands before the first punctuation, preposition or clause."""
     head = re.split(
@@ -97,7 +103,7 @@ def test_an_option_name_has_one_meaning_in_all_commands():
 
 
 @pytest.mark.parametrize(
-    ("file", "most"), [("help_without_noun.txt", 95), ("help_two_meanings.txt", 6)]
+    ("file", "most"), [("help_without_noun.txt", 70), ("help_two_meanings.txt", 1)]
 )
 def test_a_list_of_offenders_is_in_order_and_grows_no_longer(file, most):
     text = (Path(__file__).parent / file).read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Checks of this machine, each of which gives findings: what is here, what would go wrong."""
+"""Checks of this machine; each gives findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkup: what this machine has, what would go wrong on it, how to mend it."""
+"""Checkup of this machine: findings with remedies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MARKS = {"ok": "ok", "note": "note", "warning": "WARNING", "trouble": "TROUBLE"
 
 
 class Doctor(Request, frozen=True, kw_only=True):
-    """A look at this machine."""
+    """Request for a checkup of this machine."""
 
     verb: ClassVar[str] = "doctor"
 
     load: Annotated[
         bool,
-        option("Load test of the client on this machine, for half a minute."),
+        option("Load test of the client on this machine, half a minute", "--load-test", "--load"),
     ] = False
 
 
@@ -43,7 +43,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing would make runs fail or figures wrong."""
+        """Whether no finding is a warning or worse."""
         return not any(each.level in ("warning", "trouble") for each in self.findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -67,10 +67,10 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def doctor(request: Doctor | None = None, /, **options: Any) -> Checkup:
-    """Look at this machine: GPUs, engines, memory, limits; nothing is changed.
+    """Check this machine: GPUs, engines, memory, limits; nothing is changed.
 
     Args:
-        request: The request; none for one of the options alone.
+        request: Request; without it the options alone.
         options: Fields of `Doctor`.
 
     Example:
@@ -89,6 +89,6 @@ def doctor(request: Doctor | None = None, /, **options: Any) -> Checkup:
         level="ok" if ceiling.trusted else "warning",
         subject="load",
         message=ceiling.words,
-        hint="give the client cores of its own, or load from another machine" if limited else "",
+        hint="reserve cores for the client, or send load from another machine" if limited else "",
     )
     return Checkup(findings=(*findings, load), ceiling=ceiling)

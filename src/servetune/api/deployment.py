@@ -160,7 +160,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
     container: Annotated[
         str | None,
         option(
-            "SageMaker container that runs the engine.",
+            "Container of SageMaker that runs the engine.",
             choices=tuple(CONTAINERS),
             default="lmi for vLLM, else the engine's own",
         ),
@@ -495,7 +495,9 @@ class ImageDeployment(ServiceDeployment, frozen=True, kw_only=True):
 
     image: Annotated[
         str | None,
-        option("Image to run, tag included.", metavar="IMAGE", default="the engine's own"),
+        option(
+            "Container image to run, tag included.", metavar="IMAGE", default="the engine's own"
+        ),
     ] = None
 
 

@@ -38,7 +38,7 @@ class StudyLayouts(Request, frozen=True, kw_only=True):
         str | None, option("Instance type.", metavar="NAME", default="the one that was measured")
     ] = None
     instances: Annotated[
-        str, option("Numbers of instances that are compared.", metavar="COUNT,COUNT,..")
+        str, option("Number of instances; several are compared.", metavar="COUNT,COUNT,..")
     ] = "1,2,4"
     load: Annotated[
         Positive | None,

@@ -33,7 +33,7 @@ class StudyFiles(msgspec.Struct, frozen=True, kw_only=True):
     output_json: Annotated[
         Path | None,
         option(
-            "Summary; journal (.jsonl), dashboard (.html) and configuration (.toml) are beside it.",
+            "Summary file; journal (.jsonl), dashboard (.html) and options (.toml) are beside it.",
             metavar="FILE",
             default="OUTPUT_DIR/tune.json",
         ),

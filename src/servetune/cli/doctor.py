@@ -17,7 +17,7 @@ def doctor(request: api.Doctor, *, as_json: bool) -> int:
 
     \b
     servetune doctor
-    servetune doctor --load --json
+    servetune doctor --load-test --json
     """  # noqa: D301 - click reads the backspace as "keep these lines"
     found = api.doctor(request)
     if as_json:

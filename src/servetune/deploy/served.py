@@ -101,7 +101,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
         port: Port to listen on.
         host: Address to listen on.
         model_source: Hub id, or the path of a folder; the Plan's model where `None`.
-        image: Image to run, tag included, instead of the usual one.
+        image: Container image to run, tag included, instead of the usual one.
         region: Region whose registry has AWS's containers.
         on_cores: Whether there is no accelerator to ask for.
         mounts: Whether a folder is mounted into a container, or used where it is.

@@ -1,6 +1,6 @@
 """Echo server whose cost is known: one token for each stream at each tick.
 
-`servetune doctor --load` sends load to it, so that any shortfall is the client's. It answers
+`servetune doctor --load-test` sends load to it, so that any shortfall is the client's. It answers
 `/v1/completions` as engines stream, one event a write, from one process without any model; `python
 -m servetune.loadgen.echo --port 8000 --tick-ms 20`.
 """
