@@ -329,7 +329,7 @@ def orphans(
             aws=aws,
             state=live.StateFile(None),
             on_progress=on_progress or progress,
-            wait=WaitOptions(poll_s=asked.waiting.poll_s),
+            wait=asked.waiting.wait(None),
         )
         found = await live.orphans(aws, now=now(), prices=prices)
         for orphan in found if asked.delete else ():

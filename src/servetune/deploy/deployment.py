@@ -389,12 +389,14 @@ def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> 
             },
         ),
     ]
-    if scaling.minimum > 0:
-        return steps
+    return steps if scaling.minimum > 0 else steps + _steps_from_zero(endpoint, of)
+
+
+def _steps_from_zero(endpoint: str, of: dict[str, str]) -> list[Step]:
+    """The policy that makes the first copy, and the alarm that calls it."""
     policy = from_zero_policy(endpoint)
-    component = resource.removeprefix("inference-component/")
+    component = of["ResourceId"].removeprefix("inference-component/")
     return [
-        *steps,
         Step(
             kind="scaling-policy",
             name=policy,

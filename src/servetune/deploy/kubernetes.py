@@ -83,43 +83,7 @@ def render_kubernetes(
     namespace = cluster.namespace
     labels = {"app.kubernetes.io/name": served.name, "app.kubernetes.io/managed-by": "servetune"}
     metadata = {"name": served.name, "namespace": namespace, "labels": labels}
-    selector = {"app.kubernetes.io/name": served.name}
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata,
-        "spec": {
-            "replicas": served.copies,
-            "selector": {"matchLabels": selector},
-            # Accelerators are rarely free for one copy more.
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
-            },
-            "progressDeadlineSeconds": LOAD_MINUTES * 60 + 60,
-            "template": {
-                "metadata": {
-                    "labels": labels,
-                    "annotations": {
-                        "prometheus.io/scrape": "true",
-                        "prometheus.io/path": "/metrics",
-                        "prometheus.io/port": str(served.port),
-                    },
-                },
-                "spec": pod_of(served, cluster),
-            },
-        },
-    }
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata,
-        "spec": {
-            "type": "ClusterIP",
-            "selector": selector,
-            "ports": [{"name": "http", "port": served.port, "targetPort": "http"}],
-        },
-    }
+    deployment, service = _deployment(served, cluster, metadata), _service(served, metadata)
     texts = {
         "deployment.yaml": documents(deployment, comment=_comment(served)),
         "service.yaml": documents(service),
@@ -136,6 +100,52 @@ def render_kubernetes(
 4. `kubectl -n {namespace} port-forward service/{served.name} {served.port}`
 """
     return bundle_of(served, "kubernetes", texts, steps=steps)
+
+
+def _deployment(
+    served: Served, cluster: ClusterOptions, metadata: dict[str, Any]
+) -> dict[str, Any]:
+    """The Deployment, which replaces one pod at a time."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata,
+        "spec": {
+            "replicas": served.copies,
+            "selector": {"matchLabels": {"app.kubernetes.io/name": served.name}},
+            # Accelerators are rarely free for one copy more.
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+            },
+            "progressDeadlineSeconds": LOAD_MINUTES * 60 + 60,
+            "template": {
+                "metadata": {
+                    "labels": metadata["labels"],
+                    "annotations": {
+                        "prometheus.io/scrape": "true",
+                        "prometheus.io/path": "/metrics",
+                        "prometheus.io/port": str(served.port),
+                    },
+                },
+                "spec": pod_of(served, cluster),
+            },
+        },
+    }
+
+
+def _service(served: Served, metadata: dict[str, Any]) -> dict[str, Any]:
+    """The Service in front of all pods."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {
+            "type": "ClusterIP",
+            "selector": {"app.kubernetes.io/name": served.name},
+            "ports": [{"name": "http", "port": served.port, "targetPort": "http"}],
+        },
+    }
 
 
 def token_command(cluster: ClusterOptions) -> str:
