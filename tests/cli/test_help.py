@@ -50,7 +50,7 @@ def options() -> Iterator[tuple[str, click.Option, str]]:
     """Command, option and its help text without the stated default."""
     for path, command in COMMANDS.items():
         for one in command.params:
-            if isinstance(one, click.Option) and not one.hidden:
+            if isinstance(one, click.Option) and not one.hidden and not one.is_eager:
                 text = " ".join((one.help or "").split())
                 yield path, one, re.sub(r" *\[default: [^]]*\]", "", text)
 
@@ -60,6 +60,8 @@ def name_of(one: click.Option) -> str:
 
 
 def lacks_noun(text: str) -> bool:
+    if re.match(r"\w+ of\b", text):  # "Print of", "List of": a noun
+        return False
     return begins_otherwise(text) and text.split(maxsplit=1)[0].lower() not in NOUNS
 
 
@@ -103,7 +105,7 @@ def test_an_option_name_has_one_meaning_in_all_commands():
 
 
 @pytest.mark.parametrize(
-    ("file", "most"), [("help_without_noun.txt", 70), ("help_two_meanings.txt", 1)]
+    ("file", "most"), [("help_without_noun.txt", 58), ("help_two_meanings.txt", 1)]
 )
 def test_a_list_of_offenders_is_in_order_and_grows_no_longer(file, most):
     text = (Path(__file__).parent / file).read_text().splitlines()

@@ -60,7 +60,7 @@ class Staging(Request, frozen=True, kw_only=True):
         bool, option("List of the files, or the job's request; nothing is sent.")
     ] = False
     as_job: Annotated[
-        bool, option("Fetch from the hub by a processing job.", group="With --as-job")
+        bool, option("Processing job that fetches the model from the hub.", group="With --as-job")
     ] = False
     role_arn: Annotated[
         str | None,
