@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from servetune.api.estimate_text import Split
-from servetune.engines import settings_of
+from servetune.engines import DEFAULT_ENGINE, settings_of
 from servetune.hardware import Node, instances
 from servetune.perf import AnchorRun
 from servetune.plan import Plan
@@ -51,8 +51,8 @@ def tune_commands(
         return shlex.join([*arguments, "--output-json", f"results/{engine_name}.json"])
 
     commands = {
-        "simple": tune("vllm", simple),
-        "advanced": tune("vllm", advanced),
+        "simple": tune(DEFAULT_ENGINE, simple),
+        "advanced": tune(DEFAULT_ENGINE, advanced),
         "simulated": tune("simulated", advanced),
     }
     if best.plan.draft_tokens is not None:
@@ -90,7 +90,7 @@ def anchor_commands(
         load = f"max_concurrency={_listed(users)};num_prompts={count};{_client_lengths(workload)}"
         stem = f"results/{name}-{number}"
         journals.append(f"{stem}.jsonl")
-        arguments = ["servetune", "tune", "--engine", "vllm", "--model", plan.model]
+        arguments = ["servetune", "tune", "--engine", DEFAULT_ENGINE, "--model", plan.model]
         arguments += [*_machine(node), "--server-args", _server_args(plan), "--client-args", load]
         commands.append(shlex.join([*arguments, "--output-json", f"{stem}.json"]))
     return [*commands, shlex.join(["servetune", "calibrate", *journals, "--name", name])]

@@ -34,7 +34,7 @@ from servetune.api.ranking import ranked_plans
 from servetune.api.request import Request, request_of
 from servetune.api.speculation import Drafts
 from servetune.api.table import TablePrediction, predict_file
-from servetune.engines import engine, engines_with_defaults
+from servetune.engines import DEFAULT_ENGINE, engine, engines_with_defaults
 from servetune.errors import InputError
 from servetune.hardware import Node, device
 from servetune.metrics import parse_constraints
@@ -69,7 +69,7 @@ class Estimate(Request, frozen=True, kw_only=True):
     engine: Annotated[
         str,
         option("Engine whose kernels, defaults and overheads count.", choices=ENGINES),
-    ] = "vllm"
+    ] = DEFAULT_ENGINE
     input_tokens: Annotated[
         Count,
         option("Prompt length, in tokens.", "--input-len", "--input-tokens", metavar="TOKENS"),

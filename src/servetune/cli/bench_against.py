@@ -298,9 +298,9 @@ def _plan_of(trial: TrialRecord) -> Plan | None:
         return trial.plan
     if not trial.config.server_args:
         return None
-    from servetune.engines import plan_from_settings
+    from servetune.engines import DEFAULT_ENGINE, plan_from_settings
 
-    engine = str(trial.metadata.engine or trial.results.backend or "vllm")
+    engine = str(trial.metadata.engine or trial.results.backend or DEFAULT_ENGINE)
     try:
         return plan_from_settings(engine, trial.metadata.model or "", trial.config.server_args)
     except ServetuneError:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.engines import DEFAULT_ENGINE
 from servetune.hardware.device import Node
 from servetune.secret import redacted
 
@@ -31,7 +32,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     results: dict[str, Any] = {}
     simulated: bool = False
     concurrency: int | None = None
-    engine: str = "vllm"
+    engine: str = DEFAULT_ENGINE
     engine_version: str | None = None
     hardware: str = ""
     workload: str = ""

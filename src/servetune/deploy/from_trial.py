@@ -10,7 +10,7 @@ import msgspec
 from servetune.deploy.bundle import PLAN_FILE, Bundle, json_text
 from servetune.deploy.evidence import Evidence
 from servetune.deploy.saturation import Level, SaturationPoint, saturation_point
-from servetune.engines import plan_from_settings, resolved
+from servetune.engines import DEFAULT_ENGINE, plan_from_settings, resolved
 from servetune.errors import InputError
 from servetune.hardware import Device, Node, cheapest_instance_with, device, instance, instances
 from servetune.metrics import Constraint
@@ -44,7 +44,7 @@ def plan_of_trial(trial: TrialRecord) -> Plan:
     model = trial.metadata.model
     if not model:
         raise InputError("the record does not name its model (metadata.model_tag)")
-    engine = str(trial.metadata.engine or trial.results.backend or "vllm")
+    engine = str(trial.metadata.engine or trial.results.backend or DEFAULT_ENGINE)
     return plan_from_settings(engine, str(model), trial.config.server_args)
 
 
@@ -75,7 +75,7 @@ def evidence_of(trial: TrialRecord, source: Path) -> Evidence:
         results=results,
         simulated=trial.simulated,
         concurrency=int(concurrency) if concurrency else None,
-        engine=str(metadata.get("framework") or results.get("backend") or "vllm"),
+        engine=str(metadata.get("framework") or results.get("backend") or DEFAULT_ENGINE),
         engine_version=trial.provenance.get("engine_version"),
         hardware=f"{metadata.get('gpu_count')}x {metadata.get('gpu_type')}",
         workload=f"{dataset}, {results.get('completed')} requests",

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines import plan_from_settings
+from servetune.engines import DEFAULT_ENGINE, plan_from_settings
 from servetune.errors import InputError, StoreError, UnknownName
 from servetune.hardware import Node
 from servetune.metrics import summarize
@@ -107,7 +107,7 @@ def from_trials(
         name=name,
         model=shape.name,
         device=node.device.name,
-        engine=str(usable[0].metadata.engine or "vllm"),
+        engine=str(usable[0].metadata.engine or DEFAULT_ENGINE),
         calibration=msgspec.structs.replace(calibration, learned=learned),
         anchors=anchors,
         made_at=now_utc(),
@@ -154,7 +154,7 @@ def _workload_of(record: TrialRecord) -> Workload:
 
 def _plan_of(record: TrialRecord, shape: NetworkShape) -> Plan:
     return record.plan or plan_from_settings(  # another tool's record
-        str(record.metadata.engine or "vllm"), shape.name, record.config.server_args
+        str(record.metadata.engine or DEFAULT_ENGINE), shape.name, record.config.server_args
     )
 
 

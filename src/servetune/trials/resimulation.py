@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from servetune.engines import engine, plan_from_settings
+from servetune.engines import DEFAULT_ENGINE, engine, plan_from_settings
 from servetune.errors import InputError
 from servetune.perf.sim import SimulatedRun
 from servetune.plan import Plan
@@ -63,7 +63,7 @@ def simulated_again(measured: TrialRecord, study: StudyContext) -> TrialRecord:
     """
     config = measured.config
     plan = measured.plan or plan_from_settings(
-        str(measured.metadata.engine or "vllm"), study.model, config.server_args
+        str(measured.metadata.engine or DEFAULT_ENGINE), study.model, config.server_args
     )
     client_args = _typed(config.client_args)
     workload = workload_from_client_args(client_args, model=study.model)

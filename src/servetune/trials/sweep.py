@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from servetune.engines import (
+    DEFAULT_ENGINE,
     Engine,
     check_fits,
     check_parallel,
@@ -259,7 +260,7 @@ def _executable(engine: Engine, launch: Launch) -> tuple[str, ...]:
 
 def engine_of(study: StudyContext) -> Engine:
     """Engine whose options a study's servers take; the simulated engine takes vLLM's."""
-    return engine_named("vllm" if study.simulated else study.engine)
+    return engine_named(DEFAULT_ENGINE if study.simulated else study.engine)
 
 
 def require_one_that_fits(groups: Sequence[list[Trial]], study: StudyContext) -> None:

@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from servetune.engines import step_law_facts
+from servetune.engines import DEFAULT_ENGINE, step_law_facts
 from servetune.hardware.device import Device
 from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients, changed, value_at
 from servetune.perf.roofline.tables import architecture_of, table_for
@@ -156,7 +156,9 @@ def fit() -> Fit:
     return msgspec.convert(tomllib.loads(text), Fit)
 
 
-def coefficients_for(device: Device, engine: str = "vllm", version: str = "") -> Coefficients:
+def coefficients_for(
+    device: Device, engine: str = DEFAULT_ENGINE, version: str = ""
+) -> Coefficients:
     """The coefficients of the device's architecture under an engine, corrected by the fit.
 
     The simulated engine is vLLM's. Silicon in `_UNCORRECTED` keeps its table as it is.

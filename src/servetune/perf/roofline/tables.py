@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from servetune.engines import step_law_facts
+from servetune.engines import DEFAULT_ENGINE, step_law_facts
 from servetune.hardware.device import Device
 from servetune.perf.roofline.coefficients import (
     AttentionKernels,
@@ -228,7 +228,7 @@ COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
 )
 
 
-def table_for(device: Device, engine: str = "vllm", version: str = "") -> Coefficients:
+def table_for(device: Device, engine: str = DEFAULT_ENGINE, version: str = "") -> Coefficients:
     """Coefficients of a device's architecture under an engine, by the operator tables.
 
     Silicon without a table gets the middle of the others. An architecture is matched by the first
