@@ -135,7 +135,6 @@ def test_arrivals_that_are_not_one_law(options, words):
     [
         (("--processes", "0"), "is no number of processes"),
         (("--processes", "many"), "is no number of processes"),
-        (("--max-error-rate", "5"), "an error rate of 5 is none"),
         (("--input-tokens", "-4"), "1 token or more"),
         (("--input-tokens", "some"), "not a number"),
         (("--lora", "=3"), "cannot read the adapter '=3'"),
@@ -211,7 +210,7 @@ def test_the_longest_prompt_counts_where_the_server_says_its_context(monkeypatch
     """The first prompt alone would have been short enough."""
     models = {"data": [{"id": "fake", "max_model_len": 600}]}
     monkeypatch.setattr(
-        "servetune.cli.bench_inputs.fetch_blocking", lambda *_, **__: json.dumps(models)
+        "servetune.api.bench_setup.fetch_blocking", lambda *_, **__: json.dumps(models)
     )
     error = refusal("--model", "fake", "--input-tokens", "uniform:min=10,max=900", "-n", "50")
     assert "fake takes 600" in error.message

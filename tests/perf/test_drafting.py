@@ -127,7 +127,7 @@ def test_drafts_shorten_whole_runs_as_they_shorten_the_steady_state():
         steady_drafted.itl_ms / steady_plain.itl_ms, rel=0.01
     )
     assert drafted.point.tpot_ms < 0.6 * plain.point.tpot_ms
-    output_tokens = LOAD.lengths.output_tokens
+    _, output_tokens = LOAD.lengths.fixed_pair
     assert drafted.point.e2e_ms == pytest.approx(
         drafted.point.ttft_ms + (output_tokens - 1) * drafted.point.tpot_ms
     )

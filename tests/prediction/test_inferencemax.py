@@ -9,6 +9,7 @@ from servetune.models import load_shape
 from servetune.prediction.conventions import RowFacts, UnstatedSettings
 from servetune.prediction.inferencemax import unstated_settings
 from servetune.prediction.rows import run_of
+from servetune.workload import LengthLaws
 
 PLAIN = RowFacts(
     engine="trtllm",
@@ -104,11 +105,10 @@ def test_other_lengths_than_the_benchmarks_are_equal_under_sglang(engine, ratio)
         "osl": "128",
         "concurrency": "16",
     }
-    assert run_of(row, catalogued, unstated_settings).lengths.ratio == ratio
-    assert (
-        run_of(row | {"isl": "1024", "osl": "8192"}, catalogued, unstated_settings).lengths.ratio
-        == 0.8
-    )
+    read = run_of(row, catalogued, unstated_settings)
+    assert read.lengths == LengthLaws.ranged(2048, 128, ratio)
+    read = run_of(row | {"isl": "1024", "osl": "8192"}, catalogued, unstated_settings)
+    assert read.lengths == LengthLaws.ranged(1024, 8192, 0.8)
 
 
 @pytest.mark.parametrize(

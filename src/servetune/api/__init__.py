@@ -1,5 +1,7 @@
 """The library: one request and one function for each verb; `import servetune` is this room."""
 
+from servetune.api.bench import BenchResult, bench
+from servetune.api.bench_request import Bench
 from servetune.api.calibration import Calibrate, CalibrationNames, KeptResult, calibrate
 from servetune.api.checks import Finding
 from servetune.api.checkup import Checkup, Doctor, doctor
@@ -49,6 +51,8 @@ from servetune.api.trials import Trials, read
 
 __all__ = [
     "Apply",
+    "Bench",
+    "BenchResult",
     "BentomlDeployment",
     "Calibrate",
     "CalibrationNames",
@@ -94,6 +98,7 @@ __all__ = [
     "Trials",
     "Update",
     "apply",
+    "bench",
     "calibrate",
     "delete",
     "doctor",

@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import click
-
-from servetune.cli import options
+from servetune.api.bench_outputs import require_free
+from servetune.api.bench_request import Bench, values_of
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.output import echo, print_json
 from servetune.errors import InputError
 
-__all__ = ["OPTIONS", "run"]
-
-OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
-    click.option(
-        "--via-aws-job",
-        is_flag=True,
-        help="Have SageMaker's own benchmark job send the load; needs --sagemaker.",
-    ),
-    click.option("--levels", default=None, metavar="1,8,32", help="Concurrencies of one job."),
-    click.option("--role-arn", default=None, help="Role that the job runs as."),
-    click.option("--output-s3", default=None, metavar="s3://..", help="Where jobs write."),
-    click.option(
-        "--secret-arn", default=None, help="Secret with the hub's token, for gated tokenizers."
-    ),
-    click.option("--status", "only_status", is_flag=True, help="Say how the job is, and no more."),
-    click.option("--force", is_flag=True, help="Run anew a job that there is already."),
-    click.option("--clean", is_flag=True, help="Take the job and its workload away."),
-    click.option("--poll-every", type=options.POSITIVE, default=30.0, hidden=True),
-    click.option(
-        "--recommendations",
-        default=None,
-        metavar="JOB",
-        help="Import what an AWS recommendation job proposes, as candidates.",
-    ),
-)
+__all__ = ["require_alone", "run"]
 
 _ONLY_HERE = ("levels", "role_arn", "output_s3", "secret_arn", "only_status", "force", "clean")
 
@@ -47,26 +22,26 @@ _ONLY_HERE = ("levels", "role_arn", "output_s3", "secret_arn", "only_status", "f
 #: What a job cannot be told, or is told by the workload.
 _NOT_HERE = (
     "urls", "rate", "arrivals", "input_tokens", "output_tokens", "dataset", "trace", "against",
-    "until", "duration_s", "lora", "openai_route", "route",
+    "until", "duration_s", "adapters", "openai_route", "route",
 )  # fmt: skip
 
 
-def require_alone(said: Mapping[str, Any]) -> None:
+def require_alone(request: Bench) -> None:
     """Refuse options that are for a job where there is none, and those that no job takes.
 
     Raises:
         InputError: They are.
     """
-    if said["via_aws_job"] or said["recommendations"]:
+    if request.endpoint.via_aws_job or request.endpoint.recommendations:
         for name in _NOT_HERE:
-            if said[name]:
+            if values_of(request).get(name):
                 raise InputError(
                     f"{_option(name)} is for our own load, not for AWS's job",
                     hint="leave it out, or leave --via-aws-job out",
                 )
         return
     for name in _ONLY_HERE:
-        if said[name]:
+        if values_of(request).get(name):
             flag = name.removeprefix("only_").replace("_", "-")
             raise InputError(f"--{flag} is for --via-aws-job", hint="say --via-aws-job as well")
 
@@ -75,34 +50,38 @@ def _option(name: str) -> str:
     return "a URL" if name == "urls" else f"--{name.removesuffix('_s').replace('_', '-')}"
 
 
-def run(said: Mapping[str, Any]) -> int:
+def run(request: Bench, *, as_json: bool) -> int:
     """Create, watch and read a job, or import recommendations.
 
     Raises:
         InputError: The options do not say a whole job.
         LoadError: The service refuses, or the job ends badly.
     """
-    if said["recommendations"]:
-        return _import(said)
-    job, notes = _job(said)
-    client, s3 = _clients(said)
+    if request.results.out_dir is not None:
+        require_free(request.results.out_dir)
+    if request.endpoint.recommendations:
+        return _import(request, as_json)
+    job, notes = _job(request)
+    client, s3 = _clients(request)
     with _refusals():
-        return _work(said, job, notes, client, s3)
+        return _work(request, as_json, job, notes, client, s3)
 
 
-def _work(said: Mapping[str, Any], job: Any, notes: tuple[str, ...], client: Any, s3: Any) -> int:
+def _work(
+    request: Bench, as_json: bool, job: Any, notes: tuple[str, ...], client: Any, s3: Any
+) -> int:
     from servetune.deploy.aws import jobs
 
-    if said["clean"]:
-        taken = jobs.clean(client, job.name, poll_s=said["poll_every"])
+    if request.endpoint.clean:
+        taken = jobs.clean(client, job.name, poll_s=request.endpoint.poll_every)
         print(f"took away {', '.join(taken)}" if taken else f"there is no job {job.name}")
         return 0
-    if said["only_status"]:
+    if request.endpoint.only_status:
         return _tell(jobs.describe(client, job.name), job.name)
-    for note in notes:
-        echo(f"note: {note}")
-    poll_s = said["poll_every"]
-    created = jobs.start(client, job, force=said["force"], poll_s=poll_s)
+    for each in notes:
+        echo(f"note: {each}")
+    poll_s = request.endpoint.poll_every
+    created = jobs.start(client, job, force=request.endpoint.force, poll_s=poll_s)
     echo(f"job {job.name} {'was created' if created else 'is there already'}")
     try:
         described = jobs.wait(client, job.name, on_status=_Shown(), poll_s=poll_s)
@@ -111,39 +90,46 @@ def _work(said: Mapping[str, Any], job: Any, notes: tuple[str, ...], client: Any
         return INTERRUPTED
     archive = jobs.fetch_archive(s3, described.output or job.prefix)
     records = jobs.trials_of(job, archive, arn=described.arn)
-    return _show(said, records)
+    return _show(request, as_json, records)
 
 
-def _job(said: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
+def _job(request: Bench) -> tuple[Any, tuple[str, ...]]:
     from servetune.deploy.aws.jobs import BenchmarkJob, job_parameters
     from servetune.workload.presets import preset
 
     for name in ("sagemaker", "workload", "model", "role_arn", "output_s3"):
-        if not said[name]:
+        if not values_of(request).get(name):
             raise InputError(
                 f"--via-aws-job needs --{name.replace('_', '-')}",
                 hint="--sagemaker ENDPOINT --workload NAME --model ID --role-arn ARN "
                 "--output-s3 s3://bucket/prefix",
             )
-    workload = preset(said["workload"])
-    levels = _levels(said["levels"]) or (said["concurrency"] or workload.concurrency or 1,)
+    assert request.load.workload is not None
+    assert request.endpoint.sagemaker is not None
+    assert request.server.model is not None
+    assert request.endpoint.role_arn is not None
+    assert request.endpoint.output_s3 is not None
+    workload = preset(request.load.workload)
+    levels = _levels(request.endpoint.levels) or (
+        request.load.concurrency or workload.concurrency or 1,
+    )
     parameters, notes = job_parameters(
         workload,
-        model=said["model"],
+        model=request.server.model,
         concurrencies=levels,
-        request_count=said["request_count"],
+        request_count=request.load.requests,
     )
-    component = said["component"] or said["adapter"]
+    component = request.endpoint.component or request.endpoint.adapter
     job = BenchmarkJob(
-        endpoint=said["sagemaker"],
+        endpoint=request.endpoint.sagemaker,
         components=(component,) if component else (),
         parameters=parameters,
-        secret_arn=said["secret_arn"],
+        secret_arn=request.endpoint.secret_arn,
         concurrencies=tuple(levels),
-        role_arn=said["role_arn"],
-        output=said["output_s3"],
-        model=said["model"],
-        workload=str(said["workload"]),
+        role_arn=request.endpoint.role_arn,
+        output=request.endpoint.output_s3,
+        model=request.server.model,
+        workload=str(request.load.workload),
     )
     return job, notes
 
@@ -160,14 +146,14 @@ def _levels(text: str | None) -> tuple[int, ...]:
     return levels
 
 
-def _clients(said: Mapping[str, Any]) -> tuple[Any, Any]:
+def _clients(request: Bench) -> tuple[Any, Any]:
     """boto3's for SageMaker and S3, in a region that exists and with somebody's credentials."""
     from servetune.loadgen.sagemaker import aws_session
 
-    session = aws_session(region=said["region"], profile=said["profile"])
+    session = aws_session(region=request.endpoint.region, profile=request.endpoint.profile)
     import boto3
 
-    made = boto3.session.Session(profile_name=said["profile"], region_name=session.region)
+    made = boto3.session.Session(profile_name=request.endpoint.profile, region_name=session.region)
     return made.client("sagemaker"), made.client("s3")
 
 
@@ -207,32 +193,33 @@ def _tell(described: Any, name: str) -> int:
     return 0
 
 
-def _import(said: Mapping[str, Any]) -> int:
+def _import(request: Bench, as_json: bool) -> int:
     from servetune.deploy.aws.jobs import recommended_trials
     from servetune.deploy.containers import parse_environment
     from servetune.plan import Plan
 
-    if not said["model"]:
+    model = request.server.model
+    if not model:
         raise InputError("recommendations do not name their model", hint="say it with --model")
 
     def plan_of(_image: str, environment: Mapping[str, str]) -> Plan:
         vllm = any(name.startswith("SM_VLLM_") for name in environment)
         container, key = ("vllm", "SM_VLLM_MODEL") if vllm else ("lmi", "HF_MODEL_ID")
-        return parse_environment(container, {key: said["model"], **environment})
+        return parse_environment(container, {key: model, **environment})
 
-    client, _ = _clients(said)
+    client, _ = _clients(request)
     with _refusals():
         records = recommended_trials(
-            client, said["recommendations"], model=said["model"], plan_of=plan_of
+            client, str(request.endpoint.recommendations), model=model, plan_of=plan_of
         )
-    return _show(said, records)
+    return _show(request, as_json, records)
 
 
-def _show(said: Mapping[str, Any], records: list[Any]) -> int:
+def _show(request: Bench, as_json: bool, records: list[Any]) -> int:
     from servetune.report.quantities import quantity_value, shown
     from servetune.store import Artifacts, Journal
 
-    out_dir: Path | None = said["out_dir"]
+    out_dir: Path | None = request.results.out_dir
     if out_dir is not None:
         out_dir.mkdir(parents=True, exist_ok=True)
         artifacts = Artifacts(out_dir, "bench")
@@ -240,7 +227,7 @@ def _show(said: Mapping[str, Any], records: list[Any]) -> int:
             for record in records:
                 journal.append(record)
         echo(f"wrote {artifacts.journal}")
-    if said["as_json"]:
+    if as_json:
         print_json(records)
         return 0
     for record in records:

@@ -97,14 +97,14 @@ _MOST_SHOWN = 80
     type=click.Path(path_type=Path),
     default=None,
     metavar="FILE",
-    help="Replay requests: Mooncake JSONL, Azure or BurstGPT CSV, or what --out wrote.",
+    help="Trace of requests: Mooncake JSONL, Azure or BurstGPT CSV, or what --out wrote.",
 )
 @click.option(
     "--time-scale",
     type=options.POSITIVE,
     default=None,
     metavar="FACTOR",
-    help="On the trace's times; 0.5 is twice the load.",
+    help="Factor on the trace's times; 0.5 is twice the load.",
 )
 @click.option(
     "--requests",
@@ -112,7 +112,7 @@ _MOST_SHOWN = 80
     type=click.IntRange(min=1),
     default=None,
     metavar="COUNT",
-    help="[default: the whole trace, what --duration needs, else 1000]",
+    help="Number of requests. [default: the whole trace, what --duration needs, else 1000]",
 )
 @click.option(
     "--duration",
@@ -175,9 +175,14 @@ _MOST_SHOWN = 80
     "--workload",
     default=None,
     metavar="NAME",
-    help="A named workload, such as multi_turn_chat, or a TOML file; its users ask it.",
+    help="Workload by name, such as multi_turn_chat, or a TOML file; its users ask it.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=None, help="[default: 1]")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Seed of lengths, arrivals and words. [default: 1]",
+)
 @click.option(
     "--client-args",
     multiple=True,

@@ -1,16 +1,12 @@
-"""Options of `servetune bench` that contradict one another, found before anything is read."""
+"""Options of bench that contradict one another, found before anything is read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from servetune.api.bench_request import Bench, values_of
 from servetune.errors import InputError
 from servetune.metrics import LATENCIES, PrecisionTarget, parse_constraints
 
 __all__ = ["require_agreement"]
-
-Said = Mapping[str, Any]
 
 #: Option, options of which it needs one, and a hint.
 _NEEDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
@@ -24,56 +20,56 @@ def option_of(name: str) -> str:
     return "--" + name.removesuffix("_s").replace("_", "-")
 
 
-def require_agreement(said: Said) -> None:
+def require_agreement(request: Bench) -> None:
     """Refuse options that speak about something that is not there, or against one another.
 
     Raises:
         InputError: The first such option, and what to do.
     """
     for name, needed, hint in _NEEDS:
-        if _given(said, name) and not any(_given(said, other) for other in needed):
+        if _given(request, name) and not any(_given(request, other) for other in needed):
             others = " or ".join(option_of(other) for other in needed)
             raise InputError(f"{option_of(name)} has no meaning without {others}", hint=hint)
     for other in ("min_tokens", "strict_length"):
-        if said["stop_at_eos"] and said[other]:
+        if request.load.stop_at_eos and values_of(request).get(other):
             raise InputError(
                 "answers that end where the model ends them have no length of their own: "
                 f"--stop-at-eos and {option_of(other)} contradict each other",
                 hint="leave one of them out",
             )
-    if said["routing"] and len(said["urls"]) < 2:
+    if request.server.routing and len(request.server.urls) < 2:
         raise InputError("--routing needs several servers", hint="name two URLs or more")
-    if said["dcgm_url"] and not said["scrape_s"]:
+    if request.results.dcgm_url and not request.results.scrape_s:
         raise InputError("--dcgm is asked as often as --scrape-every says, which is never")
-    _require_measured(said)
+    _require_measured(request)
 
 
-def _given(said: Said, name: str) -> bool:
-    return said[name] is not None and said[name] is not False and said[name] != ()
+def _given(request: Bench, name: str) -> bool:
+    return values_of(request).get(name) not in (None, False, ())
 
 
-def _require_measured(said: Said) -> None:
+def _require_measured(request: Bench) -> None:
     """Refuse limits on what an answer in one piece cannot show."""
     why = ""
-    if said["no_stream"]:
+    if request.load.no_stream:
         why = "with --no-stream answers come whole"
-    elif said["api"] == "embeddings":
+    elif request.load.api == "embeddings":
         why = "embeddings come whole"
-    limits = parse_constraints(said["constraints"] or "")
+    limits = parse_constraints(request.limits.constraints or "")
     asked = [("--constraints", limit.metric) for limit in limits]
-    for limit in parse_constraints(said["slo"] or ""):
+    for limit in parse_constraints(request.results.slo or ""):
         if limit.metric not in LATENCIES:
             raise InputError(
                 f"--slo judges single requests, and none has a {limit.metric}",
                 hint=f"it takes {', '.join(LATENCIES)}; --constraints judges the whole run",
             )
         asked.append(("--slo", limit.metric))
-    if said["until"]:
-        asked.append(("--until", PrecisionTarget.parse(said["until"]).metric))
+    if request.load.until:
+        asked.append(("--until", PrecisionTarget.parse(request.load.until).metric))
     for option, metric in asked:
         if why and metric in LATENCIES and metric != "e2e_latency":
             raise InputError(
                 f"{why}, there is no {metric} for {option}", hint="e2e_latency can be measured"
             )
-        if said["api"] == "embeddings" and metric == "output_throughput":
+        if request.load.api == "embeddings" and metric == "output_throughput":
             raise InputError(f"embeddings have no output tokens, for {option}")

@@ -1,17 +1,16 @@
-"""From the options of `servetune bench` to a run that is ready to begin."""
+"""Preparation of a load test: from its request to prompts, targets and settings."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from servetune.cli.bench_checks import require_agreement
-from servetune.cli.bench_sagemaker import require_alone, require_small_bodies, sagemaker_targets
+from servetune.api.bench_checks import require_agreement
+from servetune.api.bench_request import Bench, values_of
+from servetune.api.bench_sagemaker import require_alone, require_small_bodies, sagemaker_targets
 from servetune.cluster import ClusterSenders, sending_nodes
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import (
@@ -26,11 +25,12 @@ from servetune.loadgen import (
 from servetune.loadgen.bodies import prepared_request
 from servetune.loadgen.sagemaker import Session
 from servetune.metrics import LATENCIES, Constraint, PrecisionTarget, parse_constraints
-from servetune.trials import SMALLEST_VOCAB, Bench
-from servetune.workload import LoadOptions, Workload
+from servetune.trials import SMALLEST_VOCAB
+from servetune.trials import Bench as PreparedLoad
+from servetune.workload import Workload
 from servetune.workload.prepare import prepare
 
-__all__ = ["asked_of", "dry_run_text"]
+__all__ = ["dry_run_text", "prepared_load"]
 
 CHECKED_ANSWERS = 200
 """Answers whose words are counted again by the model's own tokenizer."""
@@ -41,75 +41,81 @@ MODELS_TIMEOUT_S = 3.0
 _MODEL_ROUTES = {"tgi": "/info", "sglang": "/get_model_info"}
 
 
-def asked_of(said: Mapping[str, Any]) -> Bench:
-    """What `servetune bench` is to do.
+def prepared_load(request: Bench) -> PreparedLoad:
+    """Load test that is ready to be sent.
 
     Raises:
-        InputError: The options contradict one another, or a file cannot be read.
-        LoadError: The server that should say its model cannot be reached.
+        InputError: Options contradict one another, or a file cannot be read.
+        LoadError: The server whose model is not named cannot be reached.
     """
-    require_agreement(said)
-    if said["cluster"] and not said["dry_run"]:
-        sending_nodes(said["cluster"])  # before a minute goes into preparing
-    limits = parse_constraints(said["constraints"] or "")
-    drafted = _workload(said, "")
+    require_agreement(request)
+    if request.sending.cluster and not request.results.dry_run:
+        sending_nodes(request.sending.cluster)  # before a minute goes into preparing
+    limits = parse_constraints(request.limits.constraints or "")
+    drafted = _workload(request, "")
     api = drafted.api
-    targets, session = _targets(said, api, drafted.stream and api != "embeddings")
-    workload = _workload(said, targets[0].model)
+    targets, session = _targets(request, api, drafted.stream and api != "embeddings")
+    workload = _workload(request, targets[0].model)
     tokenizer = workload.model_tokenizer
     prepared = prepare(
         workload,
         vocab_size=None if tokenizer else SMALLEST_VOCAB,
-        words_seed=said.get("words_seed"),
+        words_seed=request.words_seed,
     )
     prompts = prepared.prompts
-    if not said["dry_run"] and not said["sagemaker"]:
+    if not request.results.dry_run and not request.endpoint.sagemaker:
         _require_context(targets[0], api, workload)
-    if said["sagemaker"]:
+    if request.endpoint.sagemaker:
         require_small_bodies(
             max(
                 len(prepared_request(targets[0], workload, request, prompt).body)
                 for request, prompt in zip(workload.requests(), prompts, strict=False)
             )
         )
-    if said["otel_endpoint"]:
-        otlp_endpoint(said["otel_endpoint"])
+    if request.results.otel_endpoint:
+        otlp_endpoint(request.results.otel_endpoint)
         require_otel()
     settings = LoadSettings(
-        timeout_s=said["timeout_s"],
-        processes=_processes(said["processes"]),
-        routing=said["routing"] or "round_robin",
-        open_ahead=not said["cold"],
-        grace_s=DEFAULT_GRACE_S if said["grace_s"] is None else said["grace_s"],
-        failures_limit=said["max_failures"],
-        failed_fraction_limit=_fraction(said["max_error_rate"]),
+        timeout_s=request.sending.timeout_s,
+        processes=_processes(request.sending.processes),
+        routing="least_outstanding"
+        if request.server.routing == "least_outstanding"
+        else "round_robin",
+        open_ahead=not request.sending.cold,
+        grace_s=DEFAULT_GRACE_S if request.sending.grace_s is None else request.sending.grace_s,
+        failures_limit=request.sending.max_failures,
+        failed_fraction_limit=request.sending.max_error_rate,
         keep_texts=CHECKED_ANSWERS if tokenizer is not None and api != "embeddings" else 0,
-        senders=ClusterSenders(address=said["cluster"]) if said["cluster"] else None,
+        senders=ClusterSenders(address=request.sending.cluster)
+        if request.sending.cluster
+        else None,
         # Behind SageMaker there is one route, and no metrics on it.
-        scrape_every_s=None if said["sagemaker"] else said["scrape_s"] or None,
-        dcgm_url=said["dcgm_url"],
-        run_id=secrets.token_hex(16) if said["trace_headers"] or said["otel_endpoint"] else "",
+        scrape_every_s=None if request.endpoint.sagemaker else request.results.scrape_s or None,
+        dcgm_url=request.results.dcgm_url,
+        run_id=secrets.token_hex(16)
+        if request.results.trace_headers or request.results.otel_endpoint
+        else "",
     )
-    return Bench(
+    return PreparedLoad(
         targets=targets,
         workload=workload,
         prompts=prompts,
         settings=settings,
-        client_args=_client_args(said, workload),
+        client_args=_client_args(request, workload),
         about=dict(msgspec.to_builtins(prepared.about)),
         constraints=limits,
-        request_limits=_request_limits(said["slo"], limits),
-        until=PrecisionTarget.parse(said["until"]) if said["until"] else None,
-        stop_when_saturated=not said["keep_saturated"],
+        request_limits=_request_limits(request.results.slo, limits),
+        until=PrecisionTarget.parse(request.load.until) if request.load.until else None,
+        stop_when_saturated=not request.sending.keep_saturated,
         credentials=session.credentials if session else None,
         tokenizer=tokenizer,
-        wrong_length_fails=said["strict_length"],
-        compat=said["compat"],
+        wrong_length_fails=request.results.strict_length,
+        compat=request.results.compat,
     )
 
 
-def dry_run_text(asked: Bench) -> str:
-    """The first request as it would leave, and what would follow; keys are not shown."""
+def dry_run_text(asked: PreparedLoad) -> str:
+    """First request as it would be sent, and what would follow; keys are not shown."""
     requests = asked.workload.requests()
     last_s = max(request.due_s for request in requests)
     when = "" if asked.workload.closed_loop else f", the last one due after {last_s:.3g} s"
@@ -122,28 +128,29 @@ def dry_run_text(asked: Bench) -> str:
 # servers
 
 
-def _targets(
-    said: Mapping[str, Any], api: str, stream: bool
-) -> tuple[tuple[Target, ...], Session | None]:
-    require_alone(said)
-    cafile = said["cafile"]
+def _targets(request: Bench, api: str, stream: bool) -> tuple[tuple[Target, ...], Session | None]:
+    require_alone(request)
+    cafile = request.server.cafile
     if cafile is not None and not cafile.is_file():
         raise InputError(f"no certificates at {cafile}")
-    shared = {
+    shared: dict[str, Any] = {
         "api": api,
-        "api_key_env": said["api_key_env"],
+        "api_key_env": request.server.api_key_env,
         "stream": stream,
-        "send_min_tokens": said["min_tokens"],
-        "temperature": said["temperature"],
+        "send_min_tokens": request.server.min_tokens,
+        "temperature": request.server.temperature,
         "cafile": str(cafile) if cafile else None,
-        "extra_body": said["extra_body"],
+        "extra_body": request.load.extra_body,
     }
-    if said["sagemaker"]:
-        return sagemaker_targets(said, model=said["model"], shared=shared)
-    unnamed = [Target(base_url=url, model=said["model"] or "", **shared) for url in said["urls"]]
+    if request.endpoint.sagemaker:
+        return sagemaker_targets(request, model=request.server.model, shared=shared)
+    unnamed = [
+        Target(base_url=url, model=request.server.model or "", **shared)
+        for url in request.server.urls
+    ]
     for target in unnamed:
         target.origin  # noqa: B018 - an address that is none is refused here
-    if said["model"]:
+    if request.server.model:
         return tuple(unnamed), None
     named = (msgspec.structs.replace(each, model=_model_of(each, api)) for each in unnamed)
     return tuple(named), None
@@ -196,18 +203,10 @@ def _require_context(target: Target, api: str, workload: Workload) -> None:
 # what is asked
 
 
-def _workload(said: Mapping[str, Any], model: str) -> Workload:
-    """Workload that the options mean."""
-    values = {_FIELDS.get(name, name): value for name, value in said.items()}
-    values["extra_body"] = ""  # of the target
-    if values["trace"]:
-        values["trace"] = os.fspath(values["trace"])
-    known = {name: values[name] for name in LoadOptions.__struct_fields__ if name in values}
-    return LoadOptions(**known).to_workload(model)
-
-
-#: Fields of `LoadOptions` by the names that this command has for them.
-_FIELDS = {"shared_prefix": "shared_prefix_tokens", "lora": "adapters", "request_count": "requests"}
+def _workload(request: Bench, model: str) -> Workload:
+    """Workload that the options mean; further members of bodies are the targets'."""
+    workload = request.load.to_workload(model)
+    return msgspec.structs.replace(workload, extra_body="")
 
 
 # load settings
@@ -221,32 +220,36 @@ def _processes(text: str) -> Any:
     return int(text)
 
 
-def _fraction(value: float | None) -> float | None:
-    if value is not None and value > 1:
-        raise InputError(f"an error rate of {value:g} is none", hint="from 0 to 1, such as 0.05")
-    return value
-
-
 def _request_limits(slo: str, limits: tuple[Constraint, ...]) -> tuple[Constraint, ...]:
     chosen = parse_constraints(slo) if slo else limits
     return tuple(limit for limit in chosen if limit.metric in LATENCIES)
 
 
-def _client_args(said: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
-    """What the user said that makes one load differ from another."""
-    names = (
+#: Options in the record under the names that journals have for them.
+_RECORDED = {"shared_prefix": "shared_prefix_tokens", "lora": "adapters"} | {
+    name: name
+    for name in (
         "workload", "input_tokens", "output_tokens", "dataset", "turns", "turn_tokens",
-        "shared_prefix", "prefixes", "lora", "arrivals", "duration_s", "until", "seed", "api",
-        "routing", "no_stream", "stop_at_eos", "think_s", "time_scale",
-    )  # fmt: skip
+        "prefixes", "arrivals", "duration_s", "until", "seed", "api", "routing", "no_stream",
+        "stop_at_eos", "think_s", "time_scale", "prompt_column", "output_column",
+        "dataset_min_tokens", "dataset_max_tokens",
+    )
+}  # fmt: skip
+
+
+def _client_args(request: Bench, workload: Workload) -> dict[str, Any]:
+    """Options that make one load differ from another, for the record."""
     args: dict[str, Any] = {
         "max_concurrency": workload.concurrency,
         "num_prompts": len(workload.requests()),
         "dataset_name": workload.name,
     }
-    args |= {name: said[name] for name in names if said[name] not in (None, (), False)}
-    if said["rate"] is not None:
-        args["request_rate"] = said["rate"]
-    if said["trace"]:
-        args["dataset_path"] = os.fspath(said["trace"])
+    for name, field in _RECORDED.items():
+        value = values_of(request).get(field)
+        if value not in (None, (), False):
+            args[name] = value
+    if request.load.rate is not None:
+        args["request_rate"] = request.load.rate
+    if request.load.trace:
+        args["dataset_path"] = request.load.trace
     return args

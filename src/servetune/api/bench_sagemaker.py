@@ -1,82 +1,65 @@
-"""`servetune bench --sagemaker`: from options to targets behind SageMaker's runtime."""
+"""Targets behind SageMaker's runtime, from the options of bench."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
 import msgspec
 
+from servetune.api.bench_request import Bench, values_of
 from servetune.errors import InputError
 
 if TYPE_CHECKING:
     from servetune.loadgen import Target
     from servetune.loadgen.sagemaker import Session
 
-__all__ = ["OPTIONS", "require_alone", "require_small_bodies", "sagemaker_targets", "session_of"]
+__all__ = ["require_alone", "require_small_bodies", "sagemaker_targets", "session_of"]
 
 TOKEN_VARIABLE = "SAGEMAKER_BEARER_TOKEN"  # noqa: S105 - a variable's name
 """Environment variable of the OpenAI-compatible route, unless --api-key-env names another."""
 
-OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
-    click.option("--sagemaker", default=None, metavar="ENDPOINT", help="Instead of URLs."),
-    click.option("--component", default=None, metavar="NAME", help="Inference component."),
-    click.option("--adapter", default=None, metavar="NAME", help="Component of a LoRA adapter."),
-    click.option("--region", default=None, help="Of AWS. [default: boto3's]"),
-    click.option("--profile", default=None, help="Of AWS. [default: boto3's]"),
-    click.option(
-        "--endpoint-url", default=None, metavar="URL", help="Of SageMaker's runtime, or a double."
-    ),
-    click.option(
-        "--route", default=None, metavar="PATH", help="Of the container, as a custom attribute."
-    ),
-    click.option(
-        "--openai-route",
-        is_flag=True,
-        help=f"SageMaker's OpenAI-compatible route; the bearer token is in {TOKEN_VARIABLE}.",
-    ),
-)
-
 _ONLY_HERE = ("component", "adapter", "region", "profile", "endpoint_url", "route", "openai_route")
 
 
-def require_alone(said: Mapping[str, Any]) -> None:
+def require_alone(request: Bench) -> None:
     """Refuse options that contradict one another, before anything is asked.
 
     Raises:
         InputError: They do.
     """
-    if said["sagemaker"] is None and not said.get("via_aws_job"):
+    if request.endpoint.sagemaker is None and not request.endpoint.via_aws_job:
         for name in _ONLY_HERE:
-            if said[name]:
+            if values_of(request).get(name):
                 raise InputError(
                     f"--{name.replace('_', '-')} is for SageMaker endpoints",
                     hint="say --sagemaker ENDPOINT as well",
                 )
-        if not said["urls"]:
+        if not request.server.urls:
             raise InputError("nothing is named that could be asked", hint="a URL, or --sagemaker")
-    elif said["urls"]:
+    elif request.server.urls:
         raise InputError("URLs and --sagemaker both say what is asked", hint="leave one out")
-    if said["component"] and said["adapter"]:
+    if request.endpoint.component and request.endpoint.adapter:
         raise InputError(
             "--component and --adapter both name what answers",
             hint="an adapter is a component of its own: name it alone",
         )
 
 
-def session_of(said: Mapping[str, Any]) -> Session:
+def session_of(request: Bench) -> Session:
     """Credentials and region, found before the clock starts."""
     from servetune.loadgen.sagemaker import aws_session
 
     return aws_session(
-        region=said["region"], profile=said["profile"], endpoint_url=said["endpoint_url"]
+        region=request.endpoint.region,
+        profile=request.endpoint.profile,
+        endpoint_url=request.endpoint.endpoint_url,
     )
 
 
 def sagemaker_targets(
-    said: Mapping[str, Any], *, model: str | None, shared: Mapping[str, Any]
+    request: Bench, *, model: str | None, shared: Mapping[str, Any]
 ) -> tuple[tuple[Target, ...], Session]:
     """The one target, and the session that it is asked in.
 
@@ -86,17 +69,17 @@ def sagemaker_targets(
     from servetune.loadgen.sagemaker import Endpoint, endpoint_target
 
     endpoint = Endpoint(
-        name=said["sagemaker"],
-        component=said["component"] or said["adapter"] or "",
-        route=said["route"] or "",
-        openai=said["openai_route"],
+        name=str(request.endpoint.sagemaker),
+        component=request.endpoint.component or request.endpoint.adapter or "",
+        route=request.endpoint.route or "",
+        openai=request.endpoint.openai_route,
     )
     if not model:
         raise InputError(
             "SageMaker does not say by which name an endpoint's model is known",
             hint="say it with --model, as the bundle's environment has it (served model name)",
         )
-    session = session_of(said)
+    session = session_of(request)
     further = dict(shared)
     if endpoint.openai:
         further["api_key_env"] = further["api_key_env"] or _bearer(session)

@@ -1,0 +1,258 @@
+"""Request of the verb bench: the load, the servers that take it, and what is kept of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from servetune.api.limits import Limits
+from servetune.api.request import Request, fields_of
+from servetune.option import (
+    Count,
+    Fraction,
+    NonNegative,
+    Positive,
+    argument,
+    option,
+)
+from servetune.workload import LoadOptions
+
+__all__ = ["Bench", "values_of"]
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """Servers that take the load."""
+
+    group: ClassVar[str] = "Server"
+
+    urls: Annotated[
+        tuple[str, ...], argument("Addresses of servers that run already.", metavar="[URL..]")
+    ] = ()
+    model: Annotated[
+        str | None,
+        option("Model that requests ask for.", metavar="NAME", default="the first that is served"),
+    ] = None
+    api_key_env: Annotated[
+        str | None, option("Environment variable that holds the API key.", metavar="NAME")
+    ] = None
+    cafile: Annotated[
+        Path | None,
+        option("Certificates to trust instead of the system's.", metavar="FILE"),
+    ] = None
+    routing: Annotated[
+        str | None,
+        option(
+            "Choice of the server for each request, over several URLs.",
+            choices=("round_robin", "least_outstanding"),
+            default="round_robin",
+        ),
+    ] = None
+    temperature: Annotated[NonNegative, option("Temperature of sampling.", metavar="NUMBER")] = 0.0
+    min_tokens: Annotated[
+        bool, option("Request member min_tokens, sent in addition to ignore_eos.")
+    ] = False
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Endpoints of Amazon SageMaker."""
+
+    group: ClassVar[str] = "SageMaker"
+
+    sagemaker: Annotated[
+        str | None, option("SageMaker endpoint instead of URLs.", metavar="ENDPOINT")
+    ] = None
+    component: Annotated[
+        str | None, option("Inference component of the endpoint.", metavar="NAME")
+    ] = None
+    adapter: Annotated[
+        str | None, option("Inference component of a LoRA adapter.", metavar="NAME")
+    ] = None
+    region: Annotated[
+        str | None, option("AWS region.", metavar="NAME", default="that of boto3")
+    ] = None
+    profile: Annotated[
+        str | None, option("AWS profile.", metavar="NAME", default="that of boto3")
+    ] = None
+    endpoint_url: Annotated[
+        str | None, option("Address of SageMaker's runtime, or of a double.", metavar="URL")
+    ] = None
+    route: Annotated[
+        str | None,
+        option("Path inside the container, sent as a custom attribute.", metavar="PATH"),
+    ] = None
+    openai_route: Annotated[
+        bool,
+        option(
+            "OpenAI-compatible route of SageMaker; the bearer token is in SAGEMAKER_BEARER_TOKEN."
+        ),
+    ] = False
+    via_aws_job: Annotated[
+        bool, option("Benchmark job of SageMaker that sends the load; needs --sagemaker.")
+    ] = False
+    levels: Annotated[
+        str | None, option("Concurrencies of one benchmark job.", metavar="1,8,32")
+    ] = None
+    role_arn: Annotated[
+        str | None, option("IAM role that the benchmark job runs as.", metavar="ARN")
+    ] = None
+    output_s3: Annotated[
+        str | None, option("S3 prefix of the benchmark job's results.", metavar="s3://..")
+    ] = None
+    secret_arn: Annotated[
+        str | None, option("Secret with the hub's token, for gated tokenizers.", metavar="ARN")
+    ] = None
+    only_status: Annotated[
+        bool, option("Status of the benchmark job, and nothing else.", "--status")
+    ] = False
+    force: Annotated[bool, option("Permission to repeat a benchmark job that is there.")] = False
+    clean: Annotated[bool, option("Deletion of the benchmark job and its workload.")] = False
+    poll_every: Annotated[Positive, option("Seconds between looks at the job.", hidden=True)] = 30.0
+    recommendations: Annotated[
+        str | None,
+        option("AWS recommendation job whose proposals become candidates.", metavar="JOB"),
+    ] = None
+
+
+class Sending(msgspec.Struct, frozen=True, kw_only=True):
+    """How the load is sent, and when it ends early."""
+
+    group: ClassVar[str] = "Sending"
+
+    grace_s: Annotated[
+        NonNegative | None,
+        option(
+            "Seconds for requests in flight when --duration or --until ends the run.",
+            "--grace",
+            metavar="S",
+            default="30",
+        ),
+    ] = None
+    timeout_s: Annotated[
+        Positive, option("Time limit of each request, in seconds.", "--timeout", metavar="S")
+    ] = 600.0
+    max_failures: Annotated[
+        Count | None,
+        option("Failures one after another that end the run.", metavar="COUNT"),
+    ] = None
+    max_error_rate: Annotated[
+        Fraction | None,
+        option("Share of failures among the last hundred that ends the run.", metavar="FRACTION"),
+    ] = None
+    cold: Annotated[
+        bool, option("Connections that are opened when requests are due, not before the start.")
+    ] = False
+    keep_saturated: Annotated[
+        bool, option("Continuation of an open loop that the server cannot follow.")
+    ] = False
+    processes: Annotated[
+        str,
+        option("Sender processes; auto adds one when all are above 70% CPU.", metavar="COUNT|auto"),
+    ] = "auto"
+    cluster: Annotated[
+        str | None,
+        option(
+            "Ray cluster whose nodes send, each with --processes of its own.",
+            metavar="auto|ADDRESS",
+        ),
+    ] = None
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
+    """Earlier trial that the run should reproduce."""
+
+    group: ClassVar[str] = "Baseline"
+
+    against: Annotated[
+        Path | None,
+        option(
+            "Journal, summary or bundle with the trial to reproduce; exit status 1 if worse. A "
+            "bundle also names the endpoint.",
+            metavar="FILE|BUNDLE",
+        ),
+    ] = None
+    trial: Annotated[
+        str | None, option("Key of the trial in --against.", metavar="KEY", default="by load")
+    ] = None
+    tolerance: Annotated[
+        Positive, option("Relative difference treated as noise.", metavar="FRACTION")
+    ] = 0.05
+    engine_log: Annotated[
+        Path | None,
+        option("Log of the server's start, with the engine's settings.", metavar="FILE"),
+    ] = None
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured and kept."""
+
+    group: ClassVar[str] = "Results"
+
+    slo: Annotated[
+        str,
+        option(
+            "Limits on single requests, for goodput.",
+            metavar="LIMITS",
+        ),
+    ] = ""
+    compat: Annotated[
+        str | None,
+        option(
+            "Tool whose definitions and names the figures are given in as well.",
+            choices=("vllm", "aiperf", "guidellm"),
+        ),
+    ] = None
+    strict_length: Annotated[
+        bool, option("Failure of each answer whose length is not the requested one.")
+    ] = False
+    scrape_s: Annotated[
+        NonNegative,
+        option(
+            "Seconds between samples of the server's metrics and of this machine; 0 for none.",
+            "--scrape-every",
+            metavar="S",
+        ),
+    ] = 1.0
+    dcgm_url: Annotated[
+        str | None, option("Metrics address of a DCGM exporter.", "--dcgm", metavar="URL")
+    ] = None
+    trace_headers: Annotated[bool, option("Header traceparent of W3C in each request.")] = False
+    otel_endpoint: Annotated[
+        str | None,
+        option(
+            "OpenTelemetry collector that gets each request as a span.", "--otel", metavar="URL"
+        ),
+    ] = None
+    out_dir: Annotated[
+        Path | None,
+        option(
+            "Folder for journal, summary, dashboard, and every request with its token times.",
+            "--out",
+            metavar="DIR",
+        ),
+    ] = None
+    quiet: Annotated[bool, option("Absence of progress lines.")] = False
+    dry_run: Annotated[bool, option("First request as text; nothing is sent.")] = False
+
+
+class Bench(Request, frozen=True, kw_only=True):
+    """Load for servers that run already."""
+
+    verb: ClassVar[str] = "bench"
+
+    server: Server = Server()
+    endpoint: Endpoint = Endpoint()
+    load: LoadOptions = LoadOptions()
+    sending: Sending = Sending()
+    baseline: Baseline = Baseline()
+    limits: Limits = Limits()
+    results: Results = Results()
+    words_seed: Annotated[
+        int | None, option("Seed of random words, where it is not --seed.", hidden=True)
+    ] = None
+
+
+def values_of(request: Bench) -> dict[str, Any]:
+    """Value of every option by its name."""
+    return {each.name: each.value(request) for each in fields_of(Bench)}

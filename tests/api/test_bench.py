@@ -1,0 +1,108 @@
+"""Load tests from Python, and against trials of a simulated sweep."""
+
+import asyncio
+import threading
+
+import msgspec
+import pytest
+
+import servetune as st
+from servetune.api.bench_baseline import like_trial
+from servetune.api.bench_setup import prepared_load
+from servetune.errors import InputError
+from servetune.hardware import instance
+from servetune.models import load_shape
+from servetune.search import Space, parse_settings
+from servetune.testing import Behaviour, FakeServer
+from servetune.trials import Launch, StudyContext, run_trials, trials_of
+from servetune.workload import CLIENT_ARGS
+
+MODEL = "Qwen/Qwen3-4B"
+URL = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def server():
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    fake = FakeServer(Behaviour())
+    asyncio.run_coroutine_threadsafe(fake.start(), loop).result(10)
+    yield fake
+    asyncio.run_coroutine_threadsafe(fake.close(), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+def test_a_run_gives_a_typed_record_and_every_request(server):
+    seen = []
+    found = st.bench(
+        server.url,
+        requests=12,
+        concurrency=3,
+        input_tokens="20",
+        output_tokens="4",
+        on_progress=lambda load, progress: seen.append((load.workload.request_count, progress)),
+    )
+    assert found.status == 0
+    assert found.record.results.completed == len(found.load.records) == 12
+    assert seen[0] == (12, None)
+    missed = st.bench(
+        server.url,
+        requests=3,
+        input_tokens="20",
+        output_tokens="4",
+        constraints="ttft:mean<=1us",
+    )
+    assert missed.status == 1
+
+
+def test_a_dry_run_sends_nothing_and_shows_the_first_request(server):
+    found = st.bench(server.url, model="m", requests=5, dry_run=True, rate=2.0)
+    assert found.record is None
+    assert "5 requests, the last one due after" in found.planned
+    assert not server.truths
+
+
+def test_options_that_contradict_each_other_are_refused():
+    with pytest.raises(InputError, match="no meaning without --turns"):
+        st.bench(URL, model="m", turn_tokens="5", dry_run=True)
+
+
+CLIENTS = (
+    "random_input_len=200;random_input_sd=150;random_output_len=8;num_prompts=30;max_concurrency=4",
+    "random_input_len=90;random_range_ratio=0.5;random_output_len=8;num_prompts=30;request_rate=5",
+    "workload=rag_document_qa;num_prompts=30;max_concurrency=4",
+    "input_tokens=60;output_tokens=9;turns=3;turn_tokens=20;num_prompts=30;max_concurrency=4",
+    "random_input_len=90;random_prefix_len=30;num_prefixes=2;num_prompts=30;max_concurrency=4",
+    "random_input_len=90;random_output_len=8;request_rate=9;duration_s=5",
+)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_trial_of_a_simulated_sweep_is_asked_again_to_the_letter(client):
+    context = StudyContext(
+        model=MODEL,
+        engine="simulated",
+        simulated=True,
+        shape=load_shape(MODEL, catalogue_first=True),
+        node=instance("ml.g6.12xlarge"),
+    )
+    space = Space(
+        server=parse_settings("tensor_parallel_size=1", types={}),
+        client=parse_settings(client, types=CLIENT_ARGS),
+    )
+    groups = list(trials_of(space, context))
+    records = []
+    run_trials(groups, context, Launch(), logs=None, ended=records.append, say=print)
+    (record,), ((trial,),) = records, groups
+    request = msgspec.structs.replace(
+        st.Bench(), server=msgspec.structs.replace(st.Bench().server, urls=(URL,), model="m")
+    )
+    before = prepared_load(like_trial(request, record))
+    assert before.workload.requests() == trial.workload.requests()
+    assert before.workload.concurrency == trial.workload.concurrency
+    again = prepared_load(like_trial(request, record))
+    assert [p.token_count for p in again.prompts] == [p.token_count for p in before.prompts]
+    assert again.prompts != before.prompts  # or a prefix cache would know them
