@@ -292,3 +292,29 @@ def test_places_that_no_sequence_can_fill_are_given_up():
     assert many * context_tokens <= held
     assert memory(plan(max_num_seqs=many + 1), QWEN, l4).kv_tokens < (many + 1) * context_tokens
     assert with_useful_places(plan(), QWEN, l4, context_tokens) == plan()
+
+
+@pytest.mark.parametrize("tensor_parallel", [1, 8])
+def test_a_device_holds_its_share_of_each_sequence(tensor_parallel):
+    shape, card = load_shape("Qwen/Qwen3-8B", catalogue_first=True), device("B200")
+    plan = Plan(
+        model=shape.name,
+        tensor_parallel=tensor_parallel,
+        max_model_len=40_960,
+        max_num_seqs=100_000,
+        max_num_batched_tokens=100_000,
+    )
+    found = memory(plan, shape, card)
+    per_sequence = 40_960 * kv_bytes_per_token(shape) / tensor_parallel
+    assert concurrent_sequences(plan, shape, card, 40_960) == found.kv_cache_bytes // per_sequence
+
+
+def test_a_plan_that_does_not_fit_is_named_by_all_its_degrees():
+    shape, card = load_shape("meta-llama/Llama-3.1-405B", catalogue_first=True), device("L4")
+    for fields, named in (
+        ({"tensor_parallel": 2}, "as TP2 on"),
+        ({"tensor_parallel": 2, "pipeline_parallel": 3}, "as TP2 PP3 on"),
+        ({"tensor_parallel": 2, "data_parallel": 4}, "as TP2 DP4 on"),
+    ):
+        with pytest.raises(DoesNotFit, match=named):
+            check_fits(Plan(model=shape.name, **fields), shape, card)

@@ -65,8 +65,9 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_no_scratch(tmp_path, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", no_room)
-    with pytest.raises(StoreError, match="No space left"):
+    with pytest.raises(StoreError, match="No space left") as caught:
         write_text(path, "new")
+    assert caught.value.hint == "make room, or choose another place"
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -77,3 +78,31 @@ def test_unreadable_files_are_named(tmp_path):
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(StoreError, match="is not JSON"):
         read_json(tmp_path / "bad.json")
+
+
+def test_a_text_is_made_beside_its_place_so_that_it_is_replaced_at_once(tmp_path, monkeypatch):
+    """A rename is whole or not at all only within one file system."""
+    moved = []
+
+    def replaced(scratch, target):
+        moved.append((scratch, target))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    with pytest.raises(StoreError):
+        write_text(tmp_path / "x.json", "new")
+    [(scratch, target)] = moved
+    assert target == tmp_path / "x.json"
+    assert scratch.parent == tmp_path
+    assert scratch.name.startswith(".x.json.")
+
+
+def test_what_is_in_the_way_is_said_with_the_way_on(tmp_path):
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(StoreError, match=r"x.json is a folder$") as caught:
+        write_text(tmp_path / "x.json", "new")
+    assert caught.value.hint == "choose another place"
+    (tmp_path / "y.json").write_text("{}")
+    with pytest.raises(StoreError, match=r"y.json is there already") as caught:
+        Artifacts.at(tmp_path / "y.json").require_free(renew=False)
+    assert caught.value.hint == ("choose another --output-json, or continue its run with --resume")

@@ -131,8 +131,15 @@ def test_the_latest_record_of_a_trial_counts_at_its_first_place():
 
 
 def test_a_newer_schema_is_refused():
-    with pytest.raises(SchemaTooNew):
+    with pytest.raises(SchemaTooNew, match="99") as caught:
         record_from_json({"config": {}, "results": {}, "servetune_schema": 99})
+    assert "1" in caught.value.message
+
+
+def test_empty_lines_end_nothing(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(record("a").to_json() + b"\n\n  \n" + record("b").to_json() + b"\n")
+    assert [one.key for one in read_journal(path)] == ["a", "b"]
 
 
 def test_keys_follow_what_would_be_tried_and_not_its_order():

@@ -107,6 +107,10 @@ def test_parquet_has_the_same_columns_whatever_happened(tmp_path):
     assert schemas[0] == schemas[1] == schemas[2]
     (row,) = parquet.read_table(tmp_path / "0.parquet").to_pylist()
     assert row["chunk_times_s"] == [2.0, 3.0]
+    kinds = {field.name: str(field.type) for field in schemas[0]}
+    assert kinds["due_s"] == kinds["ttft_s"] == kinds["connect_s"] == "double"
+    assert kinds["index"] == kinds["output_tokens"] == kinds["status"] == "int64"
+    assert kinds["outcome"] == kinds["detail"] == kinds["model"] == "string"
     assert row["chunk_tokens"] == []
     assert list(tmp_path.glob(".*")) == []
 
@@ -115,3 +119,6 @@ def test_what_cannot_be_written_is_an_error_of_ours(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
         write_requests_csv(tmp_path / "file" / "r.csv", [ANSWERED])
+    pytest.importorskip("pyarrow.parquet", reason="pyarrow is an extra")
+    with pytest.raises(StoreError, match=r"cannot write .*r.parquet: "):
+        write_requests_parquet(tmp_path / "file" / "r.parquet", [ANSWERED])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib.util
 import io
@@ -199,7 +200,8 @@ def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
         parquet.write_table(whole, partial, compression="zstd")
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where no file could be made there is none to remove
+            partial.unlink()
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
 
