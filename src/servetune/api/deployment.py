@@ -99,7 +99,9 @@ class TrialChoice(Request, frozen=True, kw_only=True):
         str | None,
         option("Key of a certain trial.", metavar="KEY", default="the recommended trial"),
     ] = None
-    dry_run: Annotated[bool, option("Print of what would be written; nothing is written.")] = False
+    dry_run: Annotated[bool, option("Preview of what would be written; nothing is written.")] = (
+        False
+    )
     limits: Limits = Limits()
 
     def trial(self, trials: Trials) -> TrialRecord:
@@ -134,7 +136,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle and the trial that it rests on.
 
     Attributes:
-        bundle: Its files.
+        bundle: Files of the bundle.
         plan: Plan that it serves.
         trial: Trial that it rests on.
         folder: Folder that it was written to; `None` where it was not.
@@ -184,7 +186,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
     model_source: Annotated[
         str | None,
         option(
-            "Place that the endpoint loads the model from.",
+            "Source that the endpoint loads the model from.",
             metavar="HUB_ID|s3://..",
             default="the trial's model",
         ),
@@ -209,7 +211,9 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
             default="the catalogue's",
         ),
     ] = None
-    plan: Annotated[bool, option("Check of everything before spending; nothing is made.")] = False
+    plan: Annotated[bool, option("Findings on everything before spending; nothing is made.")] = (
+        False
+    )
     ask_aws: Annotated[
         bool, option("Permission for --plan to ask AWS (it only reads): quota, price, names.")
     ] = False
@@ -436,7 +440,7 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
     model_source: Annotated[
         str | None,
         option(
-            "Place that the server loads the model from.",
+            "Source that the server loads the model from.",
             metavar="HUB_ID|FOLDER",
             default="the trial's model",
         ),

@@ -57,7 +57,7 @@ class Staging(Request, frozen=True, kw_only=True):
         option("Number of parts sent at once, each in memory once.", "--parts", "--jobs"),
     ] = 4
     dry_run: Annotated[
-        bool, option("List of the files, or the job's request; nothing is sent.")
+        bool, option("Preview of the files, or of the job's request; nothing is sent.")
     ] = False
     as_job: Annotated[
         bool, option("Processing job that fetches the model from the hub.", group="With --as-job")

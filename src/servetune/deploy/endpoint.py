@@ -39,7 +39,7 @@ class EndpointOptions(msgspec.Struct, frozen=True, kw_only=True):
         region: AWS region; decides the image's account.
         container: Key of `containers.CONTAINERS`.
         model_source: Hub id or `s3://` prefix; the Plan's model where `None`.
-        endpoint_name: Name; made from the model's where `None`.
+        endpoint_name: Endpoint's name; made from the model's where `None`.
         role_arn: Execution role; given with `apply` where `None`.
         image_tag: Tag of a certain image instead of the nearest to the measured engine.
         weights_bytes: Size of the published weights, for time-outs.
@@ -72,7 +72,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         given: The Plan as it came.
         container: Family of images that runs it.
         image: Image of that family.
-        image_uri: Its address in the region.
+        image_uri: Address of the image in the region.
         environment: Variables of the container.
         source: Hub id or `s3://` prefix that the model is loaded from.
         served_model: Name that clients call the model by.

@@ -25,7 +25,7 @@ class Hosted(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         image: Address of its image.
-        environment: Its variables.
+        environment: Variables of the container.
         since_s: Time of the endpoint's or component's creation, in seconds since 1970; earlier
             lines of the log are of an earlier one of that name.
     """

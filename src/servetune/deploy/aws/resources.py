@@ -88,7 +88,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         aws: Client of the endpoint's region.
         state: File that notes what was begun.
         on_progress: Called with each line of progress.
-        wait: How often and how long busy resources are waited for.
+        wait: Interval and limit of waiting for busy resources.
     """
 
     aws: AwsClient

@@ -22,7 +22,7 @@ class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True):
         status: State in AWS's words; `gone` where it is not there.
         changing: Whether it will change by itself.
         reason: Reason of a failure.
-        detail: How far it is, such as `2 of 4 copies`.
+        detail: Progress, such as `2 of 4 copies`.
     """
 
     status: str
