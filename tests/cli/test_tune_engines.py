@@ -192,6 +192,40 @@ def test_options_of_the_load_are_those_of_bench_on_a_real_server_too(servetune, 
     assert {one["results"]["total_output_tokens"] for one in records} == {32}
 
 
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [
+        ("workload=shared_system_prompt;num_prompts=12;max_concurrency=[2,3]", None),
+        ("random_input_len=40;random_prefix_len=20;num_prompts=12;request_rate=[50,60]", None),
+        ("dataset=rows.jsonl;num_prompts=12;max_concurrency=[2,3]", None),
+        ("dataset_name=trace;dataset_path=trace.jsonl;max_concurrency=[2,3]", None),
+        ("random_input_len=8;random_output_len=4;duration_s=1;max_concurrency=[2,3]", "1 s were"),
+    ],
+)
+def test_all_that_bench_sends_is_swept_on_a_real_server(servetune, tmp_path, load, reason):
+    rows = [{"prompt": f"word word {i}", "answer": "word word word"} for i in range(12)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    blocks = {"input_length": 600, "output_length": 2}
+    lines = [{"timestamp": i, **blocks, "hash_ids": [7, i % 2]} for i in range(12)]
+    (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with served("--itl-s", "0.005") as server:
+        ran = servetune(
+            "tune", "--engine", "external", "--url", server, "--model", "fake",
+            "--client-args", load, "--rest", 0, "--output-json", "out/e.json",
+        )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    lines = (tmp_path / "out/e.jsonl").read_text().splitlines()
+    results = [json.loads(line)["results"] for line in lines if '"status"' in line]
+    assert len(results) == 2
+    for each in results:
+        assert each["error_rate"] == 0
+        if reason is None:
+            assert each["completed"] == 12
+        else:
+            assert each["ended_reason"].startswith(reason)
+            assert each["completed"] > 4
+
+
 def test_an_external_server_that_goes_away_costs_its_trials_and_not_the_run(servetune, tmp_path):
     with served("--itl-s", "0.02", truth=tmp_path / "truth.jsonl") as server:
         ran = servetune(
