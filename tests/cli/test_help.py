@@ -41,7 +41,7 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Com
 
 
 #: Commands whose options do not have titled groups yet.
-UNGROUPED = {"deploy sagemaker", "simulate"}
+UNGROUPED = {"simulate"}
 
 COMMANDS = dict(commands(cli, ""))
 

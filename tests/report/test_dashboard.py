@@ -133,3 +133,19 @@ def test_foreign_records_show_dashes_and_never_nan():
     assert "<td>–</td>" in static
     assert "nan" not in static.lower()
     assert "NaN" not in json.dumps(data_of(text))
+
+
+def test_the_page_without_scripts_has_the_columns_of_the_table():
+    page = dashboard_html(factory.sweep(), (), title="t")
+    heads = re.findall(r"<th>(.*?)</th>", page)
+    assert heads == [
+        "Configuration",
+        "Output throughput",
+        "Request throughput",
+        "TTFT mean",
+        "TTFT p99",
+        "ITL mean",
+        "E2E p99",
+        "Cost per million output tokens",
+        "Standing",
+    ]

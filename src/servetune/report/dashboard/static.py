@@ -45,7 +45,7 @@ def static_html(
         "Configuration",
         *(_head(name, statistic) for name, statistic in _COLUMNS),
         *(["Failed requests"] if failing else []),
-        "Constraints",
+        "Standing",
     ]
     rows = [
         [
