@@ -1,4 +1,4 @@
-"""Devices are never given twice, fit together again, and lanes are as many as there is room."""
+"""Devices are never given twice and fit together again; parallel servers fill the machine."""
 
 import random
 

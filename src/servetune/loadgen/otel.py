@@ -1,11 +1,11 @@
-"""Requests as traces: W3C's header on the way out, OpenTelemetry's spans after the run.
+"""Traces of requests: W3C's header on each request, OpenTelemetry's spans after the run.
 
-A request's ids follow from the run's and its number alone, so that the header can be built
-before the clock starts and the span, long after, is the parent of whatever the server traced.
-Nothing is exported while load is sent. The SDK is an extra, `servetune[otel]`.
+A request's ids follow from the run's id and its index alone, so that the header can be built before
+the clock starts, and the span, made long after, is the parent of the server's own spans. Nothing is
+exported while load is sent. The SDK is an extra, `servetune[otel]`.
 
 Names are those of OpenTelemetry's conventions for generative AI as of 1.41 (in development);
-what these have no name for stands under `servetune.`.
+attributes without a name there begin with `servetune.`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _TRACES = "/v1/traces"
 
 
 def otlp_endpoint(given: str | None = None) -> str | None:
-    """Where spans go: the address given, else what OpenTelemetry's environment names.
+    """Endpoint for spans: the address given, else that of OpenTelemetry's environment variables.
 
-    An address without a path, like `OTEL_EXPORTER_OTLP_ENDPOINT`, is the collector's, and its
-    route for traces is added; `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is taken as it is.
+    An address without a path, like `OTEL_EXPORTER_OTLP_ENDPOINT`, is the collector's, and its route
+    for traces is added; `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is taken as it is.
 
     Raises:
         InputError: It is no http address.
@@ -82,19 +82,20 @@ def export_spans(
     provider: str = "openai",
     timeout_s: float = 10.0,
 ) -> int:
-    """Send one span per request to a collector, and say how many were taken.
+    """Send one span per request to a collector; the number of spans that it took.
 
-    A span lasts from when its request was due to its end, with events where it was sent and
-    where its first and last token came.
+    A span lasts from when its request was due to its end, with events where it was sent and where
+    its first and last token came.
 
     Args:
-        endpoint: Of `otlp_endpoint`. Headers and certificates come from OpenTelemetry's
+        endpoint: Endpoint from `otlp_endpoint`. Headers and certificates come from OpenTelemetry's
             environment variables.
-        run_id: As in the headers that were sent.
-        started_unix_s: When the run began, by the wall clock.
-        targets: Servers, as `Record.target` counts them.
-        api: Route that was asked, where a target does not name its own.
-        provider: Who serves; OpenAI's protocol is `openai` whoever speaks it.
+        records: Records of the run.
+        run_id: Id of the run, as in the headers that were sent.
+        started_unix_s: Wall-clock time of the start.
+        targets: Servers, as `Record.target` numbers them.
+        api: Route of the run, where a target does not name its own.
+        provider: Provider of the model; `openai` for any server with OpenAI's protocol.
 
     Raises:
         InputError: OpenTelemetry's SDK is not installed.
@@ -124,7 +125,7 @@ def export_spans(
 
 
 class _Traced:
-    """Makes spans of records, by the SDK's own tracer with ids and times of ours."""
+    """Maker of spans from records, by the SDK's own tracer with given ids and times."""
 
     def __init__(self, run_id: str, started_unix_s: float) -> None:
         from opentelemetry.sdk.resources import Resource
@@ -155,7 +156,7 @@ class _Traced:
         provider.add_span_processor(Keep())
         self._tracer = provider.get_tracer("servetune.loadgen", __version__)
         self._run_id = run_id
-        whole_s, part_s = divmod(started_unix_s, 1.0)  # 1.8e18 ns have no room in a float
+        whole_s, part_s = divmod(started_unix_s, 1.0)  # 1.8e18 ns exceed a float's precision
         self._start_ns = int(whole_s) * 1_000_000_000 + round(part_s * 1e9)
 
     def add(self, record: Record, target: Target, *, api: str, provider: str) -> None:
@@ -167,7 +168,7 @@ class _Traced:
         model = record.model or target.model
         span = self._tracer.start_span(
             f"{operation} {model}",
-            context=Context(),  # whatever trace this process is in, the request is its own
+            context=Context(),  # a root span, whatever trace this process is in
             kind=SpanKind.CLIENT,
             attributes=_attributes(record, target, operation, model, provider),
             start_time=self._unix_ns(record.due_s),
@@ -181,7 +182,7 @@ class _Traced:
         span.end(self._unix_ns(record.end_s))
 
     def taken(self) -> list[Any]:
-        """The spans made since the last time."""
+        """Spans made since the last call."""
         taken = self._spans[:]
         self._spans.clear()
         return taken
@@ -191,7 +192,7 @@ class _Traced:
 
 
 class _Ids:
-    """Implements the SDK's `IdGenerator`: the ids are known before."""
+    """Generator of ids for the SDK (`IdGenerator`): the ids are known before."""
 
     next_ids = (1, 1)
 
@@ -202,7 +203,7 @@ class _Ids:
         return self.next_ids[1]
 
     def is_trace_id_random(self) -> bool:
-        """They are a hash's bits, which is as good."""
+        """A hash's bits are as random as the SDK's ids."""
         return True
 
 

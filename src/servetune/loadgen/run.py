@@ -667,14 +667,14 @@ def _refusal(target: Target, record: Record) -> ServetuneError:
         status=record.status,
         body=record.detail,
         hint=(
-            _way_on(target, record.status, record.detail)
+            _hint(target, record.status, record.detail)
             if target.signing is None
-            else _way_on_aws(target, record.status, record.detail.lower())
+            else _aws_hint(target, record.status, record.detail.lower())
         ),
     )
 
 
-def _way_on(target: Target, status: int, words: str) -> str:
+def _hint(target: Target, status: int, words: str) -> str:
     text = words.lower()
     if status in {401, 403}:
         return "name the environment variable that holds the API key"
@@ -689,9 +689,9 @@ def _way_on(target: Target, status: int, words: str) -> str:
     return ""
 
 
-def _way_on_aws(target: Target, status: int, text: str) -> str:
+def _aws_hint(target: Target, status: int, text: str) -> str:
     if status == 424:
-        return _way_on_container(target, text)
+        return _container_hint(target, text)
     if "inference component" in text:
         return "this endpoint is made of components: name one with --component"
     if "not found" in text or "could not find" in text:
@@ -703,11 +703,11 @@ def _way_on_aws(target: Target, status: int, text: str) -> str:
     return ""
 
 
-def _way_on_container(target: Target, text: str) -> str:
+def _container_hint(target: Target, text: str) -> str:
     """Hint from the container's message behind the service's ModelError."""
     if "does not exist" in text:
         return "say with --model by which name the container serves its model"
-    return _way_on(target, 0, text) or "servetune deploy logs ENDPOINT shows what it says"
+    return _hint(target, 0, text) or "servetune deploy logs ENDPOINT shows what it says"
 
 
 # around the run

@@ -1,10 +1,10 @@
-"""SageMaker endpoints as targets: the same load, signed, through InvokeEndpointWithResponseStream.
+"""SageMaker endpoints as targets: signed load through InvokeEndpointWithResponseStream.
 
-boto3's session says where the service is and who asks; no request goes through it. A client
-of its own pools ten connections and retries by itself unless told, which hides failures
+boto3's session gives the address of the service and the credentials; no request goes through it. A
+client of its own pools ten connections and retries by itself by default, which hides failures
 inside latencies; here there are as many connections as requests in flight and no retries.
 
-Facts: botocore 1.44.5's model of `sagemaker-runtime` (routes, headers, bounds); the
+Sources: botocore 1.44.5's model of `sagemaker-runtime` (routes, headers, bounds); the
 OpenAI-compatible route and its bearer token as AWS announced them in May 2026.
 """
 
@@ -34,7 +34,7 @@ __all__ = [
     "invocation_account",
 ]
 
-#: InvokeEndpoint's and InvokeEndpointWithResponseStream's `Body`.
+#: Largest `Body` of InvokeEndpoint and InvokeEndpointWithResponseStream.
 LARGEST_BODY_BYTES = 6_291_456
 
 SERVICE = "sagemaker"
@@ -43,7 +43,7 @@ _COMPONENT = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?")
 _ROUTE = re.compile(r"/[\w./-]*")
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
 
-#: Times that a body is signed to say what signing costs.
+#: Signatures made to measure what one costs.
 SIGNED_TO_MEASURE = 200
 
 
@@ -83,10 +83,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the service is, and who asks.
+    """Session with AWS: address of the service, and credentials.
 
     Attributes:
-        endpoint_url: Of the runtime service in this region.
+        region: AWS region.
+        endpoint_url: URL of the runtime service in this region.
+        credentials: Source of the current credentials.
     """
 
     region: str
@@ -97,10 +99,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 def aws_session(
     *, region: str | None, profile: str | None = None, endpoint_url: str | None = None
 ) -> Session:
-    """By boto3's own chain: environment, files, SSO, container, instance.
+    """Session by boto3's own chain: environment, files, SSO, container, instance.
 
     Raises:
-        InputError: boto3 is not here, or there is no region, or nobody's credentials.
+        InputError: boto3 is not installed, or there is no region, or there are no credentials.
     """
     session, region = _botocore(region, profile)
     import botocore.exceptions
@@ -119,7 +121,7 @@ def aws_session(
         raise InputError(f"AWS cannot be asked: {error}", hint="see `aws configure`") from None
 
     def current() -> Credentials:
-        frozen = found.get_frozen_credentials()  # which refreshes those that are about to end
+        frozen = found.get_frozen_credentials()  # refreshes credentials that are about to end
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
 
     return Session(region=region, endpoint_url=str(client.meta.endpoint_url), credentials=current)
@@ -204,15 +206,16 @@ def endpoint_target(
 
 Kind = Literal["throttled", "time_limit", "model_error", "other"]
 
-#: Names of failures that mean the account's or the endpoint's rate was used up.
+#: Names of failures by which the account's or the endpoint's rate is used up.
 _THROTTLES = frozenset(
     {"ThrottlingException", "Throttling", "TooManyRequestsException", "ModelNotReadyException"}
 )
 
 
 def invocation_account(target: Target, records: Sequence[Record]) -> dict[str, Any]:
-    """What a record says of a run through SageMaker: the service's failures by name, and the
-    share of the client's own time that signing took.
+    """Account of a run through SageMaker, for its record.
+
+    It has the service's failures by name, and the share of the client's own time that signing took.
     """
     names: dict[str, int] = {}
     for record in records:
@@ -243,7 +246,7 @@ def _kind_of(name: str) -> Kind:
 
 
 def _signing_s(target: Target) -> float | None:
-    """Of one request of 4 KiB here, with keys that are nobody's."""
+    """Time to sign one request of 4 KiB on this machine, with made-up keys."""
     if target.signing is None:
         return None
     signer = Signer(target.signing, Credentials("AKIDEXAMPLE", "nobody's"))

@@ -1,11 +1,11 @@
-"""The process that asks servers and this machine how they are, while another sends load.
+"""Sampling process: asks servers and this machine for metrics, while another process sends load.
 
 It runs by its path on the standard library alone, so that it starts in a few milliseconds
 and shares neither memory nor interpreter lock with the load loop. Every source has a thread:
-one that hangs delays no other. What was seen stays in memory until it is asked for.
+one that hangs delays no other. Readings stay in memory until they are asked for.
 
     stdin    one line of JSON (see `Sampler`); then `now` to ask every source out of turn, and
-             `stop`; end of file: nobody is left to tell
+             `stop`; end of file: the parent is gone
     stdout   `ready` once every source was asked, at first and after each `now`; at last one
              line of JSON
 
@@ -32,7 +32,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class _Source(threading.Thread):
-    """Asks at once, then every so often and when it is woken, and a last time at the end."""
+    """Thread of one source: asks at once, then at intervals and when woken, and once at the end."""
 
     def __init__(self, every_s: float, ask: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -51,11 +51,11 @@ class _Source(threading.Thread):
         while True:
             self._once()
             with self._waking:
-                if not self._woken.is_set():  # else this began before it was woken
+                if not self._woken.is_set():  # otherwise this answer began before the wake-up
                     self.answered.set()
             late_s = time.monotonic() - due_s
             if late_s >= 0:
-                # Moments that have passed are left out, not made up for in a burst.
+                # Intervals that have passed are left out, not made up for in a burst.
                 due_s += self._every_s * (late_s // self._every_s + 1)
             self._woken.wait(max(0.0, due_s - time.monotonic()))
             self._woken.clear()
@@ -64,7 +64,7 @@ class _Source(threading.Thread):
         self._once()
 
     def wake(self) -> None:
-        """Have it ask now; `answered` is set when it has."""
+        """Ask now; `answered` is set when the answer is there."""
         with self._waking:
             self.answered.clear()
             self._woken.set()
@@ -76,13 +76,13 @@ class _Source(threading.Thread):
     def _once(self) -> None:
         try:
             self.answers.append(self._ask())
-        except Exception as error:  # a source that fails is data, whatever it did
+        except Exception as error:  # a failing source is data, whatever the error
             self.failed += 1
             self.problem = f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 class Scraper:
-    """Lines of the wanted names in a server's metrics, on a connection that is kept."""
+    """Scraper of a server's metrics: lines of the requested names, over a kept connection."""
 
     def __init__(self, spec: Mapping[str, Any], timeout_s: float) -> None:
         self._spec = spec
@@ -92,7 +92,7 @@ class Scraper:
         self._headers = {"Accept": "text/plain", "User-Agent": "servetune"}
 
     def __call__(self) -> list[Any]:
-        """`[moment, how long it took, text]`; the moment is halfway."""
+        """`[time, duration, text]` of one scrape; the time is halfway."""
         kept_open = self._connection is not None
         began_s = time.monotonic()
         try:
@@ -143,7 +143,7 @@ class Scraper:
 
 
 class Machine:
-    """Cards, processors and memory of this machine, and what some of its processes use."""
+    """Readings of this machine: cards, processors, memory, and the use by some of its processes."""
 
     def __init__(self, processes: Mapping[str, int], cards: list[int] | None) -> None:
         self._processes = processes
@@ -153,7 +153,7 @@ class Machine:
 
     @property
     def names(self) -> list[str]:
-        """Of the cards, in the order of their readings."""
+        """Names of the cards, in the order of their readings."""
         return [name for name, _ in self._cards]
 
     def __call__(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class Machine:
         }
 
     def _cpu_fraction(self) -> float | None:
-        """Share of all processors that was busy since the last time."""
+        """Share of all processors that was busy since the last reading."""
         try:
             with open("/proc/stat", encoding="ascii") as file:  # noqa: PTH123
                 ticks = [float(word) for word in file.readline().split()[1:9]]
@@ -179,7 +179,7 @@ class Machine:
         return (total - idle - before[1]) / (total - before[0])
 
     def _process(self, name: str, root: int) -> list[float | None]:
-        """Processors that a process and all below it kept busy, and their memory."""
+        """Processors that a process tree kept busy, and its memory."""
         others = {pid for other, pid in self._processes.items() if other != name}
         now_s, used_s, memory_bytes = time.monotonic(), {}, 0.0
         for pid in _tree(root, others | {os.getpid()}):
@@ -201,7 +201,7 @@ _Card = tuple[str, Callable[[], list[float | None]]]
 
 
 def _cards(chosen: list[int] | None) -> list[_Card]:
-    """NVIDIA's cards by name, each with a way to read it; none where there is no driver."""
+    """NVIDIA's cards by name, each with a function that reads it; none without a driver."""
     if chosen == []:
         return []
     try:
@@ -229,7 +229,7 @@ def _card(nvml: Any, index: int) -> _Card:
         answers: list[float | None] = []
         for question in questions:
             answer = None
-            with contextlib.suppress(nvml.NVMLError):  # not every card can tell everything
+            with contextlib.suppress(nvml.NVMLError):  # not every card has every reading
                 answer = question()
             answers.append(answer)
         return answers
@@ -238,7 +238,7 @@ def _card(nvml: Any, index: int) -> _Card:
 
 
 def _memory_used_bytes() -> float | None:
-    """Memory that nobody could have without taking it from somebody."""
+    """Memory in use that no other process could get without taking it away."""
     kibibytes = {}
     try:
         with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
@@ -252,7 +252,7 @@ def _memory_used_bytes() -> float | None:
 
 
 def _tree(root: int, others: set[int]) -> Iterator[int]:
-    """A process and those below it, except for the trees of others."""
+    """Processes of a tree, except for the trees of others."""
     waiting = [root]
     while waiting:
         pid = waiting.pop()
@@ -266,7 +266,7 @@ def _tree(root: int, others: set[int]) -> Iterator[int]:
 
 
 def _usage(pid: int) -> tuple[float, float] | None:
-    """Seconds of processor time so far, and bytes of memory."""
+    """CPU time so far in seconds, and memory in bytes, of a process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
             # The command's name may hold blanks and brackets: count from its end.
@@ -278,14 +278,14 @@ def _usage(pid: int) -> tuple[float, float] | None:
 
 
 def _next_word(parent: int) -> bytes:
-    """What is said next; nothing when nobody is left who could say it."""
+    """Next word on standard input; empty when the parent is gone."""
     received = b""
     while not received.endswith(b"\n"):
-        # A process forked from the parent may hold the pipe open: look at the parent too.
+        # A process forked from the parent may hold the pipe open: check the parent too.
         if os.getppid() != parent:
             return b""
         if select.select([0], [], [], _TICK_S)[0]:
-            piece = os.read(0, 1)  # one at a time: what follows is another word
+            piece = os.read(0, 1)  # one byte at a time: the rest is the next word
             if not piece:
                 return b""
             received += piece
@@ -295,7 +295,7 @@ def _next_word(parent: int) -> bytes:
 def _read_spec() -> Mapping[str, Any]:
     line = b""
     while not line.endswith(b"\n"):
-        piece = os.read(0, 1)  # nothing beyond the line: `_next_word` waits for the rest
+        piece = os.read(0, 1)  # nothing beyond the line: `_next_word` reads the rest
         if not piece:
             return {}
         line += piece
@@ -303,7 +303,7 @@ def _read_spec() -> Mapping[str, Any]:
     return spec
 
 
-def _say_when_asked(sources: Sequence[_Source], timeout_s: float) -> None:
+def _report_ready(sources: Sequence[_Source], timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
     for source in sources:
         source.answered.wait(max(0.0, deadline_s - time.monotonic()))
@@ -324,13 +324,13 @@ def main() -> int:
     sources = (*scrapers, itself)
     for source in sources:
         source.start()
-    _say_when_asked(sources, timeout_s)
+    _report_ready(sources, timeout_s)
     while (word := _next_word(parent)) != b"stop":
         if not word:
             return 0
         for source in sources:
             source.wake()
-        _say_when_asked(sources, timeout_s)
+        _report_ready(sources, timeout_s)
     for source in sources:
         source.end()
     deadline_s = time.monotonic() + timeout_s
