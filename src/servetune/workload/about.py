@@ -1,4 +1,4 @@
-"""What was made of a traffic: how many tokens, how sure of them, and what they share."""
+"""Figures of prepared requests: tokens, how they were counted, and what prompts share."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["About", "about_of", "notes_of"]
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made.
+    """Figures of prepared requests.
 
     Attributes:
-        requests: How many, follow-up turns among them.
-        sessions: Conversations of several turns.
-        input_tokens_mean: Of the prompts, each with its history.
-        output_tokens_mean: Of the answers that are asked for.
+        requests: Number of requests, follow-up turns among them.
+        sessions: Number of conversations of several turns.
+        input_tokens_mean: Mean tokens of the prompts, each with its history.
+        output_tokens_mean: Mean tokens of the requested answers.
         exact: Whether every first prompt's length is the tokenizer's count. The history of a
             later turn holds an answer, which only the run knows to the token.
-        checked: Prompts that were encoded whole to make sure; the others are right by
+        checked: Number of prompts that were encoded whole; the lengths of others are right by
             construction.
-        off_length: Prompts that could not have the length that their law drew.
-        template: Where the template's tokens come from: `rendered`, `given`, `unknown`, or
+        off_length: Number of prompts whose length is not the one that their law drew.
+        template: Source of the template's tokens: `rendered`, `given`, `unknown`, or
             `none` where the route has no template.
-        template_tokens: That it adds to a first prompt of the first part.
-        hit_fraction: Of all prompt tokens, what a perfect prefix cache would find.
-        notes: What a reader should know besides.
+        template_tokens: Tokens that the template adds to a first prompt of the first part.
+        hit_fraction: Share of all prompt tokens that a perfect prefix cache would find.
+        notes: Limits of these figures, as sentences.
     """
 
     requests: int
@@ -57,7 +57,7 @@ def about_of(
     template_tokens: int,
     notes: Sequence[str],
 ) -> About:
-    """The sums of what was made; the arguments are `About`'s."""
+    """Figures of drafts and their prompts; further arguments are attributes of `About`."""
     requests = [draft.request for draft in drafts]
     inputs = sum(each.input_tokens for each in requests)
     outputs = sum(each.output_tokens for each in requests)
@@ -80,11 +80,11 @@ def about_of(
 
 
 def notes_of(drafts: Sequence[Draft], usable_rows: Mapping[str, int]) -> Iterator[str]:
-    """What a reader should know of the drafts.
+    """Limits of the figures, as sentences.
 
     Args:
-        drafts: All of them.
-        usable_rows: Of each part with a data set, by the part's name.
+        drafts: Drafts of all requests.
+        usable_rows: Number of usable rows of each part with a data set, by the part's name.
     """
     if any(draft.request.turn for draft in drafts):
         yield "later turns hold answers, whose tokens only the run knows"
