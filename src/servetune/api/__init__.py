@@ -41,6 +41,8 @@ from servetune.api.machine import Machine
 from servetune.api.recommendation import Pick, Recommend, recommend
 from servetune.api.reporting import Report, Reported, write_report
 from servetune.api.request import Request, fields_of, schema
+from servetune.api.simulated_comparison import SimulationComparison
+from servetune.api.simulation import Simulation, SimulationResult, simulate
 from servetune.api.staging import Staging, StagingPlan, plan_staging, stage
 from servetune.api.study import PlannedServer, StudyResult, tune
 from servetune.api.study_request import Study
@@ -85,6 +87,9 @@ __all__ = [
     "Request",
     "SageMakerDeployment",
     "ServiceDeployment",
+    "Simulation",
+    "SimulationComparison",
+    "SimulationResult",
     "Staging",
     "StagingPlan",
     "Status",
@@ -111,6 +116,7 @@ __all__ = [
     "recommend",
     "render",
     "schema",
+    "simulate",
     "stage",
     "status",
     "study_layouts",

@@ -21,7 +21,7 @@ from msgspec import inspect
 from servetune.api.request import Field, Request, checked, fields_of, read_config, to_toml
 from servetune.store import write_text
 
-__all__ = ["verb"]
+__all__ = ["DerivedCommand", "verb"]
 
 RequestT = TypeVar("RequestT", bound=Request)
 Run = Callable[..., int]
@@ -96,13 +96,14 @@ class DerivedArgument(click.Argument):
 
 
 def verb(
-    kind: type[RequestT], *, json: bool = False
+    kind: type[RequestT], *, json: bool = False, command: type[DerivedCommand] = DerivedCommand
 ) -> Callable[[Callable[..., int]], click.Command]:
     """Decorator that makes a command of a function of the verb's request.
 
     Args:
         kind: Type of the request; its fields become the options.
         json: Whether the command has `--json`; the function then takes `as_json`.
+        command: Class of the command.
     """
 
     def decorate(run: Run) -> click.Command:
@@ -127,9 +128,7 @@ def verb(
                 write_text(written, to_toml(request))
             return run(request, **passed)
 
-        return DerivedCommand(
-            name=run.__name__, callback=invoked, params=parameters, help=run.__doc__
-        )
+        return command(name=run.__name__, callback=invoked, params=parameters, help=run.__doc__)
 
     return decorate
 

@@ -15,6 +15,7 @@ import msgspec
 
 from servetune.api.inputs import chosen_node
 from servetune.cli import options
+from servetune.cli.derive import DerivedCommand
 from servetune.cli.output import echo
 from servetune.engines import DEFAULT_ENGINE, engine, simulated_engines
 from servetune.errors import InputError, NotSimulated, PlanError
@@ -145,7 +146,7 @@ def serve_command(*, words: tuple[str, ...], **chosen: Any) -> int:
     return serve(words, **chosen)
 
 
-class Servable(click.Command):
+class Servable(DerivedCommand):
     """A command that `--serve` turns into `serve_command`, whatever else its own words are."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
