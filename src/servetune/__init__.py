@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    """A name of `servetune.api`."""
-    if not name.startswith("_"):
-        api = importlib.import_module("servetune.api")
-        if name in api.__all__:
-            return getattr(api, name)
-    raise AttributeError(f"module 'servetune' has no attribute '{name}'")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """A name of `servetune.api`."""
+        if not name.startswith("_"):
+            api = importlib.import_module("servetune.api")
+            if name in api.__all__:
+                return getattr(api, name)
+        raise AttributeError(f"module 'servetune' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

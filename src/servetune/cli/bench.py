@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from servetune import api
-from servetune.cli import bench_aws_job
-from servetune.cli.bench_live import Live
 from servetune.cli.derive import verb
 from servetune.cli.output import print_json
-from servetune.report import bench_table, console
-from servetune.report.baseline import baseline_table
 
 __all__ = ["bench"]
 
@@ -24,9 +20,15 @@ def bench(request: api.Bench, *, as_json: bool) -> int:
     servetune bench --against bundle          # what a bundle deployed, against its trial
     servetune bench URL1 URL2 --routing least_outstanding --until "ttft:p99±5%"
     """  # noqa: D301 - click reads the backspace as "keep these lines"
+    from servetune.cli import bench_aws_job
+
     bench_aws_job.require_alone(request)
     if request.endpoint.via_aws_job or request.endpoint.recommendations:
         return bench_aws_job.run(request, as_json=as_json)
+    from servetune.cli.bench_live import Live
+    from servetune.report import bench_table, console
+    from servetune.report.baseline import baseline_table
+
     with Live(enabled=not request.results.quiet and not as_json) as live:
         found = api.bench(request, on_progress=live.show)
     if found.record is None:

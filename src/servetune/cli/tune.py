@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from servetune import api
 from servetune.cli.derive import verb
-from servetune.cli.outcome import print_outcome
 
 __all__ = ["tune"]
 
@@ -19,6 +18,8 @@ def tune(request: api.Study) -> int:
       --client-args "num_prompts=1000;dataset_name=sharegpt" --concurrency 32,64 \\
       --constraints "e2e_latency:p99<=60s;request_throughput>=5" --output-json out/q.json
     """  # noqa: D301 - click reads the backspace as "keep these lines"
+    from servetune.cli.outcome import print_outcome
+
     found = api.tune(request)
     if found.job or found.planned:
         print(found)
