@@ -89,9 +89,7 @@ def without_noun() -> set[str]:
 
 def with_two_meanings() -> set[str]:
     nouns: dict[str, set[str]] = {}
-    for path, one, text in options():
-        if path in ("bench", "simulate"):  # derived soon: their own words for load go then
-            continue
+    for _, one, text in options():
         nouns.setdefault(name_of(one), set()).add(noun_of(text))
     return {name for name, found in nouns.items() if len(found) > 1}
 

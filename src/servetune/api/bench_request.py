@@ -44,7 +44,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     routing: Annotated[
         str | None,
         option(
-            "Choice of the server for each request, over several URLs.",
+            "Rule that chooses the server for each request, over several URLs.",
             choices=("round_robin", "least_outstanding"),
             default="round_robin",
         ),
@@ -67,7 +67,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         str | None, option("Inference component of the endpoint.", metavar="NAME")
     ] = None
     adapter: Annotated[
-        str | None, option("Inference component of a LoRA adapter.", metavar="NAME")
+        str | None, option("LoRA adapter, by the name of its inference component.", metavar="NAME")
     ] = None
     region: Annotated[
         str | None, option("AWS region.", metavar="NAME", default="that of boto3")
@@ -95,7 +95,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         str | None, option("Concurrencies of one benchmark job.", metavar="1,8,32")
     ] = None
     role_arn: Annotated[
-        str | None, option("IAM role that the benchmark job runs as.", metavar="ARN")
+        str | None, option("ARN of the IAM role that the benchmark job runs as.", metavar="ARN")
     ] = None
     output_s3: Annotated[
         str | None, option("S3 prefix of the benchmark job's results.", metavar="s3://..")

@@ -103,7 +103,9 @@ class SimulatedPlan(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     server_args: Annotated[
         tuple[str, ...],
-        option("Further settings of the plan, as in servetune tune.", metavar="NAME=VALUE;.."),
+        option(
+            "Server settings, as in servetune tune, besides these options.", metavar="NAME=VALUE;.."
+        ),
     ] = ()
 
 
@@ -215,7 +217,9 @@ class SimulatedLoad(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     client_args: Annotated[
         tuple[str, ...],
-        option("Further settings of the load, as in servetune tune.", metavar="NAME=VALUE;.."),
+        option(
+            "Load settings, as in servetune tune, besides these options.", metavar="NAME=VALUE;.."
+        ),
     ] = ()
 
     def client_settings(self) -> dict[str, Any]:
