@@ -251,7 +251,8 @@ def _boto3_clients(region: str, profile: str | None = None) -> Callable[[str], A
             connect_timeout=10,
             read_timeout=70,
         )
-        session = boto3.session.Session(profile_name=profile) if profile else boto3
+        # boto3's own default session would keep the credentials that it met first.
+        session = boto3.session.Session(profile_name=profile)
         return session.client(service, region_name=where, config=config)
 
     return make
