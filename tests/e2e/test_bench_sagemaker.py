@@ -55,7 +55,8 @@ async def test_an_endpoint_reproduces_what_its_server_did(servetune, aws, tmp_pa
     record = json.loads((tmp_path / "there" / "bench.jsonl").read_text())
     assert record["results"]["completed"] == 60
     before = json.loads((tmp_path / "direct" / "bench.jsonl").read_text())
-    assert record["metadata"]["seed"] != before["metadata"]["seed"]  # no cache has the words
+    assert record["metadata"]["seed"] == before["metadata"]["seed"]  # the same requests
+    assert record["results"]["prepared"]["words_seed"] != 1  # in words that no cache has
     assert record["results"]["against"]["reproduced"] is True
     assert record["results"]["sagemaker"]["throttled"] == 0
     assert record["metadata"]["urls"] == [

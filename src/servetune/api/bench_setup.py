@@ -102,7 +102,10 @@ def prepared_load(request: Bench) -> PreparedLoad:
         prompts=prompts,
         settings=settings,
         client_args=_client_args(request, workload),
-        about=dict(msgspec.to_builtins(prepared.about)),
+        about={
+            **msgspec.to_builtins(prepared.about),
+            **({} if request.words_seed is None else {"words_seed": request.words_seed}),
+        },
         constraints=limits,
         request_limits=_request_limits(request.results.slo, limits),
         until=PrecisionTarget.parse(request.load.until) if request.load.until else None,
