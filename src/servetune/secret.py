@@ -74,7 +74,7 @@ def redacted_text(text: str) -> str:
     )
 
 
-def redacted(value: Any) -> Any:
+def redacted(value: object) -> Any:
     """JSON value with every credential replaced by `REDACTED`."""
     if isinstance(value, str):
         return redacted_text(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
@@ -144,7 +144,7 @@ Calibrations: TypeAlias = KeptResult | CalibrationNames | SuggestedRuns | None
 """What `calibrate` gives: a calibration, the names of all, runs to measure, or nothing."""
 
 
-def calibrate(request: Calibrate | str | Path, /, **options: Any) -> Calibrations:
+def calibrate(request: Calibrate | str | Path, /, **options: object) -> Calibrations:
     """Turn measured trials into a kept correction, or show, list, remove or suggest.
 
     Args:

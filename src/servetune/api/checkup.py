@@ -66,7 +66,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{'':{8 + width}}-> {each.hint}"
 
 
-def doctor(request: Doctor | None = None, /, **options: Any) -> Checkup:
+def doctor(request: Doctor | None = None, /, **options: object) -> Checkup:
     """Check this machine: GPUs, engines, memory, limits; nothing is changed.
 
     Args:

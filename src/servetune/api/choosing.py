@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -145,7 +144,7 @@ class Judge:
         self,
         on: Node,
         plan: Plan,
-        results: Mapping[str, Any],
+        results: Mapping[str, object],
         correction: Calibration | None = None,
     ) -> bool:
         """Whether a simulated run holds all limits."""

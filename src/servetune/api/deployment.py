@@ -646,7 +646,7 @@ def render(
     /,
     *,
     target: str = "sagemaker",
-    **options: Any,
+    **options: object,
 ) -> Rendered:
     """Render the best trial of a run for a target; nothing is deployed.
 

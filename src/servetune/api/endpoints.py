@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 
@@ -158,7 +158,7 @@ class _Endpoint(NamedTuple):
 
 
 def apply(
-    request: Apply | str | Path, /, *, on_progress: OnProgress | None = None, **options: Any
+    request: Apply | str | Path, /, *, on_progress: OnProgress | None = None, **options: object
 ) -> Deployment:
     """Make the endpoint of a bundle, or go on where an earlier run stopped.
 
@@ -213,7 +213,7 @@ def make_endpoint(
 
 
 def update(
-    request: Update | str | Path, /, *, on_progress: OnProgress | None = None, **options: Any
+    request: Update | str | Path, /, *, on_progress: OnProgress | None = None, **options: object
 ) -> EndpointChange:
     """Roll a running endpoint over to its bundle, a batch at a time.
 
@@ -243,7 +243,7 @@ def update(
     return EndpointChange(endpoint=deployment.endpoint, changes=tuple(completed(work())))
 
 
-def status(request: Status | str, /, **options: Any) -> EndpointStatus:
+def status(request: Status | str, /, **options: object) -> EndpointStatus:
     """The resources of an endpoint and how each is.
 
     Args:
@@ -255,7 +255,7 @@ def status(request: Status | str, /, **options: Any) -> EndpointStatus:
     return EndpointStatus(endpoint=about.name, region=about.region, rows=tuple(rows))
 
 
-def logs(request: Logs | str, /, **options: Any) -> tuple[str, ...]:
+def logs(request: Logs | str, /, **options: object) -> tuple[str, ...]:
     """The last lines of an endpoint's containers, credentials taken out.
 
     Args:
@@ -279,7 +279,7 @@ def logs(request: Logs | str, /, **options: Any) -> tuple[str, ...]:
 
 
 def delete(
-    request: Delete | str, /, *, on_progress: OnProgress | None = None, **options: Any
+    request: Delete | str, /, *, on_progress: OnProgress | None = None, **options: object
 ) -> EndpointChange:
     """Delete all resources of an endpoint, in the order that SageMaker allows.
 
@@ -307,7 +307,7 @@ def delete(
 
 
 def orphans(
-    request: Orphans | None = None, /, *, on_progress: OnProgress | None = None, **options: Any
+    request: Orphans | None = None, /, *, on_progress: OnProgress | None = None, **options: object
 ) -> tuple[Orphan, ...]:
     """Resources that servetune made in a region and nothing uses, dearest first.
 

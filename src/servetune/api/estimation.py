@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
 
@@ -212,7 +212,7 @@ Estimated: TypeAlias = Estimation | Ranking | MachineComparison | TablePredictio
 """What `estimate` gives: one plan, a sweep, a comparison of machines, or a table."""
 
 
-def estimate(request: Estimate | str, /, **options: Any) -> Estimated:
+def estimate(request: Estimate | str, /, **options: object) -> Estimated:
     """What a model can do on a machine: fit, latency, throughput, limits and cost.
 
     Nothing is run or downloaded where the catalogue, a folder or the hub's cache has the model.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from servetune.errors import InputError
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["frame"]
 
 
-def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def frame(rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
     """A frame of these rows; columns in the order in which they first appear.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -72,7 +72,7 @@ class ComparedLayouts(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[ReplicaRow, ...]
 
 
-def study_layouts(request: StudyLayouts | str | Path, /, **options: Any) -> ComparedLayouts:
+def study_layouts(request: StudyLayouts | str | Path, /, **options: object) -> ComparedLayouts:
     """Compare tensor parallelism with copies at equal accelerators, and numbers of instances.
 
     Args:

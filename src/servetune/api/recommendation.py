@@ -76,7 +76,7 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
 
-def recommend(request: Recommend | str | Path, /, **options: Any) -> Pick:
+def recommend(request: Recommend | str | Path, /, **options: object) -> Pick:
     """The best configuration of a journal or summary, and why.
 
     Args:

@@ -57,7 +57,7 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: Artifacts
 
 
-def write_report(request: Report | str | Path, /, **options: Any) -> Reported:
+def write_report(request: Report | str | Path, /, **options: object) -> Reported:
     """Make the summary and the dashboard of a journal, a summary or a record.
 
     Args:

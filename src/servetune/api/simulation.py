@@ -314,7 +314,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def simulate(
-    request: Simulation | str, /, **options: Any
+    request: Simulation | str, /, **options: object
 ) -> SimulationResult | SimulationComparison:
     """Serve a load in virtual time: what a trial would measure, in seconds and without a GPU.
 
@@ -463,7 +463,9 @@ def _word(engine_name: str, field: str) -> str:
     return next(name for name, its in engine(engine_name).words.fields.items() if its == field)
 
 
-def _joined(space: Space, side: str, chosen: Mapping[str, Any], engine_name: str) -> dict[str, Any]:
+def _joined(
+    space: Space, side: str, chosen: Mapping[str, object], engine_name: str
+) -> dict[str, Any]:
     """The side's settings, those of their own options among them.
 
     Raises:
@@ -491,7 +493,7 @@ def _joined(space: Space, side: str, chosen: Mapping[str, Any], engine_name: str
     return settings
 
 
-def _require_arrivals(client: Mapping[str, Any]) -> None:
+def _require_arrivals(client: Mapping[str, object]) -> None:
     if "workload" in client:  # it has users of its own
         return
     stated = {"max_concurrency", "request_rate", "arrivals"} & client.keys()

@@ -109,7 +109,7 @@ class StagingPlan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(each.size_bytes for each in self.files)
 
 
-def plan_staging(request: Staging | str, /, **options: Any) -> StagingPlan:
+def plan_staging(request: Staging | str, /, **options: object) -> StagingPlan:
     """What `stage` would send; nothing is sent.
 
     Args:
@@ -134,7 +134,11 @@ def plan_staging(request: Staging | str, /, **options: Any) -> StagingPlan:
 
 
 def stage(
-    request: Staging | str, /, *, on_progress: Callable[[str], None] | None = None, **options: Any
+    request: Staging | str,
+    /,
+    *,
+    on_progress: Callable[[str], None] | None = None,
+    **options: object,
 ) -> Staged:
     """Put a model's files into S3, or let a job in AWS do it.
 

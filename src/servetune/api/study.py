@@ -108,7 +108,7 @@ class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tune(
-    request: Study | str, /, *, on_progress: OnProgress | None = None, **options: Any
+    request: Study | str, /, *, on_progress: OnProgress | None = None, **options: object
 ) -> StudyResult:
     """Run or simulate every combination of server and client settings.
 

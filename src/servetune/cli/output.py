@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any
 
 import msgspec
 
@@ -21,6 +20,6 @@ def echo(text: str) -> None:
         print(redacted_text(text), file=sys.stderr, flush=True)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """The result as indented JSON; non-finite numbers become null."""
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

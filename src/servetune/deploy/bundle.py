@@ -59,7 +59,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
         return json.loads(self.text(path))
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """A bundle's JSON: indented, with its end of line, and without NaN."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

@@ -64,7 +64,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     def operation(self) -> str:
         return OPERATIONS[self.kind][1]
 
-    def with_members(self, **members: Any) -> Step:
+    def with_members(self, **members: object) -> Step:
         """The same with members of its request added or replaced."""
         return msgspec.structs.replace(self, request={**self.request, **members})
 

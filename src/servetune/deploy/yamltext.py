@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 __all__ = ["documents", "yaml_text"]
 
@@ -19,7 +18,7 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff
 _TAKEN = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
-def yaml_text(value: Any, *, comment: str = "") -> str:
+def yaml_text(value: object, *, comment: str = "") -> str:
     r"""One document.
 
     Example:
@@ -34,13 +33,13 @@ def yaml_text(value: Any, *, comment: str = "") -> str:
     return head + "\n".join(_block(value)) + "\n"
 
 
-def documents(*values: Any, comment: str = "") -> str:
+def documents(*values: object, comment: str = "") -> str:
     """Several documents in one file."""
     head = "".join(f"# {line}\n" for line in comment.splitlines())
     return head + "---\n".join(yaml_text(value) for value in values)
 
 
-def _block(value: Any) -> list[str]:
+def _block(value: object) -> list[str]:
     if isinstance(value, dict) and value:
         lines = []
         for key, item in value.items():
@@ -55,7 +54,7 @@ def _block(value: Any) -> list[str]:
     return [_scalar(value)]
 
 
-def _entry(head: str, item: Any) -> list[str]:
+def _entry(head: str, item: object) -> list[str]:
     if isinstance(item, dict) and item:
         return [head, *(f"  {line}" for line in _block(item))]
     if isinstance(item, list | tuple) and item:
@@ -63,7 +62,7 @@ def _entry(head: str, item: Any) -> list[str]:
     return [f"{head} {_scalar(item)}"]
 
 
-def _scalar(value: Any) -> str:
+def _scalar(value: object) -> str:
     if isinstance(value, dict):
         return "{}"
     if isinstance(value, list | tuple):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from servetune.engines.settings import SettingSpec, with_underscores
 
@@ -298,7 +297,7 @@ def _parameters(function: ast.FunctionDef) -> Named:
     return found
 
 
-def _name(node: Any) -> str:
+def _name(node: object) -> str:
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from servetune.engines.engine import ENGINES
 from servetune.engines.engine import engine as engine_named
@@ -54,6 +53,6 @@ def settings_of(plan: Plan, engine: str | None = None) -> Settings:
     return engine_named(name).words.settings(plan, name)
 
 
-def fields_of(engine: str, settings: Mapping[str, Any]) -> Settings:
+def fields_of(engine: str, settings: Mapping[str, object]) -> Settings:
     """Fields of a Plan that an engine's settings say; what cannot be one is left out."""
     return engine_named(engine).words.plan_fields(settings)

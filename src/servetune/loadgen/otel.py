@@ -135,7 +135,7 @@ class _Traced:
         spans: list[Any] = []
 
         class Keep(SpanProcessor):  # type: ignore[misc,unused-ignore]
-            def on_end(self, span: Any) -> None:
+            def on_end(self, span: object) -> None:
                 spans.append(span)
 
         resource = Resource.create(

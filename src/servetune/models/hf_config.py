@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -392,7 +392,7 @@ def _dense(keys: Keys, _layer: int) -> FeedForward:
     return DenseFeedForward(inner=keys.positive("intermediate_size"), bias=keys.flag("mlp_bias"))
 
 
-def _experts(keys: Keys, experts_key: str, inner: int, **parts: Any) -> ExpertFeedForward:
+def _experts(keys: Keys, experts_key: str, inner: int, **parts: object) -> ExpertFeedForward:
     experts, active = keys.positive(experts_key), keys.positive("num_experts_per_tok")
     return hybrids.routed_experts(keys, experts, active, inner=inner, **parts)
 

@@ -240,7 +240,7 @@ def call_for(run: ClosedLoopRun, published: str = "") -> EstimateCall:
     )
 
 
-def estimate_run(run: ClosedLoopRun, config: Mapping[str, Any]) -> AiconfiguratorEstimate:
+def estimate_run(run: ClosedLoopRun, config: Mapping[str, object]) -> AiconfiguratorEstimate:
     """Estimate of a run by aiconfigurator.
 
     Args:
@@ -273,7 +273,7 @@ def estimate_run(run: ClosedLoopRun, config: Mapping[str, Any]) -> Aiconfigurato
     )
 
 
-def with_architecture(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_architecture(config: Mapping[str, object]) -> dict[str, Any]:
     """Configuration with the class name by which aiconfigurator chooses its model.
 
     Raises:

@@ -254,7 +254,7 @@ def _failed_requests(record: TrialRecord) -> JsonObject | None:
     }
 
 
-def _slim(value: Any) -> Any:
+def _slim(value: object) -> Any:
     """Value for the page: rounded, lists and texts cut, non-finite numbers null."""
     if isinstance(value, float):
         return _rounded(value)

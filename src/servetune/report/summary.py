@@ -61,7 +61,7 @@ def summary_json(records: Sequence[TrialRecord], constraints: tuple[Constraint, 
     return msgspec.json.format(msgspec.json.encode(parts), indent=2) + b"\n"
 
 
-def records_from_summary(raw: Any) -> list[TrialRecord]:
+def records_from_summary(raw: object) -> list[TrialRecord]:
     """Trials of a decoded JSON document: a summary, one record, or a list of records.
 
     Values shared by all trials of a summary (model, GPU, constraints) are filled into records
@@ -117,7 +117,7 @@ def _records(rows: list[Any], place: str) -> list[TrialRecord]:
     return records
 
 
-def _filled(row: Any, shared: JsonObject) -> Any:
+def _filled(row: object, shared: JsonObject) -> Any:
     if not isinstance(row, dict):
         return row
     common = {

@@ -205,7 +205,7 @@ def write_requests_parquet(path: Path, records: Sequence[Record]) -> None:
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _lists(values: Sequence[Sequence[float]], kind: Any) -> Any:
+def _lists(values: Sequence[Sequence[float]], kind: object) -> Any:
     """Column of lists, without a Python object for each of their numbers."""
     import pyarrow as pa
 

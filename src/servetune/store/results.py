@@ -59,7 +59,7 @@ class _JsonFields(dict[str, Any]):
     def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
         return type(self), (dict(self),)  # pickle would set items one by one
 
-    def with_fields(self, **fields: Any) -> Self:
+    def with_fields(self, **fields: object) -> Self:
         """Copy with further or other members."""
         return type(self)({**self, **fields})
 

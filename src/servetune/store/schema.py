@@ -126,8 +126,8 @@ def trial_key(
     *,
     model: str,
     engine: str,
-    server_args: Mapping[str, Any],
-    client_args: Mapping[str, Any],
+    server_args: Mapping[str, object],
+    client_args: Mapping[str, object],
     node: str = "",
     simulated: bool = False,
 ) -> str:
@@ -143,7 +143,7 @@ def trial_key(
     return hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:16]
 
 
-def record_from_json(raw: Any) -> TrialRecord:
+def record_from_json(raw: object) -> TrialRecord:
     """Record out of decoded JSON, servetune's own or another tool's.
 
     Raises:

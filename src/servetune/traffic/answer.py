@@ -575,7 +575,7 @@ class SglangAnswer(Answer):
                 grown = decoded.text.startswith(before)
                 self.texts[:] = [decoded.text if grown else before + decoded.text]
 
-    def _note_abort(self, reason: Any) -> None:
+    def _note_abort(self, reason: object) -> None:
         if isinstance(reason, dict) and reason.get("type") == "abort":
             code = reason.get("status_code")
             status = code if isinstance(code, int) and 400 <= code <= 599 else None

@@ -158,15 +158,15 @@ class Reactor:
         else:
             self._looks_for_silent = False
 
-    def at(self, due_s: float, action: Callable[..., None], *given: Any) -> None:
+    def at(self, due_s: float, action: Callable[..., None], *given: object) -> None:
         """Run a function at a time on the monotonic clock, or as soon after as possible."""
         heapq.heappush(self._timers, (due_s, next(self._sequence), action, given))
 
-    def about(self, due_s: float, action: Callable[..., None], *given: Any) -> None:
+    def about(self, due_s: float, action: Callable[..., None], *given: object) -> None:
         """Run a function around a time: soon after, together with what wakes the loop anyway."""
         heapq.heappush(self._unhurried, (due_s, next(self._sequence), action, given))
 
-    def later(self, action: Callable[..., None], *given: Any) -> None:
+    def later(self, action: Callable[..., None], *given: object) -> None:
         """Run a function when nothing is due, a few in each turn; all of them before the end."""
         self._chores.append((action, given))
 

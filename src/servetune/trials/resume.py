@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from servetune.engines import ENGINES, engine
 from servetune.errors import InputError
@@ -75,7 +74,7 @@ def _require_same_study(record: TrialRecord, study: StudyContext) -> None:
             )
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: object) -> str:
     if isinstance(value, list):
         return (
             "; ".join(

@@ -22,7 +22,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -494,7 +494,7 @@ _WRITTEN_OUT: Mapping[str, str] = {
 }
 
 
-def parse_arrivals(text: str, *, defaults: Mapping[str, Any] | None = None) -> Arrivals:
+def parse_arrivals(text: str, *, defaults: Mapping[str, object] | None = None) -> Arrivals:
     """Law of arrivals that a line of text names; see `grammar.law_of_text`.
 
     Example:
@@ -505,7 +505,7 @@ def parse_arrivals(text: str, *, defaults: Mapping[str, Any] | None = None) -> A
     return law
 
 
-def arrivals_of(table: Mapping[str, Any]) -> Arrivals:
+def arrivals_of(table: Mapping[str, object]) -> Arrivals:
     """Law of arrivals that a table of TOML or JSON describes; see `grammar.law_of`."""
     law: Arrivals = law_of(table, LAWS, "arrivals")
     return law

@@ -68,7 +68,7 @@ def _format(wanted: str) -> dict[str, Any]:
     return _named(wanted, known[wanted])
 
 
-def _named(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _named(name: str, schema: Mapping[str, object]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema}}
 
 

@@ -179,7 +179,7 @@ class TokenCounter:
             return False
         return True
 
-    def _tool_estimate(self, part: Part, tools: Sequence[Any]) -> int:
+    def _tool_estimate(self, part: Part, tools: Sequence[object]) -> int:
         if not tools:
             return 0
         self.notes.append(f"part {part.name}: tokens of its tools are estimated, not counted")

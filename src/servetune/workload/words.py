@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -171,7 +171,7 @@ def distinct_rows(stock: Stock, lengths: Sequence[int], seed: int) -> Iterator[I
         yield row
 
 
-def _candidates(tokenizer: Any) -> tuple[list[str], bool]:
+def _candidates(tokenizer: object) -> tuple[list[str], bool]:
     """Words that follow a space, and whether no token goes from one word to the next."""
     if not hasattr(tokenizer, "get_vocab"):
         return [], False

@@ -113,7 +113,7 @@ class AwsClient:
             self._clients[service] = self._make(service)
         return self._clients[service]
 
-    async def call(self, service: str, operation: str, /, **request: Any) -> dict[str, Any]:
+    async def call(self, service: str, operation: str, /, **request: object) -> dict[str, Any]:
         """Send one request and return its answer.
 
         Raises:
@@ -147,7 +147,7 @@ class AwsClient:
         return answer
 
     async def call_or_none(
-        self, service: str, operation: str, /, **request: Any
+        self, service: str, operation: str, /, **request: object
     ) -> dict[str, Any] | None:
         """The answer, or `None` where the resource is not there."""
         try:
@@ -158,7 +158,7 @@ class AwsClient:
             raise
 
     async def pages(
-        self, service: str, operation: str, key: str, /, **request: Any
+        self, service: str, operation: str, key: str, /, **request: object
     ) -> AsyncIterator[dict[str, Any]]:
         """Items of a listing, over all its pages."""
         more = dict(request)

@@ -194,7 +194,7 @@ def results_of(level: Level) -> dict[str, Any]:
     return results
 
 
-def _average(export: Mapping[str, Any], name: str) -> float | None:
+def _average(export: Mapping[str, object], name: str) -> float | None:
     block = export.get(name)
     value = block.get("avg") if isinstance(block, dict) else block
     return float(value) if isinstance(value, int | float) else None
