@@ -362,13 +362,13 @@ async def test_a_stream_breaks_at_its_token_even_within_a_step(serving, after, k
 
 
 async def test_data_parallel_ranks_share_what_is_asked(serving):
-    body = completion(max_tokens=20, stream=False)
-    async with serving(devices=2, data_parallel=2) as client:
+    body = completion(max_tokens=200, stream=False)  # long enough that all eight overlap
+    async with serving(devices=2, data_parallel=2, speed=4.0) as client:
         asking = [client().ask("POST", "/v1/completions", body) for _ in range(8)]
         assert {reply.status for reply in await asyncio.gather(*asking)} == {200}
         samples = parse_metrics((await client().ask("GET", "/metrics")).body.decode())
     generated = 'vllm:generation_tokens_total{{engine="{}",model_name="tiny"}}'
-    assert [samples[generated.format(rank)] for rank in (0, 1)] == [80, 80]
+    assert [samples[generated.format(rank)] for rank in (0, 1)] == [800, 800]
 
 
 @pytest.mark.parametrize("prompts", ["ids", "words"])
