@@ -11,7 +11,7 @@ from servetune.perf.sim.disaggregation import CacheTransfer, PrefillPool
 from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.serving import EngineLayout, RequestOverhead
 from servetune.perf.sim.simulation import ClientLoad, run_requests
-from servetune.perf.sim.variants import SglangVariant, TgiVariant
+from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
 from servetune.plan import Plan
 from servetune.simserver.live_engine import LiveEngine, LiveRequest
 from servetune.workload.request import Request
@@ -36,11 +36,11 @@ BY_PRIORITY = msgspec.structs.replace(CACHING, policy="priority")
 DRAFTING = msgspec.structs.replace(
     CRAMPED, draft_tokens=3, draft_acceptance_fraction=0.7, lookahead_tokens=3
 )
-SGLANG = msgspec.structs.replace(CACHING, variant=SglangVariant(), capacity_blocks=90)
+SGLANG = msgspec.structs.replace(CACHING, variant=PrefillFirstVariant(), capacity_blocks=90)
 MIXED = msgspec.structs.replace(
-    SGLANG, variant=SglangVariant(mixed_chunk=True, conservativeness=0.1)
+    SGLANG, variant=PrefillFirstVariant(mixed_chunk=True, conservativeness=0.1)
 )
-TGI = msgspec.structs.replace(CRAMPED, variant=TgiVariant(), chunked_prefill=False)
+TGI = msgspec.structs.replace(CRAMPED, variant=InterruptingVariant(), chunked_prefill=False)
 AHEAD = msgspec.structs.replace(CACHING, async_scheduling=True)
 SLOW = CacheTransfer(latency_s=0.01, bytes_per_s=1e9, bytes_per_token=147_456.0)
 OVERHEAD = RequestOverhead(request_s=0.003, prompt_token_s=1e-6)

@@ -35,10 +35,10 @@ from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.kvcache import Hit
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequence
-from servetune.perf.sim.variants import SglangVariant, TgiVariant
+from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
 from servetune.perf.sim.waiting_queue import FifoQueue
 
-__all__ = ["PrefillFirstScheduler", "SglangScheduler", "TgiScheduler"]
+__all__ = ["InterruptingScheduler", "PrefillFirstScheduler", "SglangScheduler"]
 
 # SGLang's environs.py, 0.5.
 _INITIAL_RATIO, _LEAST_SHARE, _DECAY_STEPS = 0.7, 0.14, 600
@@ -224,7 +224,7 @@ class SglangScheduler(PrefillFirstScheduler):
 
     def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
         super().__init__(config, law)
-        assert isinstance(config.variant, SglangVariant)
+        assert isinstance(config.variant, PrefillFirstVariant)
         self._variant = config.variant
         self._first_ratio = min(1.0, _INITIAL_RATIO * config.variant.conservativeness)
         self._least_ratio = _LEAST_SHARE * self._first_ratio
@@ -482,12 +482,12 @@ def _insert(states: list[tuple[int, int]], state: tuple[int, int]) -> None:
     states.insert(place, state)
 
 
-class TgiScheduler(PrefillFirstScheduler):
+class InterruptingScheduler(PrefillFirstScheduler):
     """TGI's router; see the module."""
 
     def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
         super().__init__(config, law)
-        assert isinstance(config.variant, TgiVariant)
+        assert isinstance(config.variant, InterruptingVariant)
         self._variant = config.variant
         self._waited_steps = 1
         self._prompts_considered = False  # for prompts, since the last step that decoded

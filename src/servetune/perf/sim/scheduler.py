@@ -34,7 +34,7 @@ from collections.abc import Sequence as Several
 from servetune.perf.roofline.step import FloatArray, StepLaw
 from servetune.perf.sim.kvcache import Hit, PagedCache, block_keys
 from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequence
-from servetune.perf.sim.variants import SglangVariant
+from servetune.perf.sim.variants import PrefillFirstVariant
 from servetune.perf.sim.waiting_queue import FifoQueue, PriorityQueue, WaitingQueue
 
 __all__ = ["Scheduler"]
@@ -65,7 +65,7 @@ class Scheduler:
             config.block_tokens,
             config.state_blocks,
             prefix_caching=config.prefix_caching,
-            merges=isinstance(config.variant, SglangVariant),
+            merges=isinstance(config.variant, PrefillFirstVariant),
         )
         self._law = law
         self._config = config

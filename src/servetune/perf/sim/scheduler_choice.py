@@ -8,11 +8,11 @@ from types import MappingProxyType
 from servetune.engines import engine
 from servetune.errors import NotSimulated, PlanError
 from servetune.perf.roofline.step import StepLaw
-from servetune.perf.sim.prefill_first import SglangScheduler, TgiScheduler
+from servetune.perf.sim.prefill_first import InterruptingScheduler, SglangScheduler
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.speculative import SpeculativeScheduler
-from servetune.perf.sim.variants import SchedulerVariant, SglangVariant, TgiVariant
+from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant, SchedulerVariant
 from servetune.plan import Plan, Setting
 
 __all__ = ["describe_scheduler", "scheduler_for", "variant_of"]
@@ -39,10 +39,10 @@ def describe_scheduler(plan: Plan) -> str:
 
 def scheduler_for(config: SchedulerConfig, law: StepLaw) -> Scheduler:
     """A scheduler under these config, with nothing to do."""
-    if isinstance(config.variant, SglangVariant):
+    if isinstance(config.variant, PrefillFirstVariant):
         return SglangScheduler(config, law)
-    if isinstance(config.variant, TgiVariant):
-        return TgiScheduler(config, law)
+    if isinstance(config.variant, InterruptingVariant):
+        return InterruptingScheduler(config, law)
     return SpeculativeScheduler(config, law) if config.draft_tokens else Scheduler(config, law)
 
 
@@ -64,7 +64,7 @@ def variant_of(plan: Plan, *, ignore_eos: bool = False) -> SchedulerVariant | No
             raise NotSimulated(
                 f"schedule_policy {policy} of SGLang is not simulated", hint="take fcfs or lpm"
             )
-        return SglangVariant(
+        return PrefillFirstVariant(
             max_prefill_tokens=int(_number(said, "max_prefill_tokens", 16_384)),
             conservativeness=_number(said, "schedule_conservativeness", 1.0),
             longest_prefix_first=policy == "lpm",
@@ -73,7 +73,7 @@ def variant_of(plan: Plan, *, ignore_eos: bool = False) -> SchedulerVariant | No
         )
     if scheduler == "interrupting":
         most_tokens = _number(said, "max_batch_total_tokens", 0)
-        return TgiVariant(
+        return InterruptingVariant(
             waiting_served_ratio=_number(said, "waiting_served_ratio", 1.2),
             max_waiting_tokens=int(_number(said, "max_waiting_tokens", 20)),
             max_batch_total_tokens=int(most_tokens) or None,

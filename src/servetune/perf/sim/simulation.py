@@ -38,7 +38,7 @@ from servetune.perf.sim.serving import (
     ServedRequest,
     ServingCore,
 )
-from servetune.perf.sim.variants import SglangVariant, TgiVariant
+from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
 from servetune.plan import Plan
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
@@ -242,8 +242,11 @@ def _check_possible(requests: tuple[Request, ...], config: SchedulerConfig) -> N
     cache_tokens = max(0, config.capacity_blocks - config.state_blocks) * config.block_tokens
     drafted = config.draft_tokens + config.lookahead_tokens
     if config.variant is not None:  # room is kept for whole answers, the last token included
-        drafted = 2 + config.block_tokens if isinstance(config.variant, SglangVariant) else 1
-        if isinstance(config.variant, TgiVariant) and config.variant.max_batch_total_tokens:
+        drafted = 2 + config.block_tokens if isinstance(config.variant, PrefillFirstVariant) else 1
+        if (
+            isinstance(config.variant, InterruptingVariant)
+            and config.variant.max_batch_total_tokens
+        ):
             cache_tokens = min(cache_tokens, config.variant.max_batch_total_tokens)
     latest_s = 0.0
     for request in requests:

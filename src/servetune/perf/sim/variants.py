@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["SchedulerVariant", "SglangVariant", "TgiVariant"]
+__all__ = ["InterruptingVariant", "PrefillFirstVariant", "SchedulerVariant"]
 
 
-class SglangVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Sglang"):
+class PrefillFirstVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Sglang"):
     """SGLang 0.5.23: `PrefillAdder` and `SchedulePolicy` of `srt/managers/schedule_policy.py`.
 
     Attributes:
@@ -27,7 +27,7 @@ class SglangVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Sglang"):
     ignore_eos: bool = False
 
 
-class TgiVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Tgi"):
+class InterruptingVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Tgi"):
     """Text-generation-inference 1.x: `batching_task` of its router and `State::next_batch`.
 
     Attributes:
@@ -42,4 +42,4 @@ class TgiVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Tgi"):
     max_batch_total_tokens: int | None = None
 
 
-SchedulerVariant = SglangVariant | TgiVariant
+SchedulerVariant = PrefillFirstVariant | InterruptingVariant
