@@ -1,23 +1,21 @@
-"""Options that several verbs share."""
+"""Options of `servetune simulate --serve`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from servetune.errors import InputError, UnknownName
+from servetune.cli.derive import Finite
+from servetune.errors import InputError
 
 __all__ = [
     "NOT_NEGATIVE",
     "POSITIVE",
+    "Finite",
     "calibration",
-    "constraints",
     "devices",
-    "drafts",
-    "machine",
     "prefill_pool",
     "require_handover",
 ]
@@ -25,63 +23,11 @@ __all__ = [
 Command = Callable[..., Any]
 
 
-class Finite(click.FloatRange):
-    """A range of numbers that `nan` and `inf` are not in."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a number", param, ctx)
-        return number
-
-
 POSITIVE = Finite(min=0, min_open=True)
 NOT_NEGATIVE = Finite(min=0)
 
 #: More devices than any node has.
 MOST_DEVICES = 1024
-
-
-#: More drafts per step than any method that vLLM knows gains by.
-MOST_DRAFTS = 64
-
-#: Who drafts, in vLLM's words (`SpeculativeMethod` of 0.32, 2026-11), which also has
-#: `<family>_mtp` for many families of models.
-DRAFT_METHODS = (
-    "ngram",
-    "ngram_gpu",
-    "suffix",
-    "mtp",
-    "eagle",
-    "eagle3",
-    "medusa",
-    "mlp_speculator",
-    "draft_model",
-    "dflash",
-    "dspark",
-)
-
-
-def _known_method(
-    _context: click.Context, _option: click.Parameter, name: str | None
-) -> str | None:
-    if name is None or name in DRAFT_METHODS or name.endswith("_mtp"):
-        return name
-    raise UnknownName("draft method", name, DRAFT_METHODS)
-
-
-def machine(command: Command) -> Command:
-    """The machine that plans run on, and what it costs."""
-    return devices(
-        click.option(
-            "--price-per-hour",
-            "price_per_hour_usd",
-            type=NOT_NEGATIVE,
-            default=None,
-            metavar="USD",
-            help="What the whole machine costs. [default: known]",
-        )(command)
-    )
 
 
 def devices(command: Command) -> Command:
@@ -101,42 +47,9 @@ def devices(command: Command) -> Command:
             ),
             click.option(
                 "--instance",
-                "--instances",
                 "instance_name",
                 default=None,
                 help="Instance instead of --gpu: ml.g6.12xlarge (SageMaker), g6.12xlarge (EC2).",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def drafts(command: Command) -> Command:
-    """Tokens drafted ahead of each step."""
-    for option in reversed(
-        (
-            click.option(
-                "--draft-tokens",
-                type=click.IntRange(1, MOST_DRAFTS),
-                default=None,
-                metavar="COUNT",
-                help="Tokens drafted ahead of each step (speculative decoding).",
-            ),
-            click.option(
-                "--draft-method",
-                default=None,
-                callback=_known_method,
-                metavar="NAME",
-                help="Who drafts, in vLLM's words: ngram, mtp, eagle. [default: a layer, as mtp]",
-            ),
-            click.option(
-                "--draft-acceptance",
-                "draft_acceptance_fraction",
-                type=click.FloatRange(0, 1),
-                default=None,
-                metavar="FRACTION",
-                help="Share of drafted tokens that are right. [default: 0.6, an assumption]",
             ),
         )
     ):
@@ -188,14 +101,4 @@ def calibration(command: Command) -> Command:
         default=None,
         metavar="NAME",
         help="Correct predictions by what was measured; see servetune calibrate.",
-    )(command)
-
-
-def constraints(command: Command) -> Command:
-    """What a configuration must hold."""
-    return click.option(
-        "--constraints",
-        default=None,
-        metavar="LIMITS",
-        help='What a configuration must hold: "e2e_latency:p99<=60s;request_throughput>=5".',
     )(command)
