@@ -1,6 +1,11 @@
 import json
 
+import msgspec
 import pytest
+
+import servetune as st
+from servetune.perf.sweep import LADDER
+from servetune.trials.simulated import simulated_results
 
 
 @pytest.fixture
@@ -212,3 +217,81 @@ def test_lists_say_whose_they_are(servetune):
         "estimate", "--model", "Qwen/Qwen3-4B", "--gpu", "all", "--dataset", "sharegpt"
     )
     assert done.stdout.splitlines()[0].endswith("machines, sharegpt's lengths")
+
+
+ON_H100 = (
+    "estimate",
+    "--model",
+    "meta-llama/Llama-3.3-70B-Instruct",
+    "--gpu",
+    "H100",
+    "--num-gpus",
+    "8",
+    "--input-len",
+    "2000",
+    "--output-len",
+    "500",
+    "--sweep",
+)
+
+
+@pytest.mark.parametrize("target", ["throughput", "latency"])
+def test_every_layout_is_judged_at_percentiles_not_only_the_hundred_fastest(servetune, target):
+    limits = ("--constraints", "ttft:p99<=2s;itl<=50ms", "--target", target)
+    found = data(servetune(*ON_H100, *limits, "--json"))
+    assert len(found["ranked"]) == 7  # all layouts in bf16 and fp8 that fit
+    for one in found["ranked"]:
+        assert one["results"]["p99_ttft_ms"] * one["caution"]["ttft_factor"] <= 2000
+    assert found["simulated"] < 100
+
+
+def test_the_best_plan_has_as_many_users_as_the_percentile_allows():
+    limits = "ttft:p99<=2s;itl<=50ms"
+    found = st.estimate(
+        "meta-llama/Llama-3.3-70B-Instruct",
+        gpu="H100",
+        num_gpus=8,
+        input_tokens=2000,
+        output_tokens=500,
+        sweep=True,
+        constraints=limits,
+    )
+    best, selection = found.ranked[0], found.selection
+    users = best.swept.point.concurrency
+    beyond = LADDER[LADDER.index(users) + 1]
+    load = msgspec.structs.replace(
+        selection.workload, concurrency=beyond, request_count=max(200, 8 * beyond)
+    )
+    results = simulated_results(best.swept.plan, selection.shape, best.node, load)
+    assert results["p99_ttft_ms"] * best.caution.ttft_factor > 2000
+
+
+def test_where_none_holds_the_nearest_plan_and_its_furthest_limit_are_named(servetune):
+    done = servetune(*ON_H100, "--constraints", "ttft:p99<=60ms;itl<=50ms")
+    assert done.returncode == 1
+    assert "no plan holds every constraint" in done.stdout
+    assert "nearest: TP8" in done.stdout
+    assert "ttft:p99<=60ms: " in done.stdout
+    assert "with confidence 0.8" in done.stdout
+    assert "itl" not in done.stdout.split("nearest")[1]  # it holds
+
+
+def test_the_nearest_plan_is_named_by_means_alone_too(servetune):
+    done = servetune(*ON_L4, "--sweep", "--constraints", "itl<=1us;request_throughput>=100000")
+    nearest = done.stdout.split("nearest: ")[1]
+    assert "itl<=0.001ms: " in nearest
+    assert "request_throughput>=100000: " in nearest
+
+
+def test_a_lower_limit_is_sought_among_more_users_and_an_upper_one_among_fewer(servetune):
+    limits = ("--constraints", "e2e_latency:p95<=20s;output_throughput>=900", "--target", "latency")
+    found = data(servetune(*ON_H100, *limits, "--json"))
+    assert found["ranked"]
+    for one in found["ranked"]:
+        assert one["results"]["output_throughput"] >= 900
+
+
+def test_a_limit_on_goodput_is_refused_with_the_verb_that_counts_it(servetune):
+    done = servetune(*ON_H100, "--constraints", "goodput>=1")
+    assert done.returncode == 2
+    assert "simulate --slo" in done.stderr

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -22,6 +23,8 @@ from servetune.workload import Workload
 
 __all__ = [
     "Judge",
+    "Miss",
+    "Remedy",
     "Selection",
     "buying_text",
     "confidence_text",
@@ -54,6 +57,10 @@ COUNTS = (1, 2, 4, 8)
 #: most of the best throughput of those at which 95% of picks held;
 #: `benchmarks/prediction/choosing.py` also says what such a choice is worth on new groups.
 _CONFIDENCE, _CALIBRATED_CONFIDENCE = 0.8, 0.75
+
+
+#: Change of the number of users that may bring a missed limit within reach.
+Remedy: TypeAlias = Literal["fewer", "more", "unknown"]
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,40 +139,87 @@ class Judge:
         self, on: Node, plan: Plan, point: OperatingPoint, correction: Calibration | None = None
     ) -> bool:
         """Whether a steady state holds the limits on means, as corrected by measured runs."""
-        if not self.means:
-            return True
-        caution = self.caution(on, plan, correction)
-        return all(
-            _holds(limit, getattr(point, POINT_FIELDS[limit.metric]), caution)
-            for limit in self.means
-        )
+        return not self.missed_by(on, plan, point, correction)
 
-    def simulated_hold(
+    def missed_by(
+        self, on: Node, plan: Plan, point: OperatingPoint, correction: Calibration | None = None
+    ) -> tuple[Miss, ...]:
+        """Limits on means that a steady state misses."""
+        if not self.means:
+            return ()
+        caution = self.caution(on, plan, correction)
+        judged = ((limit, getattr(point, POINT_FIELDS[limit.metric])) for limit in self.means)
+        return _missed(judged, caution)
+
+    def missed_in(
         self,
         on: Node,
         plan: Plan,
         results: Mapping[str, object],
         correction: Calibration | None = None,
-    ) -> bool:
-        """Whether a simulated run holds all limits."""
+    ) -> tuple[Miss, ...]:
+        """Limits, on means and percentiles, that a simulated run misses."""
         caution = self.caution(on, plan, correction)
-        values = [value_of(results, each.metric, each.statistic) for each in self._limits]
-        return all(
-            value is not None and _holds(limit, value, caution)
-            for limit, value in zip(self._limits, values, strict=True)
+        judged = (
+            (limit, value_of(results, limit.metric, limit.statistic)) for limit in self._limits
         )
+        return _missed(judged, caution)
 
 
-def _holds(limit: Constraint, value: float, caution: SafetyFactors) -> bool:
+class Miss(msgspec.Struct, frozen=True):
+    """A limit that a prediction misses.
+
+    Attributes:
+        limit: The constraint.
+        predicted: Predicted value, in the limit's unit; `None` where there is none.
+        judged: Value that the limit was compared with: `predicted` with the caution that the
+            confidence asks for.
+    """
+
+    limit: Constraint
+    predicted: float | None
+    judged: float | None
+
+    @property
+    def excess(self) -> float:
+        """Factor, above 1, by which the judged value is beyond the limit."""
+        if not self.judged or not self.limit.value:
+            return math.inf
+        ratio = self.judged / self.limit.value
+        return ratio if self.limit.op in ("<", "<=") else 1 / ratio
+
+    @property
+    def remedy(self) -> Remedy:
+        """Change of concurrency that may mend it; latencies rise with it, rates and cost gain."""
+        metric, upper = self.limit.metric, self.limit.op in ("<", "<=")
+        if metric in (*LATENCIES, "error_rate") and upper:
+            return "fewer"
+        gains = metric == "cost_per_million_tokens" if upper else metric.endswith("_throughput")
+        return "more" if gains else "unknown"
+
+
+def _missed(
+    judged: Iterable[tuple[Constraint, float | None]], caution: SafetyFactors
+) -> tuple[Miss, ...]:
+    missed = []
+    for limit, predicted in judged:
+        value = None if predicted is None else _cautious(limit, predicted, caution)
+        if value is None or not limit.holds({limit.field: value}):
+            missed.append(Miss(limit, predicted, value))
+    return tuple(missed)
+
+
+def _cautious(limit: Constraint, value: float, caution: SafetyFactors) -> float:
+    """A value made less favourable by what the confidence asks for."""
+    if limit.metric == "error_rate":
+        return value
     factor = caution.ttft_factor if limit.metric == "ttft" else caution.tpot_factor
     rises = limit.metric in (*LATENCIES, "cost_per_million_tokens")
-    if limit.metric == "error_rate":
-        factor = 1.0
     if rises and limit.op in ("<", "<="):
-        value *= factor
-    elif not rises and limit.op in (">", ">="):
-        value /= factor
-    return bool(limit.holds({limit.field: value}))
+        return value * factor
+    if not rises and limit.op in (">", ">="):
+        return value / factor
+    return value
 
 
 def machines(

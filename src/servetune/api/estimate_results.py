@@ -143,6 +143,8 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
             "confidence": self.selection.confidence,
             "priced": self.priced.count,
             "at_face_value": self.priced.at_face_value,
+            "simulated": self.priced.simulated,
+            "nearest": self.priced.nearest,
             "ranked": self.ranked,
         }
 

@@ -262,6 +262,11 @@ def estimate(request: Estimate | str, /, **options: object) -> Estimated:
 
 def _of_model(asked: Estimate, model: str, kept: KeptCalibration | None) -> Estimated:
     limits = parse_constraints(asked.limits.constraints or "")
+    if any(limit.metric == "goodput" for limit in limits):
+        raise InputError(
+            "goodput counts single requests, which an estimate does not",
+            hint="limit a percentile, such as ttft:p95<=500ms; simulate --slo counts goodput",
+        )
     everywhere = asked.everywhere()
     nodes = _machines(asked) if everywhere else [asked.machine.node(service=asked.service)]
     shape = load_shape(model)

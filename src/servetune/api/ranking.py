@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from servetune.api.choosing import Judge, Selection, confidence_text, heading_text, times_text
+from servetune.api.choosing import (
+    Judge,
+    Miss,
+    Remedy,
+    Selection,
+    confidence_text,
+    heading_text,
+    times_text,
+)
+from servetune.api.notes import progress
 from servetune.errors import PlanError
 from servetune.hardware import Node
 from servetune.metrics import LATENCIES
@@ -23,8 +32,8 @@ from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 
 __all__ = ["Priced", "Ranked", "ranked_plans", "sweep_text"]
 
-#: Leading plans that are simulated at most, where percentiles must be judged.
-MOST_SIMULATED = 100
+#: Token budgets that are simulated at most for one layout and number of users.
+BUDGETS_SIMULATED = 3
 
 #: The correction that was measured on a machine, if any.
 CorrectionOf: TypeAlias = Callable[[Node], Calibration | None]
@@ -51,18 +60,43 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
     interval: Interval
 
 
-class Priced(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ranking chose from.
+class Nearest(msgspec.Struct, frozen=True, kw_only=True):
+    """Combination that misses the constraints by least, where none holds them all.
 
     Attributes:
-        count: Plans times concurrencies, on all machines.
-        at_face_value: How many of those hold the limits on means as predicted.
-        confidence: With which the ranked ones hold them.
+        node: Machine of the plan.
+        swept: The plan, its concurrency and its predicted means.
+        misses: Constraints that it misses, the furthest first.
+    """
+
+    node: Node
+    swept: Swept
+    misses: tuple[Miss, ...]
+
+    @property
+    def excess(self) -> float:
+        """Factor by which the furthest constraint is missed."""
+        return self.misses[0].excess
+
+
+class Priced(msgspec.Struct, frozen=True, kw_only=True):
+    """Candidates that a ranking chose from.
+
+    Attributes:
+        count: Number of plans times concurrencies, on all machines.
+        at_face_value: Number of those that hold the limits on means as predicted.
+        confidence: Confidence with which the ranked ones hold them.
+        layouts: Number of layouts (machine, parallelism, storage) that hold the limits on means.
+        simulated: Number of runs simulated to judge percentiles.
+        nearest: Combination that misses by least, where no plan holds every constraint.
     """
 
     count: int
     at_face_value: int
     confidence: float
+    layouts: int = 0
+    simulated: int = 0
+    nearest: Nearest | None = None
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -72,8 +106,8 @@ class _Found(msgspec.Struct, frozen=True):
     swept: Swept
 
     @property
-    def kind(self) -> tuple[Any, ...]:
-        """Layout and storage: of plans that differ in batch limits alone, one is enough."""
+    def layout(self) -> tuple[Any, ...]:
+        """Machine, parallelism and storage: of plans that differ in batch limits one is kept."""
         plan = self.swept.plan
         return (
             self.node.name,
@@ -86,9 +120,9 @@ class _Found(msgspec.Struct, frozen=True):
 
     @property
     def figures(self) -> tuple[Any, ...]:
-        """Alike to three digits: simulated once."""
+        """Key that combinations share whose throughput agrees to three digits."""
         point = self.swept.point
-        return (*self.kind, point.concurrency, f"{point.output_tokens_per_s:.3g}")
+        return (*self.layout, point.concurrency, f"{point.output_tokens_per_s:.3g}")
 
 
 def ranked_plans(
@@ -98,81 +132,204 @@ def ranked_plans(
 
     On one machine the target orders them; on several, throughput is weighed by what a million
     output tokens cost. Of plans that differ in batch limits alone the best is kept, at the
-    concurrency that suits the target best. Percentiles are judged by simulating the leaders in
-    order until enough hold; figures that agree to three digits are simulated once.
+    concurrency that suits the target best. Percentiles are judged by simulation, for every
+    layout that could still be among the best.
     """
-    judge = Judge(selection.limits, selection.shape, selection.confidence)
-    holding, priced = _holding(selection, nodes, judge, correction_of)
-    ordered = sorted(
-        holding, key=lambda found: _order(found, selection.target, several=len(nodes) > 1)
-    )
-    kept: list[Ranked] = []
-    done: set[tuple[Any, ...]] = set()
-    simulated = 0
-    for found in ordered:
-        if len(kept) == selection.top or simulated == MOST_SIMULATED:
+    search = _Search(selection, nodes, correction_of)
+    kept: list[_Judged] = []
+    layouts = search.layouts()
+    for number, candidates in enumerate(layouts, start=1):
+        best = search.order(candidates[0])
+        if len(kept) >= selection.top and search.order(kept[selection.top - 1].found) < best:
             break
-        if found.kind in done:
-            continue
-        plan, here, results = found.swept.plan, found.swept.correction, None
-        if judge.others:
-            simulated += 1
-            results = _simulated(found, selection, correction_of(found.node))
-            if results is None or not judge.simulated_hold(found.node, plan, results, here):
-                continue  # the same plan may hold with fewer users
-        kept.append(
-            Ranked(
-                node=found.node,
-                swept=found.swept,
-                caution=judge.caution(found.node, plan, here),
-                results=results,
-                interval=interval_of(found.node, plan, selection.shape, here),
-            )
-        )
-        done.add(found.kind)
-    return kept, priced
+        chosen = search.best_that_holds(candidates)
+        if chosen is not None:
+            kept.append(chosen)
+            kept.sort(key=lambda judged: search.order(judged.found))
+        if search.simulated and number % 10 == 0:
+            progress(f"percentiles judged by simulation: {number} of {len(layouts)} layouts")
+    ranked = [search.ranked(judged) for judged in kept[: selection.top]]
+    return ranked, search.priced(none_holds=not ranked)
 
 
-def _holding(
-    selection: Selection, nodes: Sequence[Node], judge: Judge, correction_of: CorrectionOf
-) -> tuple[list[_Found], Priced]:
-    """Combinations that hold the limits on means, the best of each that agree in figures.
+class _Judged(NamedTuple):
+    """Combination that holds every constraint."""
 
-    Of many machines every layout is priced with the engine's own batch limits, and the limits
-    are varied on those that lead: they move a plan by far less than another machine does.
+    found: _Found
+    results: Results | None
+    """Results of its simulation, where percentiles had to be judged."""
+
+
+class _Search:
+    """Search for the best plans: limits on means by formula, percentiles by simulation.
+
+    Percentiles of a layout are judged by bisection over the numbers of users, because latencies
+    rise with them: some five simulations decide for a layout instead of one for each
+    combination of users and batch limits.
     """
-    best: dict[tuple[Any, ...], _Found] = {}
-    trusting = Judge(selection.limits, selection.shape, 0.5)
-    count = at_face_value = 0
 
-    def look(node: Node, limits: _Limits) -> None:
-        nonlocal count, at_face_value
-        for swept in _swept(selection, node, correction_of(node), limits):
-            count += 1
-            at_face_value += trusting.holds(node, swept.plan, swept.point)
-            if not judge.holds(node, swept.plan, swept.point, swept.correction):
-                continue
-            found = _Found(node, swept)
-            known = best.get(found.figures)
-            if known is None or _merit(swept, selection.target) > _merit(
-                known.swept, selection.target
-            ):
-                best[found.figures] = found
+    def __init__(
+        self, selection: Selection, nodes: Sequence[Node], correction_of: CorrectionOf
+    ) -> None:
+        self.selection = selection
+        self.simulated = 0
+        self._several = len(nodes) > 1
+        self._correction_of = correction_of
+        self._judge = Judge(selection.limits, selection.shape, selection.confidence)
+        self._at_face_value = Judge(selection.limits, selection.shape, 0.5)
+        self._count = self._face_value_count = 0
+        self._nearest: Nearest | None = None
+        self._holding: dict[tuple[Any, ...], _Found] = {}
+        self._price(nodes)
+        self._layouts = self._by_layout()
 
-    several = len(nodes) > 1
-    if several:
-        for node in nodes:
-            look(node, "own")
-        ordered = sorted(
-            best.values(), key=lambda found: _order(found, selection.target, several=True)
+    def layouts(self) -> list[list[_Found]]:
+        """Candidates of each layout, best first; the layout with the best candidate first."""
+        return self._layouts
+
+    def order(self, found: _Found) -> tuple[float, float]:
+        """Sort key of a combination: the best has the lowest."""
+        return _order(found, self.selection.target, several=self._several)
+
+    def best_that_holds(self, candidates: Sequence[_Found]) -> _Judged | None:
+        """The best candidate of a layout that holds every constraint."""
+        if not self._judge.others:
+            return _Judged(candidates[0], None)
+        if not self.simulated:
+            self._nearest = None  # what missed by means alone was not judged by percentiles
+        rungs = self._rungs(candidates)
+        verdicts: dict[int, _Judged | Remedy] = {}
+
+        def verdict(rung: int) -> _Judged | Remedy:
+            if rung not in verdicts:
+                verdicts[rung] = self._simulate(rungs[rung])
+            return verdicts[rung]
+
+        worse = "more" if self.selection.target == "latency" else "fewer"
+        low, high, best = 0, len(rungs) - 1, None
+        probe = 0 if self.selection.target == "latency" else high // 2
+        while low <= high:
+            found = verdict(probe)
+            if isinstance(found, _Judged):
+                best, high = found, probe - 1
+            elif found == "unknown":  # no direction in which the limit comes within reach
+                held = (verdict(rung) for rung in range(len(rungs)))
+                return next((each for each in held if isinstance(each, _Judged)), None)
+            elif found == worse:
+                low = probe + 1
+            else:
+                high = probe - 1
+            probe = (low + high) // 2
+        return best
+
+    def ranked(self, judged: _Judged) -> Ranked:
+        """A chosen plan with the doubt about its prediction."""
+        node, swept = judged.found.node, judged.found.swept
+        return Ranked(
+            node=node,
+            swept=swept,
+            caution=self._judge.caution(node, swept.plan, swept.correction),
+            results=judged.results,
+            interval=interval_of(node, swept.plan, self.selection.shape, swept.correction),
         )
-        leading = {found.node.name: found.node for found in ordered}
-        nodes = list(leading.values())[: selection.top]
-    for node in nodes:
-        look(node, "other" if several else "all")
-    return list(best.values()), Priced(
-        count=count, at_face_value=at_face_value, confidence=selection.confidence
-    )
+
+    def priced(self, *, none_holds: bool) -> Priced:
+        """What was looked at."""
+        return Priced(
+            count=self._count,
+            at_face_value=self._face_value_count,
+            confidence=self.selection.confidence,
+            layouts=len(self._layouts),
+            simulated=self.simulated,
+            nearest=self._nearest if none_holds else None,
+        )
+
+    def _price(self, nodes: Sequence[Node]) -> None:
+        """Collect the combinations that hold the limits on means.
+
+        Of many machines every layout is priced with the engine's own batch limits, and the
+        limits are varied on those that lead: they move a plan by far less than another machine.
+        """
+        if self._several:
+            for node in nodes:
+                self._look(node, "own")
+            leading = {found.node.name: found.node for found in self._ordered()}
+            nodes = list(leading.values())[: self.selection.top]
+        for node in nodes:
+            self._look(node, "other" if self._several else "all")
+
+    def _look(self, node: Node, limits: _Limits) -> None:
+        for swept in _swept(self.selection, node, self._correction_of(node), limits):
+            self._count += 1
+            self._face_value_count += self._at_face_value.holds(node, swept.plan, swept.point)
+            found = _Found(node, swept)
+            missed = self._judge.missed_by(node, swept.plan, swept.point, swept.correction)
+            if missed:
+                self._note(found, missed)
+                continue
+            known = self._holding.setdefault(found.figures, found)
+            if _merit(swept, self.selection.target) > _merit(known.swept, self.selection.target):
+                self._holding[found.figures] = found
+
+    def _ordered(self) -> list[_Found]:
+        return sorted(self._holding.values(), key=self.order)
+
+    def _by_layout(self) -> list[list[_Found]]:
+        grouped: dict[tuple[Any, ...], list[_Found]] = {}
+        for found in self._ordered():
+            grouped.setdefault(found.layout, []).append(found)
+        return list(grouped.values())
+
+    def _rungs(self, candidates: Sequence[_Found]) -> list[list[_Found]]:
+        """Candidates by number of users, from the best number on in the direction of worse.
+
+        Of each number those with the best means are kept, one for each token budget.
+        """
+        latency = self.selection.target == "latency"
+        best = candidates[0].swept.point.concurrency
+        by_users: dict[int, dict[int | None, _Found]] = {}
+        for found in candidates:
+            users = found.swept.point.concurrency
+            if (users >= best) if latency else (users <= best):
+                budget = found.swept.plan.max_num_batched_tokens
+                by_users.setdefault(users, {}).setdefault(budget, found)
+        return [
+            list(by_users[users].values())[:BUDGETS_SIMULATED]
+            for users in sorted(by_users, reverse=not latency)
+        ]
+
+    def _simulate(self, alike: Sequence[_Found]) -> _Judged | Remedy:
+        """The first combination that holds, or what may mend the first one's furthest miss."""
+        remedy: Remedy | None = None
+        for found in alike:
+            self.simulated += 1
+            results = _simulated(found, self.selection, self._correction_of(found.node))
+            if results is None:  # a request can never be served
+                remedy = remedy or "fewer"
+                continue
+            swept = found.swept
+            missed = self._judge.missed_in(found.node, swept.plan, results, swept.correction)
+            if not missed:
+                return _Judged(found, results)
+            self._note(found, missed)
+            remedy = remedy or _remedy(missed)
+        return remedy or "fewer"
+
+    def _note(self, found: _Found, missed: Sequence[Miss]) -> None:
+        """Remember the combination that misses by least."""
+        excess = max(miss.excess for miss in missed)
+        if self._nearest is None or excess < self._nearest.excess:
+            furthest_first = sorted(missed, key=lambda miss: -miss.excess)
+            self._nearest = Nearest(
+                node=found.node, swept=found.swept, misses=tuple(furthest_first)
+            )
+
+
+def _remedy(missed: Sequence[Miss]) -> Remedy:
+    remedies = {miss.remedy for miss in missed}
+    if "unknown" in remedies:
+        return "unknown"
+    return "fewer" if "fewer" in remedies else "more"
 
 
 def _swept(
@@ -253,7 +410,7 @@ def sweep_text(
     yield heading_text(selection.shape, where, selection.workload)
     yield f"Best of {priced.count:,} combinations of plan and concurrency"
     if not ranked:
-        yield _nothing_text(priced)
+        yield from _nothing_text(priced, selection)
         return
     yield ""
     wide = max(7, *(len(one.node.label) for one in ranked)) if several else 0
@@ -283,14 +440,41 @@ def sweep_text(
             yield f"{number:>4}  {_tails_text(one.results or {})}"
 
 
-def _nothing_text(priced: Priced) -> str:
-    if priced.at_face_value and priced.confidence > 0.5:
-        return (
+def _nothing_text(priced: Priced, selection: Selection) -> Iterator[str]:
+    if priced.at_face_value and priced.confidence > 0.5 and not priced.layouts:
+        yield (
             f"no plan holds every constraint with confidence {priced.confidence:g}; taken at "
             f"face value {priced.at_face_value:,} combinations hold those on means: "
             "--confidence 0.5 lists them, a measurement decides"
         )
-    return "no plan holds every constraint; relax them or name a larger machine"
+    else:
+        yield "no plan holds every constraint; relax them or name a larger machine"
+    if priced.simulated:
+        yield (
+            f"Percentiles were judged by {priced.simulated} simulated runs of the "
+            f"{priced.layouts} layouts that hold the limits on means."
+        )
+    nearest = priced.nearest
+    if nearest is not None:
+        users = nearest.swept.point.concurrency
+        where = f" on {nearest.node.label}" if nearest.node.label else ""
+        yield f"nearest: {nearest.swept.plan.label}{where} with {users} concurrent requests"
+        for miss in nearest.misses:
+            yield f"  {_miss_text(miss, selection.confidence)}"
+
+
+def _miss_text(miss: Miss, confidence: float) -> str:
+    """A missed limit with its values, in the limit's unit."""
+    limit = miss.limit
+    if miss.predicted is None or miss.judged is None:
+        return f"{limit.label}: nothing is predicted that it could be judged by"
+    values = [miss.predicted, miss.judged]
+    if limit.metric in LATENCIES:
+        predicted, judged = (format_seconds(value / MS_PER_S) for value in values)
+    else:
+        predicted, judged = (f"{value:.3g}" for value in values)
+    sure = f", {judged} with confidence {confidence:g}" if judged != predicted else ""
+    return f"{limit.label}: {predicted} predicted{sure}"
 
 
 def _interval_text(ranked: Sequence[Ranked]) -> str:
