@@ -54,15 +54,25 @@ NO_NOUN = _words(
     also only even just still again always never once already instead else otherwise alone together
     is are was were be been being has have had do does did can could may might must shall should
     will would let said told asked wanted seen taken given allowed found
-    add allow answer apply ask assume begin break bring build buy call check choose clear compare
-    compute consider continue copy count create cut deal delete deploy describe disable do draw drop
-    emit enable end estimate exclude expect explain export fail fetch fill find fit follow force
-    forget get give go group hand have hide hold ignore import include install invoke keep leave
-    list look make mark measure merge move name omit open overwrite pass pay pick place play prefer
-    prepare price print put raise read record refuse reject remove render repeat replace require
-    resume retry return reuse run save say see select send serve set show simulate skip sort spread
-    start stop store take tell treat try turn use verify wait walk warn watch write
+    add allow apply ask assume begin break bring build buy call choose clear compare compute
+    consider continue create delete deploy describe disable do draw drop emit enable estimate
+    exclude expect explain export fail fetch fill find fit follow force forget get give go have
+    hide hold ignore import include install invoke keep leave make merge move omit open overwrite
+    pass pay pick prefer prepare print put raise read refuse reject remove render repeat replace
+    require resume retry reuse run save say see select send serve simulate skip sort spread stop
+    store take tell treat try turn use verify walk warn watch write
     """
+)
+#: Words that are a noun as well as a verb, and what follows them as nouns.
+NOUN_OR_VERB = _words(
+    """
+    answer check copy count cut deal end group hand list look mark measure name place play price
+    record return set show wait
+    """
+)
+AFTER_A_NOUN = re.compile(
+    r"\s*([,.:;(\[]|$)|\s+(of|in|for|to|that|by|under|as|and|or|such|with|without|from|per"
+    r"|lengths?|times?|tokens?)\b"
 )
 
 
@@ -91,7 +101,15 @@ class House:
     engine_in_code: Counter[str] = field(default_factory=Counter)
     engine_in_text: Counter[str] = field(default_factory=Counter)
     engine_comparisons: list[str] = field(default_factory=list)
-    attribute_docs: list[tuple[str, str]] = field(default_factory=list)
+    attribute_docs: list[tuple[str, str, bool]] = field(default_factory=list)
+
+    def docs_without_noun(self) -> list[str]:
+        """Attribute docs that do not begin with a noun."""
+        return [
+            f"{place}: {text}"
+            for place, text, boolean in self.attribute_docs
+            if lacks_noun(text, boolean=boolean)
+        ]
 
 
 def read_house(src: Path) -> House:
@@ -198,24 +216,51 @@ def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
                 yield constant
 
 
-def _attribute_docs(tree: ast.Module, file: str) -> Iterator[tuple[str, str]]:
-    """Place and text of each entry of an `Attributes:` section."""
+def _attribute_docs(tree: ast.Module, file: str) -> Iterator[tuple[str, str, bool]]:
+    """Place and text of each entry of an `Attributes:` section, and whether it is a boolean."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
             continue
         section = re.search(
             r"^Attributes:\n(.*?)(?=^\S|\Z)", ast.get_docstring(node) or "", re.M | re.S
         )
+        types = {ast.unparse(target): kind for target, kind in _annotations(node)}
         for name, text in re.findall(
             r"^ {4}(\w+): *\n? *(.*)", section[1] if section else "", re.M
         ):
-            yield f"{file} {node.name}.{name}", text
+            yield f"{file} {node.name}.{name}", text, "bool" in types.get(name, "").lower()
 
 
-def lacks_noun(text: str) -> bool:
-    """Whether a help text begins with a word that is surely no noun, article or adjective."""
-    first = re.match(r"\W*([A-Za-z']+)", text)
-    return bool(first) and first[1].lower() in NO_NOUN
+def _annotations(node: ast.ClassDef) -> Iterator[tuple[ast.expr, str]]:
+    """Attribute and type, of a class's fields, properties and assignments in `__init__`."""
+    for one in ast.walk(node):
+        match one:
+            case ast.AnnAssign(target=ast.Name() as target, annotation=kind):
+                yield target, ast.unparse(kind)
+            case ast.AnnAssign(target=ast.Attribute(attr=name), annotation=kind):
+                yield ast.Name(name), ast.unparse(kind)
+            case ast.Assign(
+                targets=[ast.Attribute(attr=name)], value=ast.Constant(value=bool()) | ast.Compare()
+            ):
+                yield ast.Name(name), "bool"
+            case ast.arg(arg=name, annotation=ast.expr() as kind):
+                yield ast.Name(name), ast.unparse(kind)
+            case ast.FunctionDef(name=name, returns=ast.expr() as kind):
+                yield ast.Name(name), ast.unparse(kind)
+
+
+def lacks_noun(text: str, *, boolean: bool = False) -> bool:
+    """Whether a help text begins with a word that is surely no noun, article or adjective.
+
+    The text of a boolean attribute may begin with "Whether".
+    """
+    first = re.match(r"\W*([A-Za-z'-]+)", text)
+    if first is None:
+        return False
+    word = first[1].lower()
+    if boolean and word == "whether":
+        return False
+    return word in NO_NOUN or (word in NOUN_OR_VERB and not AFTER_A_NOUN.match(text, first.end()))
 
 
 #: Runs in a process of its own, so that another tree's package is the one that is imported.
@@ -231,7 +276,8 @@ def walk(command, path):
     for one in command.params:
         if isinstance(one, click.Option):
             text = " ".join((one.help or "").split())
-            yield " ".join(path), one.opts[-1] if one.opts else one.name, text, one.hidden
+            unlisted = one.hidden or one.is_eager  # --version keeps the words of click
+            yield " ".join(path), one.opts[-1] if one.opts else one.name, text, unlisted
 import json
 json.dump(list(walk(cli, ("servetune",))), sys.stdout)
 """
@@ -295,7 +341,7 @@ def show(src: Path, *, listed: bool) -> None:
     print(f"comparisons with an engine's name there: {len(house.engine_comparisons)}")
     more(house.engine_comparisons)
     _show_options([one for one in read_options(src) if not one[3]], more)
-    bad = [f"{place}: {text}" for place, text in house.attribute_docs if lacks_noun(text)]
+    bad = house.docs_without_noun()
     print(
         f"attribute docs that do not begin with a noun: {len(bad)} of {len(house.attribute_docs)}"
     )

@@ -51,7 +51,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         metavar: Placeholder for the value in help.
         group: Title of the help's section; `None` for that of the struct.
         default: Words for a default that is computed, shown where the field's is `None`.
-        choices: Allowed words, or a function that lists them (called when help is printed or a
+        choices: Accepted words, or a function that lists them (called when help is printed or a
             value is checked, so that tables are not read at import).
         position: Whether it is an argument without a name; a tuple takes all that are left.
         hidden: Whether help leaves it out, such as names that are accepted for old scripts.

@@ -67,10 +67,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """What a choice among plans or machines is for.
 
     Attributes:
-        plan: Its unset fields are what the choice may vary.
-        limits: All must hold, with `confidence`.
-        target: `throughput` or `latency`.
-        top: How many to list.
+        plan: Plan whose unset fields the choice may vary.
+        limits: Constraints that must all hold, with `confidence`.
+        target: Objective: `throughput` or `latency`.
+        top: Number of results to list.
         tensor_parallel: The only degree allowed, if not `None`.
     """
 

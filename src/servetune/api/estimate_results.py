@@ -30,7 +30,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         shape: The network.
-        estimator: Whose predictions are shown.
+        estimator: Tool whose predictions are shown.
         limited: Whether there are constraints.
     """
 
@@ -44,7 +44,7 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         node: The machine.
-        workload: What is asked of it.
+        workload: Workload that the machine serves.
         chosen: The split that the details are of.
         splits: All splits, those that do not fit included.
         curve: Steady states of the chosen split from one user to twice its best throughput's.
@@ -106,9 +106,9 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         nodes: The machines.
-        selection: What the plans were chosen for.
+        selection: Constraints and objective that the plans were chosen for.
         ranked: Plans that hold every constraint, best first.
-        priced: What they were chosen from.
+        priced: Size of the set of plans that they were chosen from.
     """
 
     nodes: tuple[Node, ...]
@@ -156,7 +156,7 @@ class MachineComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Machines by what a million output tokens cost on them.
 
     Attributes:
-        selection: What they were compared for.
+        selection: Constraints and objective of the comparison.
         offers: All machines, cheapest first; one that cannot serve says why.
     """
 

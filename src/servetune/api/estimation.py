@@ -80,7 +80,7 @@ class Estimate(Request, frozen=True, kw_only=True):
     ] = 512
     dataset: Annotated[
         Literal["random", "sharegpt"],
-        option("Distribution of lengths: fixed ones, or ShareGPT's published ones."),
+        option("Data set of the lengths: random has fixed ones, sharegpt its published ones."),
     ] = "random"
     tensor_parallel: Annotated[
         Count | None,

@@ -47,10 +47,10 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
     """A plan at its best concurrency, and how the constraints were judged.
 
     Attributes:
-        node: Where.
-        caution: What its times were multiplied by before the constraints judged them.
-        results: The simulator's, where percentiles had to be judged; else `None`.
-        interval: Within which factors its times are expected.
+        node: Node that serves the plan.
+        caution: Factors on the predicted times before the constraints judged them.
+        results: Results of the simulator, where percentiles had to be judged; else `None`.
+        interval: Factors within which the measured times are expected.
     """
 
     node: Node
@@ -84,8 +84,8 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         count: Number of plans times concurrencies, on all machines.
-        at_face_value: Number of those that hold the limits on means as predicted.
-        confidence: Confidence with which the ranked ones hold them.
+        at_face_value: Number of these that hold the limits on means as predicted, without a margin.
+        confidence: Probability with which the ranked plans hold the constraints.
         layouts: Number of layouts (machine, parallelism, storage) that hold the limits on means.
         simulated: Number of runs simulated to judge percentiles.
         nearest: Combination that misses by least, where no plan holds every constraint.

@@ -39,9 +39,9 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
     """What was picked.
 
     Attributes:
-        objective: As asked.
+        objective: Objective as the user wrote it.
         constraints: Limits that the pick holds.
-        choice: Whether a trial holds them all, the pick, and the reasons.
+        choice: Choice of the trial: whether one holds all constraints, the pick, and the reasons.
         record: The picked trial; `None` where none was tried.
     """
 

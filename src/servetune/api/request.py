@@ -64,12 +64,12 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     """One option of a request.
 
     Attributes:
-        name: Of the field, the keyword argument and the key in a configuration file.
+        name: Name of the field, the keyword argument and the key in a configuration file.
         part: Fields that lead to the struct that declares it; empty for the request itself.
         description: Help text.
         option: Spellings, choices and the rest of its declaration.
         group: Title of its section in help.
-        type: As msgspec describes it, `None` taken out of a union.
+        type: Type as msgspec describes it, without the `None` of a union.
         required: Whether it has no default.
         default: Value without it.
         many: Whether it takes several values.

@@ -201,7 +201,8 @@ class SimulatedLoad(msgspec.Struct, frozen=True, kw_only=True):
     dataset: Annotated[
         Literal["random", "sharegpt"] | None,
         option(
-            "Distribution of lengths: fixed ones, or ShareGPT's published ones.", default="random"
+            "Data set of the lengths: random has fixed ones, sharegpt its published ones.",
+            default="random",
         ),
     ] = None
     workload: Annotated[

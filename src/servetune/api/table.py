@@ -26,8 +26,8 @@ class TablePrediction(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         out: File that they were written to.
-        columns: Its columns.
-        rows: Its rows; a row that could not be predicted has the reason in `error`.
+        columns: Names of the table's columns.
+        rows: Rows of the table; a row that could not be predicted has the reason in `error`.
     """
 
     feasible: ClassVar[bool] = True

@@ -156,7 +156,7 @@ class Servable(DerivedCommand):
                 ["--serve"],
                 is_flag=True,
                 expose_value=False,
-                help="Answer HTTP as the engine would; see simulate --serve --help.",
+                help="HTTP server that answers as the engine would; see simulate --serve --help.",
             )
         )
 

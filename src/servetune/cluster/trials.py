@@ -101,7 +101,7 @@ class TrialTask(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         trials: Trials, all with equal server settings.
-        study: What the trials have in common.
+        study: Settings that all trials of the study have in common.
         launch: Options of starting the server.
         allocation: Nodes of the server and its load.
         log: Server's log file with its folder, as records shall name it.

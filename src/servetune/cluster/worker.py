@@ -74,9 +74,9 @@ class TaskLink:
     Attributes:
         shared: Value that all tasks of the worker have in common (`Worker.share`).
         progress: Function that gives the task's progress for the next report.
-        started: Set when `Worker.start` was called for the task.
+        started: Event that is set when `Worker.start` was called for the task.
         start_s: Agreed time of the start on the worker's monotonic clock.
-        stopped: Set when the task shall end.
+        stopped: Event that is set when the task shall end.
         stop_message: Value that `Worker.stop` was called with.
     """
 

@@ -253,7 +253,7 @@ def _copies(endpoint: Endpoint) -> list[str]:
     text = (
         f"{copies} {'copy' if copies == 1 else 'copies'} of {plan.device_count // copies} "
         f"device(s) each, {plan.device_count} of {endpoint.node.device_count} devices in use. "
-        f"{endpoint.container.copies_told}"
+        f"{endpoint.container.copies_note}"
     )
     return ["## Copies", text]
 

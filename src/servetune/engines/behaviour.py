@@ -36,7 +36,7 @@ class EarlierSteps(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         before: The first release that is not meant, major and minor.
         coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
-        added_s: Those that are larger, by so many seconds.
+        added_s: Coefficients that are larger in those releases, by path, and by how many seconds.
     """
 
     before: tuple[int, int]
@@ -48,12 +48,13 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Differences of an engine's steps from what its device's operator table says.
 
     Attributes:
-        name: Of the engine in measured runs and in the fit's factors; its own name where empty.
+        name: Name of the engine in measured runs and in the fit's factors; the engine's own name
+            where empty.
         coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
         experts: Architecture to the shares that products of experts reach, by their path.
-        earlier: What was read off measured runs of earlier releases, of which no table tells.
-        plain_experts: Whether experts are multiplied as plain products are, without kernels of
-            their own.
+        earlier: Differences of earlier releases, from measured runs; the operator tables do not
+            have them.
+        plain_experts: Whether experts are multiplied like dense matrices, without grouped kernels.
         own_fit: Label of the fit of this engine alone, which stands instead of the fit of all.
     """
 
@@ -72,8 +73,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
         scheduler: `mixed` steps of prompts and answers under one budget of tokens (vLLM);
             `prefill_first`, waiting prompts before the next answers (SGLang); `interrupting`,
             answers interrupted for prompts by how many wait (TGI).
-        composes_ahead: Whether a step is composed while the one before it runs.
-        routing: How data-parallel ranks are chosen for a request.
+        composes_ahead: Whether a step is scheduled while the one before it runs.
+        routing: Rule by which a data-parallel rank is chosen for a request.
         hands_over_cache: Whether a sequence's cache can move to another server of its kind.
         needs_room_for_longest: Whether it refuses to start where its cache is smaller than one
             longest sequence.

@@ -14,10 +14,10 @@ class Cause(msgspec.Struct, frozen=True):
     """Cause of a server's end.
 
     Attributes:
-        kind: A word to count by, such as `out_of_memory`; `unknown` where no symptom
-            was recognised.
+        kind: Category of the cause, such as `out_of_memory`; `unknown` where no symptom was
+            recognised.
         message: One line without a full stop, with the log's own numbers.
-        hint: How to go on, empty where nothing general can be said.
+        hint: Next step for the user; empty where there is no general advice.
     """
 
     kind: str

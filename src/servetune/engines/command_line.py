@@ -31,17 +31,18 @@ class CommandLineEngine(EngineFacts):
 
     Attributes:
         name: Key in `ENGINES`, and the dialect of its settings.
-        program: How its command is found.
+        program: Program of the engine and the places where it is looked for.
         start: Words between the program and the model.
-        host_word: Which option takes the address.
-        port_word: Which option takes the port.
+        host_word: Option that takes the address.
+        port_word: Option that takes the port.
         decided_here: Settings that servetune itself gives, by any spelling.
-        declarations: How an installed package declares its settings; `None` where none is read.
+        declarations: Files of an installed package that declare its settings; `None` where none are
+            read.
         underscored: Whether its options keep their underscores.
-        symptoms: What its log shows when it stops for a known cause.
+        symptoms: Log lines that show why a server stopped.
         echoes: Error lines that only repeat an earlier one.
-        facts: What its log tells of itself.
-        table_name: Whose table of settings it has.
+        facts: Log lines with figures of the server, such as the size of its KV cache.
+        table_name: Name of the engine whose table of settings is used.
     """
 
     name: ClassVar[str]

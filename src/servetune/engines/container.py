@@ -28,11 +28,11 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     """One container image.
 
     Attributes:
-        tag: In the container's repository.
-        engine_version: Of the engine inside; `None` for a tag that no table knows.
-        cuda: As the tag spells it, `cu130`; decides the host's driver.
+        tag: Tag in the container's repository.
+        engine_version: Version of the engine inside; `None` for a tag that no table has.
+        cuda: CUDA version as the tag spells it, `cu130`; it decides which driver the host needs.
         release: The container's own version where its conventions changed with it (LMI).
-        automatic: Whether it may be chosen for a user who named none.
+        automatic: Whether it may be chosen for a user who named no image.
     """
 
     tag: str
@@ -67,11 +67,12 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """A family of images that take their settings in one way.
 
     Attributes:
-        name: As a user says it.
-        title: For a reader.
-        repository: Of the images in the region's registry.
-        dialect: Whose setting names it takes; a key of `engines.ENGINES`.
-        prefix: Of an environment variable that holds a setting; empty where none has one.
+        name: Name in options.
+        title: Name in messages and tables.
+        repository: Repository of the images in the region's registry.
+        dialect: Engine whose setting names it takes; a key of `engines.ENGINES`.
+        prefix: Prefix of an environment variable that holds a setting; empty where no variable
+            does.
         foreign: Beginnings of variables that are no settings, where `prefix` does not tell.
         model_key: Variable that says where the model is.
         renamed: Settings that are not spelt prefix and upper-case name.
@@ -86,10 +87,10 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
             variables.
         copies: Replicas that an environment asks for.
         own_keys: Variables of `own` that bear the prefix and are no settings.
-        off: How `false` is spelt: as a `value`, as a `negative` name, or not at all.
-        in_log: How the engine's log shows a setting, with `{name}` and `{value}`.
-        copies_told: How copies come to be, for a reader.
-        shares_out: Whether one server shares requests out to its copies.
+        off: Spelling of `false`: as a `value`, as a `negative` name, or not at all (`silence`).
+        in_log: Pattern of a setting in the engine's log, with `{name}` and `{value}`.
+        copies_note: Sentence on how the container runs several copies.
+        shares_out: Whether one server distributes requests to its copies.
         knows_caches: Whether SageMaker learns from it which server has a prompt's prefix.
         python_words: Whether its log writes `True` and `False` as Python does.
         able: Whether an image can say all of a Plan, where another may.
@@ -109,7 +110,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     own_keys: frozenset[str]
     fill: Callable[[Plan, Device, int, str], tuple[Plan, list[str]]]
     off: typing.Literal["value", "negative", "silence"]
-    copies_told: str
+    copies_note: str
     foreign: tuple[str, ...] = ()
     read: Callable[[Settings, Mapping[str, str]], dict[str, Setting]] = _nothing_further
     in_log: str = "{name}={value}"

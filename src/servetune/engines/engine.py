@@ -41,8 +41,8 @@ class FirstCompletion(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest request that shows that a server really answers.
 
     Attributes:
-        path: Where it is posted.
-        body: Its JSON members; nothing in it that the engine refuses.
+        path: Path of the request.
+        body: JSON body, without members that the engine refuses.
     """
 
     path: str = "/v1/completions"

@@ -27,7 +27,7 @@ class LogReading(msgspec.Struct, frozen=True, kw_only=True):
         capture_s: Seconds of capturing graphs.
         engine_s: Seconds from the weights to ready, compiling and capturing included.
         weights_gib: Memory of the weights on one device.
-        version: That the server says it is.
+        version: Version that the server reports.
         taken: Settings that it really took, in the engine's words.
     """
 

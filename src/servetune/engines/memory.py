@@ -99,20 +99,20 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Division of one device's memory, on the stage of a replica with the least cache.
 
     Attributes:
-        device_bytes: What the driver reports.
+        device_bytes: Memory of the device as the driver reports it.
         usable_bytes: The engine's share of what CUDA can hand out.
-        weights_bytes: On the fullest device.
-        activation_bytes: Reserved for one step.
-        graph_bytes: Reserved for captured graphs.
-        runtime_bytes: Reserved for libraries.
-        kv_cache_bytes: What is left for keys and values; zero where nothing is.
-        kv_bytes_per_token: Of one token on this device while no window is full.
+        weights_bytes: Weights on the fullest device.
+        activation_bytes: Memory reserved for one step.
+        graph_bytes: Memory reserved for captured graphs.
+        runtime_bytes: Memory reserved for libraries.
+        kv_cache_bytes: Memory left for keys and values; zero where nothing is left.
+        kv_bytes_per_token: KV cache of one token on this device while no window is full.
         kv_tokens_per_engine: Tokens that the cache of one data-parallel engine holds, in
             whole blocks, as if no layer had a window: a floor where some have. States that
             do not grow are not taken off it; `kv_tokens_at` and `concurrent_sequences` do.
-        kv_tokens: Of all data-parallel engines of one replica together.
-        state_bytes_per_sequence: What a sequence takes of the cache on this device before
-            its first token (linear attention, Mamba), on the fullest stage.
+        kv_tokens: Tokens that the caches of all data-parallel engines of one replica hold together.
+        state_bytes_per_sequence: Cache that a sequence occupies on this device before its first
+            token (linear attention, Mamba), on the fullest stage.
     """
 
     device_bytes: float

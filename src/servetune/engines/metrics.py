@@ -29,16 +29,17 @@ class EngineReading(msgspec.Struct, frozen=True, kw_only=True):
     counts.
 
     Attributes:
-        engine: Its name; `None` for metrics of something else.
+        engine: Name of the engine; `None` for metrics of another program.
         running_count: Requests in the batch.
         waiting_count: Requests in the queue.
         kv_usage_fraction: Share of the KV cache that is taken.
         preemption_count: Requests that lost their cache and are computed again.
         prefix_queries_tokens: Prompt tokens that were looked up in the prefix cache.
-        prefix_hits_tokens: Those that were found there.
+        prefix_hits_tokens: Prompt tokens that were found in the prefix cache.
         draft_tokens: Tokens that a draft proposed.
-        accepted_draft_tokens: Those that were kept.
-        draft_acceptance_fraction: As the engine itself computes it over its last steps.
+        accepted_draft_tokens: Drafted tokens that were accepted.
+        draft_acceptance_fraction: Share of drafted tokens accepted over the engine's last steps, as
+            the engine computes it.
     """
 
     engine: str | None = None

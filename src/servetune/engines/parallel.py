@@ -172,8 +172,8 @@ class _Split(NamedTuple):
 
     Attributes:
         expert_ways: Devices over which a layer's routed experts are spread.
-        whole_experts: Whether each of them lies on one device.
-        quantization: As `Plan.quantization`.
+        whole_experts: Whether each expert lies on one device.
+        quantization: Quantization, as in `Plan.quantization`.
     """
 
     ways: int

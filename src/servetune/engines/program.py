@@ -24,12 +24,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         title: The engine's name for a reader.
-        command: As it is called, such as `sglang`.
+        command: Name of the command, such as `sglang`.
         variable: Environment variable that may name another.
         install: The command that installs it.
-        image: That its makers publish, where hardly anybody installs it otherwise.
+        image: Container image of the engine's project, named where few users install the engine
+            otherwise.
         packages: Distributions whose version is the engine's.
-        version_words: What makes it tell its version.
+        version_words: Arguments with which the command prints its version.
     """
 
     title: str

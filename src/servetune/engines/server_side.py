@@ -28,17 +28,17 @@ class SettingsReport(msgspec.Struct, frozen=True, kw_only=True):
     """Places where a running server tells its own settings.
 
     Attributes:
-        route: Of its settings as JSON, in its own names; empty where there is none.
-        members: Of that JSON, at least one of which is there.
-        complete: Whether a setting that the route does not tell was left to the default.
-        metric: Whose labels tell settings; empty where there is none.
-        labels: Of the metric, to fields of a Plan.
+        route: Route of its settings as JSON, in the engine's names; empty where there is none.
+        members: Members of that JSON, at least one of which is present.
+        complete: Whether a setting that the route does not have was left to the default.
+        metric: Metric whose labels have settings; empty where there is none.
+        labels: Labels of that metric, to fields of a Plan.
         printed: Pattern of the line of its start-up log that has its settings.
-        log_marks: Words of the lines of its log that tell settings.
-        line: That its log would print, with `{settings}`; see `member`.
+        log_marks: Words in the lines of its log that have settings.
+        line: Line that its log would print, with `{settings}`; see `member`.
         member: One setting of that line, with `{name}` and `{value}`, which is written as Python
             does, or as JSON where `json_values`.
-        model_name: Of the setting that names the model in that line.
+        model_name: Name of the setting that names the model in that line.
     """
 
     route: str = ""

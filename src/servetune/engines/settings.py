@@ -21,7 +21,7 @@ class SettingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One setting of an engine.
 
     Attributes:
-        name: With underscores, as a sweep writes it.
+        name: Name with underscores, as in a sweep.
         kind: `int`, `float`, `bool`, `str`, or `json` for text that holds JSON.
         negatable: Whether the switch also has a form `--no-NAME`.
         choices: Values that it takes; empty where any is taken, or where they are computed.
@@ -43,12 +43,12 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one version of an engine.
 
     Attributes:
-        version: Of the engine that they were read from.
-        source: Where they were read.
+        version: Version of the engine that the settings were read from.
+        source: Place that the settings were read from.
         exact: Whether they are those of the very engine that will be started; where not, a
             setting that is missing here may exist there.
         complete: Whether every setting is in it.
-        settings: By name.
+        settings: Settings by name.
     """
 
     version: str

@@ -24,10 +24,10 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
     """The image that an engine comes in, and its Plan as a deployment writes it.
 
     Attributes:
-        image: Of the engine's own project, without a tag; empty where it publishes none.
-        tag: Of the image that a version is in.
-        usual_version: Of the engine where no measured version is known: that whose defaults are
-            described.
+        image: Image of the engine's own project, without a tag; empty where it publishes none.
+        tag: Tag of the image that has a given version.
+        usual_version: Version whose defaults are described, for engines whose measured version is
+            not known.
         hub_cache: Folder in which the image keeps what it downloads.
         in_flight: Prometheus query of the requests that one server has, in the batch or waiting;
             empty where it tells none.

@@ -21,7 +21,7 @@ class Declarations(msgspec.Struct, frozen=True):
 
     Attributes:
         patterns: Globs below the folder that packages are installed in.
-        read: From file name to syntax tree, to settings by name.
+        read: Function from file names with syntax trees to settings by name.
     """
 
     patterns: tuple[str, ...]

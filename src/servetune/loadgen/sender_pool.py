@@ -95,7 +95,7 @@ class NodeShare(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name, address and id of the node.
         request_count: Requests that it reported the end of.
-        clock_offset_s: Its monotonic clock less that of the machine that runs the load.
+        clock_offset_s: Monotonic clock of the node less that of the machine that runs the load.
         clock_error_s: Bound of that offset's error: half the quickest round trip.
         lost: Reason why it was gone before the end; empty otherwise.
     """

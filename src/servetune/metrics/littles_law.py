@@ -20,9 +20,9 @@ class LittlesLaw(msgspec.Struct, frozen=True, kw_only=True):
         in_system: Mean number of requests in the system over the interval.
         rate_per_s: Requests due in the interval, per second.
         mean_time_s: Mean time in the system of those requests, up to their end.
-        residual: (in_system - rate_per_s * mean_time_s) / in_system. Near zero over a steady
-            interval that is much longer than one request; zero over a whole run that began
-            and ended empty, apart from requests outside the run.
+        residual: Relative difference (in_system - rate_per_s * mean_time_s) / in_system. Near zero
+            over a steady interval that is much longer than one request; zero over a whole run that
+            began and ended empty, apart from requests outside the run.
     """
 
     in_system: float

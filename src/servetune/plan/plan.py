@@ -35,15 +35,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         max_model_len: Longest sequence (prompt and answer) in tokens.
         gpu_memory_fraction: Share of device memory that the engine may fill.
         block_tokens: Tokens in one block of the paged KV cache.
-        dtype: Of activations, `auto` for what the model says.
-        quantization: Applied on loading; `None` keeps what the checkpoint has.
-        kv_cache_dtype: `auto` for the activation dtype, `fp8` for one byte.
+        dtype: Number format of activations; `auto` for what the model says.
+        quantization: Quantization applied on loading; `None` keeps what the checkpoint has.
+        kv_cache_dtype: Number format of the KV cache: `auto` for the activation dtype, `fp8` for
+            one byte.
         prefix_caching: Whether equal prompt beginnings are computed once.
         chunked_prefill: Whether a long prompt may be spread over steps.
         enforce_eager: Whether captured graphs are off.
         draft_tokens: Tokens drafted ahead of each step, which verifies them all; `None` for none.
-        draft_method: Who drafts, in vLLM's words: `ngram` looks them up, `mtp` and `eagle` add a
-            layer of their own.
+        draft_method: Drafting method, in vLLM's words: `ngram` looks tokens up, `mtp` and `eagle`
+            add a layer of their own.
         draft_acceptance_fraction: Chance that a drafted token is right if those before it were.
             The text decides it, so it is for predictions and no engine is told.
         extra: Settings of the engine that have no neutral name, sorted by name, as

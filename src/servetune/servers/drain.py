@@ -38,7 +38,7 @@ class BoundedLog:
         most_bytes: How large it may become.
 
     Attributes:
-        lost_bytes: What the disk did not take.
+        lost_bytes: Bytes that could not be written to the disk.
     """
 
     def __init__(self, path: str, most_bytes: int = MOST_BYTES) -> None:

@@ -25,7 +25,7 @@ class ExternalServer:
     """A running server, with the face of `process.ServerProcess`.
 
     Attributes:
-        url: Where it is, without a path.
+        url: Address of the server, without a path.
     """
 
     def __init__(

@@ -29,8 +29,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """One device as NVML sees it now.
 
     Attributes:
-        processes: Ids of those that compute on it.
-        uuid: By which it may be chosen, too.
+        processes: Ids of the processes that compute on it.
+        uuid: UUID, by which the device may be chosen too.
     """
 
     number: int

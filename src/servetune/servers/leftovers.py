@@ -36,10 +36,10 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
     """A process of a server whose servetune has ended.
 
     Attributes:
-        owner_pid: Of the servetune that started it.
-        command: Its words, as far as they can be read.
-        log_path: Where the server's output went.
-        ports: It listens on.
+        owner_pid: Process id of the servetune that started it.
+        command: Command line, as far as it can be read.
+        log_path: Path of the server's log.
+        ports: Ports that it listens on.
         resident_bytes: Memory that it holds.
     """
 

@@ -25,15 +25,15 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kernel: Name and version.
-        cpus: That this process may use; `cpus_of_machine` there are.
-        load_1min: Processes that want a core, averaged over a minute.
-        memory_available_bytes: That could be had without swapping.
-        memory_limit_bytes: Of the control group; `None` without a limit.
+        cpus: Cores that this process may use; the machine has `cpus_of_machine`.
+        load_1min: Mean number of processes that are ready to run, over one minute.
+        memory_available_bytes: Memory that is available without swapping.
+        memory_limit_bytes: Memory limit of the control group; `None` without a limit.
         shared_memory_bytes: Size of /dev/shm, through which workers talk.
-        open_files: Largest number that a process may ask for.
-        ports: Of outgoing connections.
-        governor: Of the first core's frequency.
-        disk_free_bytes: By folder.
+        open_files: Highest limit of open files that a process may set.
+        ports: Number of ports for outgoing connections.
+        governor: Frequency governor of the first core.
+        disk_free_bytes: Free disk space by folder.
     """
 
     kernel: str

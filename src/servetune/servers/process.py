@@ -50,15 +50,15 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Name, readiness, environment and end of a server's process.
 
     Attributes:
-        name: In messages.
+        name: Name in messages.
         ready_path: Route that answers 200 once it takes requests.
         environment: The whole environment; `None` for servetune's own.
         folder: Working directory; `None` for servetune's own.
         explain: Cause of its end, from its log and exit code.
-        holds_port: Whether one of its own processes listens; in a container it is none that can
-            be seen from here.
-        removed_by: Command that ends it where it is no process of ours, such as a container, and
-            the watchdog that would have done so is lost.
+        holds_port: Whether one of its own processes listens; processes in a container cannot be
+            seen from here.
+        removed_by: Command that removes it where it is no child process, such as a container, and
+            its watchdog is lost.
     """
 
     name: str = "the server"
@@ -77,9 +77,9 @@ class ServerProcess:
     asyncio can use `asyncio.to_thread(server.wait_ready, 600)`.
 
     Attributes:
-        command: The exact words.
-        url: Where it is reached from this machine, without a path.
-        log_path: What it writes, both streams together.
+        command: Exact command line.
+        url: Address of the server from this machine, without a path.
+        log_path: Path of the log, with standard output and standard error.
 
     Example:
         with ServerProcess(command, log_path=Path("server.log"), port=8000) as server:

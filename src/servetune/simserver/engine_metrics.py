@@ -71,13 +71,13 @@ class EngineMetrics:
         draft_tokens: Drafted for every step of decoding.
 
     Attributes:
-        prompt_tokens: Of requests whose prompts are through.
-        cached_tokens: Of these, found in the prefix cache.
-        brought_tokens: Of these, computed by another engine and handed over.
-        drafts: How often drafts were verified.
-        accepted: By place in the draft, how often that token was right.
+        prompt_tokens: Prompt tokens of requests whose prefill has ended.
+        cached_tokens: Prompt tokens that were found in the prefix cache.
+        brought_tokens: Prompt tokens that another engine computed and transferred.
+        drafts: Number of verified drafts.
+        accepted: Number of accepted tokens, by position in the draft.
         finished: Requests that ended, by reason.
-        histograms: By vLLM's name, without its `vllm:`.
+        histograms: Histograms by vLLM's name, without its `vllm:`.
     """
 
     def __init__(self, longest_tokens: int = 1_000_000, draft_tokens: int = 0) -> None:

@@ -18,14 +18,14 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Faults and their frequency. Seconds are real ones, whatever the speed.
 
     Attributes:
-        slow_start_s: Until then the port is closed, as it is while vLLM loads weights.
-        die_after_s: The process ends so long after it began to listen.
-        oom_at_start: The process ends for want of memory instead of listening.
+        slow_start_s: Time for which the port is closed, as it is while vLLM loads weights.
+        die_after_s: Time from the beginning of listening to the end of the process.
+        oom_at_start: Whether the process ends for lack of memory instead of listening.
         oom_at_concurrency: Number of running sequences at which it ends for lack of memory.
         error_fraction: Share of requests that are answered with status 500.
-        stall_fraction: Their streams fall silent and stay open.
-        truncate_fraction: Their streams end early, as if all were well.
-        disconnect_fraction: Their connections are lost on the way.
+        stall_fraction: Share of requests whose streams stop sending and stay open.
+        truncate_fraction: Share of requests whose streams end early, without an error.
+        disconnect_fraction: Share of requests whose connections are closed before the end.
         after_tokens: Tokens after which a stream breaks; `None` for half of its tokens.
         seed: Seed of the draws, one for each request in order of arrival.
     """

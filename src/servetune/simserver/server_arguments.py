@@ -39,8 +39,8 @@ class ServerArguments(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of a server's command line.
 
     Attributes:
-        model: `None` where no word names it.
-        names: By which clients ask for the model; empty for its own.
+        model: Model; `None` where no argument names it.
+        names: Model names that clients may ask for; empty for the model's own.
         settings: The rest, in the engine's names.
     """
 

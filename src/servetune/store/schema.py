@@ -61,7 +61,7 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
         constraints: Constraints of the study, in milliseconds.
         metadata: Machine, model and load of the trial.
         key: Identity of the trial; equal keys are the same trial. See `trial_key`.
-        status: Whether there are results.
+        status: Status: whether there are results.
         simulated: Whether no real server answered.
         plan: Plan that was served; `None` in journals of other tools.
         predicted: Results that the estimator or simulator predicts, where the trial itself

@@ -234,13 +234,13 @@ class RunningEngineContract:
     """Promises of a real server, started once for each test.
 
     Attributes:
-        engine: The one on trial.
-        model: A small model that it can load.
-        settings: How it is served, in the engine's words.
-        environment: Added to the process's.
-        given: Its program; `None` for the one that is found.
-        ready_timeout_s: How long it may take.
-        tells_cache: Whether its log names the size of its cache.
+        engine: Engine under test.
+        model: Small model that the engine can load.
+        settings: Settings of the server, in the engine's words.
+        environment: Environment variables added to the process's.
+        given: Program of the engine; `None` for the one that is found.
+        ready_timeout_s: Time limit for the start.
+        tells_cache: Whether its log has the size of its KV cache.
     """
 
     engine: ClassVar[Engine]

@@ -26,32 +26,33 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """How the server behaves. Shares are of requests, drawn with `seed`, from 0 to 1.
 
     Attributes:
-        model: The one name that it serves; any other is answered with 404.
-        max_model_len: Prompt and answer together; longer ones are answered with 400.
-        ttft_s: From a request's last byte, or its turn in the queue, to its first token.
-        itl_s: Between two chunks.
-        tokens_per_chunk: Of every chunk; the last one has what is left.
-        prefill_s_per_token: Added to `ttft_s` for each token of the prompt.
-        usage: Where token counts are told: with every chunk, if the client asks for that,
-            at the end, or nowhere.
+        model: Model name that it serves; any other is answered with 404.
+        max_model_len: Maximum of prompt and answer together; longer requests are answered with 400.
+        ttft_s: Time from a request's last byte, or the end of its wait in the queue, to its first
+            token.
+        itl_s: Time between two chunks.
+        tokens_per_chunk: Tokens of every chunk; the last one has the rest.
+        prefill_s_per_token: Time added to `ttft_s` for each token of the prompt.
+        usage: Place of the token counts: in every chunk, at the end if the client asks for them, or
+            nowhere.
         max_num_seqs: Requests served at once; others wait in order of arrival.
-        ready_after_s: Until then `/health` answers 503.
+        ready_after_s: Time for which `/health` answers 503.
         hang_health: Whether `/health` never answers.
-        die_after_s: When the server ends without a word.
+        die_after_s: Time after which the server ends abruptly.
         done: Whether streams end in `[DONE]`.
         crlf: Whether lines end in CRLF.
         role_chunk: Whether chat streams start with a chunk that has no content.
-        split_bytes: Cuts events into HTTP chunks of so many bytes.
-        silent_every: Every so-many-th chunk has no text though it has tokens.
+        split_bytes: Size of the HTTP chunks that events are cut into.
+        silent_every: Interval of chunks that have tokens and no text.
         drop_reused: Whether a second request on a connection finds it closed.
         refuse_fields: Members of the body that are answered with 422.
-        fail_status: Of the requests in `fail_share`.
-        stall_share: Stop half-way and stay silent.
-        truncate_share: End half-way, as if all were well.
-        disconnect_share: Lose the connection half-way.
-        malformed_share: Send half-way what is not JSON.
-        error_share: Send half-way an error in place of a chunk.
-        empty_share: End before the first token, as if all were well.
+        fail_status: HTTP status of the requests in `fail_share`.
+        stall_share: Share of requests whose streams stop half-way and stay open.
+        truncate_share: Share of requests whose streams end half-way, without an error.
+        disconnect_share: Share of requests whose connections are closed half-way.
+        malformed_share: Share of requests that get invalid JSON half-way.
+        error_share: Share of requests that get an error in place of a chunk half-way.
+        empty_share: Share of requests whose streams end before the first token, without an error.
     """
 
     model: str = "fake"
@@ -105,10 +106,10 @@ class Truth(msgspec.Struct, kw_only=True):
     """What happened to one request, on the machine's monotonic clock.
 
     Attributes:
-        received_s: When its last byte was read.
-        begun_s: When its turn came.
-        sent_s: Just before each chunk was handed to the kernel.
-        tokens: Of each of these chunks.
+        received_s: Time at which the request's last byte was read.
+        begun_s: Time at which its wait in the queue ended.
+        sent_s: Times just before each chunk was passed to the kernel.
+        tokens: Token counts of these chunks.
         whole: Whether it was answered to the end.
     """
 
@@ -131,7 +132,7 @@ class FakeServer:
 
     Attributes:
         truths: One per generation request, in order of arrival.
-        bodies: Their JSON bodies, likewise.
+        bodies: JSON bodies of the generation requests, in order of arrival.
         running_count: Requests being answered now; `peak_running_count` the most ever.
         waiting_count: Requests in the queue.
         connection_count: Connections accepted so far.

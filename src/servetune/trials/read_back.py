@@ -43,7 +43,7 @@ class ReadBack(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         settings: Fields of a `Plan` to their values.
-        source: Where it was said.
+        source: Place that the settings were read from.
         whole: Whether a setting that is not there was left to the engine's default.
     """
 

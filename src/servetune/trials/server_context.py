@@ -26,11 +26,11 @@ class ServerContext(msgspec.Struct, kw_only=True):
         placement: Devices and cores of the server.
         neighbours: Servers under load at the same time.
         memory: Memory of the machine's devices; `None` where nothing reports it.
-        halt: Set when the study shall end.
+        halt: Event that is set when the study shall end.
         senders: Machines that send the load; `None` for this one.
         check: Whether the first trial is measured again beside the neighbours.
-        alone_done: Called when the first trial has its result.
-        loads_done: Called when all trials have one, while the server still runs.
+        alone_done: Function called when the first trial has its result.
+        loads_done: Function called when all trials have a result, while the server still runs.
     """
 
     attempts: Attempts | None = None

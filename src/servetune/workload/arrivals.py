@@ -167,8 +167,8 @@ class MarkovBursts(
     every moment and its mean rate is the dwell times' average of the rates.
 
     Attributes:
-        rates_per_s: Of each state; 0 is silence.
-        dwell_s: Mean time in each.
+        rates_per_s: Arrival rate of each state; 0 is a pause.
+        dwell_s: Mean time in each state.
 
     Example:
         >>> MarkovBursts((2.0, 40.0), (9.0, 1.0)).mean_rate_per_s(60)
@@ -238,10 +238,10 @@ class Piecewise(
     """One rate after another; then the last one holds, or all begin anew.
 
     Attributes:
-        steps: (seconds, rate per second) of each; a rate of 0 is a pause. If the last is 0
-            and nothing repeats, the arrivals end there.
+        steps: Steps of (seconds, rate per second); a rate of 0 is a pause. If the last is 0 and
+            nothing repeats, the arrivals end there.
         repeat: Whether the steps begin anew after the last.
-        gaps: How arrivals lie around the rate.
+        gaps: Distribution of arrivals around the rate.
     """
 
     steps: tuple[tuple[float, float], ...]
@@ -295,9 +295,9 @@ class Ramp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
     """From one rate to another, which then holds.
 
     Attributes:
-        over_s: How long the way takes.
+        over_s: Duration of the change from one rate to the other.
         shape: `linear` adds the same rate every second, `exponential` multiplies by it.
-        gaps: How arrivals lie around the rate.
+        gaps: Distribution of arrivals around the rate.
     """
 
     from_per_s: float
@@ -366,11 +366,11 @@ class Sine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
     """A rate that swings around a mean, as days do: mean + amplitude sin(2π (t + phase) / period).
 
     Attributes:
-        amplitude_per_s: At most the mean.
-        period_s: 86,400 is a day; a benchmark's day is shorter.
-        phase_s: Where in the period the run begins: 0 at the mean and rising, three quarters
-            of the period in the deepest night.
-        gaps: How arrivals lie around the rate.
+        amplitude_per_s: Amplitude of the rate, at most the mean.
+        period_s: Period; 86,400 is a day.
+        phase_s: Position in the period at which the run begins: 0 at the mean and rising, three
+            quarters of the period at the minimum.
+        gaps: Distribution of arrivals around the rate.
     """
 
     mean_per_s: float
@@ -435,7 +435,7 @@ class Scheduled(
     """Times that were seen, such as a trace's; they end.
 
     Attributes:
-        times_s: From the start of the run on, never falling.
+        times_s: Arrival times from the start of the run, never falling.
         time_scale: Factor on all times: 0.5 is twice the load, 2 half of it.
     """
 

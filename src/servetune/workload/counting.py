@@ -32,8 +32,8 @@ class Rows(msgspec.Struct, frozen=True):
     """Usable rows of a part's data set, in the order in which they are asked.
 
     Attributes:
-        dialogues: Their words.
-        items: Their tokens.
+        dialogues: Conversations of the rows, as text.
+        items: Token counts of the rows.
     """
 
     dialogues: tuple[Dialogue, ...]
@@ -50,7 +50,7 @@ class TokenCounter:
             earlier request has shown it: its prompt's tokens less the words'.
 
     Attributes:
-        notes: What a reader of the counts should know.
+        notes: Limits of the counts, as sentences for the reader.
     """
 
     def __init__(

@@ -46,8 +46,8 @@ class Observed(msgspec.Struct, frozen=True, tag_field="kind", tag="observed"):
     """LengthLaws that were observed, one pair per request, and from the first again.
 
     Attributes:
-        name: Where they were observed.
-        pairs: (input tokens, output tokens).
+        name: Name of the source of the lengths.
+        pairs: Pairs of (input tokens, output tokens).
     """
 
     name: str

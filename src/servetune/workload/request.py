@@ -29,15 +29,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             which it may leave, as soon as one of the users is free.
         input_tokens: Length of the prompt, prefix included.
         output_tokens: Tokens that the answer shall have.
-        text: The words of the prompt where the workload has its own.
-        prefix: What the prompt begins with; empty where it shares nothing.
+        text: Text of the prompt where the workload has its own.
+        prefix: Pieces that the prompt begins with; empty where it shares nothing.
         answer_id: Content id of the answer where a later prompt contains it.
-        priority: Smaller is served first by an engine that schedules by priority.
+        priority: Priority; smaller is served first by an engine that schedules by priority.
         session: Number of the conversation that it belongs to, where it belongs to one.
-        turn: Its place in that conversation, from 0.
+        turn: Position in that conversation, from 0.
         follows: Index of the request whose answer this one continues. It is due `think_s`
             after that answer ended, and `due_s` is only the earliest that this can be.
-        think_s: What the user of a conversation takes before asking again.
+        think_s: Think time of the user of a conversation before this request.
     """
 
     index: int

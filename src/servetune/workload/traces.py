@@ -34,13 +34,13 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that somebody's users sent.
 
     Attributes:
-        name: Where it was read from.
-        form: A key of `FORMS`.
+        name: Name of the file that it was read from.
+        form: Format of the trace; a key of `FORMS`.
         offsets_s: Seconds from the first request on, never falling.
-        pairs: (input tokens, output tokens) of each.
-        hash_ids: For each request the names of its prompt's blocks, equal where the words
-            up to and with them are equal; empty where the trace does not tell.
-        left_out: Requests without a token to answer, which a server never generated for.
+        pairs: Pairs of (input tokens, output tokens), one for each request.
+        hash_ids: Names of the prompt's blocks for each request, equal where the words up to and
+            with them are equal; empty where the trace has none.
+        left_out: Number of requests left out because they have no output token.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     """How one kind of trace names its columns; letter case does not count.
 
     Attributes:
-        seconds: From a time as written to seconds on any clock.
+        seconds: Function from a time as written to seconds on any clock.
     """
 
     time: str

@@ -71,8 +71,8 @@ class Stock(msgspec.Struct, frozen=True, kw_only=True):
     """What prompts are made of.
 
     Attributes:
-        words: One token each inside a text. Empty for token ids, see `ids`.
-        starters: How many of them, from the first on, may also begin a text.
+        words: Words of one token each inside a text. Empty for token ids, see `ids`.
+        starters: Number of words, from the first on, that may also begin a text.
         text_specials: Tokens that the tokenizer puts around a text by itself.
         additive: Whether any text of n of these words is known to have n tokens; otherwise
             every text has to be encoded and mended.

@@ -26,7 +26,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: Kind of the step that makes it.
         name: Name in AWS.
-        status: `asked` before the request, `there` after its answer.
+        status: State of the resource: `asked` before the request, `there` after its answer.
         arn: ARN, where the answer had one.
     """
 

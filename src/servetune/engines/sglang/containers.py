@@ -72,7 +72,7 @@ SGLANG = Container(
     own_keys=frozenset(),
     off="silence",
     shares_out=True,
-    copies_told=(
+    copies_note=(
         "The container runs one SGLang server; copies are its data parallel ranks "
         "(`SM_SGLANG_DP_SIZE`), and each has its own `max_running_requests`."
     ),

@@ -87,7 +87,7 @@ TGI = Container(
     off="value",
     python_words=False,
     in_log="{name}: {value}` or, over several lines, `{name}: Some({value})",
-    copies_told="The container runs one copy; more are inference components (`--copies`).",
+    copies_note="The container runs one copy; more are inference components (`--copies`).",
 )
 
 CONTAINERS = (TGI,)

@@ -188,7 +188,7 @@ LMI = Container(
     copies=lambda env: int(env.get("SERVING_MAX_WORKERS", "1")),
     own_keys=frozenset({"OPTION_MODEL_LOADING_TIMEOUT"}),
     off="value",
-    copies_told=(
+    copies_note=(
         "LMI starts one worker per copy. Left alone, it fills the machine with copies "
         "where the tensor parallel degree leaves devices over; `SERVING_MIN_WORKERS` and "
         "`SERVING_MAX_WORKERS` keep it to the number that was planned."
@@ -222,7 +222,7 @@ VLLM = Container(
     off="negative",
     shares_out=True,
     knows_caches=True,
-    copies_told=(
+    copies_note=(
         "The container runs one vLLM server; copies are its data parallel ranks "
         "(`SM_VLLM_DATA_PARALLEL_SIZE`), and each has its own `max_num_seqs`."
     ),

@@ -86,7 +86,7 @@ class ExpertProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         layer_4bit_s: Time of such a layer in four bits.
         extra_rows: Rows that a grouped product computes for each expert it touches beyond those
             it needs: half a tile, and the busiest device's share of a skewed routing.
-        extra_rows_packed: Such rows of kernels that widen weights, whose tiles are small.
+        extra_rows_packed: Extra rows of kernels that widen weights, whose tiles are small.
     """
 
     compute_fraction: float = 0.37

@@ -58,7 +58,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         flops_per_byte: Intensity, FLOPs over bytes moved, on one device.
-        bound: `compute` or `memory`: which takes longer at the rates that kernels reach.
+        bound: Resource that takes longer at the rates that kernels reach: `compute` or `memory`.
         agreement_fraction: Share of the step in which devices wait for each other's data;
             large where a slow link and not the roof decides.
         step_ms: Time of the whole step.
@@ -82,7 +82,7 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         math_dtype: Number format in which most weights are multiplied.
-        ridge_flops_per_byte: Per dtype that the device multiplies.
+        ridge_flops_per_byte: Ridge point per dtype that the device multiplies.
         prefill: One mean prompt.
         decode: One sequence at its mean context.
         decode_at_best: The batch that runs at best throughput.
@@ -109,7 +109,7 @@ class ConcurrencyLimits(msgspec.Struct, frozen=True, kw_only=True):
         decode: Sequences whose decode step stays within `itl_limit_ms`.
         scheduler: `max_num_seqs`.
         overall: The least of memory, decode and scheduler: requests that keep running.
-        binding: Which of the three that is.
+        binding: Name of the smallest of the three.
     """
 
     memory: int

@@ -323,7 +323,7 @@ class _Simulation(ServingCore[_SimulatedRank]):
         records: Record of each request, by index; `None` before it is due or answered.
         admitted_s: Time of first admission of each request with a record, by index.
         kv_use: Share of all KV blocks in use after each stretch of steps.
-        saturated: See `SimulatedRun`.
+        saturated: Saturation; see `SimulatedRun`.
     """
 
     def __init__(

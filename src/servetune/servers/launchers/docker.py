@@ -51,11 +51,11 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a server's container.
 
     Attributes:
-        image: Name and tag.
-        mounts: Folders of this machine, each at the same place inside, to read.
-        hub: This machine's folder of downloaded models; `None` to download inside.
-        shm_bytes: Of /dev/shm, through which tensor-parallel workers talk.
-        gpus: Whether it sees any.
+        image: Image with its tag.
+        mounts: Folders of this machine, each mounted read-only at the same path.
+        hub: Folder of downloaded models on this machine; `None` to download inside the container.
+        shm_bytes: Size of /dev/shm, through which tensor-parallel workers communicate.
+        gpus: Whether it has access to GPUs.
     """
 
     image: str

@@ -28,15 +28,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Job for a cluster.
 
     Attributes:
-        command: `servetune tune` with its words.
-        name: Small letters, digits and hyphens, as Kubernetes wants them.
-        gpus: Of one machine.
-        gpu_type: As the cluster calls it; empty for any.
-        limit_s: After which the cluster ends it; `None` for the cluster's own limit.
-        cpus: For server and load client.
-        image: Of the container; Kubernetes needs one.
-        folder: Where results go: of the cluster's shared disk, or a volume's claim.
-        environment: Names and values.
+        command: Command line: `servetune tune` and its options.
+        name: Name in small letters, digits and hyphens, as Kubernetes requires.
+        gpus: GPUs of one machine.
+        gpu_type: GPU type in the cluster's spelling; empty for any.
+        limit_s: Time limit after which the cluster ends the job; `None` for the cluster's own
+            limit.
+        cpus: Cores for server and load client.
+        image: Image of the container; required on Kubernetes.
+        folder: Folder for results: on the cluster's shared disk, or on a volume claim.
+        environment: Environment variables, as names and values.
     """
 
     command: tuple[str, ...]

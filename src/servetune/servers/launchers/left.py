@@ -27,9 +27,9 @@ class LeftContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container that runs on without the servetune that started it.
 
     Attributes:
-        pid: Of its first process, as this machine counts.
-        owner_pid: Of that servetune.
-        log_path: Where its output went.
+        pid: Id of the container's first process, as this machine counts.
+        owner_pid: Process id of the servetune that started it.
+        log_path: Path of the server's log.
     """
 
     name: str

@@ -25,10 +25,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Devices, cores and memory that a server may use; by default all.
 
     Attributes:
-        devices: Their numbers among those that servetune itself may see; empty for all.
-        vendor: Of the devices.
+        devices: Device numbers among those that are visible to servetune; empty for all.
+        vendor: Vendor of the devices.
         cpus: Cores that its threads run on; empty for all.
-        numa_node: Whose cores and memory it uses, by `numactl`; in place of `cpus`.
+        numa_node: NUMA node whose cores and memory it uses, by `numactl`; in place of `cpus`.
     """
 
     devices: tuple[int, ...] = ()
