@@ -16,8 +16,9 @@ from servetune.deploy.containers import (
     parse_environment,
     usual_container,
 )
-from servetune.deploy.images import Image, choose_image, images
+from servetune.deploy.images import choose_image, images
 from servetune.engines import resolved
+from servetune.engines.container import Image
 from servetune.errors import DeployError, InputError, UnknownName
 from servetune.hardware.device import Device
 from servetune.models import load_shape

@@ -56,7 +56,7 @@ def test_the_models_own_tokenizer_is_taken_where_it_can_be_read(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     from tokenizers import models, pre_tokenizers
 
-    from servetune.workload.prompts import WORDS
+    from servetune.workload.words import WORDS
 
     known = {word: i for i, word in enumerate(["[UNK]", "the", *WORDS])}
     tokenizer = tokenizers.Tokenizer(models.WordLevel(known, unk_token="[UNK]"))

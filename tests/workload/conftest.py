@@ -5,7 +5,7 @@ import json
 import pytest
 
 from servetune.workload.bodies import tools_of
-from servetune.workload.prompts import WORDS
+from servetune.workload.words import WORDS
 from servetune.workload.workload import one_part
 
 #: In the form of Qwen's: a system message, tools, and what a tool call looks like.

@@ -4,15 +4,9 @@ import pytest
 
 from servetune.errors import InputError
 from servetune.workload.lengths import SHAREGPT, LengthLaws
-from servetune.workload.prompts import (
-    WORDS,
-    Prompt,
-    load_tokenizer,
-    text_prompts,
-    token_prompts,
-    unlike,
-)
+from servetune.workload.prompts import Prompt, load_tokenizer, text_prompts, token_prompts, unlike
 from servetune.workload.request import Request
+from servetune.workload.words import WORDS
 from servetune.workload.workload import Workload
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from servetune.store import TrialRecord
     from servetune.trials import Benched
     from servetune.trials.read_back import ReadBack
-__all__ = ["compare", "earlier_trial", "like_trial", "with_bundle"]
 
 #: Fields about what is asked; one that is given replaces all of the trial's.
 _WHAT = (

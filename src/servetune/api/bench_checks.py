@@ -6,8 +6,6 @@ from servetune.api.bench_request import Bench, values_of
 from servetune.errors import InputError
 from servetune.metrics import LATENCIES, PrecisionTarget, parse_constraints
 
-__all__ = ["require_agreement"]
-
 #: Option, options of which it needs one, and a hint.
 _NEEDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("grace_s", ("duration_s", "until"), "it is what requests in flight get at such an end"),

@@ -21,8 +21,6 @@ from servetune.store import (
 )
 from servetune.trials import Bench, Benched
 
-__all__ = ["export", "require_free", "write_outputs"]
-
 STEM = "bench"
 
 

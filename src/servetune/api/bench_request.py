@@ -19,8 +19,6 @@ from servetune.option import (
 )
 from servetune.workload import LoadOptions
 
-__all__ = ["Bench", "values_of"]
-
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     """Servers that take the load."""

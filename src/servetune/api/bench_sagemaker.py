@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from servetune.loadgen import Target
     from servetune.loadgen.sagemaker import Session
 
-__all__ = ["require_alone", "require_small_bodies", "sagemaker_targets", "session_of"]
-
 TOKEN_VARIABLE = "SAGEMAKER_BEARER_TOKEN"  # noqa: S105 - a variable's name
 """Environment variable of the OpenAI-compatible route, unless --api-key-env names another."""
 

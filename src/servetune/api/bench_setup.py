@@ -30,8 +30,6 @@ from servetune.trials import Bench as PreparedLoad
 from servetune.workload import Workload
 from servetune.workload.prepare import prepare
 
-__all__ = ["dry_run_text", "prepared_load"]
-
 CHECKED_ANSWERS = 200
 """Answers whose words are counted again by the model's own tokenizer."""
 

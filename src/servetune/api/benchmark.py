@@ -25,8 +25,6 @@ from servetune.trials import bench as send
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["BenchResult", "OnProgress", "bench"]
-
 #: Exit status of a run that the user interrupted.
 INTERRUPTED = 130
 #: Statuses that may mean a route that is not there, or a model that is not.

@@ -29,8 +29,6 @@ from servetune.prediction.calibrations import (
 from servetune.store import TrialRecord
 from servetune.workload import LengthLaws, Workload
 
-__all__ = ["Calibrate", "CalibrationNames", "Calibrations", "KeptResult", "calibrate"]
-
 RunCount = Annotated[int, msgspec.Meta(ge=1, le=16)]
 """Runs worth suggesting."""
 

@@ -24,15 +24,6 @@ from servetune.servers.leftovers import Leftover
 from servetune.servers.machine import Machine, driver_version, machine_here, port_holders
 from servetune.units import GIB, format_bytes
 
-__all__ = [
-    "Finding",
-    "machine_findings",
-    "of_cards",
-    "of_docker",
-    "of_machine",
-    "of_strays",
-]
-
 Level = Literal["ok", "note", "warning", "trouble"]
 
 DEFAULT_PORT = 8000

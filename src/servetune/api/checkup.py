@@ -14,8 +14,6 @@ from servetune.api.request import Request, checked, request_of
 from servetune.option import option
 from servetune.trials.ceiling import Ceiling, load_ceiling
 
-__all__ = ["Checkup", "Doctor", "doctor"]
-
 _MARKS = {"ok": "ok", "note": "note", "warning": "WARNING", "trouble": "TROUBLE"}
 
 

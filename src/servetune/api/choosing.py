@@ -21,23 +21,6 @@ from servetune.prediction.calibrations import KeptCalibration
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 from servetune.workload import Workload
 
-__all__ = [
-    "Judge",
-    "Miss",
-    "Remedy",
-    "Selection",
-    "buying_text",
-    "confidence_text",
-    "confidence_wanted",
-    "corrections",
-    "heading_text",
-    "judged_by_formula",
-    "machines",
-    "offers",
-    "times_text",
-    "times_texts",
-]
-
 #: What an operating point says about which constraint: means only.
 POINT_FIELDS = {
     "ttft": "ttft_ms",

@@ -9,8 +9,6 @@ import msgspec
 from servetune.option import option
 from servetune.prediction.calibrations import KeptCalibration, calibration_named
 
-__all__ = ["Calibrated", "Confidence", "Estimator"]
-
 Confidence = Annotated[float, msgspec.Meta(ge=0.5, le=0.95)]
 """Chance with which a prediction holds a limit; 0.5 takes it at face value."""
 

@@ -59,21 +59,6 @@ from servetune.plan import Plan
 from servetune.search import OBJECTIVES, failed_requests
 from servetune.store import TrialRecord
 
-__all__ = [
-    "TARGETS",
-    "BentomlDeployment",
-    "CommandDeployment",
-    "ComposeDeployment",
-    "KserveDeployment",
-    "KubernetesDeployment",
-    "Rendered",
-    "RenderedEndpoint",
-    "SageMakerDeployment",
-    "ServiceDeployment",
-    "SystemdDeployment",
-    "render",
-]
-
 #: Rank of LoRA adapters that is allowed for; vLLM's default of 16 refuses many.
 LORA_RANK = 64
 

@@ -25,24 +25,6 @@ from servetune.errors import InputError
 from servetune.hardware import instances
 from servetune.option import argument, option
 
-__all__ = [
-    "Apply",
-    "Delete",
-    "EndpointChange",
-    "EndpointStatus",
-    "Logs",
-    "Orphans",
-    "Status",
-    "Update",
-    "apply",
-    "delete",
-    "logs",
-    "make_endpoint",
-    "orphans",
-    "status",
-    "update",
-]
-
 DEFAULT_REGION = "us-east-1"
 OnProgress = Callable[[str], None]
 LineCount = Annotated[int, msgspec.Meta(ge=1, le=10000)]

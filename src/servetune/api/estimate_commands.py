@@ -14,8 +14,6 @@ from servetune.perf import AnchorRun
 from servetune.plan import Plan
 from servetune.workload import Workload
 
-__all__ = ["anchor_commands", "tune_commands"]
-
 #: Axes of the sweep; everything else that the plan chose stays as it is.
 _SWEPT = ("tensor_parallel_size", "data_parallel_size")
 

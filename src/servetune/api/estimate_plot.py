@@ -25,8 +25,6 @@ from servetune.store import require_regular, write_text
 from servetune.units import MS_PER_S, format_seconds
 from servetune.workload import Workload
 
-__all__ = ["curve", "require_plottable", "roofline_figure", "write_plot"]
-
 _SUFFIXES = (".svg", ".html")
 
 

@@ -22,8 +22,6 @@ from servetune.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Estimation", "MachineComparison", "Ranking", "Shown"]
-
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """What an estimation's text depends on besides its figures.

@@ -12,8 +12,6 @@ from servetune.errors import InputError
 if TYPE_CHECKING:
     from servetune.api.estimation import Estimate
 
-__all__ = ["require_read"]
-
 #: Options beside a table, whose rows have all others as columns.
 _BESIDE_A_TABLE = frozenset(
     {"batch", "out", "models", "anchors", "calibration", "estimator", "convention"}

@@ -22,9 +22,6 @@ from servetune.units import (
 )
 from servetune.workload import Workload
 
-__all__ = ["Split", "binding", "estimate_text"]
-
-
 #: Operations named of each step; the plot and --json have all.
 _PARTS_NAMED = 3
 _SIDES = {"compute": "compute", "memory": "memory", "link": "link", "host": "not the device"}

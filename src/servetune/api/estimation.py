@@ -48,8 +48,6 @@ from servetune.prediction.calibrations import KeptCalibration
 from servetune.prediction.tables import CONVENTIONS, TableOptions, read_table
 from servetune.workload import SHAREGPT, LengthLaws, Workload
 
-__all__ = ["Estimate", "Estimated", "estimate"]
-
 #: Engines whose defaults and overheads are known.
 ENGINES = tuple(name for name in engines_with_defaults() if not engine(name).virtual_time)
 

@@ -10,8 +10,6 @@ from servetune.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["frame"]
-
 
 def frame(rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
     """A frame of these rows; columns in the order in which they first appear.

@@ -24,14 +24,6 @@ from servetune.hardware.detect import detect, detect_cpu
 from servetune.metrics import Constraint, parse_constraints
 from servetune.store import TrialRecord, latest, read_journal, read_json, require_regular
 
-__all__ = [
-    "chosen_node",
-    "constraints_of",
-    "note_idle",
-    "read_records",
-    "require_file",
-]
-
 
 def chosen_node(
     *,

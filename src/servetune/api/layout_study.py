@@ -16,8 +16,6 @@ from servetune.hardware import Node
 from servetune.option import Positive, argument, option
 from servetune.report import ReplicaRow, replica_rows
 
-__all__ = ["ComparedLayouts", "StudyLayouts", "study_layouts"]
-
 MAX_INSTANCES = 1000
 
 

@@ -20,17 +20,6 @@ from servetune.perf.roofline.local_corrections import LocalCorrections
 from servetune.plan import Plan
 from servetune.workload import Workload
 
-__all__ = [
-    "checked",
-    "chosen_split",
-    "laid_out",
-    "long_enough",
-    "possible_degrees",
-    "refuse",
-    "refuse_all",
-    "require_room",
-]
-
 
 def long_enough(plan: Plan, shape: NetworkShape, workload: Workload) -> Plan:
     """The plan with room for the workload's longest request and no more, unless it says.

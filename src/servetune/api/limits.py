@@ -8,8 +8,6 @@ import msgspec
 
 from servetune.option import option
 
-__all__ = ["Limits"]
-
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What a configuration must hold."""

@@ -10,8 +10,6 @@ from servetune.api.inputs import chosen_node
 from servetune.hardware import Node
 from servetune.option import NonNegative, option
 
-__all__ = ["Machine"]
-
 DeviceCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 """Number of devices; no node has more than 1024."""
 

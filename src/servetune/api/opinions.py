@@ -16,8 +16,6 @@ from servetune.prediction.aiconfigurator import AiconfiguratorEstimate, estimate
 from servetune.units import MS_PER_S, format_rate, format_seconds
 from servetune.workload import Workload
 
-__all__ = ["Compared", "opinion_text", "side_by_side"]
-
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """One concurrency as both predictors see it; `theirs` is aiconfigurator's."""

@@ -30,8 +30,6 @@ from servetune.trials.record import percentiles_of
 from servetune.trials.simulated import simulated_results
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 
-__all__ = ["Priced", "Ranked", "ranked_plans", "sweep_text"]
-
 #: Token budgets that are simulated at most for one layout and number of users.
 BUDGETS_SIMULATED = 3
 

@@ -16,8 +16,6 @@ from servetune.report import recommendation_text
 from servetune.search import OBJECTIVES, Recommendation
 from servetune.store import TrialRecord
 
-__all__ = ["Pick", "Recommend", "pick_from", "recommend"]
-
 
 class Recommend(Request, frozen=True, kw_only=True):
     """A pick among finished trials."""

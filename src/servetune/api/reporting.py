@@ -17,8 +17,6 @@ from servetune.option import argument, option
 from servetune.report import dashboard_html, summary_json
 from servetune.store import Artifacts, TrialRecord, write_text
 
-__all__ = ["Report", "Reported", "write_artifacts", "write_report"]
-
 
 class Report(Request, frozen=True, kw_only=True):
     """Summary and dashboard of finished trials."""

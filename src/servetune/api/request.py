@@ -23,20 +23,6 @@ from servetune.option import Option
 from servetune.secret import redacted_text
 from servetune.store import write_text
 
-__all__ = [
-    "Field",
-    "Request",
-    "checked",
-    "command_words",
-    "fields_of",
-    "given",
-    "read_config",
-    "request_of",
-    "schema",
-    "to_toml",
-    "write_repeating",
-]
-
 #: First line of a configuration file that a run wrote, which a later one may write over.
 WRITTEN = "# Options of a finished or running command; --config FILE repeats it."
 

@@ -16,8 +16,6 @@ from servetune.report import PredictionPair, label_of, median_errors, quantity_e
 from servetune.store import TrialRecord
 from servetune.trials import StudyContext, simulated_again
 
-__all__ = ["LeftOut", "SimulationComparison", "compare_with_simulation"]
-
 
 class LeftOut(msgspec.Struct, frozen=True):
     """Trial that cannot be simulated, and the reason."""

@@ -35,8 +35,6 @@ from servetune.workload.traces import trace_in
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Simulation", "SimulationResult", "simulate"]
-
 #: Name of the files in `out`.
 STEM = "simulated"
 

@@ -9,8 +9,6 @@ import msgspec
 from servetune.errors import UnknownName
 from servetune.option import Fraction, option
 
-__all__ = ["DRAFT_METHODS", "Drafts"]
-
 #: Methods of drafting in vLLM's words (`SpeculativeMethod` of 0.32, 2026-11), which also has
 #: `<family>_mtp` for many families of models.
 DRAFT_METHODS = (

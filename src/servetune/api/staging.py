@@ -28,8 +28,6 @@ from servetune.errors import InputError, ServetuneError
 from servetune.models import cached_snapshot, load_shape, weight_bytes
 from servetune.option import NonNegative, argument, option
 
-__all__ = ["Staging", "StagingPlan", "plan_staging", "stage"]
-
 #: Longest wait for a job; SageMaker stops it after 12 h.
 JOB_TIMEOUT_S = 13 * 3600.0
 

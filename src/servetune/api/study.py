@@ -25,8 +25,6 @@ from servetune.trials import commands_of
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PlannedServer", "StudyResult", "tune"]
-
 #: Exit status of a study that the user interrupted.
 INTERRUPTED = 130
 

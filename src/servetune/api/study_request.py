@@ -20,8 +20,6 @@ from servetune.option import Count, option
 from servetune.store import Artifacts
 from servetune.workload import LoadOptions
 
-__all__ = ["JOB_KINDS", "Study"]
-
 JOB_KINDS = ("slurm", "kubernetes")
 
 

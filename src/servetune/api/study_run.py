@@ -25,8 +25,6 @@ from servetune.trials.promising import Promising
 from servetune.trials.resume import finished_keys, is_put_off
 from servetune.units import format_seconds
 
-__all__ = ["OnProgress", "TrialDone", "execution_policy", "run_study"]
-
 #: Share of the median TTFT: a load client that is later than this spoils what it measures.
 TRUSTED_SHARE = 0.1
 #: Lag of the load client that is not worth a note.

@@ -19,8 +19,6 @@ from servetune.trials.order import Order
 from servetune.trials.retry import DEFAULT_RETRIES
 from servetune.units import format_bytes
 
-__all__ = ["Schedule", "note_leftovers"]
-
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """How a study goes through its trials."""

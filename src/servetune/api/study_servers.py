@@ -16,8 +16,6 @@ from servetune.option import NonNegative, Positive, option
 from servetune.servers.launchers import container_for, environment_of
 from servetune.trials import Launch, default_ready_timeout_s
 
-__all__ = ["LaunchOptions"]
-
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 """TCP port."""
 

@@ -33,8 +33,6 @@ from servetune.trials import (
 )
 from servetune.workload import CLIENT_ARGS, client_arg_of, same_client_args
 
-__all__ = ["StudySetup", "study_setup"]
-
 #: More trials than a grid can mean.
 MOST_TRIALS = 100_000
 

@@ -17,8 +17,6 @@ from servetune.plan import Plan
 from servetune.units import MS_PER_S, format_seconds
 from servetune.workload import Workload
 
-__all__ = ["Candidates", "SuggestedRuns", "suggest_runs"]
-
 
 class SuggestedRuns(msgspec.Struct, frozen=True, kw_only=True):
     """Runs to measure first: those after which least is in doubt.

@@ -18,8 +18,6 @@ from servetune.store import write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TablePrediction", "predict_file"]
-
 
 class TablePrediction(msgspec.Struct, frozen=True, kw_only=True):
     """Predictions of a table's rows.

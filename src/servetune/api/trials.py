@@ -18,8 +18,6 @@ from servetune.store import TrialRecord
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Trials", "read"]
-
 
 class Trials(msgspec.Struct, frozen=True, kw_only=True):
     """Trials that ended, well or not.

@@ -21,8 +21,6 @@ from servetune.deploy.names import require_role, require_secret
 from servetune.errors import InputError
 from servetune.option import NonNegative, option
 
-__all__ = ["Token", "Waiting", "aws_in", "completed", "now", "role_of", "with_token"]
-
 Result = TypeVar("Result")
 
 

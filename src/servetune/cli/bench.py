@@ -6,8 +6,6 @@ from servetune import api
 from servetune.cli.derive import verb
 from servetune.cli.output import print_json
 
-__all__ = ["bench"]
-
 
 @verb(api.Bench, json=True)
 def bench(request: api.Bench, *, as_json: bool) -> int:

@@ -14,8 +14,6 @@ from servetune.cli.main import INTERRUPTED
 from servetune.cli.output import echo, print_json
 from servetune.errors import InputError
 
-__all__ = ["require_alone", "run"]
-
 _ONLY_HERE = ("levels", "role_arn", "output_s3", "secret_arn", "only_status", "force", "clean")
 
 

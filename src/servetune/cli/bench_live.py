@@ -10,8 +10,6 @@ from servetune.loadgen import Progress
 from servetune.trials import Bench as PreparedLoad
 from servetune.units import format_seconds
 
-__all__ = ["Live"]
-
 
 class Live:
     """Table of the run's progress on the terminal; nothing where there is no terminal."""

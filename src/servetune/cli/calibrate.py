@@ -6,8 +6,6 @@ from servetune import api
 from servetune.cli.derive import verb
 from servetune.cli.output import print_json
 
-__all__ = ["calibrate"]
-
 
 @verb(api.Calibrate, json=True)
 def calibrate(request: api.Calibrate, *, as_json: bool) -> int:

@@ -17,8 +17,6 @@ from servetune.deploy.from_trial import TRIAL_FILE
 from servetune.report import console, replica_table
 from servetune.units import format_usd
 
-__all__ = ["deploy"]
-
 
 @click.group()
 def deploy() -> None:

@@ -21,8 +21,6 @@ from msgspec import inspect
 from servetune.api.request import Field, Request, checked, fields_of, read_config, to_toml
 from servetune.store import write_text
 
-__all__ = ["DerivedCommand", "Finite", "verb"]
-
 RequestT = TypeVar("RequestT", bound=Request)
 Run = Callable[..., int]
 

@@ -6,8 +6,6 @@ from servetune import api
 from servetune.cli.derive import verb
 from servetune.cli.output import print_json
 
-__all__ = ["doctor"]
-
 
 @verb(api.Doctor, json=True)
 def doctor(request: api.Doctor, *, as_json: bool) -> int:

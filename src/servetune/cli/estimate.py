@@ -6,8 +6,6 @@ from servetune import api
 from servetune.cli.derive import verb
 from servetune.cli.output import echo, print_json
 
-__all__ = ["estimate"]
-
 
 @verb(api.Estimate, json=True)
 def estimate(request: api.Estimate, *, as_json: bool) -> int:

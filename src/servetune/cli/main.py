@@ -17,8 +17,6 @@ from servetune import __version__
 from servetune.errors import ServetuneError
 from servetune.secret import redacted_text
 
-__all__ = ["VERBS", "cli", "main"]
-
 #: Module, command and summary of each verb. A verb's module is imported when it is called, so that
 #: help starts fast.
 VERBS: Mapping[str, tuple[str, str]] = MappingProxyType(

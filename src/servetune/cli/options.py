@@ -10,16 +10,6 @@ import click
 from servetune.cli.derive import Finite
 from servetune.errors import InputError
 
-__all__ = [
-    "NOT_NEGATIVE",
-    "POSITIVE",
-    "Finite",
-    "calibration",
-    "devices",
-    "prefill_pool",
-    "require_handover",
-]
-
 Command = Callable[..., Any]
 
 

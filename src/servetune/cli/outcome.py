@@ -14,8 +14,6 @@ from servetune.report import (
 )
 from servetune.store import Artifacts, TrialRecord
 
-__all__ = ["print_outcome"]
-
 
 def print_outcome(
     artifacts: Artifacts,

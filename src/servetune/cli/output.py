@@ -9,8 +9,6 @@ import msgspec
 
 from servetune.secret import redacted_text
 
-__all__ = ["echo", "print_json"]
-
 
 def echo(text: str) -> None:
     """Say something about progress, credentials taken out; nobody listening is no reason to

@@ -6,8 +6,6 @@ from servetune import api
 from servetune.cli.derive import verb
 from servetune.cli.output import print_json
 
-__all__ = ["recommend"]
-
 
 @verb(api.Recommend, json=True)
 def recommend(request: api.Recommend, *, as_json: bool) -> int:

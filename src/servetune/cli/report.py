@@ -6,8 +6,6 @@ from servetune import api
 from servetune.cli.derive import verb
 from servetune.cli.outcome import print_outcome
 
-__all__ = ["report"]
-
 
 @verb(api.Report)
 def report(request: api.Report) -> int:

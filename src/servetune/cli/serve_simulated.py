@@ -15,7 +15,7 @@ import msgspec
 
 from servetune.api.inputs import chosen_node
 from servetune.cli import options
-from servetune.cli.derive import DerivedCommand
+from servetune.cli.derive import DerivedCommand, Finite
 from servetune.cli.output import echo
 from servetune.engines import DEFAULT_ENGINE, engine, simulated_engines
 from servetune.errors import InputError, NotSimulated, PlanError
@@ -24,11 +24,9 @@ from servetune.models import load_shape
 from servetune.perf.sim import describe_scheduler
 from servetune.plan import Plan
 
-__all__ = ["Servable", "serve", "serve_command"]
-
 DEFAULT_PORT = 8000  # vLLM's
 
-FRACTION = options.Finite(min=0, max=1)
+FRACTION = Finite(min=0, max=1)
 
 
 @click.command(

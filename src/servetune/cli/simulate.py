@@ -10,8 +10,6 @@ from servetune.cli.output import echo, print_json
 from servetune.cli.serve_simulated import Servable
 from servetune.report import console, pairs_table, trial_table
 
-__all__ = ["simulate"]
-
 
 @verb(api.Simulation, json=True, command=Servable)
 def simulate(request: api.Simulation, *, as_json: bool) -> int:

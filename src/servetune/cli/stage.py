@@ -7,8 +7,6 @@ from servetune.cli.derive import verb
 from servetune.cli.output import echo, print_json
 from servetune.units import format_bytes
 
-__all__ = ["stage"]
-
 
 @verb(api.Staging)
 def stage(request: api.Staging) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from servetune import api
 from servetune.cli.derive import verb
 
-__all__ = ["tune"]
-
 
 @verb(api.Study)
 def tune(request: api.Study) -> int:

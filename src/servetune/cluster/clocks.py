@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["ClockSample", "Clocks"]
-
 DRIFT = 1e-4
 """Largest rate at which two clocks come apart, in seconds per second: crystals drift by a third
 of that, and a daemon that adjusts a clock makes up the rest."""

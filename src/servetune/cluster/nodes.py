@@ -15,8 +15,6 @@ import msgspec
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import Target
 
-__all__ = ["ClusterNode", "cluster_nodes", "join_cluster", "sending_nodes"]
-
 CONNECT_TIMEOUT_S = 3.0
 """Time for the head of a cluster to accept a connection."""
 

@@ -16,15 +16,6 @@ from servetune.trials.launch import Launch
 from servetune.trials.sweep import engine_of, problem_of
 from servetune.trials.trial import StudyContext, Trial
 
-__all__ = [
-    "ResourceRequest",
-    "gpus_of_cluster",
-    "is_type",
-    "most_gpus",
-    "request_of",
-    "require_capacity",
-]
-
 PROBE_TIMEOUT_S = 60.0
 _MARKER = 0.001
 """Amount requested of a resource that only marks a node, such as its GPUs' type."""

@@ -35,8 +35,6 @@ from servetune.traffic.messages import RequestTrace
 from servetune.traffic.request_file import RequestColumns, RequestFile, RequestReader
 from servetune.traffic.sigv4 import Credentials
 
-__all__ = ["ClusterSenders", "DistributedSender", "assigned", "unfinished"]
-
 STRAGGLER_S = 10.0
 """Time for further nodes to come up once one is there: one whose cores are taken never does."""
 

@@ -34,8 +34,6 @@ from servetune.trials.server_context import ServerContext
 from servetune.trials.sweep import ExecutionPolicy, engine_of, problem_of, shown_command
 from servetune.trials.trial import StudyContext, Trial
 
-__all__ = ["run_trials_on_cluster"]
-
 MAX_LOSSES = 3
 """Lost nodes after which a trial is not run again: it may be the cause."""
 

@@ -21,8 +21,6 @@ from servetune.cluster.clocks import Clocks, ClockSample
 from servetune.cluster.nodes import ClusterNode
 from servetune.errors import ServetuneError
 
-__all__ = ["TaskLink", "TaskState", "Worker", "WorkerHandle", "WorkerReport", "WorkerTask", "poll"]
-
 COME_UP_S = 60.0
 """Time for Ray to start a process on a node, and servetune in it."""
 

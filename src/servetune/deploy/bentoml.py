@@ -10,8 +10,6 @@ from servetune.deploy.command import require_command
 from servetune.deploy.served import Served, bundle_of
 from servetune.errors import CannotRender
 
-__all__ = ["render_bentoml"]
-
 #: First that runs `__command__` of a service.
 LEAST_VERSION = "1.4.20"
 

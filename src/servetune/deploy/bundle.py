@@ -12,8 +12,6 @@ import msgspec
 from servetune.errors import CannotRender
 from servetune.secret import looks_secret
 
-__all__ = ["MARKER", "PLAN_FILE", "Bundle", "json_text", "write"]
-
 #: File of every bundle, whose `MARKER` key tells it from another folder.
 PLAN_FILE = "plan.json"
 MARKER = "servetune_bundle"

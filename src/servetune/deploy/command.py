@@ -8,8 +8,6 @@ from servetune.deploy.bundle import Bundle
 from servetune.deploy.served import Served, bundle_of
 from servetune.errors import CannotRender
 
-__all__ = ["devices_of", "render_command", "words_of_copy"]
-
 
 def render_command(served: Served) -> Bundle:
     """Scripts that become the server (`exec`), so that signals reach it.

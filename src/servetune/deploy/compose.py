@@ -8,8 +8,6 @@ from servetune.deploy.bundle import Bundle
 from servetune.deploy.served import MODEL_MOUNT, Served, bundle_of
 from servetune.deploy.yamltext import documents
 
-__all__ = ["render_compose"]
-
 
 def render_compose(served: Served) -> Bundle:
     """A `compose.yaml` (Compose specification; `env_file.required` needs Compose 2.24)."""

@@ -28,22 +28,10 @@ import msgspec
 from servetune.engines import ENGINES, engine
 from servetune.engines.container import Container, Image, plain_settings
 from servetune.engines.translate import plan_from_settings
-from servetune.engines.vllm.containers import LMI_MAX_NUM_SEQS
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender, PlanError, UnknownName
 from servetune.plan.plan import Plan, Setting
 from servetune.secret import is_secret_name, looks_secret
-
-__all__ = [
-    "CONTAINERS",
-    "LMI_MAX_NUM_SEQS",
-    "MODEL_FOLDER",
-    "container_named",
-    "containers_of",
-    "environment",
-    "parse_environment",
-    "usual_container",
-]
 
 #: Where SageMaker mounts a model that it fetched from S3.
 MODEL_FOLDER = "/opt/ml/model"

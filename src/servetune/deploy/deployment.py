@@ -19,8 +19,6 @@ from servetune.deploy.images import ami_version
 from servetune.deploy.names import digest_name, resource_name
 from servetune.errors import CannotRender
 
-__all__ = ["DEPLOYMENT_FILE", "TAG", "Deployment", "Step", "deployment_of", "with_role"]
-
 DEPLOYMENT_FILE = "deployment.json"
 
 #: Tag of every resource; its value is the endpoint's name.

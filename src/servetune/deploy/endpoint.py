@@ -13,14 +13,12 @@ import msgspec
 from servetune.deploy.containers import container_named, environment
 from servetune.deploy.evidence import Evidence
 from servetune.deploy.hosting import Hosting
-from servetune.deploy.images import Image, choose_image, image_uri, named_image
+from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.names import require_name, require_role, resource_name
-from servetune.engines.container import Container
+from servetune.engines.container import Container, Image
 from servetune.errors import CannotRender, UnknownName
 from servetune.hardware.device import Node
 from servetune.plan.plan import Plan
-
-__all__ = ["Endpoint", "EndpointOptions", "endpoint_of", "image_for", "startup_timeout_s"]
 
 _INSTANCE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9]+")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")

@@ -12,8 +12,6 @@ from servetune.engines import DEFAULT_ENGINE
 from servetune.hardware.device import Node
 from servetune.secret import redacted
 
-__all__ = ["Evidence", "usd_per_million_tokens"]
-
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The trial that a Plan rests on.

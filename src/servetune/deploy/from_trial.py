@@ -18,17 +18,6 @@ from servetune.models import NetworkShape
 from servetune.plan import Plan
 from servetune.store import TrialRecord
 
-__all__ = [
-    "TRIAL_FILE",
-    "device_of_trial",
-    "evidence_of",
-    "explicit_plan",
-    "instance_of_trial",
-    "plan_of_trial",
-    "saturation_of_trials",
-    "with_trial",
-]
-
 #: The trial that a bundle rests on, as its journal has it.
 TRIAL_FILE = "trial.jsonl"
 

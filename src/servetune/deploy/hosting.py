@@ -12,8 +12,6 @@ import msgspec
 
 from servetune.errors import InputError, UnknownName
 
-__all__ = ["Adapter", "Hosting", "Routing", "Scaling", "parse_routing"]
-
 #: Option's word: RoutingStrategy (botocore 1.44.5).
 STRATEGIES = {
     "least-outstanding": "LEAST_OUTSTANDING_REQUESTS",

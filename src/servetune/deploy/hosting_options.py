@@ -14,8 +14,6 @@ from servetune.option import Count, Positive, option
 from servetune.plan import Plan
 from servetune.units import GIB, MIB
 
-__all__ = ["HostingOptions"]
-
 #: Share of an instance's memory that copies may reserve; SageMaker's agents take some.
 RESERVABLE = 0.85
 

@@ -14,8 +14,6 @@ import msgspec
 from servetune.engines.container import Image
 from servetune.errors import CannotRender, UnknownName
 
-__all__ = ["Image", "ami_version", "choose_image", "image_uri", "images", "named_image", "regions"]
-
 
 def images(container: str) -> tuple[Image, ...]:
     """Images of one container, oldest engine first.

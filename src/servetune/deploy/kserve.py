@@ -15,8 +15,6 @@ from servetune.deploy.kubernetes import (
 from servetune.deploy.served import Served, bundle_of
 from servetune.deploy.yamltext import documents
 
-__all__ = ["render_kserve"]
-
 
 def render_kserve(served: Served, cluster: ClusterOptions = USUAL_CLUSTER) -> Bundle:
     """One InferenceService (serving.kserve.io/v1beta1) with a container of its own.

@@ -11,16 +11,6 @@ from servetune.deploy.served import MODEL_MOUNT, Served, bundle_of
 from servetune.deploy.yamltext import documents
 from servetune.errors import CannotRender, InputError
 
-__all__ = [
-    "TOKEN_SECRET",
-    "USUAL_CLUSTER",
-    "Autoscaler",
-    "ClusterOptions",
-    "container_of",
-    "pod_of",
-    "render_kubernetes",
-]
-
 Autoscaler = Literal["none", "hpa", "keda"]
 
 SHARED_MEMORY = "16Gi"

@@ -24,15 +24,6 @@ from servetune.errors import CannotRender, PlanError, UnknownName
 from servetune.plan.plan import Plan, Setting
 from servetune.secret import is_secret_name, looks_secret
 
-__all__ = [
-    "deployable_engines",
-    "filled",
-    "launcher_of",
-    "plan_of_words",
-    "shipping_of",
-    "words_of",
-]
-
 _SETTING = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")
 
 

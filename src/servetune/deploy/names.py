@@ -11,18 +11,6 @@ import re
 from servetune.deploy.images import regions
 from servetune.errors import CannotRender, InputError, UnknownName
 
-__all__ = [
-    "NAME_LIMIT",
-    "STAGED",
-    "digest_name",
-    "name_stem",
-    "require_name",
-    "require_region",
-    "require_role",
-    "require_secret",
-    "resource_name",
-]
-
 #: Manifest beside a model in S3, written last: the model's original id, and that all of it is
 #: there (`servetune stage`).
 STAGED = "servetune-stage.json"

@@ -12,8 +12,6 @@ from servetune.deploy.endpoint import Endpoint
 from servetune.deploy.evidence import Evidence, usd_per_million_tokens
 from servetune.units import format_rate, format_usd
 
-__all__ = ["readme_text"]
-
 #: Rows of the table of results: (journal's name, words, unit).
 _FIGURES = (
     ("request_throughput", "requests", "/s"),

@@ -14,8 +14,6 @@ from servetune.deploy.endpoint import Endpoint
 from servetune.deploy.evidence import usd_per_million_tokens
 from servetune.deploy.readme import readme_text
 
-__all__ = ["render_sagemaker"]
-
 
 def render_sagemaker(endpoint: Endpoint) -> Bundle:
     """The files of an endpoint; pure."""

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["HEADROOM", "Level", "SaturationPoint", "saturation_point"]
-
 #: Share of the saturation point that is kept free for what arrives while a new copy starts.
 HEADROOM = 0.2
 

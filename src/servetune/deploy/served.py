@@ -19,16 +19,6 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan
 
-__all__ = [
-    "MODEL_MOUNT",
-    "Served",
-    "ServiceOptions",
-    "bundle_of",
-    "prepare",
-    "service_name",
-    "version_of",
-]
-
 #: Path in the container where a target mounts a folder of the machine.
 MODEL_MOUNT = "/models/served"
 

@@ -6,8 +6,6 @@ from servetune.deploy.bundle import Bundle
 from servetune.deploy.command import devices_of, require_command, words_of_copy
 from servetune.deploy.served import Served, bundle_of
 
-__all__ = ["render_systemd"]
-
 
 def render_systemd(served: Served, *, user: str = "servetune") -> Bundle:
     """Units for `/etc/systemd/system`; tokens come from a file that only root can read.

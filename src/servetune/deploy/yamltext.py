@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import re
 
-__all__ = ["documents", "yaml_text"]
-
 #: Words that no reader of YAML 1.1 or 1.2 takes for anything but themselves.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 #: What may stand in a document by its escape alone.

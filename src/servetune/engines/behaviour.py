@@ -12,8 +12,6 @@ from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 
-__all__ = ["Behaviour", "EarlierSteps", "FieldValues", "ReleaseDefaults", "StepLawFacts"]
-
 FieldValues = Mapping[str, Any]
 """Fields of a Plan to their values."""
 

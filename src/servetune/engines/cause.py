@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["Cause", "Symptom", "diagnose", "plain_log"]
-
 
 class Cause(msgspec.Struct, frozen=True):
     """Cause of a server's end.

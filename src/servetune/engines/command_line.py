@@ -23,8 +23,6 @@ from servetune.engines.words import Words
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["CommandLineEngine"]
-
 
 class CommandLineEngine(EngineFacts):
     """An engine that is started as `PROGRAM serve MODEL --setting=value`.

@@ -13,16 +13,6 @@ from servetune.errors import CannotRender
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan, Setting
 
-__all__ = [
-    "Container",
-    "Image",
-    "no_variables",
-    "one_copy",
-    "one_server",
-    "plain_settings",
-    "refuse_occupied",
-]
-
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """One container image.

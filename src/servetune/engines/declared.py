@@ -14,16 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from servetune.engines.settings import SettingSpec, with_underscores
 
-__all__ = [
-    "annotated_fields",
-    "argparse_settings",
-    "click_settings",
-    "kind_of",
-    "literal_aliases",
-    "settings_of_calls",
-    "typer_settings",
-]
-
 Named = dict[str, SettingSpec]
 
 Meaning = tuple[str, tuple[str, ...]]

@@ -13,8 +13,6 @@ from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 
-__all__ = ["engines_with_defaults", "resolved", "simulated_engines"]
-
 
 def resolved(
     plan: Plan, shape: NetworkShape, device: Device, *, version: str | None = None

@@ -26,16 +26,6 @@ from servetune.plan.plan import Plan, Setting
 if TYPE_CHECKING:
     from servetune.engines.container import Container
 
-__all__ = [
-    "DEFAULT_ENGINE",
-    "ENGINES",
-    "OTHER_NAMES",
-    "Engine",
-    "FirstCompletion",
-    "engine",
-    "step_law_facts",
-]
-
 
 class FirstCompletion(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest request that shows that a server really answers.

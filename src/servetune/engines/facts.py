@@ -24,8 +24,6 @@ from servetune.plan.plan import Plan, Setting
 if TYPE_CHECKING:
     from servetune.engines.container import Container
 
-__all__ = ["EngineFacts", "plain_arguments"]
-
 
 def plain_arguments(settings: Mapping[str, Setting]) -> list[str]:
     """Settings as most programs take them: `--name=value`, a bare switch, or nothing."""

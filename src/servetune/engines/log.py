@@ -11,8 +11,6 @@ import msgspec
 from servetune.engines.cause import plain_log
 from servetune.plan.plan import Setting
 
-__all__ = ["Fact", "LogReading", "differences", "python_values", "read_facts"]
-
 
 class LogReading(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one start that a log tells; `None` where it does not.

@@ -56,17 +56,6 @@ from servetune.models.shape import (
 from servetune.plan.plan import Plan
 from servetune.units import GIB, MIB, format_bytes
 
-__all__ = [
-    "WIDEST_FRACTION",
-    "Memory",
-    "check_fits",
-    "concurrent_sequences",
-    "memory",
-    "rank_weights_bytes",
-    "with_useful_places",
-    "with_wider_share",
-]
-
 #: The largest share of memory that a run is taken to have given its engine where its own default
 #: would not have held the weights. An assumption: DeepSeek-R1 in fp8 was served by four B200
 #: (four rows of silicon_dev, 2026), which takes 0.89 of their memory by this account.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-__all__ = ["MetricNames", "MetricSum", "metric_sum"]
-
 
 class MetricSum(NamedTuple):
     """Samples that make up one quantity: those of these names, and of these modes if any."""

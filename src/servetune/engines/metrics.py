@@ -16,8 +16,6 @@ import msgspec
 from servetune.engines.engine import ENGINES, engine
 from servetune.engines.metric_names import MetricNames, MetricSum
 
-__all__ = ["COUNTERS", "GAUGES", "EngineReading", "Samples", "read_engine", "scraped_names"]
-
 Samples = Mapping[str, float]
 """Values by name and labels, written as the server writes them: `name{label="value"}`."""
 

@@ -37,16 +37,6 @@ from servetune.models.shape import (
 )
 from servetune.plan.plan import Plan
 
-__all__ = [
-    "check_parallel",
-    "distinct_layers",
-    "expert_ways",
-    "layer_share",
-    "possible_tensor_parallel",
-    "stage_layers",
-    "with_whole_experts",
-]
-
 #: Columns of one block of `fp8_block` weights: a split may not cut through one.
 _BLOCK_COLUMNS = 128
 

@@ -14,8 +14,6 @@ import msgspec
 
 from servetune.errors import EngineError
 
-__all__ = ["Program", "asked_version", "installed_version", "site_packages_of"]
-
 _VERSION_TIMEOUT_S = 120.0  # `vllm --version` imports torch first
 
 

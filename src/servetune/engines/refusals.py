@@ -8,8 +8,6 @@ from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 
-__all__ = ["check_starts"]
-
 
 def check_starts(plan: Plan, shape: NetworkShape, device: Device) -> None:
     """Refuse settings that the plan's engine ends with at start.

@@ -7,8 +7,6 @@ from types import MappingProxyType
 
 import msgspec
 
-__all__ = ["ServerWords", "SettingsReport"]
-
 #: Arguments of a server's command line that say nothing of the plan, and their types.
 _SERVER_TYPES: Mapping[str, type] = MappingProxyType(
     {

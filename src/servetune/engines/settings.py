@@ -10,8 +10,6 @@ import msgspec
 from servetune.errors import PlanError, nearest
 from servetune.plan.plan import Setting
 
-__all__ = ["SettingSpec", "SettingTable", "with_underscores"]
-
 _TYPES: Mapping[str, type] = MappingProxyType(
     {"int": int, "float": float, "bool": bool, "str": str, "json": str}
 )

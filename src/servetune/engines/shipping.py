@@ -9,8 +9,6 @@ import msgspec
 from servetune.engines.words import Settings
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["Shipping"]
-
 
 def _as_it_is(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]]:
     return plan, []

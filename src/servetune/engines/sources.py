@@ -10,8 +10,6 @@ import msgspec
 
 from servetune.engines.settings import SettingSpec
 
-__all__ = ["Declarations", "Named", "Trees", "read_declarations"]
-
 Named = dict[str, SettingSpec]
 Trees = Mapping[str, ast.Module]
 

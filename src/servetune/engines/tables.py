@@ -17,8 +17,6 @@ from typing import Any
 
 from servetune.engines.settings import SettingSpec, SettingTable
 
-__all__ = ["folder_name", "known_versions", "read_spec", "table_of", "version_key", "written_spec"]
-
 _FOLDER = importlib.resources.files("servetune.engines")
 
 

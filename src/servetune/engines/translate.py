@@ -9,8 +9,6 @@ from servetune.engines.engine import engine as engine_named
 from servetune.engines.words import Settings
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["fields_of", "plan_from_settings", "plan_of_any_engine", "settings_of"]
-
 
 def plan_from_settings(engine: str, model: str, settings: Mapping[str, Setting]) -> Plan:
     """The Plan that an engine's settings describe.

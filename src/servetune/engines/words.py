@@ -19,14 +19,6 @@ import msgspec
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
 
-__all__ = [
-    "FIELD_TYPES",
-    "FREE_MEMORY_HINT",
-    "Settings",
-    "Words",
-    "expert_groups",
-]
-
 Settings = dict[str, Setting]
 
 #: Hint of engines whose share of memory is of what the weights leave, with its name.

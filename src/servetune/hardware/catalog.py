@@ -15,8 +15,6 @@ from servetune.hardware.rows import DeviceRow, InstanceRow, LinkRow, bundled
 from servetune.hardware.user_devices import FileStamp, file_stamp, read_devices, user_devices_path
 from servetune.units import GB, GIB, MIB, TFLOPS
 
-__all__ = ["device", "device_names", "link", "load_devices", "node"]
-
 
 def load_devices(extra_toml: Path | None = None) -> Mapping[str, Device]:
     """Devices by name: bundled, user's own, and those of `extra_toml`.

@@ -16,9 +16,6 @@ from servetune.hardware.catalog import device, device_names, link
 from servetune.hardware.device import Device, Node
 from servetune.units import GB, GIB, MIB
 
-__all__ = ["detect", "detect_cpu", "device_for_card"]
-
-
 T = TypeVar("T")
 
 

@@ -8,8 +8,6 @@ import msgspec
 
 from servetune.errors import PlanError
 
-__all__ = ["Device", "Link", "Node", "Price"]
-
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One accelerator.

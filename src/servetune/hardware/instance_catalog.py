@@ -13,8 +13,6 @@ from servetune.hardware.device import Device, Node, Price
 from servetune.hardware.rows import InstanceRow, bundled
 from servetune.units import GB, GIB
 
-__all__ = ["Service", "cheapest_instance_with", "instance", "instances"]
-
 #: AWS service; the same hardware has another name and another price in each.
 Service: TypeAlias = Literal["sagemaker", "ec2"]
 

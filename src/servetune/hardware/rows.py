@@ -16,8 +16,6 @@ import msgspec
 
 from servetune.errors import InputError, nearest
 
-__all__ = ["DeviceRow", "InstanceRow", "LinkRow", "bundled", "device_rows"]
-
 
 class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Device row; `device.Device` documents each number."""

@@ -10,8 +10,6 @@ from typing import TypeAlias
 from servetune.errors import InputError
 from servetune.hardware.rows import DeviceRow, device_rows
 
-__all__ = ["FileStamp", "file_stamp", "read_devices", "user_devices_path"]
-
 #: Cache key of a file: path, modification time and size.
 FileStamp: TypeAlias = tuple[str, int, int]
 

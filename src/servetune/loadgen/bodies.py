@@ -16,8 +16,6 @@ from servetune.workload.prompts import Prompt
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
-__all__ = ["ROUTES", "Route", "api_of", "head_of", "prepared_request", "request_text"]
-
 Members = dict[str, Any]
 
 SHOWN_CHARACTERS = 1000

@@ -15,8 +15,6 @@ import sys
 import time
 from contextlib import suppress
 
-__all__ = ["serve"]
-
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 _MODELS = b'{"object":"list","data":[{"id":"echo","object":"model"}]}'
 

@@ -10,8 +10,6 @@ from servetune.errors import InputError, LoadError, ServerRefused
 from servetune.loadgen.target import Target
 from servetune.probe import ConnectError, Server, ask
 
-__all__ = ["fetch", "fetch_blocking", "tls_context"]
-
 Method = Literal["GET", "POST"]
 
 _JSON = {"Content-Type": "application/json"}

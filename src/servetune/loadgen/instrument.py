@@ -11,8 +11,6 @@ import numpy as np
 from servetune.loadgen.sender_pool import NodeShare, SendStatistics
 from servetune.units import MS_PER_S, format_seconds
 
-__all__ = ["LATE_S", "Instrument", "Verdict", "instrument_of", "verdict_of"]
-
 LATE_S = 0.010
 """Lateness above which a departure is counted: the interval between two tokens."""
 

@@ -9,8 +9,6 @@ import msgspec
 from servetune.errors import InputError
 from servetune.traffic.connection import Address
 
-__all__ = ["Origin"]
-
 
 class Origin(msgspec.Struct, frozen=True):
     """Where requests go: scheme, host, port, and the path before the API's own routes.

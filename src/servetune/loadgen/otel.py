@@ -22,8 +22,6 @@ from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
 from servetune.traffic.trace_context import trace_ids
 
-__all__ = ["export_spans", "otlp_endpoint", "require_otel"]
-
 _BATCH = 512
 _OPERATIONS = {"chat": "chat", "completions": "text_completion", "embeddings": "embeddings"}
 _TRACES = "/v1/traces"

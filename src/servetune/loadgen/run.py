@@ -50,17 +50,6 @@ from servetune.workload.prompts import Prompt, unlike
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
-__all__ = [
-    "CredentialSource",
-    "LoadHooks",
-    "LoadResult",
-    "LoadSettings",
-    "Progress",
-    "Routing",
-    "run_load",
-    "run_load_blocking",
-]
-
 Routing = Literal["round_robin", "least_outstanding"]
 
 CREDENTIALS_POLL_S = 30.0

@@ -25,15 +25,6 @@ from servetune.metrics.record import Record
 from servetune.traffic.sagemaker_answer import TIME_LIMIT
 from servetune.traffic.sigv4 import Credentials, Signer, Signing
 
-__all__ = [
-    "LARGEST_BODY_BYTES",
-    "Endpoint",
-    "Session",
-    "aws_session",
-    "endpoint_target",
-    "invocation_account",
-]
-
 #: Largest `Body` of InvokeEndpoint and InvokeEndpointWithResponseStream.
 LARGEST_BODY_BYTES = 6_291_456
 

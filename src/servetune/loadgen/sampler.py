@@ -27,8 +27,6 @@ from servetune.loadgen.server_side import Series, ServerSide, account
 from servetune.loadgen.target import Target
 from servetune.units import MIB
 
-__all__ = ["Sampler"]
-
 _SCRAPE_TIMEOUT_S = 5.0
 _GRACE_S = 2.0  # time for the process to write its result after its last scrape
 

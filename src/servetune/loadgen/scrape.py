@@ -11,16 +11,6 @@ from servetune.engines.metrics import COUNTERS, GAUGES, Samples, read_engine
 from servetune.errors import LoadError
 from servetune.loadgen.server_side import Series, ServerMetrics, account
 
-__all__ = [
-    "Samples",
-    "ServerMetrics",
-    "models_are_simulated",
-    "parse_metrics",
-    "parse_models",
-    "parse_speed",
-    "server_metrics",
-]
-
 _LINE = re.compile(
     r"""(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)
         (?P<labels>\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?

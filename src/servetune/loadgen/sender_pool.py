@@ -37,17 +37,6 @@ from servetune.traffic.messages import (
 from servetune.traffic.request_file import RequestFile
 from servetune.traffic.sigv4 import Credentials
 
-__all__ = [
-    "ALL_NODES_LOST",
-    "LoadSender",
-    "NodeShare",
-    "SendStatistics",
-    "SenderEvents",
-    "SenderPool",
-    "SenderPoolConfig",
-    "SenderSource",
-]
-
 READ_BYTES = 1 << 20
 WAIT_S = 0.1
 START_TIMEOUT_S = 20.0

@@ -11,8 +11,6 @@ import numpy as np
 
 from servetune.engines.metrics import COUNTERS, GAUGES
 
-__all__ = ["Series", "ServerMetrics", "ServerSide", "account", "increase"]
-
 Kind = Literal["engine", "gpu", "host", "process"]
 
 Values = Sequence[float | None]

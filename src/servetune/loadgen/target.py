@@ -13,8 +13,6 @@ from servetune.errors import InputError
 from servetune.loadgen.origin import Origin
 from servetune.traffic.sigv4 import Signing
 
-__all__ = ["Api", "Target", "without"]
-
 LEAST_KEPT = 12
 """Characters of a secret that are enough of it to be removed from what is shown."""
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from servetune.metrics.record import Record
 
-__all__ = ["BoolArray", "Columns", "FloatArray", "IntArray", "columns_of", "known"]
-
 FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
 IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
 BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]

@@ -16,15 +16,6 @@ from servetune.metrics.intervals import (
 from servetune.metrics.latency import Gaps
 from servetune.units import MS_PER_S
 
-__all__ = [
-    "described",
-    "field_of_percentile",
-    "intervals_ms",
-    "latency_intervals",
-    "quantiles",
-    "statistics",
-]
-
 #: Percentiles with a result field of their own.
 SHOWN = (50, 90, 95, 99)
 #: Largest number of values for which the standard deviation gets an interval.

@@ -10,8 +10,6 @@ from servetune.metrics.columns import BoolArray
 from servetune.metrics.record import Record
 from servetune.metrics.results import JsonObject
 
-__all__ = ["WRONG_LENGTH", "failures_of", "token_check", "wrong_lengths"]
-
 WRONG_LENGTH = "wrong_length"
 #: Kept samples of each kind.
 SAMPLES = 3

@@ -29,18 +29,6 @@ import numpy as np
 from servetune.metrics.columns import FloatArray, IntArray
 from servetune.metrics.latency import Gaps
 
-__all__ = [
-    "Interval",
-    "bootstrap_interval",
-    "gap_percentile_interval",
-    "mean_interval",
-    "percentile_interval",
-    "rate_interval",
-    "ratio_interval",
-    "student_t",
-    "wilson_interval",
-]
-
 LEVEL = 0.95
 #: Smallest number of values with an interval.
 LEAST_VALUES = 10

@@ -11,17 +11,6 @@ import numpy as np
 from servetune.metrics.columns import BoolArray, FloatArray, IntArray, columns_of, known
 from servetune.metrics.record import Record
 
-__all__ = [
-    "Arrivals",
-    "FloatArray",
-    "Gaps",
-    "arrivals_of",
-    "gaps_between",
-    "gaps_of",
-    "itl_gaps_s",
-    "ttfts_s",
-]
-
 #: Chunks per batch: few enough to fit a processor's cache.
 _BATCH_CHUNKS = 100_000
 

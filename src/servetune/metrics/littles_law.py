@@ -10,8 +10,6 @@ import numpy as np
 
 from servetune.metrics.columns import Columns, FloatArray
 
-__all__ = ["LittlesLaw", "in_system_means", "littles_law", "mean_in_system"]
-
 
 class LittlesLaw(msgspec.Struct, frozen=True, kw_only=True):
     """Little's law over one interval of time, each side measured independently.

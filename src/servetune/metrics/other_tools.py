@@ -20,8 +20,6 @@ from servetune.metrics.results import JsonObject
 from servetune.metrics.slo import Constraint
 from servetune.units import MS_PER_S
 
-__all__ = ["TOOLS", "compat_results"]
-
 
 def compat_results(
     records: Sequence[Record],

@@ -36,8 +36,6 @@ from servetune.metrics.intervals import student_t
 from servetune.metrics.record import Record
 from servetune.units import format_rate
 
-__all__ = ["Saturation", "saturation", "saturation_of"]
-
 FIRST_CHECK = 50
 GROWTH = 1.2
 TIME_BINS = 20

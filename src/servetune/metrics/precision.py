@@ -30,8 +30,6 @@ from servetune.metrics.latency import Gaps, gaps_of
 from servetune.metrics.record import Record
 from servetune.metrics.slo import LATENCIES
 
-__all__ = ["PrecisionProgress", "PrecisionTarget"]
-
 #: Rates that a target may name.
 RATES = ("request_throughput", "input_throughput", "output_throughput")
 FIRST_CHECK = 100

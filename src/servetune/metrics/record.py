@@ -7,8 +7,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Outcome", "Record"]
-
 Outcome = Literal[
     "ok",  # complete answer
     "refused",  # no connection

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-__all__ = ["JsonObject", "ResultFields"]
-
 #: Results of a trial by field name, read-only; `docs/reference/metrics.md` lists the fields.
 ResultFields: TypeAlias = Mapping[str, Any]
 #: JSON object under construction.

@@ -11,8 +11,6 @@ from servetune.metrics.record import Record
 from servetune.metrics.slo import Constraint
 from servetune.units import MS_PER_S
 
-__all__ = ["RunRecords", "meets_all"]
-
 
 class RunRecords:
     """Records of a run, their columns, and a mask of the complete answers."""

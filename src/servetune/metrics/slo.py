@@ -23,17 +23,6 @@ from servetune.errors import GrammarError, UnknownName
 from servetune.metrics.columns import BoolArray, FloatArray
 from servetune.metrics.results import JsonObject, ResultFields
 
-__all__ = [
-    "LATENCIES",
-    "METRICS",
-    "Constraint",
-    "constraint_from_json",
-    "field_of",
-    "parse_constraints",
-    "unmet",
-    "value_of",
-]
-
 #: Metrics in milliseconds that have a distribution over requests (ITL: over gaps).
 LATENCIES = ("ttft", "itl", "tpot", "e2e_latency")
 #: Metrics with one number per trial.

@@ -29,8 +29,6 @@ from servetune.metrics.littles_law import in_system_means
 from servetune.metrics.record import Record
 from servetune.units import format_seconds
 
-__all__ = ["Window", "mser_cut", "steady_window"]
-
 #: Smallest number of requests in a steady-state window.
 LEAST_REQUESTS = 50
 #: Smallest step that counts as a ramp-up, as a share of the level after it.

@@ -23,8 +23,6 @@ from servetune.metrics.run_records import RunRecords
 from servetune.metrics.steady import Window, steady_window
 from servetune.units import MS_PER_S
 
-__all__ = ["steady_results"]
-
 
 def steady_results(run: RunRecords, arrivals: Arrivals, percentiles: Sequence[float]) -> JsonObject:
     """Steady-state window and, where there is one, the metrics within it.

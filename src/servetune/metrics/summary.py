@@ -22,11 +22,7 @@ from servetune.metrics.distribution import (
 )
 from servetune.metrics.failures import failures_of, token_check, without, wrong_lengths
 from servetune.metrics.intervals import rate_interval
-from servetune.metrics.latency import (
-    arrivals_of,
-    gaps_between,
-    gaps_of,
-)
+from servetune.metrics.latency import arrivals_of, gaps_between, gaps_of
 from servetune.metrics.littles_law import littles_law
 from servetune.metrics.record import Record
 from servetune.metrics.results import JsonObject
@@ -34,8 +30,6 @@ from servetune.metrics.run_records import RunRecords
 from servetune.metrics.slo import Constraint
 from servetune.metrics.steady_results import steady_results
 from servetune.units import MS_PER_S
-
-__all__ = ["summarize"]
 
 #: Percentiles of the quantile grid in every trial record.
 GRID = (*range(5, 95, 5), *range(95, 100), 99.5, 99.9)

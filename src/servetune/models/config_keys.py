@@ -7,8 +7,6 @@ from typing import Any, TypeAlias
 
 from servetune.errors import InputError
 
-__all__ = ["Config", "Keys"]
-
 #: Table of a Hugging Face `config.json`.
 Config: TypeAlias = Mapping[str, Any]
 

@@ -43,26 +43,6 @@ from servetune.models.shape import (
     StateSpace,
 )
 
-__all__ = [
-    "CachePart",
-    "LayerParameters",
-    "active_parameter_count",
-    "cache_parts",
-    "cached_numbers_per_token",
-    "embedding_parameter_count",
-    "head_parameter_count",
-    "kv_bytes",
-    "kv_bytes_per_token",
-    "layer_parameters",
-    "layer_storage",
-    "layer_weight_bytes",
-    "parameter_count",
-    "state_bytes",
-    "state_bytes_per_sequence",
-    "vision_parameter_count",
-    "weight_bytes",
-]
-
 
 class LayerParameters(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of one layer, grouped by their treatment in a parallel split.

@@ -43,8 +43,6 @@ from servetune.models.shape import (
 )
 from servetune.models.vision import vision_parameters
 
-__all__ = ["FAMILIES", "Family", "shape_from_config"]
-
 #: Keys of the language model in a multimodal configuration.
 _TEXT_KEYS = ("text_config", "language_config", "llm_config")
 

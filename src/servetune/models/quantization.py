@@ -38,20 +38,6 @@ import msgspec
 from servetune.errors import InputError, UnknownName
 from servetune.models.config_keys import Config
 
-__all__ = [
-    "CACHE_DTYPES",
-    "DTYPE_BYTES",
-    "CheckpointStorage",
-    "Quantization",
-    "cache_dtype_bytes",
-    "canonical_cache_dtype",
-    "canonical_dtype",
-    "effective_quantization",
-    "join_parts",
-    "quantization_from_config",
-    "quantization_named",
-]
-
 #: Bytes per number of each unpacked dtype.
 DTYPE_BYTES: Mapping[str, float] = MappingProxyType({"bf16": 2.0, "fp16": 2.0, "fp32": 4.0})
 

@@ -27,21 +27,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = [
-    "Attention",
-    "CompressedAttention",
-    "DenseFeedForward",
-    "ExpertFeedForward",
-    "FeedForward",
-    "LatentAttention",
-    "Layer",
-    "LinearAttention",
-    "Mixer",
-    "NetworkShape",
-    "SparseIndex",
-    "StateSpace",
-]
-
 
 class SparseIndex(msgspec.Struct, frozen=True, kw_only=True):
     """Indexer of sparse attention: a small attention that selects the keys to read.

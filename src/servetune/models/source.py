@@ -32,9 +32,6 @@ from servetune.models.config_keys import Config
 from servetune.models.hf_config import shape_from_config
 from servetune.models.shape import NetworkShape
 
-__all__ = ["CatalogueModel", "cached_snapshot", "catalogue", "load_config", "load_shape"]
-
-
 _HUB_TIMEOUT_S = 10.0
 
 

@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from servetune.errors import InputError
 from servetune.models.config_keys import Config, Keys
 
-__all__ = ["vision_parameters"]
-
 
 def vision_parameters(config: Config) -> int:
     """Parameters of the vision tower and its projector; zero where unknown.

@@ -26,8 +26,6 @@ from servetune.perf.sweep import LADDER, sweep
 from servetune.plan.plan import Plan
 from servetune.workload.workload import Workload
 
-__all__ = ["AnchorRun", "Suggestion", "suggested_runs"]
-
 
 class AnchorRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run to measure: a plan and its number of users."""

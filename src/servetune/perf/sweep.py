@@ -28,8 +28,6 @@ from servetune.perf.roofline.step import StepLaw, step_law
 from servetune.plan.plan import Plan
 from servetune.workload.workload import Workload
 
-__all__ = ["LADDER", "Offer", "Swept", "cheapest_offers", "layouts", "plans_of", "sweep"]
-
 #: Concurrencies at which each plan is judged, over all its copies.
 LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 

@@ -12,8 +12,6 @@ import msgspec
 
 from servetune.errors import PlanError
 
-__all__ = ["Plan", "Setting"]
-
 Setting = bool | int | float | str | None
 
 

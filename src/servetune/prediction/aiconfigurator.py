@@ -44,16 +44,6 @@ from servetune.models.quantization import (
 from servetune.perf.roofline import ClosedLoopRun, length_moments
 from servetune.prediction.rows import Cell, rounded
 
-__all__ = [
-    "AiconfiguratorEstimate",
-    "EstimateCall",
-    "call_for",
-    "estimate_columns",
-    "estimate_run",
-    "require_installed",
-    "with_architecture",
-]
-
 PACKAGE = "aiconfigurator"
 
 #: Device of the catalogue -> system that aiconfigurator has operator tables for.

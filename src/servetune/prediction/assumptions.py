@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from servetune.engines import WIDEST_FRACTION
 from servetune.perf.roofline import ClosedLoopRun
 
-__all__ = ["assumed"]
-
 #: Words of tables for servers that both compute prompts and decode, `static` batches included.
 _AGGREGATED = ("", "agg", "aggregated", "ifb", "static")
 _DISAGGREGATED = ("disagg", "disaggregated", "pd")

@@ -26,15 +26,6 @@ from servetune.plan import Plan
 from servetune.store import TrialRecord, now_utc, read_json, write_text
 from servetune.workload import AllAtOnce, Workload, parse_arrivals, workload_from_client_args
 
-__all__ = [
-    "KeptCalibration",
-    "calibration_named",
-    "calibration_names",
-    "from_trials",
-    "keep",
-    "remove",
-]
-
 #: Where calibrations are kept instead of the user's configuration folder.
 FOLDER_VARIABLE = "SERVETUNE_CALIBRATIONS"
 

@@ -7,8 +7,6 @@ from typing import TypeAlias
 
 import msgspec
 
-__all__ = ["Convention", "RowFacts", "UnstatedSettings"]
-
 
 class RowFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that one row of a measurement table states.

@@ -30,8 +30,6 @@ import msgspec
 
 from servetune.prediction.conventions import Convention, RowFacts, UnstatedSettings
 
-__all__ = ["unstated_settings"]
-
 #: (prompt, answer) of all InferenceMAX cells.
 _LENGTHS = ((1024, 1024), (1024, 8192), (8192, 1024))
 _CHAT, _REASON, _SUMMARISE = _LENGTHS

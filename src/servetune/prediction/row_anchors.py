@@ -22,8 +22,6 @@ from servetune.prediction.conventions import Convention
 from servetune.prediction.rows import run_of
 from servetune.workload import Lengths
 
-__all__ = ["MEASURED", "AnchorsOf", "anchors_of", "corrected_by_kept", "corrected_by_rows"]
-
 #: Columns of measured times; a row may lack one of them.
 MEASURED = ("ttft_ms", "tpot_ms")
 

@@ -20,8 +20,6 @@ from servetune.errors import InputError, ServetuneError, UnknownName
 from servetune.models import NetworkShape, catalogue, load_config, load_shape, shape_from_config
 from servetune.prediction.rows import STORAGE, stored_as
 
-__all__ = ["RowModels", "made_from"]
-
 _FILE = "_config.json"
 _QUANTIZED_FILE = "_hf_quant_config.json"
 #: Last words of a checkpoint's name that state its storage -> the table's word for it.

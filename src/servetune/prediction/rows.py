@@ -28,8 +28,6 @@ from servetune.prediction.conventions import Convention, RowFacts, UnstatedSetti
 from servetune.workload import LengthLaws
 from servetune.workload.laws import Uniform
 
-__all__ = ["COLUMNS", "Cell", "prediction_columns", "run_of", "stored_as"]
-
 #: Value of a cell that is written.
 Cell: TypeAlias = str | float
 

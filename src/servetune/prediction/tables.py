@@ -33,17 +33,6 @@ from servetune.prediction.row_anchors import anchors_of, corrected_by_kept, corr
 from servetune.prediction.row_models import RowModels
 from servetune.prediction.rows import COLUMNS, Cell, prediction_columns, run_of
 
-__all__ = [
-    "CONVENTIONS",
-    "OUTPUT_COLUMNS",
-    "PredictedTable",
-    "Table",
-    "TableOptions",
-    "predict_table",
-    "read_table",
-    "table_text",
-]
-
 #: Name after `--as` -> settings that a benchmark uses and its rows do not state.
 CONVENTIONS: Mapping[str, Convention] = MappingProxyType({"inferencemax": unstated_settings})
 

@@ -25,8 +25,6 @@ from servetune.metrics.slo import field_of
 from servetune.report.comparison import COMPARED
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 
-__all__ = ["TOLERANCE", "BaselineComparison", "Row", "baseline_table", "compare_with_baseline"]
-
 #: Relative difference that is treated as noise between runs of an unchanged server.
 TOLERANCE = 0.05
 

@@ -19,8 +19,6 @@ from servetune.report.tables import fact_table
 from servetune.store.schema import TrialRecord
 from servetune.units import format_rate, format_seconds
 
-__all__ = ["bench_table"]
-
 _LATENCIES = ("ttft", "tpot", "itl", "e2e_latency")
 _STATISTICS = ("mean", "median", "p90", "p99")
 _SHOWN_FAILURES = 5

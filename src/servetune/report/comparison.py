@@ -12,16 +12,6 @@ from servetune.report.quantities import QUANTITIES, quantity_value
 from servetune.report.ranking import label_of, varying
 from servetune.store.schema import TrialRecord
 
-__all__ = [
-    "COMPARED",
-    "PredictionPair",
-    "QuantityError",
-    "median_errors",
-    "pairs_between",
-    "pairs_within",
-    "quantity_errors",
-]
-
 #: Quantity and statistic of each row of a comparison.
 COMPARED: tuple[tuple[str, str], ...] = (
     ("output_throughput", "mean"),

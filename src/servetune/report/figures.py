@@ -34,8 +34,6 @@ from servetune.search import (
 )
 from servetune.store.schema import TrialRecord
 
-__all__ = ["header_of", "load_setting_of", "page_data"]
-
 #: Significant digits of a figure; the journal has all of them.
 _DIGITS = 6
 #: Longest text and list on the page; longer ones are cut, as the journal has them.

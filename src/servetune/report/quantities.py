@@ -12,8 +12,6 @@ from servetune.metrics import LATENCIES, value_of
 from servetune.metrics.results import ResultFields
 from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 
-__all__ = ["DASH", "QUANTITIES", "STATISTICS", "Quantity", "quantity_value", "shown"]
-
 #: Text for a missing value; never `NaN`, never 0.
 DASH = "–"
 #: Statistics of a latency that the dashboard offers.

@@ -23,24 +23,6 @@ from servetune.search import (
 )
 from servetune.store.schema import TrialRecord
 
-__all__ = [
-    "ConstraintCheck",
-    "SweptSettings",
-    "any_failed",
-    "candidates_of",
-    "check_constraints",
-    "constraint_lines",
-    "devices_of",
-    "failed_text",
-    "label_of",
-    "picks",
-    "plan_of",
-    "ranked",
-    "setting_text",
-    "short_name",
-    "varying",
-]
-
 #: Short display names of settings.
 _SHORT: Mapping[str, str] = {
     "tensor_parallel_size": "TP",

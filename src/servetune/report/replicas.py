@@ -29,8 +29,6 @@ from servetune.search import exceeds_error_tolerance
 from servetune.store.schema import TrialRecord
 from servetune.units import format_rate, format_usd
 
-__all__ = ["ReplicaRow", "replica_rows", "replica_table"]
-
 #: Results proportional to the number of copies.
 _EXTENSIVE = (
     "request_throughput",

@@ -18,18 +18,6 @@ import msgspec
 
 from servetune.units import format_rate, format_seconds
 
-__all__ = [
-    "BandPoint",
-    "Curve",
-    "Dot",
-    "Roof",
-    "RooflineFigure",
-    "StepBar",
-    "StepSlice",
-    "roofline_html",
-    "roofline_svg",
-]
-
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
     """Compute roof of one dtype (or of several at one rate)."""

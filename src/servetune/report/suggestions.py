@@ -14,8 +14,6 @@ from servetune.metrics.results import JsonObject
 from servetune.report.quantities import shown
 from servetune.store.schema import TrialRecord
 
-__all__ = ["LOAD_SETTINGS", "load_of", "suggestions"]
-
 TTFT_LIMIT_MS = 500.0
 ITL_LIMIT_MS = 50.0
 #: Plateau: throughput gains less than this share from at least 1.5 times the load.

@@ -19,14 +19,6 @@ from servetune.report.ranking import candidates_of, picks
 from servetune.search import Recommendation, pareto_keys
 from servetune.store.schema import SCHEMA, TrialRecord, record_from_json
 
-__all__ = [
-    "records_from_summary",
-    "simulated_share",
-    "simulated_speed",
-    "summary",
-    "summary_json",
-]
-
 _BEST = {
     "best_output_throughput": "output_throughput",
     "best_input_throughput": "input_throughput",

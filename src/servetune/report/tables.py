@@ -38,16 +38,6 @@ from servetune.search import TOLERATED_ERROR_RATE, Recommendation, failed_reques
 from servetune.store.schema import TrialRecord
 from servetune.units import MS_PER_S
 
-__all__ = [
-    "comparison_table",
-    "console",
-    "fact_table",
-    "pairs_table",
-    "ranking_table",
-    "recommendation_text",
-    "simulated_notice",
-]
-
 #: Width where there is no terminal, enough for the widest table.
 _PLAIN_WIDTH = 160
 

@@ -9,8 +9,6 @@ import numpy as np
 from servetune.metrics import Record
 from servetune.metrics.results import JsonObject
 
-__all__ = ["MOST_BARS", "timeline_of"]
-
 #: Largest number of request bars, so that drawing is instant and the page stays below half a
 #: megabyte.
 MOST_BARS = 2000

@@ -17,8 +17,6 @@ from servetune.report.tables import fact_table, simulated_notice
 from servetune.store.schema import TrialRecord
 from servetune.units import format_seconds
 
-__all__ = ["trial_table"]
-
 _LATENCIES = ("ttft", "tpot", "itl", "e2e_latency")
 _STATISTICS = ("mean", "p50", "p90", "p99")
 _RATES = ("output_throughput", "input_throughput", "request_throughput", "goodput")

@@ -29,8 +29,6 @@ from numpy.typing import NDArray
 
 from servetune.errors import InputError
 
-__all__ = ["Forecast", "Forecasts"]
-
 _Array = NDArray[np.float64]
 
 #: Standard deviations of log(measured / predicted): shared by all of one model on one GPU, added

@@ -23,8 +23,6 @@ from typing import Any
 from servetune.errors import GrammarError, nearest
 from servetune.search.space import Axis, Value
 
-__all__ = ["parse_settings"]
-
 _TYPES: Mapping[str, type] = {"int": int, "float": float, "bool": bool, "str": str, "json": dict}
 _NAME = re.compile(r"(--)?[A-Za-z][\w.-]*$")
 _INT = re.compile(r"[+-]?\d+$")

@@ -12,19 +12,6 @@ from servetune.metrics import LATENCIES, Constraint, unmet, value_of
 from servetune.metrics.results import JsonObject, ResultFields
 from servetune.search.pareto import pareto_front
 
-__all__ = [
-    "OBJECTIVES",
-    "TOLERATED_ERROR_RATE",
-    "Candidate",
-    "FailedRequests",
-    "Objective",
-    "Recommendation",
-    "exceeds_error_tolerance",
-    "failed_requests",
-    "pareto_keys",
-    "recommend",
-]
-
 #: Largest share of failed requests with which a trial's other figures stay comparable: published
 #: endpoints are judged by 99% success, and a server that refuses a request saves its work, so
 #: with more failures a trial looks faster and cheaper than it is.

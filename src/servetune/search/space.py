@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-__all__ = ["Axis", "Space", "Value"]
-
 Value = bool | int | float | str | None
 
 

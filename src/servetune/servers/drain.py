@@ -13,8 +13,6 @@ from __future__ import annotations
 import os
 import re
 
-__all__ = ["MOST_BYTES", "BoundedLog", "lines_of_note"]
-
 MOST_BYTES = 32 << 20
 HEAD_FRACTION, TAIL_FRACTION = 0.25, 0.25
 MOST_NOTED_LINES = 2000

@@ -15,8 +15,6 @@ from servetune.engines.cause import Cause
 from servetune.errors import EngineDied, EngineNotReady, InputError
 from servetune.probe import Server, ask
 
-__all__ = ["ExternalServer"]
-
 _POLL_S = 0.2
 _ASK_TIMEOUT_S = 3.0
 

@@ -17,8 +17,6 @@ from servetune.clock import Clock, MonotonicClock
 from servetune.servers.launchers import visible_devices
 from servetune.units import format_bytes
 
-__all__ = ["Card", "DeviceMemory", "cards", "installed_nvml", "none_can_be", "visible_cards"]
-
 #: Drivers and displays hold this much of an idle card.
 IDLE_FRACTION = 0.03
 PATIENCE_S = 30.0

@@ -10,8 +10,6 @@ from servetune.engines.engine import Engine
 from servetune.plan.plan import Plan
 from servetune.servers.process import ServerOptions, ServerProcess
 
-__all__ = ["launch_environment", "server_of"]
-
 
 def launch_environment(
     engine: Engine, plan: Plan, chosen: Mapping[str, str] | None = None

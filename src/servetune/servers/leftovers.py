@@ -17,17 +17,6 @@ import msgspec
 from servetune.servers import watchdog
 from servetune.servers.ports import listening_ports
 
-__all__ = [
-    "LOG_MARK",
-    "MARKS",
-    "OWNER_MARK",
-    "Leftover",
-    "find_leftovers",
-    "marked_processes",
-    "marks_of",
-    "owner_lives",
-]
-
 MARKS = watchdog.MARKS
 OWNER_MARK, LOG_MARK = MARKS
 

@@ -15,8 +15,6 @@ import msgspec
 from servetune.servers.gpus import installed_nvml
 from servetune.servers.ports import listening_pids
 
-__all__ = ["Machine", "driver_version", "machine_here", "port_holders"]
-
 _UNLIMITED_BYTES = 1 << 60  # what control groups say when they mean no limit
 
 

@@ -11,16 +11,6 @@ from pathlib import Path
 
 from servetune.errors import EngineError, PortBusy
 
-__all__ = [
-    "claimed_port",
-    "free_port",
-    "listening_pids",
-    "listening_ports",
-    "listens_among",
-    "reachable_host",
-    "require_free_port",
-]
-
 _LISTENING = "0A"  # state of a TCP socket in /proc/net/tcp
 
 

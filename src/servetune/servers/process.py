@@ -35,8 +35,6 @@ from servetune.servers.leftovers import marked_processes, marks_of
 from servetune.servers.ports import listens_among, reachable_host, require_free_port
 from servetune.units import MS_PER_S
 
-__all__ = ["ServerOptions", "ServerProcess"]
-
 _POLL_S = 0.15
 _HEALTH_TIMEOUT_S = 0.8
 _LAUNCH_TIMEOUT_S = 20.0  # for the watchdog, not for the server

@@ -33,8 +33,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-__all__ = ["descendants", "end_processes", "marked", "session_members"]
-
 MARKS = ("SERVETUNE_OWNER", "SERVETUNE_SERVER_LOG")
 """Variables that every process of a server inherits; `leftovers` says what they hold."""
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["WarmUp", "model_folder", "warm_up", "weight_files"]
-
 _FORMS = ("*.safetensors", "*.gguf", "*.bin")
 _PIECE_BYTES = 8 << 20
 ROOM_FRACTION = 0.6  # of the memory that is available: a server wants the rest

@@ -10,8 +10,6 @@ from typing import Protocol
 import httptools
 import msgspec
 
-__all__ = ["Connection", "HttpRequest", "RequestHandler"]
-
 MOST_BODY_BYTES = 64 * 1024 * 1024
 
 _MARK = b"x-servetune-simulated: 1\r\nserver: servetune-simulated\r\n"

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["FINISH_REASONS", "EngineMetrics", "Histogram", "RequestTimes"]
-
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 # Upper ends of vLLM's buckets (vllm/v1/metrics/buckets.py of 0.32, read in November 2026).

@@ -16,8 +16,6 @@ import msgspec
 from servetune.simserver.engine_metrics import EngineMetrics, Histogram
 from servetune.simserver.service import Service
 
-__all__ = ["ClockStatus", "exposition"]
-
 
 class ClockStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Delay of the simulation behind its own clock.

@@ -9,8 +9,6 @@ import msgspec
 
 from servetune.errors import InputError
 
-__all__ = ["Fault", "FaultDraws", "Faults"]
-
 Fault = Literal["error", "stall", "truncate", "disconnect"]
 
 

@@ -26,8 +26,6 @@ from servetune.perf.sim.serving import (
 from servetune.simserver.engine_metrics import EngineMetrics, RequestTimes
 from servetune.workload.request import Piece
 
-__all__ = ["LiveEngine", "LiveRequest", "TokenListener"]
-
 
 class TokenListener(Protocol):
     """Receiver of a request's tokens."""

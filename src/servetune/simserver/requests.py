@@ -16,14 +16,6 @@ import msgspec
 from servetune.simserver.vocabulary import MESSAGE_TOKENS, OPENING_TOKENS, Vocabulary
 from servetune.workload.request import Piece
 
-__all__ = [
-    "CompletionRequest",
-    "RequestRefused",
-    "ServedModel",
-    "parse_completion_request",
-    "tokenized",
-]
-
 DEFAULT_COMPLETION_TOKENS = 16
 """Answer length of the completions route without `max_tokens`: OpenAI's default, and vLLM's."""
 

@@ -16,8 +16,6 @@ import msgspec
 from servetune.simserver.faults import Fault
 from servetune.simserver.requests import CompletionRequest
 
-__all__ = ["ResponseStream", "ResponseWriter"]
-
 
 class ResponseWriter(Protocol):
     """A connection that an answer is written to."""

@@ -26,8 +26,6 @@ from servetune.simserver.requests import (
 from servetune.simserver.responses import ResponseStream
 from servetune.simserver.service import Service
 
-__all__ = ["SimulatedServer"]
-
 WORTH_SAYING_S = 0.05
 """A server that is later than that says so; asyncio's timers alone cost up to 0.001."""
 

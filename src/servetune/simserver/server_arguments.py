@@ -22,8 +22,6 @@ from servetune.errors import InputError, UnknownName, nearest
 from servetune.perf.sim import without_effect
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["ServerArguments", "argument_types", "parse_server_arguments"]
-
 #: Would change how clients reach the server, and does not here.
 _REFUSED = frozenset(
     {"config", "uds", "headless", "grpc", "ssl_keyfile", "ssl_certfile", "root_path"}

@@ -24,8 +24,6 @@ from servetune.simserver.live_engine import LiveEngine
 from servetune.simserver.requests import ServedModel
 from servetune.simserver.vocabulary import vocabulary_of
 
-__all__ = ["Service", "service_of"]
-
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
     """One plan, ready to be served.

@@ -18,10 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from servetune.workload.prompts import TOKENS_PER_WORD, WORDS, Tokenizer, load_tokenizer
+from servetune.workload.prompts import Tokenizer, load_tokenizer
 from servetune.workload.request import Piece
-
-__all__ = ["MESSAGE_TOKENS", "OPENING_TOKENS", "Vocabulary", "vocabulary_of"]
+from servetune.workload.words import TOKENS_PER_WORD, WORDS
 
 MESSAGE_TOKENS = 5  # <|im_start|>, role, line end, <|im_end|>, line end
 OPENING_TOKENS = 3  # <|im_start|>, assistant, line end

@@ -14,15 +14,6 @@ import msgspec
 
 from servetune.errors import InputError, StoreError
 
-__all__ = [
-    "Artifacts",
-    "decoded_json",
-    "read_json",
-    "require_regular",
-    "write_pieces",
-    "write_text",
-]
-
 
 class Artifacts(msgspec.Struct, frozen=True):
     """Paths of a run's files; all share one stem.

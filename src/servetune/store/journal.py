@@ -18,8 +18,6 @@ from servetune.errors import StoreError
 from servetune.store.artifacts import decoded_json, require_regular
 from servetune.store.schema import TrialRecord, record_from_json
 
-__all__ = ["Journal", "latest", "read_journal"]
-
 
 def read_journal(path: Path) -> list[TrialRecord]:
     """Records of a journal, in the order they were written.

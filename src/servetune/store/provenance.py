@@ -9,8 +9,6 @@ from typing import Any
 
 from servetune import __version__
 
-__all__ = ["now_utc", "provenance"]
-
 
 def now_utc() -> str:
     """Wall-clock time to the millisecond, as ISO 8601 with its zone."""

@@ -19,14 +19,6 @@ from servetune.errors import StoreError
 from servetune.metrics import Record
 from servetune.store.artifacts import write_pieces
 
-__all__ = [
-    "RequestLine",
-    "has_parquet",
-    "write_requests",
-    "write_requests_csv",
-    "write_requests_parquet",
-]
-
 
 class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Request of a trial; times are seconds since the run began, `None` where they never came.

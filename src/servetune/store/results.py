@@ -13,8 +13,6 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 
 import msgspec
 
-__all__ = ["Metadata", "Results", "SaturationNote", "UntilNote"]
-
 T = TypeVar("T")
 
 

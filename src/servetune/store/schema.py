@@ -18,8 +18,6 @@ from servetune.plan.plan import Plan
 from servetune.secret import redacted
 from servetune.store.results import Metadata, Results
 
-__all__ = ["SCHEMA", "Failure", "TrialConfig", "TrialRecord", "record_from_json", "trial_key"]
-
 #: Version of what this module writes. Records without the field are from other tools.
 SCHEMA = 1
 

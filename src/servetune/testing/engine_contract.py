@@ -30,8 +30,6 @@ from servetune.plan import Plan, Setting
 from servetune.probe import Server, ask
 from servetune.servers import free_port, server_of
 
-__all__ = ["CHOSEN_FIELDS", "EngineContract", "RunningEngineContract"]
-
 #: A value for each field of a Plan, unlike what any engine does by itself.
 CHOSEN_FIELDS: Mapping[str, Any] = {
     "tensor_parallel": 2,

@@ -31,9 +31,7 @@ from typing import TextIO
 
 import msgspec
 
-from servetune.testing.server import Behaviour, FakeServer, Truth, running_server
-
-__all__ = ["Behaviour", "FakeServer", "Truth", "main", "running_server"]
+from servetune.testing.server import Behaviour, FakeServer
 
 
 def _parser() -> argparse.ArgumentParser:

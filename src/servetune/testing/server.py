@@ -13,8 +13,6 @@ from typing import Any, Literal, TextIO
 import httptools
 import msgspec
 
-__all__ = ["Behaviour", "FakeServer", "Truth", "running_server"]
-
 Fault = Literal["fail", "stall", "truncate", "disconnect", "malformed", "error", "empty"]
 Usage = Literal["continuous", "final", "none"]
 

@@ -26,8 +26,6 @@ import msgspec
 
 from servetune.traffic.sse import DONE, Events
 
-__all__ = ["ANSWERS", "Answer", "excerpt", "spread"]
-
 EXCERPT_CHARACTERS = 300
 KEPT_BYTES = 64 * 1024
 """Bytes kept of an error's body; a whole answer that is not streamed is kept whole."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from servetune.traffic.answer import Answer
     from servetune.traffic.sagemaker_answer import SageMakerAnswer
 
-__all__ = ["Address", "Call", "Connection", "ConnectionOwner"]
-
 RECEIVE_BYTES = 65_536
 DIGEST_READS = 32
 """Reads kept before they are parsed: enough to make parsing cheap, and so few that the end of an

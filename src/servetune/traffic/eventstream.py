@@ -15,8 +15,6 @@ from zlib import crc32
 
 import msgspec
 
-__all__ = ["BadFrame", "EventStream", "StreamError", "frame_of"]
-
 _PRELUDE = struct.Struct("!III")
 _CHECKSUM = struct.Struct("!I")
 #: Length of the prelude and the last checksum.

@@ -12,8 +12,6 @@ from bisect import bisect_left
 from itertools import accumulate, repeat
 from typing import Protocol
 
-__all__ = ["Body", "Chunked", "Head", "Malformed", "Sized", "UntilClosed", "body_of", "read_head"]
-
 LARGEST_HEAD_BYTES = 65_536
 LONGEST_LINE_BYTES = 4096
 """Most bytes of a chunk's length and its extensions."""

@@ -27,8 +27,6 @@ from servetune.traffic.sagemaker_answer import SageMakerAnswer
 from servetune.traffic.sigv4 import Credentials, Signer
 from servetune.traffic.trace_context import traceparent
 
-__all__ = ["LoadController"]
-
 _INDEX = struct.Struct("<I")
 _STARVED_S = 0.0005
 """Time after which an empty queue is read again, while its end has not come."""

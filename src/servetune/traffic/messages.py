@@ -13,20 +13,6 @@ from servetune.traffic.connection import Address
 from servetune.traffic.request_file import RequestColumns
 from servetune.traffic.sigv4 import Credentials, Signing
 
-__all__ = [
-    "Command",
-    "Finished",
-    "FrameReader",
-    "Heartbeat",
-    "MoveUsers",
-    "RequestTrace",
-    "Resume",
-    "Setup",
-    "Start",
-    "Stop",
-    "frame",
-]
-
 _LENGTH = struct.Struct("<I")
 
 

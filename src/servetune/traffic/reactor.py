@@ -18,8 +18,6 @@ from typing import Any
 from servetune.traffic.connection import Address, Call, Connection, monotonic
 from servetune.traffic.sleep_planner import SleepPlanner
 
-__all__ = ["Reactor"]
-
 EVENTS_A_TURN = 256
 
 SPIN_S = 0.002

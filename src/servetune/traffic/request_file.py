@@ -13,14 +13,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-__all__ = [
-    "PreparedRequest",
-    "RequestColumns",
-    "RequestFile",
-    "RequestReader",
-    "write_request_file",
-]
-
 
 class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Request before it is written to the file.

@@ -13,8 +13,6 @@ import msgspec
 from servetune.traffic.answer import Answer, excerpt
 from servetune.traffic.eventstream import BadFrame, EventStream, StreamError
 
-__all__ = ["FRAMED", "TIME_LIMIT", "SageMakerAnswer"]
-
 FRAMED = "application/vnd.amazon.eventstream"
 TIME_LIMIT = "InvocationTimeLimit"
 

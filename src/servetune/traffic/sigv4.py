@@ -16,8 +16,6 @@ import time
 
 import msgspec
 
-__all__ = ["Credentials", "Signer", "Signing"]
-
 _ALGORITHM = "AWS4-HMAC-SHA256"
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-__all__ = ["SleepPlanner"]
-
 LONGEST_S = 0.004
 UNPREDICTED_S = 0.00025
 """Longest sleep where the ends of answers cannot be predicted: lateness of a next request."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import accumulate
 
-__all__ = ["DONE", "Events"]
-
 DONE = b"[DONE]"
 """Data of the event with which OpenAI-like servers end a stream."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-__all__ = ["trace_ids", "traceparent"]
-
 
 def traceparent(run_id: str, index: int) -> str:
     """Value of the W3C `traceparent` header of a run's request.

@@ -38,8 +38,6 @@ from servetune.workload import Workload
 from servetune.workload.model_tokenizer import ModelTokenizer
 from servetune.workload.prompts import Prompt
 
-__all__ = ["Bench", "Benched", "bench"]
-
 FIRST_VERDICT_S = 5.0
 """Time before which no open loop is called saturated while it runs."""
 

@@ -9,8 +9,6 @@ from servetune.clock import Clock, MonotonicClock
 from servetune.errors import InputError
 from servetune.units import format_seconds
 
-__all__ = ["Budget", "parse_duration_s"]
-
 _PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)?")
 _SECONDS = {"d": 86_400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0, None: 1.0}
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from servetune.errors import LoadError
 from servetune.loadgen import Target, fetch_blocking
 
-__all__ = ["RESET_ENVIRONMENT", "forget_prefixes"]
-
 #: Routes that empty a prefix cache: vLLM's (in development mode) and SGLang's.
 _ROUTES = ("/reset_prefix_cache", "/flush_cache")
 

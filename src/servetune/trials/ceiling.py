@@ -21,8 +21,6 @@ from servetune.units import format_seconds
 from servetune.workload import workload_from_client_args
 from servetune.workload.prompts import token_prompts
 
-__all__ = ["Ceiling", "Rung", "load_ceiling"]
-
 STREAMS = (16, 64, 256, 1024, 2048)
 TICK_S = 0.020
 TOKENS = 150  # of each stream: three seconds

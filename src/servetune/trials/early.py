@@ -30,8 +30,6 @@ from servetune.trials.budget import Budget
 from servetune.units import MS_PER_S, format_seconds
 from servetune.workload import Workload
 
-__all__ = ["Early", "TrialJudge", "plainly_missed"]
-
 LEVEL = 0.99
 FEWEST_SETTLED = 100
 SETTLED_SHARE = 0.25  # of all requests, before an interval is believed

@@ -19,8 +19,6 @@ from servetune.store import Failure, Results
 from servetune.trials.launch import Server
 from servetune.trials.retry import LOAD_NODE_LOST
 
-__all__ = ["death_soon", "failure_of", "load_failure", "unanswered"]
-
 
 def failure_of(error: ServetuneError, server: Server) -> Failure:
     """Of a server that could not be started, or died."""

@@ -16,8 +16,6 @@ from servetune.engines import FirstCompletion
 from servetune.errors import ServerRefused, ServetuneError
 from servetune.loadgen import Target, fetch_blocking
 
-__all__ = ["FirstAnswer"]
-
 _LOOK_S = 0.1
 
 

@@ -25,19 +25,6 @@ from servetune.servers.launchers import (
 from servetune.trials.retry import DEFAULT_RETRIES
 from servetune.units import GB
 
-__all__ = [
-    "DEFAULT_PORT",
-    "EngineProgram",
-    "Launch",
-    "Server",
-    "default_ready_timeout_s",
-    "free_path",
-    "port_for",
-    "server_command",
-    "version_of",
-    "written",
-]
-
 DEFAULT_PORT = 8000
 #: A server that loads nothing may still import and compile for minutes.
 LEAST_READY_S = 600.0

@@ -56,8 +56,6 @@ from servetune.trials.startup import external_server, startup_of, taken_otherwis
 from servetune.trials.trial import StudyContext, Trial
 from servetune.units import format_seconds
 
-__all__ = ["ServerGroup", "TrialEvents"]
-
 _SCRAPE_EVERY_S = 1.0
 GRACE_S = 30.0
 """Seconds for requests in flight when a trial's duration is over."""

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from servetune.metrics.results import JsonObject
 from servetune.store import Results
 
-__all__ = ["Neighbours", "disturbance"]
-
 #: Relative loss below which there is no note, however certain it is.
 WORTH_SAYING = 0.05
 

@@ -6,8 +6,6 @@ import random
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
-__all__ = ["ORDERS", "Order", "ordered"]
-
 Order = Literal["grid", "random", "interleaved"]
 ORDERS: tuple[Order, ...] = ("grid", "random", "interleaved")
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from servetune.errors import PlanError
 
-__all__ = ["DeviceBlocks", "packed", "parallel_servers_for"]
-
 
 class DeviceBlocks:
     """Devices of one machine, by number, free or taken.

@@ -21,8 +21,6 @@ from servetune.trials.packing import DeviceBlocks, packed
 from servetune.trials.server_context import ServerContext
 from servetune.trials.trial import Trial
 
-__all__ = ["DevicePool", "TrialBatch", "run_batches"]
-
 _LOOK_S = 0.5
 
 

@@ -13,8 +13,6 @@ from servetune.servers.launchers import require_docker
 from servetune.trials.launch import Launch, version_of
 from servetune.trials.trial import Trial
 
-__all__ = ["require_idle_gpus", "require_launch", "require_server"]
-
 
 def require_launch(engine: Engine, launch: Launch) -> None:
     """Refuse a launch that the engine cannot have.

@@ -17,8 +17,6 @@ from servetune.trials.record import percentiles_of
 from servetune.trials.simulated import simulated_results
 from servetune.trials.trial import StudyContext, Trial
 
-__all__ = ["Promising"]
-
 
 class Promising:
     """Trials of a study with their forecasts; a trial that cannot run has none.

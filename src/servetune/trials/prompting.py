@@ -6,8 +6,6 @@ from servetune.trials.trial import StudyContext, Trial
 from servetune.workload.prepare import prepare
 from servetune.workload.prompts import Prompt
 
-__all__ = ["SMALLEST_VOCAB", "prompts_for"]
-
 SMALLEST_VOCAB = 2048
 """Token ids below this are in every vocabulary that serves a language model."""
 

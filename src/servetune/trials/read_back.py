@@ -25,16 +25,6 @@ from servetune.errors import LoadError
 from servetune.loadgen import Target, fetch_blocking
 from servetune.plan.plan import Plan, Setting
 
-__all__ = [
-    "ReadBack",
-    "cloudwatch_log",
-    "differences",
-    "of_plan",
-    "read_log",
-    "read_metrics",
-    "read_server",
-]
-
 Settings = dict[str, Setting]
 
 

@@ -33,17 +33,6 @@ from servetune.workload import Constant, Gamma, Poisson, Workload
 if TYPE_CHECKING:
     from servetune.trials.benched import Bench
 
-__all__ = [
-    "Outcome",
-    "bench_record",
-    "constant_rate",
-    "cost_per_million_tokens_usd",
-    "load_results",
-    "percentiles_of",
-    "record_of",
-    "simulation_results",
-]
-
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one trial.

@@ -18,8 +18,6 @@ from servetune.trials.simulated import simulation_of
 from servetune.trials.trial import REPLICAS, StudyContext, Trial
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
-__all__ = ["simulated_again", "simulated_with_requests"]
-
 #: Settings of a deployment around engines; no engine is started with them.
 _BESIDE_ENGINES = (REPLICAS, "prefill_replicas", "kv_link")
 #: Settings that an engine's command has under other names.

@@ -10,8 +10,6 @@ from servetune.errors import InputError
 from servetune.store import TrialRecord, latest
 from servetune.trials.trial import StudyContext
 
-__all__ = ["finished_keys", "is_put_off"]
-
 #: Terms of a study (`StudyContext.terms`) -> the option that sets each.
 TERMS: Mapping[str, str] = MappingProxyType(
     {

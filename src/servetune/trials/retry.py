@@ -15,8 +15,6 @@ import msgspec
 
 from servetune.store import Failure, now_utc
 
-__all__ = ["DEFAULT_RETRIES", "LOAD_NODE_LOST", "Attempt", "Attempts", "Verdict", "cause_of"]
-
 DEFAULT_RETRIES = 2
 
 #: Trials in a row that broke and killed the server, after which a configuration is given up.

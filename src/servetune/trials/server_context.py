@@ -14,8 +14,6 @@ from servetune.trials.budget import Budget
 from servetune.trials.neighbours import Neighbours
 from servetune.trials.retry import Attempts
 
-__all__ = ["ServerContext"]
-
 
 class ServerContext(msgspec.Struct, kw_only=True):
     """Context of one server; by default it is alone on its machine.

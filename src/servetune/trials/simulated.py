@@ -16,8 +16,6 @@ from servetune.trials.record import Outcome, percentiles_of, record_of, simulati
 from servetune.trials.trial import StudyContext, Trial
 from servetune.workload import Workload
 
-__all__ = ["simulate_trial", "simulated_results", "simulation_of"]
-
 #: More requests than memory holds, or anyone would wait for.
 MOST_REQUESTS = 1_000_000
 

@@ -11,8 +11,6 @@ from servetune.errors import InputError
 from servetune.plan import Plan
 from servetune.servers import ExternalServer
 
-__all__ = ["external_server", "startup_of", "taken_otherwise_in", "times_in"]
-
 #: An engine tells of itself before it takes requests; so much of its log is read.
 _MOST_BYTES = 1024 * 1024
 

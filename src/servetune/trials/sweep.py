@@ -46,16 +46,6 @@ from servetune.trials.simulated import simulate_trial
 from servetune.trials.trial import StudyContext, Trial
 from servetune.units import GIB, format_bytes
 
-__all__ = [
-    "ExecutionPolicy",
-    "commands_of",
-    "engine_of",
-    "problem_of",
-    "require_one_that_fits",
-    "run_trials",
-    "shown_command",
-]
-
 Ended = Callable[[TrialRecord], None]
 Say = Callable[[str], None]
 T = TypeVar("T")

@@ -17,14 +17,6 @@ from servetune.search import Space
 from servetune.store import trial_key
 from servetune.workload import Workload, workload_from_client_args
 
-__all__ = [
-    "REPLICAS",
-    "StudyContext",
-    "Trial",
-    "trials_of",
-    "with_fields",
-]
-
 #: Name of the number of server copies in a journal; no engine has a setting for it.
 REPLICAS = "replicas"
 

@@ -10,8 +10,6 @@ from servetune.workload.prompts import Prompt
 from servetune.workload.reuse import hit_fraction
 from servetune.workload.sampler import Draft
 
-__all__ = ["About", "about_of", "notes_of"]
-
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of prepared requests.

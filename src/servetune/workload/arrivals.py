@@ -31,24 +31,6 @@ from numpy.typing import NDArray
 from servetune.errors import InputError, UnknownName
 from servetune.workload.grammar import Kinds, format_law, law_of, law_of_text
 
-__all__ = [
-    "LAWS",
-    "AllAtOnce",
-    "Arrivals",
-    "Constant",
-    "Gamma",
-    "MarkovBursts",
-    "Piecewise",
-    "Poisson",
-    "Ramp",
-    "Scheduled",
-    "Sine",
-    "arrivals_from",
-    "arrivals_of",
-    "format_arrivals",
-    "parse_arrivals",
-]
-
 _Times = NDArray[np.float64]
 
 Gaps = Literal["poisson", "even"]

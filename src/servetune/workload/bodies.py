@@ -12,8 +12,6 @@ import msgspec
 from servetune.errors import InputError, UnknownName
 from servetune.workload.parts import Part
 
-__all__ = ["format_names", "members_of", "tool_names", "tools_of"]
-
 
 def tool_names() -> tuple[str, ...]:
     """Built-in tools, in the order in which a number of them is taken."""

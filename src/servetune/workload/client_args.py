@@ -14,15 +14,6 @@ from servetune.workload.lengths import SHAREGPT
 from servetune.workload.options import LoadOptions
 from servetune.workload.workload import Workload
 
-__all__ = [
-    "CLIENT_ARGS",
-    "DATASETS",
-    "client_arg_of",
-    "load_options",
-    "same_client_args",
-    "workload_from_client_args",
-]
-
 #: Arguments that are a field of `LoadOptions` under another name, with that name.
 _FIELDS: Mapping[str, str] = MappingProxyType(
     {

@@ -11,12 +11,9 @@ import numpy as np
 from servetune.workload.images import data_url
 from servetune.workload.laws import IntArray
 from servetune.workload.parts import Images
-from servetune.workload.prompts import TOKENS_PER_WORD
 from servetune.workload.request import Piece
 from servetune.workload.sampler import Draft
-from servetune.workload.words import Stock, content_row, distinct_rows
-
-__all__ = ["Words", "compose", "compose_ids", "mended", "pictures"]
+from servetune.workload.words import TOKENS_PER_WORD, Stock, content_row, distinct_rows
 
 #: Rounds of mending after which a text that still has another length keeps it.
 _ROUNDS = 24

@@ -17,8 +17,6 @@ from servetune.errors import InputError
 from servetune.workload.parts import DataSet, Part
 from servetune.workload.rows import file_stamp, read_rows
 
-__all__ = ["Dialogue", "Exchange", "answered", "dialogue_of", "shuffled_dialogues"]
-
 MESSAGE_COLUMNS = ("messages", "conversations", "conversation")
 PROMPT_COLUMNS = ("prompt", "question", "instruction", "text", "query", "input")
 OUTPUT_COLUMNS = ("output_tokens", "completion", "response", "output", "answer")

@@ -16,8 +16,6 @@ from servetune.workload.parts import Part
 from servetune.workload.sampler import Cost, Item, Turn
 from servetune.workload.words import Stock, stock_of, unchecked_stock
 
-__all__ = ["CHARACTERS_PER_TOKEN", "CHAT_APIS", "Rows", "TokenCounter", "system", "user"]
-
 CHAT_APIS = ("chat", "responses")
 """Routes that take messages, and put a chat template around them."""
 

@@ -21,8 +21,6 @@ import msgspec
 
 from servetune.errors import GrammarError, InputError, UnknownName, nearest
 
-__all__ = ["Kinds", "format_law", "law_of", "law_of_text", "pairs_of"]
-
 #: Structs that a law can be, by the value of `kind`.
 Kinds = Mapping[str, type[msgspec.Struct]]
 

@@ -8,8 +8,6 @@ import zlib
 
 import numpy as np
 
-__all__ = ["data_url", "png"]
-
 #: Side of a square of one colour, in pixels. Noise to the pixel cannot be packed: a thousand
 #: pictures of 512x512 would be a gigabyte, and their upload the thing that is measured.
 GRAIN = 8

@@ -39,21 +39,6 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.workload.grammar import Kinds, format_law, law_of, pairs_of
 
-__all__ = [
-    "Always",
-    "Empirical",
-    "Floats",
-    "IntArray",
-    "Law",
-    "LogNormal",
-    "Normal",
-    "Table",
-    "Uniform",
-    "format_length",
-    "parse_law",
-    "shifted",
-]
-
 IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 

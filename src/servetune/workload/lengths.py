@@ -8,8 +8,6 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.workload.laws import Always, IntArray, Law, Table, Uniform
 
-__all__ = ["SHAREGPT", "LengthLaws", "Lengths", "Observed"]
-
 
 class LengthLaws(msgspec.Struct, frozen=True, tag_field="kind", tag="lengths"):
     """Law of prompt lengths and law of answer lengths, drawn apart from each other."""

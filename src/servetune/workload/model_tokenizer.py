@@ -19,14 +19,6 @@ import msgspec
 from servetune.errors import InputError
 from servetune.workload.prompts import Tokenizer, load_tokenizer
 
-__all__ = [
-    "ChatTemplate",
-    "ModelTokenizer",
-    "load_chat_template",
-    "load_model_tokenizer",
-    "tokenizer_path",
-]
-
 Message = Mapping[str, Any]
 
 #: Texts that are encoded at a time: enough for every core, few enough to keep little in memory.

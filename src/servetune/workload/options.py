@@ -21,8 +21,6 @@ from servetune.workload.presets import preset
 from servetune.workload.traces import trace_in
 from servetune.workload.workload import TraceFile, Workload
 
-__all__ = ["APIS", "LoadOptions"]
-
 APIS = ("completions", "chat", "responses", "embeddings", "tgi", "sglang")
 """Routes that requests can be sent to."""
 

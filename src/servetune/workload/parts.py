@@ -11,18 +11,6 @@ import numpy as np
 from servetune.errors import InputError
 from servetune.workload.laws import Law
 
-__all__ = [
-    "Adapter",
-    "DataSet",
-    "Documents",
-    "Images",
-    "Level",
-    "Part",
-    "Prefix",
-    "Sessions",
-]
-
-
 #: Stream of chance for lengths of answers that replace those of a data set.
 _OUTPUTS = 12
 

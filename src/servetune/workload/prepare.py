@@ -23,8 +23,6 @@ from servetune.workload.sampler import Draft
 from servetune.workload.words import ids_stock
 from servetune.workload.workload import Workload
 
-__all__ = ["ID_APIS", "Prepared", "prepare"]
-
 #: Tokens that are counted by encoding where lengths are right by construction: a sample of a
 #: large run, and all of one that is no larger. A tenth of a second; a prompt of a million
 #: tokens takes seconds and most of a gigabyte to encode.

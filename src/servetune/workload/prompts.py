@@ -15,25 +15,11 @@ import msgspec
 from servetune.errors import InputError
 from servetune.workload.request import Request
 from servetune.workload.words import (
-    FEWEST_WORDS,
     TOKENS_PER_WORD,
-    WORDS,
     distinct_rows,
     ids_stock,
     unchecked_stock,
 )
-
-__all__ = [
-    "FEWEST_WORDS",
-    "TOKENS_PER_WORD",
-    "WORDS",
-    "Prompt",
-    "Tokenizer",
-    "load_tokenizer",
-    "text_prompts",
-    "token_prompts",
-    "unlike",
-]
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):

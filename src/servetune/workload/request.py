@@ -6,8 +6,6 @@ import msgspec
 
 from servetune.errors import InputError
 
-__all__ = ["Piece", "Request"]
-
 #: Known content: its id (0 or more), and how many of its tokens, from its first one on.
 Piece = tuple[int, int]
 

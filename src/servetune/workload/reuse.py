@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from servetune.workload.request import Piece, Request
 
-__all__ = ["PerfectCache", "hit_fraction"]
-
 
 class PerfectCache:
     """Remembers everything that was asked and answered, by content."""

@@ -18,8 +18,6 @@ import msgspec
 from servetune.errors import InputError
 from servetune.workload.parts import DataSet
 
-__all__ = ["HUB", "READERS", "Row", "file_stamp", "read_rows"]
-
 #: Where a row is, such as `chats.jsonl line 7`, and its columns.
 Row = tuple[str, Mapping[str, Any]]
 

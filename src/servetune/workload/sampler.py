@@ -19,8 +19,6 @@ from servetune.workload.parts import Adapter, Documents, Part, Prefix
 from servetune.workload.request import Piece, Request
 from servetune.workload.reuse import hit_fraction
 
-__all__ = ["Cost", "Draft", "Item", "Turn", "apportion", "sampled"]
-
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that a part's prompts have besides their content.

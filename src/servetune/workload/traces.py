@@ -21,8 +21,6 @@ from servetune.errors import InputError
 from servetune.workload.request import Piece
 from servetune.workload.rows import file_stamp
 
-__all__ = ["FORMS", "Form", "Trace", "read_trace", "trace_in"]
-
 #: Tokens that one of Mooncake's `hash_ids` stands for (of its first request, 14 for 6,758).
 HASHED_TOKENS = 512
 

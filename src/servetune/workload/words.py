@@ -23,18 +23,6 @@ from servetune.workload.laws import IntArray
 if TYPE_CHECKING:
     from servetune.workload.model_tokenizer import ModelTokenizer
 
-__all__ = [
-    "FEWEST_WORDS",
-    "TOKENS_PER_WORD",
-    "WORDS",
-    "Stock",
-    "content_row",
-    "distinct_rows",
-    "ids_stock",
-    "stock_of",
-    "unchecked_stock",
-]
-
 TOKENS_PER_WORD = 1.3
 """English prose under byte-pair vocabularies of 32,000 to 150,000 entries: 1.2 to 1.4."""
 

@@ -24,8 +24,6 @@ from servetune.workload.request import Request
 from servetune.workload.sampler import Draft, sampled
 from servetune.workload.traces import Trace, trace_in
 
-__all__ = ["Sample", "TraceFile", "Workload", "one_part", "read_workload", "workload_of"]
-
 
 class TraceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Recorded requests that are sent again: their times, lengths and shared beginnings.

@@ -3,7 +3,7 @@
 import sys
 
 from servetune.testing import fake_server
-from servetune.testing.fake_server import FakeServer
+from servetune.testing.server import FakeServer
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 
 from servetune.testing import fake_server
-from servetune.testing.fake_server import FakeServer
+from servetune.testing.server import FakeServer
 
 MIB = 1 << 20
 

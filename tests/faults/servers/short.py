@@ -5,7 +5,7 @@ import re
 import sys
 
 from servetune.testing import fake_server
-from servetune.testing.fake_server import FakeServer
+from servetune.testing.server import FakeServer
 
 MOST_TOKENS = 5
 

@@ -17,8 +17,6 @@ from servetune.deploy.aws.waiting import OnProgress, ResourceStatus, WaitOptions
 from servetune.deploy.deployment import Deployment, Step, from_zero_policy
 from servetune.errors import CannotRender, DeployError
 
-__all__ = ["apply", "failure", "make", "wait_options_of"]
-
 #: Words in AWS's reason of a failure, and how to go on.
 _HINTS = (
     (

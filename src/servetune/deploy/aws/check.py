@@ -28,8 +28,6 @@ from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 from servetune.units import GB, GIB, MIB, format_bytes, format_seconds, format_usd
 
-__all__ = ["Budget", "CheckInputs", "Finding", "Report", "check", "check_live"]
-
 #: Role in place of the user's where requests are only checked.
 _ANY_ROLE = "arn:aws:iam::123456789012:role/checked"
 

@@ -16,8 +16,6 @@ from servetune.deploy.aws.service_model import problems
 from servetune.errors import DeployError
 from servetune.secret import redacted
 
-__all__ = ["AwsClient", "AwsError", "is_missing"]
-
 #: Error codes after which a request is repeated.
 _RETRIED = frozenset(
     {

@@ -14,10 +14,9 @@ import msgspec
 
 from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.resources import describe
-from servetune.deploy.containers import CONTAINERS, LMI_MAX_NUM_SEQS, parse_environment
+from servetune.deploy.containers import CONTAINERS, parse_environment
+from servetune.engines.vllm.containers import LMI_MAX_NUM_SEQS
 from servetune.plan.plan import Plan
-
-__all__ = ["Hosted", "hosted", "hosted_plan"]
 
 
 class Hosted(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,8 +21,6 @@ import msgspec
 
 from servetune.errors import LoadError
 
-__all__ = ["Level", "levels_of", "results_of"]
-
 EXPORT = "profile_export_aiperf.json"
 HISTORY = "search_history.json"
 _NESTED = re.compile(r"search_iter_(\d+)/profile_runs/run_(\d+)/" + re.escape(EXPORT))

@@ -38,21 +38,6 @@ from servetune.store import (
 )
 from servetune.workload import Workload
 
-__all__ = [
-    "ENDED",
-    "BenchmarkJob",
-    "JobParameters",
-    "JobStatus",
-    "clean",
-    "describe",
-    "fetch_archive",
-    "job_parameters",
-    "recommended_trials",
-    "start",
-    "trials_of",
-    "wait",
-]
-
 POLL_S = 30.0
 ENDED = frozenset({"Completed", "Failed", "Stopped"})
 _STATUSES = ENDED | {"InProgress", "Stopping"}

@@ -11,8 +11,6 @@ from servetune.deploy.aws.client import AwsClient, AwsError
 from servetune.deploy.aws.resources import Resource, describe, tagged_resources
 from servetune.deploy.deployment import DELETE_AFTER_TAG, alarm_name
 
-__all__ = ["Orphan", "orphans"]
-
 
 class Orphan(msgspec.Struct, frozen=True, kw_only=True):
     """A resource of servetune that nothing uses.

@@ -8,8 +8,6 @@ from typing import Any
 from servetune.deploy.aws.client import AwsClient
 from servetune.hardware.device import Price
 
-__all__ = ["price_of_product", "price_today"]
-
 
 async def price_today(aws: AwsClient, instance_type: str, *, today: str) -> Price | None:
     """Price of an instance type per hour of hosting in the client's region.

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.resources import describe
 
-__all__ = ["in_use", "quotas"]
-
 #: Endpoint states that hold instances, or will.
 _HOLDING = ("Creating", "InService", "Updating", "SystemUpdating", "RollingBack")
 

@@ -18,17 +18,6 @@ from servetune.deploy.aws.waiting import OnProgress, ResourceStatus, WaitOptions
 from servetune.deploy.deployment import TAG
 from servetune.deploy.names import STAGED, name_stem
 
-__all__ = [
-    "DELETIONS",
-    "Change",
-    "Resource",
-    "describe",
-    "resource_status",
-    "specifications",
-    "staged_model",
-    "tagged_resources",
-]
-
 #: Endpoint and component states that end by themselves.
 CHANGING_STATES = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting"})
 

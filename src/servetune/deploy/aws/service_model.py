@@ -14,8 +14,6 @@ from typing import Any
 
 from servetune.errors import DeployError
 
-__all__ = ["problems"]
-
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "structure": dict,
     "map": dict,

@@ -15,8 +15,6 @@ import msgspec
 
 from servetune.errors import DeployError
 
-__all__ = ["STATE_FILE", "Entry", "State", "StateFile"]
-
 STATE_FILE = "state.json"
 
 

@@ -9,8 +9,6 @@ from servetune.deploy.aws.resources import resource_status, tagged_resources
 from servetune.deploy.deployment import Deployment
 from servetune.errors import DeployError
 
-__all__ = ["LogGroups", "Row", "logs", "status"]
-
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A resource and its state."""

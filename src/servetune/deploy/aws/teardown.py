@@ -23,8 +23,6 @@ from servetune.deploy.aws.waiting import OnProgress, WaitOptions
 from servetune.deploy.deployment import VARIANT, Deployment, alarm_name, from_zero_policy
 from servetune.errors import DeployError
 
-__all__ = ["delete", "delete_resource", "delete_settled", "remove_unused"]
-
 #: Parts of the refusal of a busy resource.
 _BUSY = ("in-progress", "in progress", "Cannot update", "must be", "has inference components")
 

@@ -18,8 +18,6 @@ from servetune.deploy.aws.waiting import OnProgress, WaitOptions
 from servetune.deploy.deployment import Deployment, Step
 from servetune.errors import DeployError
 
-__all__ = ["update"]
-
 #: Seconds between two batches, and SageMaker's bound on all of them.
 BATCH_INTERVAL_S = 60
 MAX_ROLLOUT_S = 28800

@@ -10,8 +10,6 @@ from servetune.clock import Clock
 from servetune.errors import DeployError
 from servetune.units import format_seconds
 
-__all__ = ["OnProgress", "ResourceStatus", "WaitOptions", "wait_until_stable"]
-
 OnProgress = Callable[[str], None]
 
 

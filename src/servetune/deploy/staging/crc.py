@@ -9,8 +9,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 
-__all__ = ["combined_crc32", "crc32_base64"]
-
 #: Of Ethernet and zlib, bits reversed.
 _POLYNOMIAL = 0xEDB88320
 

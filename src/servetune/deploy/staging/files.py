@@ -12,8 +12,6 @@ import msgspec
 from servetune.errors import InputError
 from servetune.units import MIB
 
-__all__ = ["ModelFile", "Place", "model_files", "part_bytes", "place"]
-
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 #: The same weights in forms that no engine loads where safetensors are there.

@@ -21,8 +21,6 @@ from servetune.deploy.staging.files import Place
 from servetune.errors import DeployError, InputError
 from servetune.units import GIB
 
-__all__ = ["HubModel", "download_job", "run_job"]
-
 OUTPUT_FOLDER = "/opt/ml/processing/output"
 
 #: Runs in the job. The hub's own notes are not the model's, and go.

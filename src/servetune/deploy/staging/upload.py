@@ -21,8 +21,6 @@ from servetune.deploy.staging.files import ModelFile, Place, part_bytes
 from servetune.errors import DeployError, InputError, ServetuneError
 from servetune.units import MIB, format_bytes
 
-__all__ = ["MANIFEST", "Staged", "stage"]
-
 #: Written last; a prefix that holds it is whole.
 MANIFEST = STAGED
 

@@ -6,12 +6,10 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 
-from servetune.engines.facts import EngineFacts, plain_arguments
+from servetune.engines.facts import EngineFacts
 from servetune.engines.settings import SettingTable, with_underscores
 from servetune.errors import InputError, PlanError
 from servetune.plan.plan import Plan, Setting
-
-__all__ = ["Command", "filled_command", "plain_arguments", "words_of"]
 
 _PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
 _OWN = ("model", "host", "port")

@@ -9,8 +9,6 @@ from servetune.engines.settings import SettingTable
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan
 
-__all__ = ["External"]
-
 
 class External(EngineFacts):
     """Somebody else's server at a URL. It has no settings that servetune could change."""

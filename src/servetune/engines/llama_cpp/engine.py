@@ -19,8 +19,6 @@ from servetune.engines.program import Program
 from servetune.engines.settings import SettingSpec, SettingTable
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["LlamaCpp"]
-
 _HELP_TIMEOUT_S = 20.0
 
 

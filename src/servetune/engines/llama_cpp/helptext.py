@@ -6,8 +6,6 @@ import re
 
 from servetune.engines.settings import SettingSpec, with_underscores
 
-__all__ = ["llama_settings"]
-
 Named = dict[str, SettingSpec]
 
 _LLAMA_OPTION = re.compile(

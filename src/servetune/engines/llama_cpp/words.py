@@ -7,8 +7,6 @@ from types import MappingProxyType
 from servetune.engines.words import Settings, Words
 from servetune.plan.plan import Plan
 
-__all__ = ["WORDS"]
-
 _IN_THE_FILE = "the GGUF file decides it"
 
 

@@ -7,8 +7,6 @@ import ast
 from servetune.engines.declared import argparse_settings
 from servetune.engines.sources import Declarations, Named, Trees
 
-__all__ = ["DECLARATIONS"]
-
 
 def _read(trees: Trees) -> Named:
     """`api_server`'s own arguments, and those of the helper functions that it calls."""

@@ -13,8 +13,6 @@ from servetune.engines.log import Fact, LogReading, python_values
 from servetune.engines.program import Program
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["Lmdeploy"]
-
 
 class Lmdeploy(CommandLineEngine):
     """LMDeploy 0.16 to 0.18. `--log-level INFO` is what lets its log tell anything."""

@@ -7,8 +7,6 @@ from types import MappingProxyType
 from servetune.engines.words import FREE_MEMORY_HINT, Settings, Words, expert_groups
 from servetune.plan.plan import Plan
 
-__all__ = ["WORDS"]
-
 
 def _cache_type(plan: Plan) -> Settings:
     """`--quant-policy` takes none, int4, int8, fp8 and fp8_e5m2 (0.16 to 0.18)."""

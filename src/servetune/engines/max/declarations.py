@@ -7,9 +7,6 @@ import msgspec
 from servetune.engines.declared import annotated_fields, click_settings, literal_aliases
 from servetune.engines.sources import Declarations, Named, Trees
 
-__all__ = ["DECLARATIONS"]
-
-
 #: Classes whose fields `max serve` turns into options (`_entrypoints/cli/config.py`).
 _CLASSES = (
     "PipelineConfig",

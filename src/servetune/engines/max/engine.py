@@ -9,8 +9,6 @@ from servetune.engines.max.words import WORDS
 from servetune.engines.program import Program
 from servetune.plan.plan import Plan
 
-__all__ = ["ModularMax"]
-
 
 class ModularMax(CommandLineEngine):
     """MAX 26.5 to 26.7. Its metrics stand on a port of their own, so none are scraped."""

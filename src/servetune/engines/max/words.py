@@ -7,8 +7,6 @@ from types import MappingProxyType
 from servetune.engines.words import Settings, Words, expert_groups
 from servetune.plan.plan import Plan
 
-__all__ = ["WORDS"]
-
 
 def _devices(plan: Plan) -> Settings:
     count = plan.tensor_parallel * plan.data_parallel

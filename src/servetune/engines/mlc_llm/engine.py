@@ -16,8 +16,6 @@ from servetune.engines.program import Program
 from servetune.engines.settings import with_underscores
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["MlcLlm"]
-
 _HUB = "HF://"
 
 

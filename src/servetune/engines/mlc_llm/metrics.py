@@ -10,8 +10,6 @@ from types import MappingProxyType
 
 from servetune.engines.metric_names import MetricNames, metric_sum
 
-__all__ = ["METRICS"]
-
 METRICS: MetricNames = MappingProxyType(
     {
         "prompt_tokens": (metric_sum("prompt_tokens_sum"),),

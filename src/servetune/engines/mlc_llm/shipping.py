@@ -12,8 +12,6 @@ from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["SHIPPING"]
-
 
 def _fill(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]]:
     """The mode that was measured, and the members of one option, which no semicolon may part."""

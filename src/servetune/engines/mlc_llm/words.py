@@ -7,8 +7,6 @@ from types import MappingProxyType
 from servetune.engines.words import Settings, Words
 from servetune.plan.plan import Plan
 
-__all__ = ["OVERRIDES", "WORDS"]
-
 #: Settings that are members of the one option `--overrides` (`EngineConfigOverride`).
 OVERRIDES = frozenset(
     {

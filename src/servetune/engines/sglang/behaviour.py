@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from servetune.engines.behaviour import Behaviour, StepLawFacts
 
-__all__ = ["BEHAVIOUR"]
-
 BEHAVIOUR = Behaviour(
     scheduler="prefill_first",
     routing="round_robin",

@@ -27,8 +27,6 @@ from servetune.errors import InputError
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan
 
-__all__ = ["CONTAINERS"]
-
 
 def _filled(plan: Plan, _device: Device, concurrency: int, version: str) -> tuple[Plan, list[str]]:
     """As its launcher is told; switches that it has only one way round stand for both states.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from servetune.engines.declared import annotated_fields, argparse_settings, literal_aliases
 from servetune.engines.sources import Declarations, Named, Trees
 
-__all__ = ["DECLARATIONS"]
-
 
 def _read(trees: Trees) -> Named:
     """Fields of namespaces since 0.5.2x, calls of `add_argument` before."""

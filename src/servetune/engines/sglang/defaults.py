@@ -11,8 +11,6 @@ from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 from servetune.units import MIB
 
-__all__ = ["DEFAULTS"]
-
 #: Below so many MiB: chunk in tokens, largest graph batch on few devices, and on four or more.
 _MEMORY_CLASSES = (
     (20 * 1024, 2048, 8, 8),

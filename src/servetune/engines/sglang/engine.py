@@ -19,8 +19,6 @@ from servetune.engines.sglang.shipping import SHIPPING
 from servetune.engines.sglang.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["Sglang"]
-
 _MEMORY_HINT = "lower mem_fraction_static, max_running_requests or chunked_prefill_size"
 
 

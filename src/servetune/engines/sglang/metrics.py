@@ -9,8 +9,6 @@ from types import MappingProxyType
 
 from servetune.engines.metric_names import MetricNames, metric_sum
 
-__all__ = ["METRICS"]
-
 METRICS: MetricNames = MappingProxyType(
     {
         "running_count": (metric_sum("sglang:num_running_reqs"),),

@@ -6,8 +6,6 @@ from types import MappingProxyType
 
 from servetune.engines.server_side import ServerWords, SettingsReport
 
-__all__ = ["SERVER_WORDS", "SETTINGS_REPORT"]
-
 #: Source: SGLang 0.5 `/get_server_info`, read in November 2026; it has every argument.
 SETTINGS_REPORT = SettingsReport(
     route="/get_server_info",

@@ -11,8 +11,6 @@ from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["SHIPPING"]
-
 
 def _fill(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]]:
     """Switches that SGLang has only one way round stand for both states."""

@@ -8,8 +8,6 @@ from types import MappingProxyType
 from servetune.engines.words import Settings, Words, expert_groups
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["WORDS"]
-
 
 def _prefix_caching(plan: Plan) -> Settings:
     return {} if plan.prefix_caching else {"disable_radix_cache": True}

@@ -13,8 +13,6 @@ from servetune.engines.settings import SettingSpec, SettingTable
 from servetune.engines.vllm.engine import Vllm
 from servetune.plan.plan import Plan
 
-__all__ = ["Simulated"]
-
 #: Its own options beside the engine's arguments, and of the machine that it plays.
 _MACHINE = {
     "gpu": "str",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from servetune.engines.behaviour import Behaviour, EarlierSteps, StepLawFacts
 
-__all__ = ["BEHAVIOUR"]
-
 BEHAVIOUR = Behaviour(
     step_law=StepLawFacts(
         name="trtllm",

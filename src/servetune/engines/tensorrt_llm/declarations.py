@@ -7,8 +7,6 @@ import ast
 from servetune.engines.declared import click_settings
 from servetune.engines.sources import Declarations, Named, Trees
 
-__all__ = ["DECLARATIONS"]
-
 
 def _read(trees: Trees) -> Named:
     """The decorators of `serve`, which is what `trtllm-serve MODEL` runs."""

@@ -10,8 +10,6 @@ from servetune.engines.tensorrt_llm.behaviour import BEHAVIOUR
 from servetune.engines.tensorrt_llm.declarations import DECLARATIONS
 from servetune.engines.tensorrt_llm.words import WORDS
 
-__all__ = ["TensorrtLlm"]
-
 
 class TensorrtLlm(CommandLineEngine):
     """TensorRT-LLM 1.0 and later, with its PyTorch backend.

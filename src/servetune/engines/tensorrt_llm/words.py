@@ -6,8 +6,6 @@ from types import MappingProxyType
 
 from servetune.engines.words import FREE_MEMORY_HINT, Words, expert_groups
 
-__all__ = ["WORDS"]
-
 _YAML = "write it in a file and give extra_llm_api_options=FILE"
 
 WORDS = Words(

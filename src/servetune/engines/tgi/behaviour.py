@@ -15,8 +15,6 @@ from types import MappingProxyType
 
 from servetune.engines.behaviour import Behaviour, StepLawFacts
 
-__all__ = ["BEHAVIOUR", "OVERHEADS"]
-
 #: Fitted by `benchmarks/prediction/seed_tables.py --fit` to the eight published figures of
 #: Llama 2 7B (JumpStart study, January 2024: A10G and A100, one to eight devices).
 OVERHEADS: Mapping[str, float] = MappingProxyType(

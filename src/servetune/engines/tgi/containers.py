@@ -24,8 +24,6 @@ from servetune.errors import CannotRender
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["CONTAINERS"]
-
 #: `--cuda-memory-fraction` where nothing is said.
 _ALL_MEMORY = 1.0
 

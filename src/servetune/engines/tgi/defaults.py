@@ -7,8 +7,6 @@ from servetune.hardware.device import Device
 from servetune.models.shape import Attention, NetworkShape
 from servetune.plan.plan import Plan
 
-__all__ = ["DEFAULTS"]
-
 
 def _release_1(_plan: Plan, shape: NetworkShape, _device: Device) -> FieldValues:
     """Text-generation-inference 1.x: steps run eagerly, prompts apart from decoding.

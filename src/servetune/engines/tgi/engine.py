@@ -20,8 +20,6 @@ from servetune.engines.tgi.shipping import SHIPPING
 from servetune.engines.tgi.words import VARIABLES, WORDS
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["Tgi"]
-
 #: Settings whose printed value is the name of a variant in Rust, and those names that are more
 #: than the word in capitals (`launcher/src/main.rs`).
 _VARIANTS = ("quantize", "dtype", "kv_cache_dtype", "rope_scaling", "usage_stats")

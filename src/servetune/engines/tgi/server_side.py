@@ -6,8 +6,6 @@ from types import MappingProxyType
 
 from servetune.engines.server_side import ServerWords, SettingsReport
 
-__all__ = ["SERVER_WORDS", "SETTINGS_REPORT"]
-
 #: Source: TGI 3.x `/info`, read in November 2026; it has the limits alone.
 SETTINGS_REPORT = SettingsReport(
     route="/info",

@@ -19,8 +19,6 @@ from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["SHIPPING"]
-
 #: Defaults of its scheduler from 3.0 on (`launcher/src/main.rs`); it needs
 #: the first two only where prompts are computed in one piece.
 _SCHEDULER_DEFAULTS: Mapping[str, Setting] = MappingProxyType(

@@ -8,8 +8,6 @@ from types import MappingProxyType
 from servetune.engines.words import Settings, Words
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["VARIABLES", "WORDS"]
-
 #: Fields that have no option but a variable, which the launcher hands on to the server.
 VARIABLES: Mapping[str, str] = MappingProxyType(
     {"prefix_caching": "PREFIX_CACHING", "chunked_prefill": "PREFILL_CHUNKING"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from servetune.engines.declared import typer_settings
 from servetune.engines.sources import Declarations, Named, Trees
 
-__all__ = ["DECLARATIONS"]
-
 
 def _read(trees: Trees) -> Named:
     return {name: spec for t in trees.values() for name, spec in typer_settings(t, "Serve").items()}

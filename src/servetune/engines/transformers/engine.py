@@ -13,8 +13,6 @@ from servetune.engines.transformers.declarations import DECLARATIONS
 from servetune.engines.transformers.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["TransformersServe"]
-
 _FREE_MODEL_HINT = "give an existing folder or a hub id; with HF_HUB_OFFLINE=1 it must be cached"
 
 

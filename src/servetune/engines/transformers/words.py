@@ -7,8 +7,6 @@ from types import MappingProxyType
 from servetune.engines.words import FREE_MEMORY_HINT, Settings, Words
 from servetune.plan.plan import Plan
 
-__all__ = ["WORDS"]
-
 
 def _graphs(plan: Plan) -> Settings:
     return {"cb_use_cuda_graph": not plan.enforce_eager}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from servetune.engines.behaviour import Behaviour, EarlierSteps, StepLawFacts
 
-__all__ = ["BEHAVIOUR"]
-
 BEHAVIOUR = Behaviour(
     composes_ahead=True,  # `VllmConfig` turns asynchronous scheduling on
     hands_over_cache=True,

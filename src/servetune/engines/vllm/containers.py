@@ -37,8 +37,6 @@ from servetune.errors import CannotRender
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan
 
-__all__ = ["CONTAINERS", "LMI_MAX_NUM_SEQS"]
-
 #: Sequences of a batch that LMI sets in asynchronous mode where nothing is said; vLLM's own
 #: default is larger (djl-serving's `LmiConfigRecommender.setRollingBatchSize`, 2025-09).
 LMI_MAX_NUM_SEQS = 32

@@ -11,8 +11,6 @@ from servetune.engines.declared import Meaning, annotated_fields, literal_aliase
 from servetune.engines.settings import SettingSpec
 from servetune.engines.sources import Declarations, Named, Trees
 
-__all__ = ["DECLARATIONS"]
-
 
 def _read(trees: Trees) -> Named:
     """`EngineArgs` borrows types from the classes of `vllm.config`; the frontend has its own."""

@@ -12,8 +12,6 @@ from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 from servetune.units import GIB
 
-__all__ = ["DEFAULTS"]
-
 
 def _vllm(plan: Plan, shape: NetworkShape, device: Device) -> FieldValues:
     on_cpu = device.architecture == "cpu"

@@ -25,8 +25,6 @@ from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["EXECUTABLE_VARIABLE", "Vllm"]
-
 EXECUTABLE_VARIABLE = "SERVETUNE_VLLM"
 
 

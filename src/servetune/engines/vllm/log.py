@@ -9,8 +9,6 @@ from servetune.engines.log import Fact, python_values
 from servetune.engines.settings import with_underscores
 from servetune.plan.plan import Setting
 
-__all__ = ["ECHOES", "FACTS", "SYMPTOMS", "taken_by"]
-
 
 def taken_by(log_text: str) -> dict[str, Setting]:
     """The engine's own account of its configuration, in the words of its arguments.

@@ -12,8 +12,6 @@ from servetune.errors import PlanError
 from servetune.hardware.device import Device
 from servetune.plan.plan import Plan
 
-__all__ = ["check_starts"]
-
 #: FlashAttention, FlashInfer and Triton attention, the three that a CUDA device is offered.
 _GPU_BLOCK_TOKENS = 16
 _CPU_BLOCK_TOKENS = 32

@@ -9,8 +9,6 @@ from types import MappingProxyType
 from servetune.engines.server_side import ServerWords, SettingsReport
 from servetune.plan.plan import Setting
 
-__all__ = ["SERVER_WORDS", "SETTINGS_REPORT", "printed_settings"]
-
 #: Sources: vLLM 0.32 `v1/metrics/loggers.py` (cache_config_info) and the line "non-default args"
 #: of its start-up log, read in November 2026.
 SETTINGS_REPORT = SettingsReport(

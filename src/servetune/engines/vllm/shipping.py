@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from servetune.engines.shipping import Shipping
 
-__all__ = ["SHIPPING"]
-
 SHIPPING = Shipping(
     image="vllm/vllm-openai",
     usual_version="0.32.0",

@@ -6,8 +6,6 @@ from types import MappingProxyType
 
 from servetune.engines.words import Words
 
-__all__ = ["WORDS"]
-
 WORDS = Words(
     fields=MappingProxyType(
         {

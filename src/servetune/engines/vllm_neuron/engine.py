@@ -11,8 +11,6 @@ from servetune.engines.vllm.engine import Vllm
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
 
-__all__ = ["VllmNeuron"]
-
 
 class VllmNeuron(Vllm):
     """The plugin vllm-neuron of Neuron 2.31 and later, over vLLM's own arguments.

@@ -26,8 +26,6 @@ from servetune.models.shape import (
     StateSpace,
 )
 
-__all__ = ["Product", "Reading", "products", "readings", "turned_numbers"]
-
 _CHUNK_TOKENS = 64
 
 

@@ -14,8 +14,6 @@ from servetune.perf.roofline.operations import AttentionOp, ExpertsOp, MatrixOp,
 from servetune.perf.roofline.step import Part, StepLaw
 from servetune.units import MS_PER_S
 
-__all__ = ["KINDS", "StepPart", "breakdown"]
-
 #: Kinds of work, in the order in which figures show them.
 KINDS = ("attention", "matrices", "experts", "small kernels", "agreement", "engine")
 

@@ -25,8 +25,6 @@ from servetune.perf.roofline.similarity import (
 )
 from servetune.perf.roofline.steady_state import Correction
 
-__all__ = ["LEARNED", "Anchor", "Calibration", "calibrated", "relearned"]
-
 #: Logarithms of ratios beyond which a larger one counts hardly more: a run that took ten times as
 #: long had another cause (a compilation, a smaller limit than stated).
 _TPOT_REACH = 0.6

@@ -49,8 +49,6 @@ from servetune.perf.roofline.step_laws import Array, PlanBatch, StepLaws
 from servetune.plan.plan import Plan
 from servetune.units import MS_PER_S
 
-__all__ = ["ClosedLoops", "RunPoint", "clump_share"]
-
 #: Rounds of the fixed point for B; each shrinks the error by the share of time that a
 #: request spends before its first token, a half at the very worst that still decodes.
 _ROUNDS = 12

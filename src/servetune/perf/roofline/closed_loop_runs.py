@@ -20,9 +20,6 @@ from servetune.perf.roofline.step_laws import PlanBatch, columns_of
 from servetune.plan import Plan
 from servetune.workload.lengths import Lengths
 
-__all__ = ["ClosedLoopRun", "PredictedRun", "closed_loops", "predict_runs"]
-
-
 #: Fields of a plan that decide what one device computes; all others decide how many steps.
 _READ_BY_OPERATIONS = (
     "engine",

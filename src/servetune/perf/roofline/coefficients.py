@@ -17,23 +17,6 @@ from operator import attrgetter
 
 import msgspec
 
-__all__ = [
-    "EXPERT_SHARES",
-    "PATHS",
-    "AttentionKernels",
-    "ClosedLoopEffects",
-    "Coefficients",
-    "CollectiveFactors",
-    "ExpertProducts",
-    "HostOverheads",
-    "LaunchOverheads",
-    "MatrixProducts",
-    "SchedulingFacts",
-    "SmallKernels",
-    "changed",
-    "value_at",
-]
-
 
 class MatrixProducts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Dense matrix products.

@@ -24,15 +24,6 @@ import msgspec
 
 from servetune.hardware.device import Link
 
-__all__ = [
-    "FABRIC_BYTES_PER_S",
-    "GATHER_SHARE",
-    "Collective",
-    "all_gather_s",
-    "all_reduce_law",
-    "all_reduce_s",
-]
-
 #: Rate per direction from which a link counts as a switched fabric, not PCIe (gen 6 x16: 128 GB/s).
 FABRIC_BYTES_PER_S = 130e9
 #: group -> latency. NVLink: medians of H200 and A100.

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 from servetune.plan.plan import Plan
 
-__all__ = ["ASSUMED_ACCEPTANCE", "acceptance_of", "drafts_on_device", "tokens_per_step"]
-
 #: Acceptance where the plan states none; the estimate notes it. A judgement, not a measurement.
 ASSUMED_ACCEPTANCE = 0.6
 

@@ -34,17 +34,6 @@ from servetune.plan import Plan
 from servetune.units import MS_PER_S
 from servetune.workload.workload import Workload
 
-__all__ = [
-    "ITL_LIMIT_MS",
-    "TTFT_LIMIT_MS",
-    "ConcurrencyLimits",
-    "Estimate",
-    "Phase",
-    "Roofline",
-    "estimate",
-    "performance_at",
-]
-
 #: Usual limits of interactive use, by which the concurrency limits are stated.
 TTFT_LIMIT_MS = 500.0
 ITL_LIMIT_MS = 50.0

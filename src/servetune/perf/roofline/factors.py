@@ -27,8 +27,6 @@ from servetune.hardware.device import Device
 from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients, changed, value_at
 from servetune.perf.roofline.tables import architecture_of, table_for
 
-__all__ = ["KNOBS", "Factor", "Fit", "Knob", "coefficients_for", "corrected", "fit"]
-
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
     """Correction that a fit may make, and its prior.

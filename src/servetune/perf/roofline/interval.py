@@ -49,8 +49,6 @@ from servetune.perf.roofline.similarity import similarity_of
 from servetune.perf.roofline.tables import architecture_of
 from servetune.plan.plan import Plan
 
-__all__ = ["Interval", "SafetyFactors", "interval_of", "safety_factors_of"]
-
 _ANCHORS = 2
 #: Kinds of layer in the fit. Linear attention was measured with one decay per head
 #: (Qwen3.5), not as KDA or lightning attention; an index before latent attention (GLM-5), not

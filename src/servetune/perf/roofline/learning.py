@@ -26,8 +26,6 @@ from servetune.perf.roofline.step_laws import columns_of
 from servetune.perf.roofline.tables import architecture_of
 from servetune.units import MS_PER_S
 
-__all__ = ["learned_factors"]
-
 #: Doubt about each, as the standard deviation of a logarithm, by architecture: of the CPU's
 #: law, which was read off one small machine, and of silicon without a table. Others have one.
 _DOUBT = {"cpu": 1.0, "": 0.4}

@@ -11,8 +11,6 @@ from servetune.perf.roofline.similarity import run_features
 from servetune.perf.roofline.steady_state import Correction, LengthMoments
 from servetune.plan.plan import Plan
 
-__all__ = ["LocalCorrections"]
-
 
 class LocalCorrections:
     """Corrections of a plan's predictions by a calibration, computed once per number of users.

@@ -41,8 +41,6 @@ from servetune.models.shape import (
 from servetune.perf.roofline import attention_variants
 from servetune.plan.plan import Plan
 
-__all__ = ["AttentionOp", "ExpertsOp", "MatrixOp", "Operations", "Step", "operations"]
-
 
 class Step(msgspec.Struct, frozen=True):
     """Work of one forward pass.

@@ -32,16 +32,6 @@ from servetune.perf.roofline.steady_state import LengthMoments, length_moments
 from servetune.plan.plan import Plan
 from servetune.workload.lengths import Lengths
 
-__all__ = [
-    "RunFeatures",
-    "Similarity",
-    "guessed_logs",
-    "most_informative",
-    "remaining_sd",
-    "run_features",
-    "similarity_of",
-]
-
 _ROUNDS = 3
 
 

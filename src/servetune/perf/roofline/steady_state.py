@@ -33,8 +33,6 @@ from servetune.plan.plan import Plan
 from servetune.units import MS_PER_S
 from servetune.workload.lengths import Lengths
 
-__all__ = ["Correction", "LengthMoments", "OperatingPoint", "SteadyState", "length_moments"]
-
 _LENGTH_SAMPLES = 512
 #: Steps towards the number of running requests, and how near in it two of them are one answer.
 _ROUNDS, _NEAR = 60, 1e-9

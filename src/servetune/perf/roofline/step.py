@@ -28,17 +28,6 @@ from servetune.perf.roofline.operations import (
 )
 from servetune.plan.plan import Plan
 
-__all__ = [
-    "FILLING_ROWS",
-    "FloatArray",
-    "Kind",
-    "Part",
-    "StepLaw",
-    "exchange_group",
-    "kind_of",
-    "step_law",
-]
-
 #: Part of a step's time on the device: an operation, `elementwise` (norms, rotary, gates),
 #: `sampling`, or `agreement` with other devices (collectives).
 Part: TypeAlias = MatrixOp | ExpertsOp | AttentionOp | str

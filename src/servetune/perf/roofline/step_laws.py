@@ -38,8 +38,6 @@ from servetune.perf.roofline.step import (
 )
 from servetune.plan.plan import Plan
 
-__all__ = ["Array", "PlanBatch", "StepLaws", "columns_of"]
-
 Array = NDArray[np.float64]
 
 _VALUES = attrgetter(*PATHS)

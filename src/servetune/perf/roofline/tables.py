@@ -35,8 +35,6 @@ from servetune.perf.roofline.coefficients import (
     value_at,
 )
 
-__all__ = ["COEFFICIENTS", "architecture_of", "table_for"]
-
 _AMPERE = Coefficients(
     name="vllm-v1/ampere/operator-tables-2026-11",
     gemm=MatrixProducts(

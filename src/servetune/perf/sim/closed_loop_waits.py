@@ -15,8 +15,6 @@ from servetune.plan import Plan
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
-__all__ = ["ClosedLoopWaits", "closed_loop_waits"]
-
 
 class ClosedLoopWaits(msgspec.Struct, frozen=True, kw_only=True):
     """Waiting of a closed loop's prompts before the engine's queue; measured, not simulated.

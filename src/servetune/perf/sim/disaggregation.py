@@ -10,8 +10,6 @@ from servetune.hardware.device import Node
 from servetune.perf.roofline.collectives import FABRIC_BYTES_PER_S, all_reduce_law
 from servetune.plan import Plan
 
-__all__ = ["CacheTransfer", "PrefillPool", "cache_transfer_of", "prefill_pool_of"]
-
 
 class CacheTransfer(msgspec.Struct, frozen=True, kw_only=True):
     """An affine law: `latency_s + moved bytes / bytes_per_s`; an engine sends one at a time.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import heapq
 from typing import Generic, TypeVar
 
-__all__ = ["EventQueue"]
-
 Event = TypeVar("Event")
 
 

@@ -21,8 +21,6 @@ from collections import OrderedDict
 from functools import lru_cache
 from typing import Protocol
 
-__all__ = ["Block", "BlockRun", "Hit", "Holder", "PagedCache", "block_keys"]
-
 
 class Block:
     """A full block of known content.

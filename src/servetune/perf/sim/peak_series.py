@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["PeakSeries"]
-
 
 class PeakSeries:
     """Largest value of each stretch of time.

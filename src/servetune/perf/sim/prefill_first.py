@@ -38,8 +38,6 @@ from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequen
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant
 from servetune.perf.sim.waiting_queue import FifoQueue
 
-__all__ = ["InterruptingScheduler", "PrefillFirstScheduler", "SglangScheduler"]
-
 # SGLang's environs.py, 0.5.
 _INITIAL_RATIO, _LEAST_SHARE, _DECAY_STEPS = 0.7, 0.14, 600
 _RETRACT_STEPS, _MOST_NEW_TOKENS = 20, 4096

@@ -13,8 +13,6 @@ from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 
-__all__ = ["PrefillOnlyScheduler"]
-
 
 class PrefillOnlyScheduler(Scheduler):
     """vLLM's scheduler for answers of one token, whose blocks stay until they are released."""

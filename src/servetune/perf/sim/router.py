@@ -10,8 +10,6 @@ from typing import Literal
 from servetune.errors import UnknownName
 from servetune.perf.sim.scheduler import Scheduler
 
-__all__ = ["ROUTINGS", "Router", "Routing"]
-
 Routing = Literal["waiting_first", "cache_pressure", "round_robin", "shortest_queue"]
 
 #: vLLM's data-parallel front end counted a waiting request as four running ones.

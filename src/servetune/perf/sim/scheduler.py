@@ -37,8 +37,6 @@ from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequen
 from servetune.perf.sim.variants import PrefillFirstVariant
 from servetune.perf.sim.waiting_queue import FifoQueue, PriorityQueue, WaitingQueue
 
-__all__ = ["Scheduler"]
-
 
 class Scheduler:
     """Continuous batching of one rank, planned in stretches of steps.

@@ -15,8 +15,6 @@ from servetune.perf.sim.speculative import SpeculativeScheduler
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant, SchedulerVariant
 from servetune.plan import Plan, Setting
 
-__all__ = ["describe_scheduler", "scheduler_for", "variant_of"]
-
 #: How well each scheduler was compared with the engine's own; figures of
 #: `benchmarks/simulation/README.md`.
 _CHECKED: Mapping[str, str] = MappingProxyType(

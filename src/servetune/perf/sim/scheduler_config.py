@@ -13,14 +13,6 @@ from servetune.perf.sim.scheduler_choice import variant_of
 from servetune.perf.sim.sequence import QueueOrder, SchedulerConfig
 from servetune.plan import Plan, Setting
 
-__all__ = [
-    "check_context_fits",
-    "composes_ahead",
-    "routing_of",
-    "scheduler_config_of",
-    "without_effect",
-]
-
 #: Settings of `Plan.extra` that are read, here and in `scheduler_choice`.
 _READ_SETTINGS = frozenset(
     {

@@ -10,8 +10,6 @@ from servetune.perf.sim.kvcache import Block, BlockRun
 from servetune.perf.sim.variants import SchedulerVariant
 from servetune.workload.request import Piece
 
-__all__ = ["GeneratedTokens", "QueueOrder", "SchedulerConfig", "Sequence"]
-
 QueueOrder = Literal["fcfs", "priority"]
 
 

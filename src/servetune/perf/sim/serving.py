@@ -27,8 +27,6 @@ from servetune.perf.sim.scheduler_choice import scheduler_for
 from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 from servetune.workload.request import Piece
 
-__all__ = ["EngineLayout", "Rank", "RequestOverhead", "ServedRequest", "ServingCore"]
-
 #: Order of events at the same time.
 ARRIVAL, STEP = 0, 1
 

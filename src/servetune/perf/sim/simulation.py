@@ -43,8 +43,6 @@ from servetune.plan import Plan
 from servetune.workload.request import Piece, Request
 from servetune.workload.workload import Workload
 
-__all__ = ["ClientLoad", "SimulatedRun", "known_pieces", "run_requests", "simulate"]
-
 #: An open-loop run counts as saturated when this share of its requests had not begun to be
 #: served when the last one had come to the engine, or became due but could not be sent.
 _BACKLOG_FRACTION = 0.05

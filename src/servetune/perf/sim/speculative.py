@@ -26,8 +26,6 @@ from servetune.perf.roofline.step import FloatArray, StepLaw
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import GeneratedTokens, SchedulerConfig, Sequence
 
-__all__ = ["SpeculativeScheduler", "gains_of"]
-
 IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 _LEDGER_STEPS = 4096

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["InterruptingVariant", "PrefillFirstVariant", "SchedulerVariant"]
-
 
 class PrefillFirstVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Sglang"):
     """SGLang 0.5.23: `PrefillAdder` and `SchedulePolicy` of `srt/managers/schedule_policy.py`.

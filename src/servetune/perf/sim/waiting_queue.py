@@ -7,8 +7,6 @@ from collections import deque
 
 from servetune.perf.sim.sequence import Sequence
 
-__all__ = ["FifoQueue", "PriorityQueue", "WaitingQueue"]
-
 
 class FifoQueue(deque[Sequence]):
     """First come, first served; a preempted sequence is first again."""

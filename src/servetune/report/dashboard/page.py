@@ -23,8 +23,6 @@ from servetune.report.dashboard.static import static_html
 from servetune.report.figures import page_data
 from servetune.store.schema import TrialRecord
 
-__all__ = ["dashboard_html"]
-
 #: Script files in the order of their dependencies.
 _SCRIPTS = (
     "guard.js",

@@ -19,8 +19,6 @@ from servetune.report.ranking import (
 from servetune.report.tables import recommendation_text, simulated_notice
 from servetune.store.schema import TrialRecord
 
-__all__ = ["static_html"]
-
 _COLUMNS = (
     ("output_throughput", "mean"),
     ("request_throughput", "mean"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-__all__ = ["PATIENCE_S", "daemon_version", "docker_answers"]
-
 #: The daemon may hang; a run that only wants to start does not wait for it.
 PATIENCE_S = 5.0
 

@@ -17,17 +17,6 @@ from servetune.servers.launchers.daemon import daemon_version
 from servetune.servers.launchers.placement import Placement
 from servetune.servers.leftovers import MARKS
 
-__all__ = [
-    "Container",
-    "container_for",
-    "container_name",
-    "docker_command",
-    "guarded",
-    "passed_names",
-    "require_docker",
-    "version_in_tag",
-]
-
 HUB = "/root/.cache/huggingface"
 
 #: Variables of the user that count inside a container too; folders of this machine do not.

@@ -10,8 +10,6 @@ from servetune.errors import InputError
 from servetune.secret import is_secret_name, looks_secret
 from servetune.servers.leftovers import MARKS
 
-__all__ = ["environment_of"]
-
 #: Variables that servetune sets for each server, or marks it with.
 _RESERVED = ("CUDA_VISIBLE_DEVICES", *MARKS)
 

@@ -17,8 +17,6 @@ import msgspec
 
 from servetune.errors import InputError
 
-__all__ = ["Job", "kubernetes_job", "slurm_script"]
-
 #: Before the end of a job's time, for a server to be stopped.
 NOTICE_S = 60
 _PLAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

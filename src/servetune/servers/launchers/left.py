@@ -17,8 +17,6 @@ from servetune.servers.launchers.docker import container_name
 from servetune.servers.leftovers import LOG_MARK, OWNER_MARK, Leftover, find_leftovers, owner_lives
 from servetune.servers.watchdog import descendants
 
-__all__ = ["LeftContainer", "find_left_containers", "find_strays", "removal"]
-
 #: Template for `docker inspect --format` of each container.
 INSPECTED = "{{.Name}}\t{{.Config.Image}}\t{{.State.Pid}}\t{{json .Config.Env}}"
 

@@ -10,8 +10,6 @@ import msgspec
 
 from servetune.errors import InputError
 
-__all__ = ["Placement", "visible_devices"]
-
 #: Variables that tell a vendor's runtime which devices a process may see.
 _VARIABLES = {
     "NVIDIA": "CUDA_VISIBLE_DEVICES",
