@@ -3,8 +3,7 @@
 import ast
 from pathlib import Path
 
-from servetune.engines import ENGINES
-from servetune.engines.engine import OTHER_NAMES
+from servetune.engines import ENGINES, facts_by_table_name
 
 SOURCE = Path(__file__).parents[2] / "src" / "servetune"
 
@@ -14,7 +13,7 @@ OTHER_NOUNS = {"api", "meaning"}
 
 #: Names of engines that are also other words of the field.
 AMBIGUOUS = {"max", "command"}
-NAMES = (set(ENGINES) | set(OTHER_NAMES)) - AMBIGUOUS
+NAMES = (set(ENGINES) | set(facts_by_table_name())) - AMBIGUOUS
 
 
 def compared_names(tree):

@@ -22,7 +22,7 @@ from servetune.perf.sim import SimulatedRun, simulate
 from servetune.perf.sim.prefill_first import (
     InterruptingScheduler,
     PrefillFirstScheduler,
-    SglangScheduler,
+    PromptStepScheduler,
 )
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.scheduler_choice import scheduler_for, variant_of
@@ -131,7 +131,7 @@ def test_every_token_comes_once_in_order_and_all_blocks_come_back(
         assert all(a < b for a, b in itertools.pairwise(record.chunk_times_s))
         assert record.end_s == record.chunk_times_s[-1]
     (scheduler,) = schedulers
-    assert isinstance(scheduler, PrefillFirstScheduler)
+    assert isinstance(scheduler, PromptStepScheduler)
     assert scheduler.cache.free_blocks == scheduler.cache.capacity_blocks
     assert not scheduler._firsts_s
 
@@ -250,7 +250,7 @@ def test_sglang_puts_back_who_has_the_fewest_tokens_and_of_these_the_longest_pro
     The first is three tokens ahead; of the others the one with 35 goes, and so 43 are free for
     twenty steps of two.
     """
-    scheduler = SglangScheduler(
+    scheduler = PrefillFirstScheduler(
         config(PrefillFirstVariant(conservativeness=0.0), capacity_blocks=100),
         OneSecond(),  # type: ignore[arg-type]
     )
@@ -281,7 +281,7 @@ def test_sglang_puts_back_who_has_the_fewest_tokens_and_of_these_the_longest_pro
 
 
 def test_sglangs_guess_rises_when_it_was_too_low_and_falls_as_it_decodes() -> None:
-    scheduler = SglangScheduler(config(PrefillFirstVariant()), OneSecond())  # type: ignore[arg-type]
+    scheduler = PrefillFirstScheduler(config(PrefillFirstVariant()), OneSecond())  # type: ignore[arg-type]
     assert scheduler._ratio == 0.7
     scheduler.enqueue(Sequence(0, 10, 2000))
     scheduler.plan(0.0)
@@ -404,7 +404,9 @@ def test_a_plans_engine_and_its_own_settings_choose_the_rules() -> None:
     assert variant_of(
         plan_of("tgi", waiting_served_ratio=2.0, max_waiting_tokens=5)
     ) == InterruptingVariant(waiting_served_ratio=2.0, max_waiting_tokens=5)
-    assert isinstance(scheduler_for(config(PrefillFirstVariant()), OneSecond()), SglangScheduler)  # type: ignore[arg-type]
+    assert isinstance(
+        scheduler_for(config(PrefillFirstVariant()), OneSecond()), PrefillFirstScheduler
+    )  # type: ignore[arg-type]
     assert isinstance(
         scheduler_for(config(InterruptingVariant()), OneSecond()), InterruptingScheduler
     )  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from servetune.api.notes import progress
+from servetune.engines import DEFAULT_ENGINE, engine
 from servetune.errors import InputError
 from servetune.hardware import Node, Service, device_names, instances, node
 from servetune.metrics import LATENCIES, Constraint, value_of
@@ -32,7 +33,7 @@ POINT_FIELDS = {
     "input_throughput": "input_tokens_per_s",
 }
 
-#: Makers whose devices stock vLLM runs on; others need an engine of their own.
+#: Makers whose devices the stock default engine runs on; others need an engine of their own.
 STOCK_VENDORS = ("NVIDIA", "AMD")
 COUNTS = (1, 2, 4, 8)
 
@@ -244,7 +245,8 @@ def machines(
     kept = [one for one in found if one.device.vendor in STOCK_VENDORS]
     others = sorted({one.device.vendor for one in found} - {*STOCK_VENDORS, "generic"})
     if others:
-        progress(f"left out, because stock vLLM does not run there: {', '.join(others)}")
+        stock = f"stock {engine(DEFAULT_ENGINE).title}"
+        progress(f"left out, because {stock} does not run there: {', '.join(others)}")
     if not kept:
         wanted = f"{device_count or 'any number'} of {device_name or 'one GPU'}"
         raise InputError(

@@ -59,7 +59,7 @@ from servetune.plan import Plan
 from servetune.search import OBJECTIVES, failed_requests
 from servetune.store import TrialRecord
 
-#: Rank of LoRA adapters that is allowed for; vLLM's default of 16 refuses many.
+#: Rank of LoRA adapters that is allowed for; an engine's default of 16 refuses many.
 LORA_RANK = 64
 
 
@@ -149,7 +149,7 @@ class SageMakerDeployment(TrialChoice, frozen=True, kw_only=True):
         option(
             "Container of SageMaker that runs the engine.",
             choices=tuple(CONTAINERS),
-            default="lmi for vLLM, else the engine's own",
+            default="the usual one of the engine",
         ),
     ] = None
     instance: Annotated[

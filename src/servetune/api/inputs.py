@@ -170,4 +170,4 @@ def note_idle(names: Collection[str], known: Collection[str] = ()) -> None:
         if (word := name.lstrip("-").replace("-", "_")) not in known:
             close = nearest(word, known)
             meant = f", did you mean {', '.join(close)}" if close else ""
-            note(f"note: vLLM 0.32 has no argument {word} and would not start{meant}")
+            note(f"note: the engine has no argument {word} and would not start{meant}")

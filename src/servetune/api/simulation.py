@@ -477,7 +477,7 @@ def _joined(
             f"{'*'.join(swept[0].names)} has {len(swept[0].rows)} values, simulate runs one",
             hint="sweep with servetune tune --engine simulated"
             if engine(engine_name).simulated_as
-            else "sweeps are simulated in vLLM's words alone; simulate one value after another",
+            else "sweeps of this engine are not simulated; simulate one value after another",
         )
     settings: dict[str, Any] = next(space.servers() if side == "server" else space.clients())
     for name, value in chosen.items():

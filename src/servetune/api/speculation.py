@@ -9,7 +9,7 @@ import msgspec
 from servetune.errors import UnknownName
 from servetune.option import Fraction, option
 
-#: Methods of drafting in vLLM's words (`SpeculativeMethod` of 0.32, 2026-11), which also has
+#: Methods of drafting (`SpeculativeMethod` of the default engine, 2026-11), which also has
 #: `<family>_mtp` for many families of models.
 DRAFT_METHODS = (
     "ngram",
@@ -26,7 +26,7 @@ DRAFT_METHODS = (
 )
 
 DraftCount = Annotated[int, msgspec.Meta(ge=1, le=64)]
-"""Tokens drafted per step; no method that vLLM knows gains by more than 64."""
+"""Tokens drafted per step; no known method gains by more than 64."""
 
 
 class Drafts(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Drafts(msgspec.Struct, frozen=True, kw_only=True):
     draft_method: Annotated[
         str | None,
         option(
-            "Method of drafting, in vLLM's words: ngram, mtp, eagle.",
+            "Method of drafting: ngram, mtp, eagle.",
             metavar="NAME",
             default="a layer of the model, as mtp",
         ),
@@ -57,7 +57,7 @@ class Drafts(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
     def require_known_method(self) -> None:
-        """Refuse a method of drafting that vLLM does not know.
+        """Refuse a method of drafting that is not known.
 
         Raises:
             UnknownName: With those that it knows.

@@ -24,7 +24,7 @@ from servetune.models import load_shape
 from servetune.perf.sim import describe_scheduler
 from servetune.plan import Plan
 
-DEFAULT_PORT = 8000  # vLLM's
+DEFAULT_PORT = 8000
 
 FRACTION = Finite(min=0, max=1)
 
@@ -190,7 +190,7 @@ def serve(
     """Serve until the process is told to stop.
 
     Args:
-        words: The engine's own, as behind `vllm serve`.
+        words: The engine's own, as behind its command.
         engine_name: Whose words they are.
         gpu: Device type; the machine's own, or its processor, without any name.
         num_gpus: As many as the plan needs where a type alone is given.
@@ -211,7 +211,7 @@ def serve(
 
     told = parse_server_arguments(words, engine_name=engine_name)
     if told.model is None:
-        raise InputError("no model is named", hint="write it first, as behind `vllm serve`")
+        raise InputError("no model is named", hint="write it first, as for the engine itself")
     shape = load_shape(told.model)
     try:
         plan = _with_copies(told.plan(told.model), replicas, prefill_replicas, kv_link)
@@ -258,7 +258,7 @@ def serve(
     server = SimulatedServer(
         service, speed=speed, faults=chosen, api_key=told.api_key, say=echo, die=_die
     )
-    # vLLM listens everywhere unless told otherwise; a simulation has no reason to.
+    # A real server listens everywhere unless told otherwise; a simulation has no reason to.
     host, port = told.host or "127.0.0.1", DEFAULT_PORT if told.port is None else told.port
     asyncio.run(_serve(server, host, port))
     return 0

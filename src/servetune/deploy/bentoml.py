@@ -7,7 +7,9 @@ from typing import Any
 
 from servetune.deploy.bundle import Bundle
 from servetune.deploy.command import require_command
+from servetune.deploy.launchers import deployable_engines
 from servetune.deploy.served import Served, bundle_of
+from servetune.engines import engine
 from servetune.errors import CannotRender
 
 #: First that runs `__command__` of a service.
@@ -54,7 +56,7 @@ def render_bentoml(served: Served, *, gpu_type: str | None = None) -> Bundle:
     if not served.install:
         raise CannotRender(
             f"{served.title} is no Python package, which a BentoML service is built from",
-            hint="deploy it with compose or kubernetes, or choose vLLM or SGLang",
+            hint=f"deploy it with compose or kubernetes, or choose {_packages()}",
         )
     if served.port != 8000:
         raise CannotRender(
@@ -96,6 +98,12 @@ def render_bentoml(served: Served, *, gpu_type: str | None = None) -> Bundle:
 """
     texts = {"service.py": service, "requirements.txt": requirements}
     return bundle_of(served, "bentoml", texts, steps=steps, further=further)
+
+
+def _packages() -> str:
+    """Titles of the engines that a requirement installs."""
+    found = (engine(name) for name in deployable_engines())
+    return " or ".join(one.title for one in found if one.shipping and one.shipping.install)
 
 
 def _literal(words: list[str]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.deploy.containers import CONTAINERS
 from servetune.engines.container import Image
 from servetune.errors import CannotRender, UnknownName
 
@@ -85,12 +86,12 @@ def named_image(container: str, tag: str) -> tuple[Image, str]:
             f"{'CUDA' if not cuda else 'LMI'} version",
             hint=f"known tags end with {', '.join(list(known)[-3:])}",
         )
-    tgi = re.search(r"-tgi(\d+\.\d+\.\d+)-", tag)
+    version = re.search(CONTAINERS[container].version_pattern, tag)
     image = Image(
         tag=tag,
         cuda=cuda[0],
         release=int(release[1]) if release else None,
-        engine_version=tgi[1] if tgi else None,
+        engine_version=version[1] if version else None,
     )
     return image, f"image tag '{tag}' is in no table of ours: check that it exists in your region"
 

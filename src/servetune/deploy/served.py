@@ -260,7 +260,7 @@ def _lmi(
     variables = environment(lmi, alone, image=chosen, model_source=model.path)
     variables[lmi.key("served_model_name")] = model.label
     own = msgspec.structs.replace(
-        plan, engine="vllm", extra=tuple(sorted(dict(plan.extra).items()))
+        plan, engine=lmi.dialect, extra=tuple(sorted(dict(plan.extra).items()))
     )
     return Served(
         title=lmi.title,

@@ -9,6 +9,7 @@ from servetune.engines.engine import (
     Engine,
     FirstCompletion,
     engine,
+    facts_by_table_name,
     step_law_facts,
 )
 from servetune.engines.log import LogReading
@@ -55,6 +56,7 @@ __all__ = [
     "engine",
     "engines_with_defaults",
     "expert_ways",
+    "facts_by_table_name",
     "fields_of",
     "filled_command",
     "layer_share",

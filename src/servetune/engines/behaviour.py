@@ -48,6 +48,8 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name of the engine in measured runs and in the fit's factors; the engine's own name
             where empty.
+        table_names: Names of the engine in tables of measurements, `_` between words; empty where
+            none has its rows.
         coefficients: Paths of `perf.roofline.Coefficients` to values that differ.
         experts: Architecture to the shares that products of experts reach, by their path.
         earlier: Differences of earlier releases, from measured runs; the operator tables do not
@@ -57,6 +59,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str = ""
+    table_names: tuple[str, ...] = ()
     coefficients: Mapping[str, float] = MappingProxyType({})
     experts: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     earlier: tuple[EarlierSteps, ...] = ()
@@ -68,9 +71,11 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """Scheduler and division of memory of an engine.
 
     Attributes:
-        scheduler: `mixed` steps of prompts and answers under one budget of tokens (vLLM);
-            `prefill_first`, waiting prompts before the next answers (SGLang); `interrupting`,
-            answers interrupted for prompts by how many wait (TGI).
+        scheduler: `mixed` steps of prompts and answers under one budget of tokens;
+            `prefill_first`, waiting prompts before the next answers; `interrupting`, answers
+            interrupted for prompts by how many wait.
+        comparison: Comparison of the simulated scheduler with the engine's own, with its figures
+            (`benchmarks/simulation/README.md`); empty where another engine's was compared.
         composes_ahead: Whether a step is scheduled while the one before it runs.
         routing: Rule by which a data-parallel rank is chosen for a request.
         hands_over_cache: Whether a sequence's cache can move to another server of its kind.
@@ -85,6 +90,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     scheduler: Literal["mixed", "prefill_first", "interrupting"] = "mixed"
+    comparison: str = ""
     composes_ahead: bool = False
     routing: Literal["cache_pressure", "round_robin"] = "cache_pressure"
     hands_over_cache: bool = False

@@ -83,6 +83,10 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
         shares_out: Whether one server distributes requests to its copies.
         knows_caches: Whether SageMaker learns from it which server has a prompt's prefix.
         python_words: Whether its log writes `True` and `False` as Python does.
+        version_pattern: Pattern of the engine's version, as its first group, in the tag of an image
+            that no table knows; it matches nothing where tags do not tell.
+        usual_max_num_seqs: Sequences of a batch that it sets where nothing is said; `None` for the
+            engine's own.
         able: Whether an image can say all of a Plan, where another may.
     """
 
@@ -107,6 +111,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     shares_out: bool = False
     knows_caches: bool = False
     python_words: bool = True
+    version_pattern: str = r"(?!)"
+    usual_max_num_seqs: int | None = None
     able: Callable[[Plan, Image], bool] = lambda _plan, _image: True
 
     def key(self, setting: str) -> str:

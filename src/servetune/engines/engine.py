@@ -1,11 +1,10 @@
-"""The protocol of an inference engine, and the table of all that are bundled."""
+"""The protocol of an inference engine, and engines by their names."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -14,7 +13,8 @@ from servetune.engines.behaviour import Behaviour, ReleaseDefaults, StepLawFacts
 from servetune.engines.cause import Cause
 from servetune.engines.log import LogReading
 from servetune.engines.metric_names import MetricNames
-from servetune.engines.server_side import ServerWords, SettingsReport
+from servetune.engines.registry import ENGINES
+from servetune.engines.server_side import CacheReset, ServerWords, SettingsReport
 from servetune.engines.settings import SettingTable
 from servetune.engines.shipping import Shipping
 from servetune.engines.words import Words
@@ -70,8 +70,7 @@ class Engine(Protocol):
     def image_word(self) -> str:
         """Word in the name of an image that has it, whose tag then tells its version.
 
-        Empty where tags tell something else: a Neuron image's is not vLLM's version, and
-        llama.cpp's are numbers of builds.
+        Empty where tags tell something else, such as a number of a build.
         """
 
     @property
@@ -89,6 +88,14 @@ class Engine(Protocol):
     @property
     def settings_report(self) -> SettingsReport:
         """Places where its servers tell their settings."""
+
+    @property
+    def cache_reset(self) -> CacheReset | None:
+        """Way to empty its prefix cache; `None` where it has none."""
+
+    @property
+    def variable_prefixes(self) -> tuple[str, ...]:
+        """Beginnings of the environment variables that it reads itself."""
 
     @property
     def simulated_as(self) -> str:
@@ -259,32 +266,6 @@ class Engine(Protocol):
         """Settings that the server took otherwise: name to (the plan's value, the taken one)."""
 
 
-ENGINES: Mapping[str, str] = MappingProxyType(
-    {
-        "vllm": "servetune.engines.vllm.engine:Vllm",
-        "sglang": "servetune.engines.sglang.engine:Sglang",
-        "tensorrt-llm": "servetune.engines.tensorrt_llm.engine:TensorrtLlm",
-        "tgi": "servetune.engines.tgi.engine:Tgi",
-        "llama.cpp": "servetune.engines.llama_cpp.engine:LlamaCpp",
-        "lmdeploy": "servetune.engines.lmdeploy.engine:Lmdeploy",
-        "transformers": "servetune.engines.transformers.engine:TransformersServe",
-        "max": "servetune.engines.max.engine:ModularMax",
-        "mlc-llm": "servetune.engines.mlc_llm.engine:MlcLlm",
-        "vllm-neuron": "servetune.engines.vllm_neuron.engine:VllmNeuron",
-        "simulated": "servetune.engines.simulated.engine:Simulated",
-        "external": "servetune.engines.external.engine:External",
-        "command": "servetune.engines.command.engine:Command",
-    }
-)
-
-
-#: Engine of a command where the user names none.
-DEFAULT_ENGINE = "vllm"
-
-#: Names of engines in other tools' records and in measured runs.
-OTHER_NAMES: Mapping[str, str] = MappingProxyType({"trtllm": "tensorrt-llm"})
-
-
 @functools.cache
 def engine(name: str) -> Engine:
     """The engine called `name`.
@@ -304,6 +285,15 @@ def step_law_facts(name: str) -> StepLawFacts:
 
     An engine that nobody described has none.
     """
-    own = OTHER_NAMES.get(name, name)
-    facts = engine(own).behaviour.step_law if own in ENGINES else StepLawFacts()
+    if name in ENGINES:
+        facts = engine(name).behaviour.step_law
+    else:
+        facts = facts_by_table_name().get(name, StepLawFacts())
     return facts if facts.name else msgspec.structs.replace(facts, name=name)
+
+
+@functools.cache
+def facts_by_table_name() -> Mapping[str, StepLawFacts]:
+    """Step-law facts of the engines that tables of measurements name, by each such name."""
+    laws = (engine(name).behaviour.step_law for name in ENGINES)
+    return {word: law for law in laws for word in law.table_names}

@@ -13,7 +13,7 @@ from servetune.engines.cause import Cause, diagnose
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import LogReading
 from servetune.engines.metric_names import MetricNames
-from servetune.engines.server_side import ServerWords, SettingsReport
+from servetune.engines.server_side import CacheReset, ServerWords, SettingsReport
 from servetune.engines.settings import with_underscores
 from servetune.engines.shipping import Shipping
 from servetune.engines.words import Words
@@ -55,6 +55,8 @@ class EngineFacts:
     ships_as: ClassVar[str] = ""
     server_words: ClassVar[ServerWords | None] = None
     settings_report: ClassVar[SettingsReport] = SettingsReport()
+    cache_reset: ClassVar[CacheReset | None] = None
+    variable_prefixes: ClassVar[tuple[str, ...]] = ()
     simulated_as: ClassVar[str] = ""
     virtual_time: ClassVar[bool] = False
     model_has_config: ClassVar[bool] = True

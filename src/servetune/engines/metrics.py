@@ -91,6 +91,12 @@ def _own_names() -> frozenset[str]:
     )
 
 
+def metric_prefix(name: str) -> str:
+    """Beginning of an engine's metric names, its colon included."""
+    first = next(iter(engine(name).metric_names.values()))[0].names[0]
+    return first[: first.index(":") + 1]
+
+
 @functools.cache
 def scraped_names() -> frozenset[str]:
     """Every name that is looked at, in each of its spellings."""

@@ -22,6 +22,18 @@ _SERVER_TYPES: Mapping[str, type] = MappingProxyType(
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
+class CacheReset(msgspec.Struct, frozen=True, kw_only=True):
+    """Way to empty the prefix cache of a running server.
+
+    Attributes:
+        route: Route that empties it when it is posted to.
+        environment: Variables without which the server has no such route.
+    """
+
+    route: str
+    environment: Mapping[str, str] = _NONE
+
+
 class SettingsReport(msgspec.Struct, frozen=True, kw_only=True):
     """Places where a running server tells its own settings.
 

@@ -12,6 +12,9 @@ import msgspec
 
 from servetune.errors import PlanError
 
+#: Engine of a plan, and of a command, that names none.
+DEFAULT_ENGINE = "vllm"
+
 Setting = bool | int | float | str | None
 
 
@@ -41,8 +44,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         chunked_prefill: Whether a long prompt may be spread over steps.
         enforce_eager: Whether captured graphs are off.
         draft_tokens: Tokens drafted ahead of each step, which verifies them all; `None` for none.
-        draft_method: Drafting method, in vLLM's words: `ngram` looks tokens up, `mtp` and `eagle`
-            add a layer of their own.
+        draft_method: Drafting method: `ngram` looks tokens up, `mtp` and `eagle` add a layer of their
+            own.
         draft_acceptance_fraction: Chance that a drafted token is right if those before it were.
             The text decides it, so it is for predictions and no engine is told.
         extra: Settings of the engine that have no neutral name, sorted by name, as
@@ -50,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     model: str
-    engine: str = "vllm"
+    engine: str = DEFAULT_ENGINE
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     data_parallel: int = 1

@@ -34,6 +34,7 @@ from typing import Any
 
 import msgspec
 
+from servetune.engines import facts_by_table_name, step_law_facts
 from servetune.errors import InputError, PlanError
 from servetune.models import ExpertFeedForward, shape_from_config
 from servetune.models.quantization import (
@@ -59,10 +60,6 @@ SYSTEMS: Mapping[str, str] = MappingProxyType(
         "GB200": "gb200",
         "GB300": "gb300",
     }
-)
-
-ENGINES: Mapping[str, str] = MappingProxyType(
-    {"vllm": "vllm", "simulated": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 )
 
 #: Storage of dense matrices and of experts: servetune's scheme -> mode of aiconfigurator.
@@ -196,7 +193,10 @@ def call_for(run: ClosedLoopRun, published: str = "") -> EstimateCall:
     """
     plan, moments = run.plan, length_moments(run.lengths)
     system = _word(SYSTEMS, run.node.device.name, "table of the GPU")
-    backend = _word(ENGINES, run.engine or plan.engine, "table of the engine")
+    engine = run.engine or plan.engine
+    backends = {facts.name: facts.name for facts in facts_by_table_name().values()}
+    name = step_law_facts(engine).name
+    backend = _word(backends, name if name in backends else engine, "table of the engine")
     gemm = moe = None
     experts = any(isinstance(layer.feed_forward, ExpertFeedForward) for layer in run.shape.layers)
     stored = effective_quantization(run.shape.quantization, plan.quantization)

@@ -17,7 +17,16 @@ from typing import TypeAlias
 
 import msgspec
 
-from servetune.engines import with_useful_places, with_whole_experts, with_wider_share
+from servetune.engines import (
+    DEFAULT_ENGINE,
+    ENGINES,
+    facts_by_table_name,
+    step_law_facts,
+    with_useful_places,
+    with_whole_experts,
+    with_wider_share,
+)
+from servetune.engines import engine as engine_named
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Device, Node, device, node
 from servetune.models import ExpertFeedForward, NetworkShape
@@ -36,18 +45,6 @@ COLUMNS = ("model", "gpu", "isl", "osl", "concurrency")
 
 RANGE_RATIO = 0.8
 REQUESTS_PER_USER = 10
-
-#: Name of an engine in a table -> engine whose kernels and overheads apply; `_` joins words.
-ENGINES = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "trtllm": "trtllm",
-    "trt_llm": "trtllm",
-    "trt": "trtllm",
-    "tensorrt_llm": "trtllm",
-    "tensorrt": "trtllm",
-    "": "vllm",
-}
 
 #: Storage of weights in a table's words -> scheme; `bf16` is the checkpoint unquantised.
 STORAGE = {
@@ -88,11 +85,6 @@ STORAGE = {
     "sq": "int8",
 }
 
-#: Engine whose planning rules apply to a run of one copy; vLLM's otherwise, and for attention of
-#: several copies with shared experts.
-_PLANNED_AS = {"sglang": "sglang"}
-_PLANNED_OTHERWISE = "vllm"
-
 
 def run_of(
     row: Mapping[str, str],
@@ -117,10 +109,9 @@ def run_of(
     if unstated.divided_attention:
         tensor_parallel, copies, spread = 1, tensor_parallel, True
     drafts = unstated.draft_tokens
-    planned_as = _PLANNED_AS.get(facts.engine, _PLANNED_OTHERWISE)
     plan = Plan(
         model=shape.name,
-        engine=planned_as if copies == 1 else _PLANNED_OTHERWISE,
+        engine=_planned_as(facts.engine, copies),
         tensor_parallel=tensor_parallel,
         pipeline_parallel=_count(row, "pp", default=1),
         data_parallel=copies,
@@ -152,12 +143,28 @@ def run_of(
     )
 
 
+def _planned_as(name: str, copies: int) -> str:
+    """Engine whose planning rules apply: the run's own where they are described.
+
+    The default engine's rules also apply to attention of several copies with shared experts.
+    """
+    described = copies == 1 and name in ENGINES and bool(engine_named(name).defaults)
+    return name if described else DEFAULT_ENGINE
+
+
+@functools.cache
+def _engines() -> Mapping[str, str]:
+    """Name of an engine in a table to that of its measured runs, whose kernels apply."""
+    names = {word: facts.name for word, facts in facts_by_table_name().items()}
+    return names | {"": step_law_facts(DEFAULT_ENGINE).name}
+
+
 def _facts(
     row: Mapping[str, str], shape_of: Callable[[str], NetworkShape]
 ) -> tuple[RowFacts, NetworkShape, Device]:
     prompt, output = _count(row, "isl"), _count(row, "osl")
     concurrency, copies = _count(row, "concurrency"), _count(row, "dp", default=1)
-    engine = _known(ENGINES, row.get("engine", ""), "engine")
+    engine = _known(_engines(), row.get("engine", ""), "engine")
     storage = _known(STORAGE, row.get("precision_weights", ""), "precision")
     experts = _known(STORAGE, row.get("precision_moe", ""), "precision")
     shape = stored_as(shape_of(_word(row, "model")), storage, experts)

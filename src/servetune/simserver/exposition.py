@@ -1,9 +1,9 @@
-"""`/metrics` in Prometheus' text format, under vLLM's names.
+"""`/metrics` in Prometheus' text format, under the names of the default engine.
 
-Seconds under `vllm:` are the engine's own, as a real engine would have told them: at a
+Seconds under its names are the engine's own, as a real engine would have told them: at a
 speed-up a client measures that much less. What belongs to the simulation alone is under
-`servetune_simulated_`, in real seconds. Names, types and labels are those that a vLLM 0.32
-showed (November 2026); what cannot happen here, such as a cache of images, stays at 0.
+`servetune_simulated_`, in real seconds. Names, types and labels are those that its
+release of November 2026 showed; what cannot happen here, such as a cache of images, stays at 0.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from itertools import accumulate
 
 import msgspec
 
+from servetune.engines import DEFAULT_ENGINE
+from servetune.engines.metrics import metric_prefix
 from servetune.simserver.engine_metrics import EngineMetrics, Histogram
 from servetune.simserver.service import Service
 
@@ -64,6 +66,9 @@ def exposition(service: Service, accounts: Sequence[EngineMetrics], clockwork: C
     return "\n".join(lines) + "\n"
 
 
+#: Beginning of the names of metrics, those of the engine that is simulated.
+_PREFIX = metric_prefix(DEFAULT_ENGINE)
+
 _HELP: Mapping[str, str] = {
     "cache_config_info": "How the KV cache is divided.",
     "num_requests_running": "Requests in the batch.",
@@ -82,9 +87,9 @@ _HELP: Mapping[str, str] = {
     "external_prefix_cache_hits": "Of these, tokens whose cache it handed over.",
     "mm_cache_queries": "Images looked up; none are simulated.",
     "mm_cache_hits": "Of these, found.",
-    "estimated_flops_per_gpu": "Not counted, as in vLLM without --enable-mfu-metrics.",
-    "estimated_read_bytes_per_gpu": "Not counted, as in vLLM without --enable-mfu-metrics.",
-    "estimated_write_bytes_per_gpu": "Not counted, as in vLLM without --enable-mfu-metrics.",
+    "estimated_flops_per_gpu": "Not counted, as without --enable-mfu-metrics.",
+    "estimated_read_bytes_per_gpu": "Not counted, as without --enable-mfu-metrics.",
+    "estimated_write_bytes_per_gpu": "Not counted, as without --enable-mfu-metrics.",
     "prompt_tokens": "Prompt tokens of requests that began to be answered.",
     "prompt_tokens_by_source": "Of these, computed here, found here, or handed over.",
     "prompt_tokens_cached": "Of these, not computed here.",
@@ -149,7 +154,7 @@ def _told(account: EngineMetrics, *, caching: bool) -> dict[str, _Family]:
 
 
 def _drafted(account: EngineMetrics) -> dict[str, _Family]:
-    """Families that vLLM adds where drafts are verified."""
+    """Families that are added where drafts are verified."""
     by_place = {str(place): count for place, count in enumerate(account.accepted)}
     return {
         "spec_decode_num_drafts": _counter(account.drafts),
@@ -173,9 +178,9 @@ def _family(
     """Lines before a family's samples, with the time at which counting began."""
     if kind != "gauge":
         created = f"{name.removesuffix('_total') if kind == 'counter' else name}_created"
-        yield from (f"# HELP vllm:{created} {said}", f"# TYPE vllm:{created} gauge")
+        yield from (f"# HELP {_PREFIX}{created} {said}", f"# TYPE {_PREFIX}{created} gauge")
         yield from (_sample(created, labels, began_unix_s) for labels in series)
-    yield from (f"# HELP vllm:{name} {said}", f"# TYPE vllm:{name} {kind}")
+    yield from (f"# HELP {_PREFIX}{name} {said}", f"# TYPE {_PREFIX}{name} {kind}")
 
 
 def _histogram_lines(name: str, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
@@ -217,7 +222,7 @@ def _own_lines(clockwork: ClockStatus, accounts: Sequence[EngineMetrics]) -> Ite
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
     """Labels in the alphabet's order, as `prometheus_client` writes them."""
     told = ",".join(f"{label}={_quoted(labels[label])}" for label in sorted(labels))
-    return f"vllm:{name}{{{told}}} {float(value)!r}"
+    return f"{_PREFIX}{name}{{{told}}} {float(value)!r}"
 
 
 def _quoted(text: str) -> str:

@@ -93,7 +93,7 @@ def parse_server_arguments(
         word = left.pop(0)
         if not word.startswith("-"):
             if "model" in found:
-                raise _unrecognized(word, types)
+                raise _unrecognized(word, types, engine_name)
             found["model"] = word
             continue
         name, value, negated = _split(word, engine_name, types)
@@ -105,7 +105,7 @@ def parse_server_arguments(
         if kind is None and not server_words.closed:
             kind = str if value is not None or (left and not left[0].startswith("-")) else bool
         if kind is None:
-            raise _unrecognized(word, types)
+            raise _unrecognized(word, types, engine_name)
         if kind is bool:
             found[name] = _switch(word, value, negated=negated)
         elif name in _LISTS:
@@ -215,11 +215,11 @@ def _sorted_out(
     return msgspec.convert(values, ServerArguments)
 
 
-def _unrecognized(word: str, types: Collection[str]) -> InputError:
+def _unrecognized(word: str, types: Collection[str], engine_name: str) -> InputError:
     """Error with the message of argparse, which logs of the real engine end with."""
     close = nearest(word.lstrip("-").partition("=")[0].replace("-", "_"), types)
     hint = "did you mean " + ", ".join(f"--{name.replace('_', '-')}" for name in close)
     return InputError(
         f"unrecognized arguments: {word}",
-        hint=hint if close else "see `vllm serve --help=all`",
+        hint=hint if close else f"see the help of {engine(engine_name).title}'s server",
     )

@@ -13,6 +13,9 @@ from typing import Any, Literal, TextIO
 import httptools
 import msgspec
 
+from servetune.engines import DEFAULT_ENGINE
+from servetune.engines.metrics import metric_prefix
+
 Fault = Literal["fail", "stall", "truncate", "disconnect", "malformed", "error", "empty"]
 Usage = Literal["continuous", "final", "none"]
 
@@ -213,7 +216,7 @@ class FakeServer:
             connection.reply(404, _error(f"no route {method} {path}", 404))
 
     def metrics(self) -> str:
-        """Counts under vLLM's names. There is no cache here, so every look-up misses."""
+        """Counts under the default engine's names; without a cache every look-up misses."""
         prompt_tokens = sum(truth.prompt_tokens for truth in self.truths)
         label = f'{{engine="0",model_name="{self.behaviour.model}"}}'
         values = {
@@ -227,11 +230,11 @@ class FakeServer:
             "generation_tokens_total": sum(sum(truth.tokens) for truth in self.truths),
             "request_success_total": sum(truth.whole for truth in self.truths),
         }
-        lines = []
+        lines, prefix = [], metric_prefix(DEFAULT_ENGINE)
         for name, value in values.items():
             kind = "counter" if name.endswith("_total") else "gauge"
-            lines.append(f"# TYPE vllm:{name} {kind}")
-            lines.append(f"vllm:{name}{label} {float(value)}")
+            lines.append(f"# TYPE {prefix}{name} {kind}")
+            lines.append(f"{prefix}{name}{label} {float(value)}")
         return "\n".join(lines) + "\n"
 
     def refusal(self, body: dict[str, Any], prompt_tokens: int) -> tuple[int, str] | None:

@@ -6,16 +6,21 @@ come again in every trial; there the server is asked to empty its cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from servetune.engines import ENGINES, engine
+from servetune.engines.server_side import CacheReset
 from servetune.errors import LoadError
 from servetune.loadgen import Target, fetch_blocking
 
-#: Routes that empty a prefix cache: vLLM's (in development mode) and SGLang's.
-_ROUTES = ("/reset_prefix_cache", "/flush_cache")
 
-#: vLLM has its route in development mode only.
-RESET_ENVIRONMENT: Mapping[str, str] = {"VLLM_SERVER_DEV_MODE": "1"}
+def reset_environment() -> dict[str, str]:
+    """Environment in which every engine has the route that empties its prefix cache."""
+    return {name: value for one in _resets() for name, value in one.environment.items()}
+
+
+def _resets() -> tuple[CacheReset, ...]:
+    """Ways to empty a prefix cache, each once; a server may be of any engine."""
+    found = (engine(name).cache_reset for name in ENGINES)
+    return tuple({one.route: one for one in found if one is not None}.values())
 
 
 def forget_prefixes(target: Target, *, same_words: bool, first: bool) -> str:
@@ -30,12 +35,12 @@ def forget_prefixes(target: Target, *, same_words: bool, first: bool) -> str:
         return "unique prompts"
     if first:
         return "fresh server"
-    for route in _ROUTES:
+    for one in _resets():
         try:
-            fetch_blocking(target, route, method="POST")
+            fetch_blocking(target, one.route, method="POST")
         except LoadError:
             continue
-        return f"emptied by POST {route}"
+        return f"emptied by POST {one.route}"
     return (
         "KEPT: the data set's prompts were sent before and the server has no way to forget them; "
         "its prefix cache may make this trial look better than it is"

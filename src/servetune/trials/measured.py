@@ -33,7 +33,7 @@ from servetune.metrics.results import JsonObject
 from servetune.servers import ServerOptions, ServerProcess, launch_environment
 from servetune.servers.launchers import guarded, removal
 from servetune.store import Failure, Results, TrialRecord, now_utc, provenance
-from servetune.trials.caches import RESET_ENVIRONMENT, forget_prefixes
+from servetune.trials.caches import forget_prefixes, reset_environment
 from servetune.trials.early import TrialJudge
 from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
 from servetune.trials.first_answer import FirstAnswer
@@ -210,7 +210,7 @@ class ServerGroup:
 
     def _extra_environment(self) -> Mapping[str, str]:
         again = sum(trial.workload.has_dataset for trial in self._waiting) > 1
-        return RESET_ENVIRONMENT if again else {}
+        return reset_environment() if again else {}
 
     def _serve(self, server: Server) -> Failure | None:
         for taken in self._context.await_memory() if self._engine.starts_servers else ():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from servetune.engines import DEFAULT_ENGINE
 from servetune.hardware import Node, instances
 from servetune.loadgen import LoadResult, invocation_account, verdict_of
 from servetune.metrics import Constraint, compat_results, saturation, summarize
@@ -176,7 +177,7 @@ def _trial_results(trial: Trial, study: StudyContext, results: Results) -> Resul
     rate = results.output_throughput
     return Results(
         {
-            "backend": args.get("backend", "vllm"),
+            "backend": args.get("backend", DEFAULT_ENGINE),
             "dataset_name": workload.name,
             "request_rate": args.get(
                 "request_rate", getattr(workload.arrivals, "rate_per_s", None)

@@ -75,14 +75,14 @@ class Uniform(
         _require_range(self.least, self.most)
 
     @staticmethod
-    def of_sglang(length: int, ratio: float) -> Uniform:
-        """Law of SGLang's range ratio: from `ratio` times the length up to the length."""
+    def up_to(length: int, ratio: float) -> Uniform:
+        """Law from `ratio` times the length up to the length (`as=sglang`)."""
         _require_ratio(ratio)
         return Uniform(max(1, int(length * ratio)), length)
 
     @staticmethod
-    def of_vllm(mean: int, ratio: float) -> Uniform:
-        """Law of vLLM's range ratio: `ratio` times the mean below the mean and above it."""
+    def around(mean: int, ratio: float) -> Uniform:
+        """Law of `ratio` times the mean below the mean and above it (`as=vllm`)."""
         _require_ratio(ratio)
         return Uniform(max(1, math.floor(mean * (1 - ratio))), math.ceil(mean * (1 + ratio)))
 
@@ -344,9 +344,9 @@ def _in_full(table: dict[str, Any]) -> dict[str, Any]:
 def _of_ratio(ratio: float, rest: Mapping[str, Any]) -> Uniform:
     match dict(rest):
         case {"as": "sglang", "max": most, **others} if not others:
-            return Uniform.of_sglang(_whole("max", most), ratio)
+            return Uniform.up_to(_whole("max", most), ratio)
         case {"as": "vllm", "mean": mean, **others} if not others:
-            return Uniform.of_vllm(_whole("mean", mean), ratio)
+            return Uniform.around(_whole("mean", mean), ratio)
     raise InputError(
         "ratio means one thing to vLLM and another to SGLang",
         hint="write kind=uniform,mean=1024,ratio=0.5,as=vllm (512 to 1536) or "

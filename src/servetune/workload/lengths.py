@@ -22,10 +22,8 @@ class LengthLaws(msgspec.Struct, frozen=True, tag_field="kind", tag="lengths"):
 
     @staticmethod
     def ranged(input_tokens: int, output_tokens: int, ratio: float) -> LengthLaws:
-        """LengthLaws from `ratio` times the length up to it: SGLang's and llm-optimizer's ratio."""
-        return LengthLaws(
-            Uniform.of_sglang(input_tokens, ratio), Uniform.of_sglang(output_tokens, ratio)
-        )
+        """LengthLaws from `ratio` times the length up to it, as llm-optimizer's ratio."""
+        return LengthLaws(Uniform.up_to(input_tokens, ratio), Uniform.up_to(output_tokens, ratio))
 
     @property
     def fixed_pair(self) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ from servetune.deploy.aws.price import price_today
 from servetune.deploy.aws.quota import in_use, quotas
 from servetune.deploy.aws.resources import describe, staged_model
 from servetune.deploy.aws.service_model import problems
-from servetune.deploy.containers import container_named
+from servetune.deploy.containers import CONTAINERS, container_named
 from servetune.deploy.deployment import Deployment, with_role
 from servetune.deploy.images import ami_version, images, named_image
 from servetune.engines.memory import check_fits, concurrent_sequences
@@ -264,7 +264,8 @@ def _time(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
 
 
 def _routing(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
-    """Only the vLLM container reports its caches to SageMaker (ProductionVariant, 2026-11)."""
+    """Only some containers report their caches to SageMaker (ProductionVariant, 2026-11)."""
+    knowing = " or ".join(name for name, one in CONTAINERS.items() if one.knows_caches)
     if (
         deployment.hosting.routing.strategy == "kv-aware"
         and not container_named(facts.container).knows_caches
@@ -272,8 +273,8 @@ def _routing(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
         yield Finding(
             level="stop",
             topic="routing",
-            message=f"kv-aware routing is for container vllm, not {facts.container}",
-            hint="give --container vllm, or --routing prefix-aware",
+            message=f"kv-aware routing is for container {knowing}, not {facts.container}",
+            hint=f"give --container {knowing}, or --routing prefix-aware",
         )
 
 

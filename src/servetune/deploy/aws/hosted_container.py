@@ -15,7 +15,6 @@ import msgspec
 from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.resources import describe
 from servetune.deploy.containers import CONTAINERS, parse_environment
-from servetune.engines.vllm.containers import LMI_MAX_NUM_SEQS
 from servetune.plan.plan import Plan
 
 
@@ -71,8 +70,8 @@ def hosted_plan(found: Hosted) -> Plan | None:
         # "djl-inference:0.36.." or "..amazonaws.com/vllm:0.27.."
         if found.image.rpartition("/")[2].partition(":")[0] == container.repository:
             plan = parse_environment(container.name, found.environment)
-            if container.name == "lmi" and plan.max_num_seqs is None:
-                plan = msgspec.structs.replace(plan, max_num_seqs=LMI_MAX_NUM_SEQS)
+            if plan.max_num_seqs is None:
+                plan = msgspec.structs.replace(plan, max_num_seqs=container.usual_max_num_seqs)
             return plan
     return None
 

@@ -10,6 +10,7 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import Fact, LogReading, python_values
 from servetune.engines.program import Program
+from servetune.engines.server_side import CacheReset
 from servetune.engines.sglang.behaviour import BEHAVIOUR
 from servetune.engines.sglang.declarations import DECLARATIONS
 from servetune.engines.sglang.defaults import DEFAULTS
@@ -36,6 +37,8 @@ class Sglang(CommandLineEngine):
     shipping = SHIPPING
     server_words = SERVER_WORDS
     settings_report = SETTINGS_REPORT
+    cache_reset = CacheReset(route="/flush_cache")
+    variable_prefixes = ("SGLANG_",)
     metric_names = METRICS
     behaviour = BEHAVIOUR
     defaults = DEFAULTS

@@ -7,6 +7,7 @@ from servetune.engines.behaviour import Behaviour, EarlierSteps, StepLawFacts
 BEHAVIOUR = Behaviour(
     step_law=StepLawFacts(
         name="trtllm",
+        table_names=("trtllm", "trt_llm", "trt", "tensorrt_llm", "tensorrt"),
         # It never puts a sequence back: its scheduler policy is GUARANTEED_NO_EVICT unless told
         # otherwise (its documentation of `CapacitySchedulerPolicy`).
         coefficients={"scheduling.whole_answers": True},

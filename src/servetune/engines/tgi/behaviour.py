@@ -23,6 +23,8 @@ OVERHEADS: Mapping[str, float] = MappingProxyType(
 
 BEHAVIOUR = Behaviour(
     scheduler="interrupting",
+    comparison="text-generation-inference 1.x and 2.x schedules: read from its router's source, "
+    "not compared step by step",
     budget_covers_answers=False,  # its budget is of prompts alone
     step_law=StepLawFacts(
         name="tgi",

@@ -83,6 +83,7 @@ TGI = Container(
     copies=lambda _: 1,
     own_keys=frozenset({"PREFIX_CACHING", "PREFILL_CHUNKING", "SERVETUNE_MODEL"}),
     off="value",
+    version_pattern=r"-tgi(\d+\.\d+\.\d+)-",
     python_words=False,
     in_log="{name}: {value}` or, over several lines, `{name}: Some({value})",
     copies_note="The container runs one copy; more are inference components (`--copies`).",

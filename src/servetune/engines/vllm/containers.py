@@ -186,6 +186,7 @@ LMI = Container(
     copies=lambda env: int(env.get("SERVING_MAX_WORKERS", "1")),
     own_keys=frozenset({"OPTION_MODEL_LOADING_TIMEOUT"}),
     off="value",
+    usual_max_num_seqs=LMI_MAX_NUM_SEQS,
     copies_note=(
         "LMI starts one worker per copy. Left alone, it fills the machine with copies "
         "where the tensor parallel degree leaves devices over; `SERVING_MIN_WORKERS` and "

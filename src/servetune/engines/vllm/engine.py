@@ -10,7 +10,7 @@ from servetune.engines.behaviour import ReleaseDefaults
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.log import LogReading
 from servetune.engines.program import Program
-from servetune.engines.server_side import ServerWords
+from servetune.engines.server_side import CacheReset, ServerWords
 from servetune.engines.shipping import Shipping
 from servetune.engines.vllm.behaviour import BEHAVIOUR
 from servetune.engines.vllm.declarations import DECLARATIONS
@@ -41,6 +41,11 @@ class Vllm(CommandLineEngine):
     shipping: ClassVar[Shipping | None] = SHIPPING
     server_words: ClassVar[ServerWords | None] = SERVER_WORDS
     settings_report = SETTINGS_REPORT
+    # The route is there in development mode only.
+    cache_reset: ClassVar[CacheReset | None] = CacheReset(
+        route="/reset_prefix_cache", environment=MappingProxyType({"VLLM_SERVER_DEV_MODE": "1"})
+    )
+    variable_prefixes = ("VLLM_",)
     metric_names = METRICS
     behaviour = BEHAVIOUR
     defaults: ClassVar[tuple[ReleaseDefaults, ...]] = DEFAULTS

@@ -48,7 +48,7 @@ _ALIKE_TOKENS = 32
 _NO_LIMIT = 1 << 62
 
 
-class PrefillFirstScheduler(Scheduler):
+class PromptStepScheduler(Scheduler):
     """Prompts first, in steps without decoding, as `_take_prompts` chooses them."""
 
     def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
@@ -192,7 +192,7 @@ class _Left:
         chunk: Tokens left of `chunked_prefill_size`.
         prompts: Tokens left of `max_prefill_tokens`.
         states: Pairs (tokens to come, tokens held) of all that run or were admitted, where they are
-            needed; see `SglangScheduler._fits_in_turn`.
+            needed; see `PrefillFirstScheduler._fits_in_turn`.
     """
 
     __slots__ = ("chunk", "now", "prompts", "room", "states")
@@ -217,7 +217,7 @@ class _Left:
         self.prompts -= tokens
 
 
-class SglangScheduler(PrefillFirstScheduler):
+class PrefillFirstScheduler(PromptStepScheduler):
     """SGLang's scheduler; see the module."""
 
     def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
@@ -480,7 +480,7 @@ def _insert(states: list[tuple[int, int]], state: tuple[int, int]) -> None:
     states.insert(place, state)
 
 
-class InterruptingScheduler(PrefillFirstScheduler):
+class InterruptingScheduler(PromptStepScheduler):
     """TGI's router; see the module."""
 
     def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:

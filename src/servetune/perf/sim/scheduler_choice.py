@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from types import MappingProxyType
 
-from servetune.engines import engine
+from servetune.engines import ENGINES, engine
 from servetune.errors import NotSimulated, PlanError
 from servetune.perf.roofline.step import StepLaw
-from servetune.perf.sim.prefill_first import InterruptingScheduler, SglangScheduler
+from servetune.perf.sim.prefill_first import InterruptingScheduler, PrefillFirstScheduler
 from servetune.perf.sim.scheduler import Scheduler
 from servetune.perf.sim.sequence import SchedulerConfig
 from servetune.perf.sim.speculative import SpeculativeScheduler
 from servetune.perf.sim.variants import InterruptingVariant, PrefillFirstVariant, SchedulerVariant
 from servetune.plan import Plan, Setting
 
-#: How well each scheduler was compared with the engine's own; figures of
-#: `benchmarks/simulation/README.md`.
-_CHECKED: Mapping[str, str] = MappingProxyType(
-    {
-        "mixed": "vLLM 0.32 schedules: 752,319 random steps beside its own class, all identical",
-        "prefill_first": "SGLang 0.5.23 schedules without overlap: 723,595 random steps beside "
-        "its own classes, 98.2% identical",
-        "interrupting": "text-generation-inference 1.x and 2.x schedules: read from its router's "
-        "source, not compared step by step",
-    }
-)
 _DRAFTING = "; drafted tokens are beyond that comparison"
 
 
 def describe_scheduler(plan: Plan) -> str:
     """Scheduler that simulates a plan, and how well it was checked, for a reader."""
-    said = _CHECKED[engine(plan.engine).behaviour.scheduler]
-    return said + (_DRAFTING if plan.draft_tokens else "")
+    comparison = _comparisons()[engine(plan.engine).behaviour.scheduler]
+    return comparison + (_DRAFTING if plan.draft_tokens else "")
+
+
+@functools.cache
+def _comparisons() -> Mapping[str, str]:
+    """Comparison of each scheduler with that of the engine that it was written after."""
+    behaviours = (engine(name).behaviour for name in ENGINES)
+    return {each.scheduler: each.comparison for each in behaviours if each.comparison}
 
 
 def scheduler_for(config: SchedulerConfig, law: StepLaw) -> Scheduler:
     """A scheduler under these config, with nothing to do."""
     if isinstance(config.variant, PrefillFirstVariant):
-        return SglangScheduler(config, law)
+        return PrefillFirstScheduler(config, law)
     if isinstance(config.variant, InterruptingVariant):
         return InterruptingScheduler(config, law)
     return SpeculativeScheduler(config, law) if config.draft_tokens else Scheduler(config, law)
 
 
 def variant_of(plan: Plan, *, ignore_eos: bool = False) -> SchedulerVariant | None:
-    """Scheduler variant of a plan's engine and settings; `None` for vLLM's.
+    """Scheduler variant of a plan's engine and settings; `None` for mixed steps.
 
     Args:
         plan: Plan whose engine and further settings are read.
@@ -60,7 +56,8 @@ def variant_of(plan: Plan, *, ignore_eos: bool = False) -> SchedulerVariant | No
         policy = said.get("schedule_policy", "fcfs")
         if policy not in ("fcfs", "lpm"):
             raise NotSimulated(
-                f"schedule_policy {policy} of SGLang is not simulated", hint="take fcfs or lpm"
+                f"schedule_policy {policy} of {engine(plan.engine).title} is not simulated",
+                hint="take fcfs or lpm",
             )
         return PrefillFirstVariant(
             max_prefill_tokens=int(_number(said, "max_prefill_tokens", 16_384)),

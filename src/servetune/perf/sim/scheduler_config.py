@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from servetune.engines import Memory, engine
+from servetune.engines import DEFAULT_ENGINE, Memory, engine
 from servetune.errors import NotSimulated, PlanError, UnknownName
 from servetune.hardware.device import Device
 from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device
@@ -57,7 +57,7 @@ def scheduler_config_of(
     assert plan.max_num_seqs is not None
     assert plan.max_num_batched_tokens is not None
     assert plan.block_tokens is not None
-    # vLLM's words for what has no neutral name, as the user spelt them.
+    # Settings that have no neutral name, as the user spelt them.
     further = {name.lstrip("-").replace("-", "_"): value for name, value in plan.extra}
     if further.get("scheduling_policy") not in (None, "fcfs", "priority"):
         raise UnknownName(
@@ -76,9 +76,9 @@ def scheduler_config_of(
     variant = variant_of(plan, ignore_eos=ignore_eos)
     if variant is not None and (plan.draft_tokens or plan.prefill_replicas):
         raise NotSimulated(
-            f"drafts and servers for prompts alone are simulated with vLLM's scheduler, "
-            f"not with {plan.engine}'s",
-            hint="take engine vllm, or leave draft_tokens and prefill_replicas out",
+            f"drafts and servers for prompts alone are simulated with "
+            f"{engine(DEFAULT_ENGINE).title}'s scheduler, not with {plan.engine}'s",
+            hint=f"take engine {DEFAULT_ENGINE}, or leave draft_tokens and prefill_replicas out",
         )
     block_bytes = plan.block_tokens * divided.kv_bytes_per_token
     state_blocks = math.ceil(divided.state_bytes_per_sequence / block_bytes)
@@ -105,7 +105,7 @@ def scheduler_config_of(
 
 
 def composes_ahead(plan: Plan, device: Device) -> bool:
-    """Whether vLLM 0.32 schedules asynchronously where nobody says (`VllmConfig`).
+    """Whether the engine composes steps ahead where nobody says.
 
     Not on CPUs, nor with pipeline parallelism. It would with drafts of a layer of their own, but
     those are simulated with steps composed one after another.
@@ -118,8 +118,8 @@ def composes_ahead(plan: Plan, device: Device) -> bool:
 def routing_of(plan: Plan) -> Routing:
     """Choice of a plan's engine among its data-parallel ranks.
 
-    That is what its setting `load_balance_method` says, by SGLang's names or by `ROUTINGS`;
-    without it SGLang takes turns and vLLM looks at who waits and how full the caches are.
+    That is what its setting `load_balance_method` says, in the words of the engine that has it or
+    by `ROUTINGS`; without it `Behaviour.routing` counts.
 
     Raises:
         UnknownName: There is no such method, or it is not simulated.
@@ -149,19 +149,20 @@ def _block_count(given: Setting) -> int | None:
 
 
 def check_context_fits(plan: Plan, config: SchedulerConfig) -> None:
-    """Refuse a cache that the longest sequence does not fit, as vLLM does at start.
+    """Refuse a cache that the longest sequence does not fit, as the engine does at start.
 
     Without `num_gpu_blocks_override`, `check_fits` has checked the memory already.
 
     Raises:
-        PlanError: The cache is too small; the message is vLLM's.
+        PlanError: The cache is too small; the message is the engine's.
     """
     longest = plan.max_model_len or 0
     cache_tokens = max(0, config.capacity_blocks - config.state_blocks) * config.block_tokens
     if longest > cache_tokens:
         raise PlanError(
-            f"vLLM refuses to start: the model's max seq len ({longest}) is larger than the "
-            f"maximum number of tokens that can be stored in KV cache ({cache_tokens})",
+            f"{engine(plan.engine).title} refuses to start: the model's max seq len ({longest}) is "
+            f"larger than the maximum number of tokens that can be stored in KV cache "
+            f"({cache_tokens})",
             hint=f"lower max_model_len to {cache_tokens}, or give the cache more blocks",
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class PrefillFirstVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Sglang"):
+class PrefillFirstVariant(msgspec.Struct, frozen=True, kw_only=True, tag="prefill_first"):
     """SGLang 0.5.23: `PrefillAdder` and `SchedulePolicy` of `srt/managers/schedule_policy.py`.
 
     Attributes:
@@ -25,7 +25,7 @@ class PrefillFirstVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Sglang
     ignore_eos: bool = False
 
 
-class InterruptingVariant(msgspec.Struct, frozen=True, kw_only=True, tag="Tgi"):
+class InterruptingVariant(msgspec.Struct, frozen=True, kw_only=True, tag="interrupting"):
     """Text-generation-inference 1.x: `batching_task` of its router and `State::next_batch`.
 
     Attributes:

@@ -21,7 +21,6 @@ HUB = "/root/.cache/huggingface"
 
 #: Variables of the user that count inside a container too; folders of this machine do not.
 _PASSED = frozenset({"HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT"})
-_PASSED_PREFIXES = ("VLLM_", "SGLANG_", "NCCL_")
 
 #: Ends the container with its client. The daemon starts containers, so that no process here is
 #: a server's parent: killing the client would leave the server. A second of grace, since a
@@ -163,7 +162,9 @@ def guarded(command: Sequence[str], port: int) -> tuple[str, ...]:
 def passed_names(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Variables that engines in containers shall have as they are here, with servetune's marks."""
     names = os.environ if environ is None else environ
-    chosen = (name for name in names if name in _PASSED or name.startswith(_PASSED_PREFIXES))
+    own = (prefix for each in engines.ENGINES for prefix in engines.engine(each).variable_prefixes)
+    prefixes = ("NCCL_", *own)
+    chosen = (name for name in names if name in _PASSED or name.startswith(prefixes))
     return (*sorted(chosen), *MARKS)
 
 
