@@ -4,8 +4,6 @@ from servetune.engines.cause import Cause
 from servetune.engines.command.engine import filled_command, words_of
 from servetune.engines.defaults import engines_with_defaults, resolved, simulated_engines
 from servetune.engines.engine import (
-    DEFAULT_ENGINE,
-    ENGINES,
     Engine,
     FirstCompletion,
     engine,
@@ -32,9 +30,11 @@ from servetune.engines.parallel import (
     with_whole_experts,
 )
 from servetune.engines.refusals import check_starts
+from servetune.engines.registry import ENGINES
 from servetune.engines.settings import SettingSpec, SettingTable
 from servetune.engines.translate import fields_of, plan_from_settings, settings_of
 from servetune.engines.words import FIELD_TYPES, Words
+from servetune.plan.plan import DEFAULT_ENGINE
 
 __all__ = [
     "DEFAULT_ENGINE",

@@ -7,7 +7,8 @@ import re
 
 import msgspec
 
-from servetune.engines.engine import ENGINES, engine
+from servetune.engines.engine import engine
+from servetune.engines.registry import ENGINES
 from servetune.errors import PlanError, UnknownName
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape

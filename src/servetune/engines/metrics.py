@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from servetune.engines.engine import ENGINES, engine
+from servetune.engines.engine import engine
 from servetune.engines.metric_names import MetricNames, MetricSum
+from servetune.engines.registry import ENGINES
 
 Samples = Mapping[str, float]
 """Values by name and labels, written as the server writes them: `name{label="value"}`."""

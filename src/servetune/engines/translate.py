@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from servetune.engines.engine import ENGINES
 from servetune.engines.engine import engine as engine_named
+from servetune.engines.registry import ENGINES
 from servetune.engines.words import Settings
 from servetune.plan.plan import Plan, Setting
 
