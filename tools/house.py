@@ -38,6 +38,20 @@ ENGINE_WORDS = re.compile(
     r"|\btgi\b|text-generation-inference|transformers[._-]serve|modular[._-]max",
     re.IGNORECASE,
 )
+#: Files outside `engines/<name>/` whose code may name engines, with the reason. The list only gets
+#: shorter: `tests/contracts/test_an_engine_is_a_folder.py` fails with a file that is not here, and
+#: with one that has no need to be (`docs/design/0009`).
+OWN_LISTS = {
+    "engines/registry.py": "the list of engines",
+    "plan/plan.py": "the default engine",
+}
+FOREIGN_WORDS = {
+    "metrics/other_tools.py": "results as `vllm bench serve` writes them",
+    "prediction/inferencemax.py": "scripts by which InferenceMAX started its servers",
+    "workload/client_args.py": "backends of llm-optimizer's client arguments",
+    "workload/laws.py": "samplers of the benchmarks of two engines, `as=`",
+}
+
 #: Values of `--engine`, as comparisons hold them; "max" is a word of laws and intervals too.
 ENGINE_VALUES = _words(
     "vllm sglang tgi lmdeploy llama.cpp tensorrt-llm transformers vllm-neuron simulated"
@@ -335,6 +349,14 @@ def show(src: Path, *, listed: bool) -> None:
     more([f"{room} {count}" for room, count in by_room.most_common()])
     print(f"files outside engines/<name>/ whose code names an engine: {len(house.engine_in_code)}")
     more([f"{count:>3} {file}" for file, count in house.engine_in_code.most_common()])
+    lists, foreign = (
+        [f"{file}: {why}" for file, why in reasons.items() if file in house.engine_in_code]
+        for reasons in (OWN_LISTS, FOREIGN_WORDS)
+    )
+    print(f"  of them the list of engines and the default: {len(lists)}")
+    more(lists)
+    print(f"  of them words of other tools' files: {len(foreign)}")
+    more(foreign)
     prose = set(house.engine_in_text) - set(house.engine_in_code)
     print(f"  and whose comments or docstrings alone do: {len(prose)}")
     more(sorted(prose))

@@ -1,7 +1,11 @@
 """An engine is one folder: nobody else compares with an engine's name."""
 
 import ast
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+from house import FOREIGN_WORDS, OWN_LISTS, read_house
 
 from servetune.engines import ENGINES, facts_by_table_name
 
@@ -36,13 +40,18 @@ def test_nobody_else_compares_with_an_engines_name():
     assert found == []
 
 
+def test_no_file_outside_an_engines_folder_names_an_engine():
+    """A new file belongs into the engine's folder; one that names none any more leaves the list."""
+    assert set(read_house(SOURCE.parent).engine_in_code) == {*OWN_LISTS, *FOREIGN_WORDS}
+
+
 def test_the_search_finds_comparisons():
     tree = ast.parse('if engine in ("vllm", other) or name != "tgi":\n    pass\n')
     assert [name for _, name in compared_names(tree)] == ["vllm", "tgi"]
 
 
 def test_inside_the_room_only_an_engines_own_folder_names_it():
-    shared = {path for path in (SOURCE / "engines").glob("*.py") if path.name != "engine.py"}
+    shared = set((SOURCE / "engines").glob("*.py"))
     found = [
         f"{path.name}:{line} {name}"
         for path in sorted(shared)

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from servetune.errors import InputError
-from servetune.loadgen.bodies import ROUTES, head_of, prepared_request
+from servetune.loadgen.bodies import head_of, prepared_request
 from servetune.loadgen.target import Target
+from servetune.workload.apis import APIS
 from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import Prompt
 from servetune.workload.request import Request
@@ -93,11 +94,11 @@ class TestRoutes:
     def test_every_route_has_a_body_for_the_prompts_that_it_takes(self):
         taken = {"completions": (IDS, WORDS), "chat": (WORDS,), "responses": (WORDS,)}
         taken |= {"embeddings": (IDS, WORDS), "tgi": (WORDS,), "sglang": (IDS, WORDS)}
-        assert taken.keys() == ROUTES.keys()
+        assert taken.keys() == APIS.keys()
         for api, prompts in taken.items():
             for prompt in prompts:
                 head, body = body_of(at(api), prompt=prompt)
-                assert head.startswith(f"POST {ROUTES[api].path} HTTP/1.1\r\n")
+                assert head.startswith(f"POST {APIS[api].path} HTTP/1.1\r\n")
                 assert body
 
     def test_responses_ask_for_input_and_output_tokens(self):

@@ -435,18 +435,20 @@ class TestTgi:
             self.token(3, "</s>", special=True, over=" Hello world", details=details),
             space=b"",
         )
-        record = read(*parts, api="tgi", keep_text=True)
+        record = read(*parts, api="token_events", keep_text=True)
         assert (record.outcome, record.output_tokens, record.prompt_tokens) == ("ok", 3, 7)
         assert record.chunk_times_s == (1.0, 2.0, 3.0)
         assert record.chunk_tokens == ()
         assert record.text == " Hello world"
 
     def test_a_stream_without_the_whole_text_is_truncated(self):
-        assert read(*events(self.token(1, "a"), space=b""), api="tgi").outcome == "truncated"
+        assert (
+            read(*events(self.token(1, "a"), space=b""), api="token_events").outcome == "truncated"
+        )
 
     def test_an_error_in_the_stream_is_a_failure(self):
         said = {"error": "Request failed during generation: oom", "error_type": "generation"}
-        record = read(*events(self.token(1, "a"), said, space=b""), api="tgi")
+        record = read(*events(self.token(1, "a"), said, space=b""), api="token_events")
         assert record.outcome == "http_status"
         assert "oom" in record.detail
 
@@ -458,13 +460,13 @@ class TestTgi:
                         "prefill": [{"id": 1, "text": "a", "logprob": None}], "tokens": []},
         }  # fmt: skip
         raw = json.dumps([body] if listed else body).encode()
-        record = read(raw, api="tgi", streamed=False, keep_text=True)
+        record = read(raw, api="token_events", streamed=False, keep_text=True)
         assert (record.outcome, record.output_tokens, record.prompt_tokens) == ("ok", 2, 1)
         assert record.text == " Hello"
 
     def test_refusals_have_their_words(self):
         body = b'{"error":"Input validation error: too long","error_type":"validation"}'
-        record = read(body, api="tgi", status=422, kind="application/json")
+        record = read(body, api="token_events", status=422, kind="application/json")
         assert (record.outcome, record.status) == ("http_status", 422)
         assert "too long" in record.detail
 
@@ -488,32 +490,34 @@ class TestSglang:
             self.event(second, 3),
             self.event(third, 4, {"type": "length", "length": 4}),
         )
-        record = read(*parts, DONE, api="sglang", keep_text=True)
+        record = read(*parts, DONE, api="grown_texts", keep_text=True)
         assert (record.outcome, record.output_tokens, record.prompt_tokens) == ("ok", 4, 9)
         assert record.chunk_tokens == (1, 2, 1)
         assert record.text == "Hello you"
 
     def test_a_last_event_without_a_new_token_is_no_piece(self):
         parts = events(self.event("a", 1), self.event("a", 1, {"type": "stop", "matched": 2}))
-        assert read(*parts, DONE, api="sglang").chunk_times_s == (1.0,)
+        assert read(*parts, DONE, api="grown_texts").chunk_times_s == (1.0,)
 
     def test_an_aborted_request_has_failed(self):
         reason = {"type": "abort", "message": "out of memory", "status_code": 503}
-        record = read(*events(self.event("a", 1), self.event("a", 1, reason)), DONE, api="sglang")
+        record = read(
+            *events(self.event("a", 1), self.event("a", 1, reason)), DONE, api="grown_texts"
+        )
         assert (record.outcome, record.status) == ("http_status", 503)
         assert "out of memory" in record.detail
 
     def test_an_error_in_the_stream_is_a_failure(self):
         said = {"error": {"message": "The input (9 tokens) is longer"}}
-        assert "longer" in read(*events(said), DONE, api="sglang").detail
+        assert "longer" in read(*events(said), DONE, api="grown_texts").detail
 
     def test_a_whole_answer_is_read(self):
         body = json.dumps(self.event("Hello", 4, {"type": "length", "length": 4})).encode()
-        record = read(body, api="sglang", streamed=False, keep_text=True)
+        record = read(body, api="grown_texts", streamed=False, keep_text=True)
         assert (record.outcome, record.output_tokens, record.text) == ("ok", 4, "Hello")
 
     def test_a_stream_without_an_end_is_truncated(self):
-        assert read(*events(self.event("a", 1)), api="sglang").outcome == "truncated"
+        assert read(*events(self.event("a", 1)), api="grown_texts").outcome == "truncated"
 
 
 class TestEmbeddings:

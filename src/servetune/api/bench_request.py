@@ -9,6 +9,7 @@ import msgspec
 
 from servetune.api.limits import Limits
 from servetune.api.request import Request, fields_of
+from servetune.metrics import TOOLS
 from servetune.option import (
     Count,
     Fraction,
@@ -198,7 +199,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         option(
             "Tool whose definitions and names the figures are given in as well.",
-            choices=("vllm", "aiperf", "guidellm"),
+            choices=tuple(TOOLS),
         ),
     ] = None
     strict_length: Annotated[

@@ -28,6 +28,7 @@ from servetune.metrics import LATENCIES, Constraint, PrecisionTarget, parse_cons
 from servetune.trials import SMALLEST_VOCAB
 from servetune.trials import Bench as PreparedLoad
 from servetune.workload import Workload
+from servetune.workload.apis import APIS
 from servetune.workload.prepare import prepare
 
 CHECKED_ANSWERS = 200
@@ -35,8 +36,6 @@ CHECKED_ANSWERS = 200
 
 DEFAULT_GRACE_S = 30.0
 MODELS_TIMEOUT_S = 3.0
-
-_MODEL_ROUTES = {"tgi": "/info", "sglang": "/get_model_info"}
 
 
 def prepared_load(request: Bench) -> PreparedLoad:
@@ -160,9 +159,9 @@ def _targets(request: Bench, api: str, stream: bool) -> tuple[tuple[Target, ...]
 def _model_of(target: Target, api: str) -> str:
     """The name that a server knows its model by."""
     try:
-        if api in _MODEL_ROUTES:
+        if route := APIS[api].model_route:
             with contextlib.suppress(msgspec.MsgspecError, LoadError):
-                info = msgspec.json.decode(fetch_blocking(target, _MODEL_ROUTES[api]), type=dict)
+                info = msgspec.json.decode(fetch_blocking(target, route), type=dict)
                 return str(info.get("model_id") or info.get("model_path") or "")
         names = parse_models(fetch_blocking(target, "/v1/models"))
     except LoadError as error:
@@ -185,7 +184,7 @@ class _AllServed(msgspec.Struct):
 
 def _require_context(target: Target, api: str, workload: Workload) -> None:
     """Refuse requests that are longer than the server says it takes, where it says so."""
-    if api in _MODEL_ROUTES:
+    if APIS[api].model_route:
         return
     with contextlib.suppress(msgspec.MsgspecError, LoadError):
         text = fetch_blocking(target, "/v1/models", timeout_s=MODELS_TIMEOUT_S)

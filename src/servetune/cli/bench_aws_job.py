@@ -193,7 +193,7 @@ def _tell(described: Any, name: str) -> int:
 
 def _import(request: Bench, as_json: bool) -> int:
     from servetune.deploy.aws.jobs import recommended_trials
-    from servetune.deploy.containers import parse_environment
+    from servetune.deploy.containers import container_of_variables, parse_environment
     from servetune.plan import Plan
 
     model = request.server.model
@@ -201,9 +201,8 @@ def _import(request: Bench, as_json: bool) -> int:
         raise InputError("recommendations do not name their model", hint="say it with --model")
 
     def plan_of(_image: str, environment: Mapping[str, str]) -> Plan:
-        vllm = any(name.startswith("SM_VLLM_") for name in environment)
-        container, key = ("vllm", "SM_VLLM_MODEL") if vllm else ("lmi", "HF_MODEL_ID")
-        return parse_environment(container, {key: model, **environment})
+        container = container_of_variables(environment)
+        return parse_environment(container.name, {container.model_key: model, **environment})
 
     client, _ = _clients(request)
     with _refusals():

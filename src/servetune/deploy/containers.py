@@ -52,6 +52,12 @@ def container_named(name: str) -> Container:
     return CONTAINERS[name]
 
 
+def container_of_variables(environment: Mapping[str, str]) -> Container:
+    """The container in whose spelling most variables of an environment are; else the usual one."""
+    spelt = [one for one in CONTAINERS.values() if one.prefix]
+    return max(spelt, key=lambda one: sum(name.startswith(one.prefix) for name in environment))
+
+
 def usual_container(engine: str) -> str:
     """The container that serves an engine's plans where the user named none.
 

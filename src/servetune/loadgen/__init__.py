@@ -26,10 +26,9 @@ from servetune.loadgen.scrape import (
 )
 from servetune.loadgen.sender_pool import NodeShare, SenderSource
 from servetune.loadgen.server_side import Series, ServerMetrics, ServerSide
-from servetune.loadgen.target import Api, Target
+from servetune.loadgen.target import Target
 
 __all__ = [
-    "Api",
     "CredentialSource",
     "Instrument",
     "LoadHooks",

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from servetune.errors import InputError
-from servetune.loadgen.target import Api, Target
+from servetune.loadgen.target import Target
 from servetune.traffic.request_file import PreparedRequest
+from servetune.workload.apis import APIS
 from servetune.workload.prompts import Prompt
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
@@ -19,20 +20,6 @@ from servetune.workload.workload import Workload
 Members = dict[str, Any]
 
 SHOWN_CHARACTERS = 1000
-
-
-class Route(msgspec.Struct, frozen=True):
-    """Route of an API.
-
-    Attributes:
-        path: Path behind the server's prefix.
-        members: Function that builds the JSON body of a request.
-        whole_path: Path for an answer in one piece, where that is another route.
-    """
-
-    path: str
-    members: Callable[[Target, Workload, Request, Prompt], Members]
-    whole_path: str = ""
 
 
 def _completions(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Members:
@@ -71,8 +58,8 @@ def _embeddings(target: Target, workload: Workload, request: Request, prompt: Pr
     }
 
 
-def _tgi(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Members:
-    # TGI takes no temperature of 0; without sampling it is greedy.
+def _parameters(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Members:
+    # A temperature of 0 is refused; without sampling the server is greedy.
     sampling: Members = {"do_sample": False}
     if target.temperature > 0:
         sampling = {"do_sample": True, "temperature": target.temperature}
@@ -82,7 +69,9 @@ def _tgi(target: Target, workload: Workload, request: Request, prompt: Prompt) -
     }
 
 
-def _sglang(target: Target, workload: Workload, request: Request, prompt: Prompt) -> Members:
+def _sampling_params(
+    target: Target, workload: Workload, request: Request, prompt: Prompt
+) -> Members:
     prompt_members = (
         {"text": _text(prompt)} if prompt.token_ids is None else {"input_ids": _ids(prompt)}
     )
@@ -97,29 +86,35 @@ def _sglang(target: Target, workload: Workload, request: Request, prompt: Prompt
     }
 
 
-ROUTES: Mapping[Api, Route] = {
-    "completions": Route("/v1/completions", _completions),
-    "chat": Route("/v1/chat/completions", _chat),
-    "responses": Route("/v1/responses", _responses),
-    "embeddings": Route("/v1/embeddings", _embeddings),
-    "tgi": Route("/generate_stream", _tgi, whole_path="/generate"),
-    "sglang": Route("/generate", _sglang),
+#: Function that builds the JSON body of a request, by its form (`Api.body`).
+BODIES: Mapping[str, Callable[[Target, Workload, Request, Prompt], Members]] = {
+    "completions": _completions,
+    "chat": _chat,
+    "responses": _responses,
+    "embeddings": _embeddings,
+    "parameters": _parameters,
+    "sampling_params": _sampling_params,
 }
 
 
-def api_of(target: Target, workload: Workload) -> Api:
-    """Route of a run: the target's, else the workload's."""
+def api_of(target: Target, workload: Workload) -> str:
+    """Name of a run's API: the target's, else the workload's."""
     api = target.api or workload.api
-    for known in ROUTES:
-        if api == known:
-            return known
-    raise InputError(f"unknown API '{api}'", hint=f"known are {', '.join(ROUTES)}")
+    if api not in APIS:
+        raise InputError(f"unknown API '{api}'", hint=f"known are {', '.join(APIS)}")
+    return api
+
+
+def answer_form(target: Target, workload: Workload) -> str:
+    """Form of a run's answers (`traffic.answer.ANSWERS`)."""
+    name = api_of(target, workload)
+    return APIS[name].answer or name
 
 
 def head_of(target: Target, workload: Workload) -> bytes:
     """Request line and headers of every request to a target, without the body's length."""
-    route = ROUTES[api_of(target, workload)]
-    path = route.path if target.stream or not route.whole_path else route.whole_path
+    api = APIS[api_of(target, workload)]
+    path = api.path if target.stream or not api.whole_path else api.whole_path
     path = target.path or path
     accept = "text/event-stream" if target.stream else "application/json"
     return target.head("POST", path, accept=accept) + b"Content-Type: application/json\r\n"
@@ -129,7 +124,8 @@ def prepared_request(
     target: Target, workload: Workload, request: Request, prompt: Prompt
 ) -> PreparedRequest:
     """Request as the sender processes read it."""
-    members = ROUTES[api_of(target, workload)].members(target, workload, request, prompt)
+    name = api_of(target, workload)
+    members = BODIES[APIS[name].body or name](target, workload, request, prompt)
     further = (prompt.members, workload.extra_body, target.extra_body)
     for text in further:
         members.update(_extra_members(text))

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError, LoadError, ServerRefused, ServetuneError
-from servetune.loadgen.bodies import api_of, head_of, prepared_request
+from servetune.loadgen.bodies import answer_form, head_of, prepared_request
 from servetune.loadgen.fetch import tls_context
 from servetune.loadgen.instrument import Instrument, instrument_of
 from servetune.loadgen.sampler import Sampler
@@ -375,7 +375,7 @@ class _Run:
                 columns=RequestColumns(begins=b"", due_s=b""),
                 requests_fd=-1,
                 queue_fd=-1,
-                api=api_of(self._targets[0], workload),
+                api=answer_form(self._targets[0], workload),
                 streamed=self._targets[0].stream,
                 closed=workload.closed_loop,
                 timeout_s=settings.timeout_s,

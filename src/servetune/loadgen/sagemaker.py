@@ -20,7 +20,7 @@ import msgspec
 
 from servetune.errors import InputError
 from servetune.loadgen.run import CredentialSource
-from servetune.loadgen.target import Api, Target
+from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
 from servetune.traffic.sagemaker_answer import TIME_LIMIT
 from servetune.traffic.sigv4 import Credentials, Signer, Signing
@@ -153,7 +153,7 @@ def endpoint_target(
     session: Session,
     *,
     model: str,
-    api: Api | None,
+    api: str | None,
     stream: bool = True,
     **further: Any,
 ) -> Target:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
 from urllib.parse import quote
 
 import msgspec
@@ -16,8 +15,6 @@ from servetune.traffic.sigv4 import Signing
 LEAST_KEPT = 12
 """Characters of a secret that are enough of it to be removed from what is shown."""
 
-Api = Literal["completions", "chat", "responses", "embeddings", "tgi", "sglang"]
-
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Server that requests are sent to, and how its API is used.
@@ -25,7 +22,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         base_url: URL such as `http://127.0.0.1:8000`, with or without `/v1`.
         model: Name by which the server knows the model.
-        api: Route and dialect: OpenAI's, or an engine's own; `None` takes the workload's.
+        api: Route and dialect: OpenAI's, or an engine's own; `None` takes the workload's
+            (`workload.apis`).
         api_key_env: Environment variable that holds the key. The key itself is read when a request
             is built, and kept in no value that prints or is stored.
         stream: Whether answers come token by token. Without it there is no time to first token and
@@ -44,7 +42,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     base_url: str
     model: str
-    api: Api | None = None
+    api: str | None = None
     api_key_env: str | None = None
     stream: bool = True
     send_min_tokens: bool = False

@@ -5,7 +5,7 @@ The rules for every dialect:
 - A *piece* is an event that carries content: text, reasoning or part of a tool call. An empty
   event, such as the one that only names the role, is none, so the time to first token is the time
   to the first piece.
-- A server that sends its usage along with every event (vLLM and SGLang do on request) says how many
+- A server that sends its usage along with every event (some do on request) says how many
   tokens a piece has. Tokens whose text was held back, as half a UTF-8 character is, belong to the
   next piece, and those left at the end (an unprinted last token) to the last one.
 - Where usage comes only at the end, tokens are spread evenly over the pieces.
@@ -462,38 +462,38 @@ def _texts_of(items: list[msgspec.Raw]) -> list[str]:
     return words
 
 
-# TGI's generate and generate_stream
+# one event per token
 
 
-class _TgiToken(msgspec.Struct, gc=False):
+class _Token(msgspec.Struct, gc=False):
     text: str = ""
     special: bool = False
 
 
-class _TgiDetails(msgspec.Struct):
+class _Details(msgspec.Struct):
     generated_tokens: int | None = None
     prefill: list[msgspec.Raw] | None = None
     input_length: int | None = None
 
 
-class _TgiEvent(msgspec.Struct):
-    token: _TgiToken | None = None
+class _TokenEvent(msgspec.Struct):
+    token: _Token | None = None
     generated_text: str | None = None
-    details: _TgiDetails | None = None
+    details: _Details | None = None
     error: Any = None
 
 
-_decode_tgi = msgspec.json.Decoder(_TgiEvent).decode
-_decode_tgi_whole = msgspec.json.Decoder(_TgiEvent | list[_TgiEvent]).decode
+_decode_token = msgspec.json.Decoder(_TokenEvent).decode
+_decode_token_whole = msgspec.json.Decoder(_TokenEvent | list[_TokenEvent]).decode
 
 
-class TgiAnswer(Answer):
-    """TGI's own routes: one event per token; the last one has the whole text."""
+class TokenEventAnswer(Answer):
+    """One event per token; the last one has the whole text."""
 
     __slots__ = ()
 
     def _read(self, event: bytes, at_s: float) -> None:
-        decoded = _decode_tgi(event)
+        decoded = _decode_token(event)
         if decoded.error is not None:
             self._fail_in_stream(excerpt(str(decoded.error)), None)
             return
@@ -505,7 +505,7 @@ class TgiAnswer(Answer):
             self._ends = True
             self._note_details(decoded.details)
 
-    def _note_details(self, details: _TgiDetails | None) -> None:
+    def _note_details(self, details: _Details | None) -> None:
         if details is None:
             return
         prompt = details.input_length
@@ -514,9 +514,9 @@ class TgiAnswer(Answer):
         self._note_tokens(prompt, details.generated_tokens)
 
     def _read_whole(self, body: bytes) -> None:
-        decoded = _decode_tgi_whole(body)
+        decoded = _decode_token_whole(body)
         if isinstance(decoded, list):
-            decoded = decoded[0] if decoded else _TgiEvent()
+            decoded = decoded[0] if decoded else _TokenEvent()
         if decoded.error is not None:
             self._fail_in_stream(excerpt(str(decoded.error)), None)
             return
@@ -528,28 +528,28 @@ class TgiAnswer(Answer):
                 self.texts.append(decoded.generated_text)
 
 
-# SGLang's generate
+# events with all the text so far
 
 
-class _SglangMeta(msgspec.Struct):
+class _GrownMeta(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: Any = None
 
 
-class _SglangEvent(msgspec.Struct):
+class _GrownText(msgspec.Struct):
     text: str | None = None
     output_ids: list[int] | None = None
-    meta_info: _SglangMeta | None = None
+    meta_info: _GrownMeta | None = None
     error: Any = None
 
 
-_decode_sglang = msgspec.json.Decoder(_SglangEvent).decode
-_decode_sglang_whole = msgspec.json.Decoder(_SglangEvent | list[_SglangEvent]).decode
+_decode_grown = msgspec.json.Decoder(_GrownText).decode
+_decode_grown_whole = msgspec.json.Decoder(_GrownText | list[_GrownText]).decode
 
 
-class SglangAnswer(Answer):
-    """SGLang's own route: every event has all the text so far, and its token count.
+class GrownTextAnswer(Answer):
+    """Every event has all the text so far, and its token count.
 
     A server started with `--incremental-streaming-output` sends the new text alone.
     """
@@ -557,11 +557,11 @@ class SglangAnswer(Answer):
     __slots__ = ()
 
     def _read(self, event: bytes, at_s: float) -> None:
-        decoded = _decode_sglang(event)
+        decoded = _decode_grown(event)
         if decoded.error is not None:
             self._fail_in_stream(*_error_words(_Chunk(error=decoded.error)))
             return
-        meta = decoded.meta_info or _SglangMeta()
+        meta = decoded.meta_info or _GrownMeta()
         self._note_tokens(meta.prompt_tokens, meta.completion_tokens)
         if meta.finish_reason is not None:
             self._ends = True
@@ -580,14 +580,14 @@ class SglangAnswer(Answer):
             self._fail_in_stream(excerpt(str(reason.get("message") or "aborted")), status)
 
     def _read_whole(self, body: bytes) -> None:
-        decoded = _decode_sglang_whole(body)
+        decoded = _decode_grown_whole(body)
         if isinstance(decoded, list):
-            decoded = decoded[0] if decoded else _SglangEvent()
+            decoded = decoded[0] if decoded else _GrownText()
         if decoded.error is not None:
             self._fail_in_stream(*_error_words(_Chunk(error=decoded.error)))
             return
         self._ends = True
-        meta = decoded.meta_info or _SglangMeta()
+        meta = decoded.meta_info or _GrownMeta()
         self._note_tokens(meta.prompt_tokens, meta.completion_tokens)
         self._note_abort(meta.finish_reason)
         if decoded.text or decoded.output_ids:
@@ -641,11 +641,11 @@ ANSWERS: Mapping[str, Callable[..., Answer]] = {
     "completions": OpenAiAnswer,
     "chat": OpenAiAnswer,
     "responses": ResponsesAnswer,
-    "tgi": TgiAnswer,
-    "sglang": SglangAnswer,
+    "token_events": TokenEventAnswer,
+    "grown_texts": GrownTextAnswer,
     "embeddings": EmbeddingsAnswer,
 }
-"""Answer class by API, as `loadgen.bodies.ROUTES` names them."""
+"""Answer class by form, as `workload/data/apis.toml` names them."""
 
 
 # texts

@@ -26,7 +26,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
         requests_fd: Inherited file of all bodies.
         queue_fd: Pipe of four-byte indices of the requests to send, in order. Processes share it;
             the one that reads an index sends the request. Its end is the end of the run.
-        api: Dialect of the answers (`answer.ANSWERS`).
+        api: Form of the answers (`answer.ANSWERS`).
         streamed: Whether answers come token by token.
         closed: Whether the next request waits for an answer rather than for a time.
         users: Largest number of requests in flight in this process; `None` for no limit. A process

@@ -11,6 +11,7 @@ import numpy as np
 
 from servetune.errors import InputError
 from servetune.option import Count, NonNegative, NonNegativeCount, Positive, option
+from servetune.workload.apis import APIS
 from servetune.workload.arrivals import AllAtOnce, Arrivals, Scheduled, arrivals_from
 from servetune.workload.counting import CHAT_APIS
 from servetune.workload.laws import Always, parse_law
@@ -20,9 +21,6 @@ from servetune.workload.prepare import ID_APIS
 from servetune.workload.presets import preset
 from servetune.workload.traces import trace_in
 from servetune.workload.workload import TraceFile, Workload
-
-APIS = ("completions", "chat", "responses", "embeddings", "tgi", "sglang")
-"""Routes that requests can be sent to."""
 
 DEFAULT_INPUT_TOKENS = "550"
 DEFAULT_OUTPUT_TOKENS = "150"
@@ -200,7 +198,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         option(
             "Route of the server's API.",
-            choices=APIS,
+            choices=tuple(APIS),
             default="completions; chat where only that carries the workload",
         ),
     ] = None

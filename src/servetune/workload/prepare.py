@@ -10,6 +10,7 @@ import numpy as np
 
 from servetune.errors import InputError
 from servetune.workload.about import About, about_of, notes_of
+from servetune.workload.apis import APIS
 from servetune.workload.bodies import members_of, tools_of
 from servetune.workload.compose import Words, compose, compose_ids, mended, pictures
 from servetune.workload.conversations import Dialogue
@@ -28,7 +29,7 @@ from servetune.workload.workload import Workload
 #: tokens takes seconds and most of a gigabyte to encode.
 CHECKED_TOKENS = 100_000
 
-ID_APIS = ("completions", "sglang", "embeddings")
+ID_APIS = tuple(name for name, api in APIS.items() if api.takes_ids)
 """Routes that take token ids, which are exact without a tokenizer."""
 
 #: Stands for the part of a recorded request, which has none.

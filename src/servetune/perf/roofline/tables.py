@@ -17,213 +17,27 @@ from __future__ import annotations
 
 import functools
 import re
+import tomllib
 from collections.abc import Mapping
+from importlib import resources
 from types import MappingProxyType
+
+import msgspec
 
 from servetune.engines import DEFAULT_ENGINE, step_law_facts
 from servetune.hardware.device import Device
-from servetune.perf.roofline.coefficients import (
-    AttentionKernels,
-    ClosedLoopEffects,
-    Coefficients,
-    ExpertProducts,
-    HostOverheads,
-    LaunchOverheads,
-    MatrixProducts,
-    SmallKernels,
-    changed,
-    value_at,
-)
+from servetune.perf.roofline.coefficients import Coefficients, changed, value_at
 
-_AMPERE = Coefficients(
-    name="vllm-v1/ampere/operator-tables-2026-11",
-    gemm=MatrixProducts(
-        compute_fraction=0.86,
-        compute_fraction_8bit=0.63,  # int8 was not in the table; between Ada and bf16
-        memory_fraction=0.76,
-        memory_fraction_8bit=0.76,
-        kernel_s=5.3e-6,
-        kernel_8bit_s=4.5e-6,
-    ),
-    experts=ExpertProducts(
-        memory_fraction=0.85,
-        compute_fraction=0.33,
-        compute_fraction_packed=0.24,
-        compute_fraction_mxfp4=0.24,
-        compute_fraction_8bit=0.3,
-        compute_fraction_blocks=0.3,
-        compute_fraction_4bit=0.2,
-    ),
-    attention=AttentionKernels(
-        compute_fraction=0.57,
-        extra_pairs_per_token=273.0,
-        memory_fraction=0.79,
-        kernel_s=18e-6,
-    ),
-)
-_ADA = Coefficients(
-    name="vllm-v1/ada/operator-tables-2026-11",
-    gemm=MatrixProducts(
-        compute_fraction=0.59,
-        compute_fraction_8bit=0.48,
-        memory_fraction=0.83,
-        memory_fraction_8bit=0.72,
-        kernel_s=3.7e-6,  # the floor of small kernels: L2 of 96 MB hides the fitted one
-        kernel_8bit_s=5.3e-6,
-    ),
-    experts=ExpertProducts(
-        memory_fraction=0.85,
-        compute_fraction=0.4,
-        compute_fraction_packed=0.44,
-        compute_fraction_mxfp4=0.42,
-        compute_fraction_8bit=0.28,
-        compute_fraction_blocks=0.33,
-        compute_fraction_4bit=0.2,
-    ),
-    attention=AttentionKernels(
-        compute_fraction=0.50,
-        extra_pairs_per_token=208.0,
-        memory_fraction=0.82,
-        kernel_s=11.5e-6,
-    ),
-    host=HostOverheads(
-        prompt_token_s=0.0,
-        prompt_s=0.0,
-    ),
-)
-_HOPPER = Coefficients(
-    name="vllm-v1/hopper/operator-tables-2026-11",
-    gemm=MatrixProducts(
-        compute_fraction=0.78,
-        compute_fraction_8bit=0.57,
-        memory_fraction=0.85,
-        memory_fraction_8bit=0.78,
-        kernel_s=3.9e-6,
-        kernel_8bit_s=4.5e-6,
-    ),
-    experts=ExpertProducts(
-        memory_fraction=0.92,
-    ),
-    attention=AttentionKernels(
-        compute_fraction=0.60,
-        extra_pairs_per_token=545.0,
-        memory_fraction=0.88,
-        kernel_s=12e-6,
-        small_cache_memory_share=0.7,  # 0.6 to 0.7 on H200, 0.7 to 0.85 on H100
-    ),
-)
-_BLACKWELL = Coefficients(
-    name="vllm-v1/blackwell/operator-tables-2026-11",
-    gemm=MatrixProducts(
-        compute_fraction=0.68,
-        compute_fraction_8bit=0.45,
-        memory_fraction=0.79,
-        memory_fraction_8bit=0.67,
-        kernel_s=4.0e-6,
-        kernel_8bit_s=4.5e-6,
-    ),
-    experts=ExpertProducts(
-        memory_fraction=0.92,
-    ),
-    attention=AttentionKernels(
-        compute_fraction=0.54,
-        extra_pairs_per_token=761.0,
-        memory_fraction=0.85,
-        kernel_s=9e-6,
-        latent_compute_share=1.5,  # prompts 1.0 to 1.2, answers 1.0 with 16-bit caches, 2 with fp8
-    ),
-)
-#: vLLM's CPU backend, where the host's own work is most of a small model's step. Engine
-#: fields: vLLM CPU 0.32 on two shared cores, a model of 1.5 M parameters, gaps between
-#: tokens of 7-15, 12-16 and 19-27 ms at concurrency 1, 8 and 32 (2026-11, +-50%). Shares
-#: of peak are assumed.
-_CPU = Coefficients(
-    name="vllm-v1/cpu/rough-2026-11",
-    gemm=MatrixProducts(
-        compute_fraction=0.50,
-        compute_fraction_8bit=0.50,
-        memory_fraction=0.60,
-        memory_fraction_8bit=0.60,
-        kernel_s=20e-6,
-        kernel_8bit_s=30e-6,
-        extra_rows=0.0,
-        kernel_blocks_s=30e-6,
-        memory_fraction_4bit=0.6,
-    ),
-    experts=ExpertProducts(
-        memory_fraction=0.6,
-        compute_fraction=0.5,
-        compute_fraction_packed=0.5,
-        compute_fraction_mxfp4=0.5,
-        compute_fraction_8bit=0.5,
-        compute_fraction_blocks=0.5,
-        compute_fraction_4bit=0.5,
-        half_columns=0.0,
-        layer_s=18e-6,
-        layer_blocks_s=18e-6,
-        layer_4bit_s=18e-6,
-        extra_rows=32.0,
-        extra_rows_packed=32.0,
-    ),
-    attention=AttentionKernels(
-        compute_fraction=0.25,
-        extra_pairs_per_token=64.0,
-        memory_fraction=0.50,
-        kernel_s=100e-6,
-        latent_memory_share=1.0,
-    ),
-    small_kernels=SmallKernels(
-        kernel_s=20e-6,
-    ),
-    host=HostOverheads(
-        step_s=8e-3,
-        sequence_s=0.4e-3,
-        request_s=15e-3,
-        prompt_token_s=0.0,
-        prompt_s=0.0,
-    ),
-    launch=LaunchOverheads(
-        layer_s=0.0,
-        experts_s=0.0,
-    ),
-    closed_loop=ClosedLoopEffects(
-        clump_prompts=0.0,
-        intake_s=0.0,
-    ),
-)
-#: Silicon without a table of its own: the middle of the others.
-_UNSEEN = Coefficients(
-    name="vllm-v1/unseen/operator-tables-2026-11",
-    gemm=MatrixProducts(
-        compute_fraction=0.70,
-        compute_fraction_8bit=0.52,
-        memory_fraction=0.80,
-        memory_fraction_8bit=0.74,
-        kernel_s=4.5e-6,
-        kernel_8bit_s=4.5e-6,
-    ),
-    experts=ExpertProducts(
-        memory_fraction=0.88,
-    ),
-    attention=AttentionKernels(
-        compute_fraction=0.55,
-        extra_pairs_per_token=400.0,
-        memory_fraction=0.80,
-        kernel_s=12e-6,
-    ),
-)
 
-#: Architecture, in lower case as `Device.architecture` begins -> its coefficients.
-COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
-    {
-        "ampere": _AMPERE,
-        "ada": _ADA,
-        "hopper": _HOPPER,
-        "blackwell": _BLACKWELL,
-        "cpu": _CPU,
-        "": _UNSEEN,
-    }
-)
+def _read() -> Mapping[str, Coefficients]:
+    text = resources.files("servetune.perf.roofline").joinpath("data/coefficients.toml").read_text()
+    tables = msgspec.convert(tomllib.loads(text), dict[str, Coefficients])
+    return {"" if name == "unseen" else name: table for name, table in tables.items()}
+
+
+#: Architecture, in lower case as `Device.architecture` begins, to its coefficients; empty for
+#: silicon without a table of its own.
+COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(_read())
 
 
 def table_for(device: Device, engine: str = DEFAULT_ENGINE, version: str = "") -> Coefficients:
