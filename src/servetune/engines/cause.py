@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
 import msgspec
+
+from servetune.engines.tables import bundled
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -46,64 +49,6 @@ class Symptom(msgspec.Struct, frozen=True):
         return Cause(kind=self.kind, message=self.message.format(**groups), hint=self.hint)
 
 
-_MEMORY_HINT = (
-    "use fewer sequences, a shorter max_model_len, a smaller share of memory or more devices"
-)
-
-#: Symptoms that any server may show, whichever engine it is.
-COMMON_SYMPTOMS: tuple[Symptom, ...] = (
-    Symptom(
-        "port_in_use",
-        r"(?i)address already in use|EADDRINUSE",
-        "its port is already in use",
-        "stop the process that listens there, or choose another port with --port",
-    ),
-    Symptom(
-        "out_of_memory",
-        r"(?:CUDA|HIP|XPU) out of memory\. (?P<detail>Tried to allocate [\d.]+ [GM]iB)",
-        "the GPU is out of memory ({detail})",
-        _MEMORY_HINT,
-    ),
-    Symptom(
-        "out_of_memory",
-        r"(?:CUDA|HIP|XPU) (?:error: )?out of memory",
-        "the GPU is out of memory",
-        _MEMORY_HINT,
-    ),
-    Symptom(
-        "out_of_memory",
-        r"DefaultCPUAllocator: (?:can't|not enough) [^\n]*|Cannot allocate memory|"
-        r"(?m:^|: |\] )MemoryError\b",
-        "the machine is out of memory",
-        _MEMORY_HINT,
-    ),
-    # Docker's command line, where no container was made: words of 28.2, and as users published.
-    Symptom(
-        "image_not_found",
-        r"(?m)^docker: [^\n]*(?:pull access denied for|manifest for) (?P<image>[^\s,]+)",
-        "there is no image {image} that may be pulled",
-        "check its name and tag with `docker pull`; a private one needs `docker login`",
-    ),
-    Symptom(
-        "no_gpu_runtime",
-        r"could not select device driver [^\n]*capabilities: \[\[gpu",
-        "Docker has no runtime for GPUs",
-        "install nvidia-container-toolkit and restart Docker",
-    ),
-    Symptom(
-        "container_refused",
-        r"(?m)^docker: (?:Error response from daemon: )?(?P<words>[^\n]{1,200}?)\.?$",
-        "Docker refuses the container: {words}",
-        "see the log for all that it says",
-    ),
-    Symptom(
-        "disk_full",
-        r"No space left on device",
-        "a disk is full",
-        "free space in the model cache and in /dev/shm",
-    ),
-)
-
 #: Colours; CloudWatch writes the escape as #033.
 _ANSI = re.compile(r"(?:\x1b|#033)\[[0-9;]*[A-Za-z]")
 _LAST_WORDS = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b|[Ee]rror): ?\S.*")
@@ -114,6 +59,12 @@ _KILLED = -9
 def plain_log(text: str) -> str:
     """The log without colours; progress bars' carriage returns become line ends."""
     return _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+
+
+@functools.cache
+def _common_symptoms() -> list[Symptom]:
+    """Symptoms that any server may show, whichever engine it is."""
+    return msgspec.convert(bundled("", "log.toml")["symptom"], list[Symptom])
 
 
 def diagnose(
@@ -136,7 +87,7 @@ def diagnose(
         echoes: A regular expression of error lines that only repeat an earlier one.
     """
     text = plain_log(log_text)
-    for symptom in (*symptoms, *COMMON_SYMPTOMS):
+    for symptom in (*symptoms, *_common_symptoms()):
         cause = symptom.read_from(text)
         if cause is not None:
             return cause

@@ -6,15 +6,15 @@ and changes a method only where the engine is peculiar.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
 import msgspec
 
-from servetune.engines.cause import Cause, Symptom, diagnose
+from servetune.engines.cause import Cause, diagnose
 from servetune.engines.facts import EngineFacts
-from servetune.engines.log import Fact, LogReading, differences, read_facts
+from servetune.engines.log import LogReading, differences, log_table, read_facts
 from servetune.engines.program import Program, site_packages_of
 from servetune.engines.settings import SettingTable, with_underscores
 from servetune.engines.sources import Declarations, read_declarations
@@ -37,10 +37,7 @@ class CommandLineEngine(EngineFacts):
         declarations: Files of an installed package that declare its settings; `None` where none are
             read.
         underscored: Whether its options keep their underscores.
-        symptoms: Log lines that show why a server stopped.
-        echoes: Error lines that only repeat an earlier one.
-        facts: Log lines with figures of the server, such as the size of its KV cache.
-        table_name: Name of the engine whose table of settings is used.
+        table_name: Name of the engine whose tables of settings and of log lines are used.
     """
 
     name: ClassVar[str]
@@ -52,9 +49,6 @@ class CommandLineEngine(EngineFacts):
     decided_here: ClassVar[frozenset[str]] = frozenset({"host", "port", "model"})
     declarations: ClassVar[Declarations | None] = None
     underscored: ClassVar[bool] = False
-    symptoms: ClassVar[tuple[Symptom, ...]] = ()
-    echoes: ClassVar[str] = r"(?!)"
-    facts: ClassVar[Sequence[Fact]] = ()
 
     @property
     def title(self) -> str:
@@ -203,10 +197,11 @@ class CommandLineEngine(EngineFacts):
         return [f"--no-{self.option_name(name)}"] if spec is not None and spec.negatable else []
 
     def explain(self, log_text: str, exit_code: int | None = None) -> Cause:
-        return diagnose(log_text, exit_code, symptoms=self.symptoms, echoes=self.echoes)
+        table = log_table(self.table_name)
+        return diagnose(log_text, exit_code, symptoms=table.symptom, echoes=table.echo)
 
     def read_log(self, log_text: str) -> LogReading:
-        return read_facts(log_text, self.facts)
+        return read_facts(log_text, log_table(self.table_name).fact)
 
     def differences(
         self, plan: Plan, taken: Mapping[str, Setting]

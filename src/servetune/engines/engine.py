@@ -12,7 +12,6 @@ import msgspec
 from servetune.engines.behaviour import Behaviour, ReleaseDefaults, StepLawFacts
 from servetune.engines.cause import Cause
 from servetune.engines.log import LogReading
-from servetune.engines.metric_names import MetricNames
 from servetune.engines.registry import ENGINES
 from servetune.engines.server_side import CacheReset, ServerWords, SettingsReport
 from servetune.engines.settings import SettingTable
@@ -57,10 +56,6 @@ class Engine(Protocol):
     @property
     def words(self) -> Words:
         """Names of its settings for what a Plan says."""
-
-    @property
-    def metric_names(self) -> MetricNames:
-        """Names of its metrics; empty where it has none that are read."""
 
     @property
     def shipping(self) -> Shipping | None:

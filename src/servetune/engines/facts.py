@@ -12,7 +12,6 @@ from servetune.engines.behaviour import Behaviour, ReleaseDefaults
 from servetune.engines.cause import Cause, diagnose
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import LogReading
-from servetune.engines.metric_names import MetricNames
 from servetune.engines.server_side import CacheReset, ServerWords, SettingsReport
 from servetune.engines.settings import with_underscores
 from servetune.engines.shipping import Shipping
@@ -48,7 +47,6 @@ class EngineFacts:
     metrics_path: ClassVar[str | None] = "/metrics"
     client_args: ClassVar[Mapping[str, str]] = MappingProxyType({})
     words: ClassVar[Words] = Words(any_setting=True)
-    metric_names: ClassVar[MetricNames] = MappingProxyType({})
     shipping: ClassVar[Shipping | None] = None
     image_word: ClassVar[str] = ""
     container_module: ClassVar[str] = ""

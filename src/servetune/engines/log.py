@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from servetune.engines.cause import plain_log
+from servetune.engines.cause import Symptom, plain_log
+from servetune.engines.tables import bundled
 from servetune.plan.plan import Setting
 
 
@@ -53,6 +55,25 @@ class Fact(msgspec.Struct, frozen=True):
     name: str
     pattern: str
     how: str = "last"
+
+
+class LogTable(msgspec.Struct, frozen=True):
+    """Lines of an engine's log, `log.toml` in its folder.
+
+    Attributes:
+        symptom: Lines that show why a server stopped, most specific first.
+        echo: Pattern of error lines that only repeat an earlier one.
+        fact: Lines with figures of the server, such as the size of its KV cache.
+    """
+
+    symptom: tuple[Symptom, ...] = ()
+    echo: str = r"(?!)"
+    fact: tuple[Fact, ...] = ()
+
+
+@functools.cache
+def log_table(engine: str) -> LogTable:
+    return msgspec.convert(bundled(engine, "log.toml"), LogTable)
 
 
 def read_facts(log: str, facts: Sequence[Fact]) -> LogReading:

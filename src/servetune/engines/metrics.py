@@ -1,7 +1,7 @@
 """Readings of an engine's `/metrics`, in one vocabulary for all engines.
 
-Each engine's names stand in its folder, read from its source and from recorded scrapes (see
-docs/reference/server-metrics.md, which has them in words, with each engine's traps).
+Each engine's names stand in `metrics.toml` of its folder, read from its source and from recorded
+scrapes (docs/reference/server-metrics.md has them in words, with each engine's traps).
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from servetune.engines.engine import engine
-from servetune.engines.metric_names import MetricNames, MetricSum
 from servetune.engines.registry import ENGINES
+from servetune.engines.tables import bundled
 
 Samples = Mapping[str, float]
 """Values by name and labels, written as the server writes them: `name{label="value"}`."""
@@ -70,15 +70,33 @@ _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 _SAME_ON_EVERY = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 
 
+class _MetricSum(NamedTuple):
+    """Samples that make up one quantity: those of these names, and of these modes if any."""
+
+    names: Sequence[str]
+    modes: Sequence[str] = ()
+
+
+_MetricNames = Mapping[str, Sequence[_MetricSum]]
+"""Fields of `EngineReading` to alternatives, newest first: the first that a server has."""
+
+
 @functools.cache
-def _tables() -> Mapping[str, MetricNames]:
-    """Each engine's names; one that inherits them from another is read as the other."""
-    found: dict[str, MetricNames] = {}
-    for name in ENGINES:
-        names = engine(name).metric_names
-        if names and all(names is not other for other in found.values()):
-            found[name] = names
-    return found
+def _tables() -> Mapping[str, _MetricNames]:
+    """Each engine's names, where it has its own."""
+    tables = {name: bundled(name, "metrics.toml") for name in ENGINES}
+    return {
+        name: {quantity: [*map(_metric_sum, metrics)] for quantity, metrics in table.items()}
+        for name, table in tables.items()
+        if table
+    }
+
+
+def _metric_sum(entry: str | list[str] | dict[str, list[str]]) -> _MetricSum:
+    """One name, a list of names that are added, or names with values of the label `mode`."""
+    if isinstance(entry, dict):
+        return _MetricSum(**entry)
+    return _MetricSum([entry] if isinstance(entry, str) else entry)
 
 
 @functools.cache
@@ -94,7 +112,7 @@ def _own_names() -> frozenset[str]:
 
 def metric_prefix(name: str) -> str:
     """Beginning of an engine's metric names, its colon included."""
-    first = next(iter(engine(name).metric_names.values()))[0].names[0]
+    first = next(iter(_tables()[name].values()))[0].names[0]
     return first[: first.index(":") + 1]
 
 
@@ -141,7 +159,7 @@ def read_engine(samples: Samples) -> EngineReading:
 _Found = Mapping[str, list[tuple[dict[str, str], float]]]
 
 
-def _first(alternatives: Iterable[MetricSum], found: _Found, *, largest: bool) -> float | None:
+def _first(alternatives: Iterable[_MetricSum], found: _Found, *, largest: bool) -> float | None:
     for metric in alternatives:
         values = [
             value
@@ -154,7 +172,7 @@ def _first(alternatives: Iterable[MetricSum], found: _Found, *, largest: bool) -
     return None
 
 
-def _one_per_copy(rows: list[tuple[dict[str, str], float]], modes: frozenset[str]) -> list[float]:
+def _one_per_copy(rows: list[tuple[dict[str, str], float]], modes: Sequence[str]) -> list[float]:
     """Values without those that say again what others say.
 
     SGLang's totals stand under an empty `priority` where requests have priorities, and a

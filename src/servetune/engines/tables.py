@@ -1,6 +1,6 @@
-"""Bundled tables of settings, `settings.toml` in each engine's folder, one part a version.
+"""Bundled tables of each engine's folder; of `settings.toml`, one part a version.
 
-`tools/engine_tables.py` writes them out of each package's own source. The newest version
+`tools/engine_tables.py` writes settings out of each package's own source. The newest version
 stands whole; an older one says what it has otherwise. A setting is one short text:
 `int >=1`, `bool no` (there is a `--no-` form), `str of auto|fp8`, `int aka tp`.
 """
@@ -23,6 +23,13 @@ _FOLDER = importlib.resources.files("servetune.engines")
 def folder_name(engine: str) -> str:
     """An engine's folder in this room, also a Python package: `llama.cpp` is in `llama_cpp`."""
     return engine.replace("-", "_").replace(".", "_")
+
+
+@functools.cache
+def bundled(engine: str, file: str) -> dict[str, Any]:
+    """A table of an engine's folder, or of all engines for ""; empty if absent."""
+    source = _FOLDER / folder_name(engine) / file
+    return tomllib.loads(source.read_text(encoding="utf-8")) if source.is_file() else {}
 
 
 def known_versions(engine: str) -> tuple[str, ...]:
@@ -105,12 +112,8 @@ def written_spec(spec: SettingSpec) -> str:
     return " ".join(words)
 
 
-@functools.cache
-def _parts(engine: str) -> tuple[dict[str, Any], ...]:
-    source = _FOLDER / folder_name(engine) / "settings.toml"
-    if not source.is_file():
-        return ()
-    return tuple(tomllib.loads(source.read_text(encoding="utf-8"))["versions"])
+def _parts(engine: str) -> list[dict[str, Any]]:
+    return bundled(engine, "settings.toml").get("versions", [])  # type: ignore[no-any-return]
 
 
 @functools.cache

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.llama_cpp.helptext import llama_settings
-from servetune.engines.llama_cpp.metrics import METRICS
 from servetune.engines.llama_cpp.words import WORDS
-from servetune.engines.log import Fact, LogReading
+from servetune.engines.log import LogReading
 from servetune.engines.program import Program
 from servetune.engines.settings import SettingSpec, SettingTable
 from servetune.plan.plan import Plan, Setting
@@ -32,7 +30,6 @@ class LlamaCpp(CommandLineEngine):
     name = "llama.cpp"
     model_has_config = False
     words = WORDS
-    metric_names = METRICS
     program = Program(
         title="llama.cpp",
         command="llama-server",
@@ -41,48 +38,6 @@ class LlamaCpp(CommandLineEngine):
         "https://github.com/ggml-org/llama.cpp",
     )
     decided_here = frozenset({"model", "hf_repo", "host", "port", "m"})
-    symptoms = (
-        Symptom(
-            "unknown_argument",
-            r"error: invalid argument: (?P<words>[^\n]+)",
-            "llama-server does not know {words}",
-            "see `llama-server --help`",
-        ),
-        Symptom(
-            "bad_argument",
-            r"error while handling argument \"(?P<words>[^\"]+)\": (?P<why>[^\n]*)",
-            "llama-server refuses {words}: {why}",
-            "see `llama-server --help`",
-        ),
-        Symptom(
-            "model_not_found",
-            r"failed to open GGUF file '(?P<name>[^']+)'",
-            "the model file {name} cannot be read",
-            "give the path of a GGUF file, or a hub id that has one",
-        ),
-        Symptom(
-            "too_many_sequences",
-            r"n_seq_max must be <= (?P<most>\d+)",
-            "llama.cpp runs at most {most} sequences at once",
-            "lower parallel",
-        ),
-        Symptom(
-            "out_of_memory",
-            r"(?:cudaMalloc|allocating [\d.]+ MiB on device)[^\n]*failed|failed to allocate buffer",
-            "the memory for weights or cache cannot be had",
-            "lower ctx_size, parallel or gpu_layers",
-        ),
-    )
-    # A log of 0.5.0 that was made here; `-lv 4` or an older version also prints the lines
-    # of `llama_context` and `llama_kv_cache`.
-    facts = (
-        Fact("kv_cache_tokens", r"llama_kv_cache[^\n]*: size = [^\n]*\( *(\d+) cells"),
-        Fact("taken.parallel", r"initializing,? (?:slots,? )?n_slots = (\d+)"),
-        Fact("taken.ctx_size", r"llama_context: n_ctx +\s*= (\d+)"),
-        Fact("taken.batch_size", r"llama_context: n_batch +\s*= (\d+)"),
-        Fact("taken.kv_unified", r"kv_unified = '?(\w+)'?"),
-        Fact("n_ctx_slot.n_ctx_slot", r"n_ctx_slot = (\d+)"),
-    )
 
     def model_words(self, model: str) -> tuple[str, ...]:
         is_file = model.endswith(".gguf") or Path(model).exists()

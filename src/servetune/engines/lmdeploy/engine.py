@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 
-from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.lmdeploy.declarations import DECLARATIONS
-from servetune.engines.lmdeploy.metrics import METRICS
 from servetune.engines.lmdeploy.words import WORDS
-from servetune.engines.log import Fact, LogReading, python_values
+from servetune.engines.log import LogReading, python_values
 from servetune.engines.program import Program
 from servetune.plan.plan import Plan, Setting
 
@@ -21,7 +19,6 @@ class Lmdeploy(CommandLineEngine):
     image_word = "lmdeploy"
     words = WORDS
     declarations = DECLARATIONS
-    metric_names = METRICS
     program = Program(
         title="LMDeploy",
         command="lmdeploy",
@@ -34,31 +31,6 @@ class Lmdeploy(CommandLineEngine):
     port_word = "--server-port"
     metrics_path = "/metrics/"
     decided_here = frozenset({"model_path", "model", "server_name", "server_port"})
-    symptoms = (
-        Symptom(
-            "unknown_argument",
-            r"error: unrecognized arguments: (?P<words>[^\n]+)",
-            "LMDeploy does not know {words}",
-            "see `lmdeploy serve api_server --help` of the installed version",
-        ),
-        Symptom(
-            "bad_argument",
-            r"error: argument (?P<words>-[^\n]+)",
-            "LMDeploy refuses {words}",
-            "see `lmdeploy serve api_server --help` of the installed version",
-        ),
-        Symptom(
-            "no_cache_memory",
-            r"No enough gpu memory for runtime|No enough blocks|num_gpu_blocks[^\n]*<= ?2",
-            "no memory is left for the KV cache",
-            "raise cache_max_entry_count, lower session_len or max_batch_size, or use more devices",
-        ),
-    )
-    # `async_engine.py` of 0.18 prints the configuration; none of its logs could be made here.
-    facts = (
-        Fact("kv_cache_blocks", r"num_gpu_blocks=(\d+)", "last"),
-        Fact("kv_cache_blocks", r"\[BlockManager\] max_block_count = (\d+)"),
-    )
 
     def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         return {"log_level": "INFO", **super().spoken(plan, version)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.max.declarations import DECLARATIONS
 from servetune.engines.max.words import WORDS
@@ -27,20 +26,6 @@ class ModularMax(CommandLineEngine):
     start = ("serve",)
     metrics_path = None
     decided_here = frozenset({"model", "model_path", "host", "port"})
-    symptoms = (
-        Symptom(
-            "unknown_argument",
-            r"No such option:? '?(?P<words>-[\w-]+)",
-            "max serve does not know {words}",
-            "see `max serve --help` of the installed version",
-        ),
-        Symptom(
-            "bad_argument",
-            r"Error: Invalid value for (?P<words>[^\n]+)",
-            "max serve refuses {words}",
-            "see `max serve --help` of the installed version",
-        ),
-    )
 
     def model_words(self, model: str) -> tuple[str, ...]:
         return ("--model", model)

@@ -6,10 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
-from servetune.engines.log import Fact
-from servetune.engines.mlc_llm.metrics import METRICS
 from servetune.engines.mlc_llm.shipping import SHIPPING
 from servetune.engines.mlc_llm.words import OVERRIDES, WORDS
 from servetune.engines.program import Program
@@ -32,7 +29,6 @@ class MlcLlm(CommandLineEngine):
     name = "mlc-llm"
     image_word = "mlc-llm"
     words = WORDS
-    metric_names = METRICS
     shipping = SHIPPING
     model_has_config = False  # it is mlc-chat-config.json
     program = Program(
@@ -45,41 +41,6 @@ class MlcLlm(CommandLineEngine):
     )
     start = ("serve",)
     ready_path = "/v1/models"
-    symptoms = (
-        Symptom(
-            "unknown_argument",
-            r"error: unrecognized arguments: (?P<words>[^\n]+)",
-            "mlc_llm serve does not know {words}",
-            "see `mlc_llm serve --help` of the installed version",
-        ),
-        Symptom(
-            "bad_argument",
-            r"error: argument (?P<words>-[^\n]+)",
-            "mlc_llm serve refuses {words}",
-            "see `mlc_llm serve --help` of the installed version",
-        ),
-        Symptom(
-            "no_cache_memory",
-            r"Insufficient GPU memory error: The available single GPU memory is "
-            r"(?P<free>[\d.]+) MB",
-            "weights and temporary buffers need more than the {free} MB that may be used",
-            "raise gpu_memory_utilization or tensor_parallel_shards, or lower prefill_chunk_size",
-        ),
-        Symptom(
-            "model_not_found",
-            r"The `model_lib` you passed in is not a file: (?P<name>[^\n]+)\.",
-            "there is no compiled library {name}",
-            "leave model_lib out, so that it is compiled at start",
-        ),
-    )
-    facts = (
-        Fact(
-            "kv_cache_tokens",
-            r"The actual engine mode is.*?max KV cache token capacity is (\d+)",
-        ),
-        Fact("taken.max_num_sequence", r"The actual engine mode is.*?max batch size is (\d+)"),
-        Fact("taken.prefill_chunk_size", r"The actual engine mode is.*?chunk size is (\d+)"),
-    )
 
     def model_words(self, model: str) -> tuple[str, ...]:
         """A folder as it is; a hub id as its `HF://` address."""

@@ -5,22 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from servetune.engines.cause import Symptom, plain_log
+from servetune.engines.cause import plain_log
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
-from servetune.engines.log import Fact, LogReading, python_values
+from servetune.engines.log import LogReading, python_values
 from servetune.engines.program import Program
 from servetune.engines.server_side import CacheReset
 from servetune.engines.sglang.behaviour import BEHAVIOUR
 from servetune.engines.sglang.declarations import DECLARATIONS
 from servetune.engines.sglang.defaults import DEFAULTS
-from servetune.engines.sglang.metrics import METRICS
 from servetune.engines.sglang.server_side import SERVER_WORDS, SETTINGS_REPORT
 from servetune.engines.sglang.shipping import SHIPPING
 from servetune.engines.sglang.words import WORDS
 from servetune.plan.plan import Plan, Setting
-
-_MEMORY_HINT = "lower mem_fraction_static, max_running_requests or chunked_prefill_size"
 
 
 class Sglang(CommandLineEngine):
@@ -39,7 +36,6 @@ class Sglang(CommandLineEngine):
     settings_report = SETTINGS_REPORT
     cache_reset = CacheReset(route="/flush_cache")
     variable_prefixes = ("SGLANG_",)
-    metric_names = METRICS
     behaviour = BEHAVIOUR
     defaults = DEFAULTS
     program = Program(
@@ -52,47 +48,6 @@ class Sglang(CommandLineEngine):
     )
     start = ("serve",)
     decided_here = frozenset({"model_path", "model", "host", "port"})
-    symptoms = (
-        Symptom(
-            "out_of_memory",
-            r"Not enough memory\. Please try to increase --mem-fraction-static",
-            "no memory is left for the KV cache after the weights",
-            "raise mem_fraction_static or use more devices",
-        ),
-        Symptom(
-            "out_of_memory",
-            r"(?P<phase>Prefill|Decode) out of memory\. Try to lower your batch size",
-            "the memory pool ran out during {phase}",
-            _MEMORY_HINT,
-        ),
-        Symptom(
-            "unknown_argument",
-            r"error: unrecognized arguments: (?P<words>[^\n]+)",
-            "SGLang does not know {words}",
-            "see `sglang serve --help` of the installed version",
-        ),
-        Symptom(
-            "bad_argument",
-            r"error: argument (?P<words>-[^\n]+)",
-            "SGLang refuses {words}",
-            "see `sglang serve --help` of the installed version",
-        ),
-    )
-    # model_runner.py, memory_pool.py, cuda_graph_setup.py and scheduler.py of 0.5.23.
-    facts = (
-        Fact("kv_cache_tokens", r"max_total_num_tokens=(\d+)"),
-        Fact("kv_cache_tokens", r"KV Cache is allocated\.[^\n]*#tokens: (\d+)"),
-        Fact("load_s", r"Load weight end\. elapsed=([\d.]+) s", "max"),
-        Fact("weights_gib", r"Load weight end\.[^\n]*mem usage=([\d.]+) GB"),
-        Fact("capture_s", r"Capture [^\n]* end\.[^\n]*?elapsed=([\d.]+) s", "sum"),
-        Fact("capture_s", r"Capture cuda graph end\. Time elapsed: ([\d.]+) s", "sum"),
-        Fact(
-            "taken.chunked_prefill_size", r"max_total_num_tokens=\d+, chunked_prefill_size=(-?\d+)"
-        ),
-        Fact("taken.max_prefill_tokens", r"max_prefill_tokens=(\d+), max_running_requests="),
-        Fact("taken.max_running_requests", r"max_running_requests=(\d+), context_len="),
-        Fact("taken.context_length", r"max_running_requests=\d+, context_len=(\d+)"),
-    )
 
     def model_words(self, model: str) -> tuple[str, ...]:
         return ("--model-path", model)

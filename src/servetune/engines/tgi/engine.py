@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from servetune.engines.cause import Symptom, plain_log
+from servetune.engines.cause import plain_log
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
-from servetune.engines.log import Fact, LogReading, differences, python_values
+from servetune.engines.log import LogReading, differences, python_values
 from servetune.engines.program import Program
 from servetune.engines.tgi.behaviour import BEHAVIOUR
 from servetune.engines.tgi.defaults import DEFAULTS
-from servetune.engines.tgi.metrics import METRICS
 from servetune.engines.tgi.server_side import SERVER_WORDS, SETTINGS_REPORT
 from servetune.engines.tgi.shipping import SHIPPING
 from servetune.engines.tgi.words import VARIABLES, WORDS
@@ -45,7 +44,6 @@ class Tgi(CommandLineEngine):
     shipping = SHIPPING
     server_words = SERVER_WORDS
     settings_report = SETTINGS_REPORT
-    metric_names = METRICS
     behaviour = BEHAVIOUR
     defaults = DEFAULTS
     assumed_version = "3.3"
@@ -58,49 +56,6 @@ class Tgi(CommandLineEngine):
     )
     host_word = "--hostname"
     decided_here = frozenset({"model_id", "model", "hostname", "host", "port"})
-    symptoms = (
-        Symptom(
-            "unknown_argument",
-            r"error: unexpected argument '(?P<words>[^']+)' found",
-            "text-generation-launcher does not know {words}",
-            "see `text-generation-launcher --help` of the installed version",
-        ),
-        Symptom(
-            "bad_argument",
-            r"error: invalid value '(?P<value>[^']*)' for '(?P<words>[^']+)'",
-            "text-generation-launcher refuses {value} for {words}",
-            "see `text-generation-launcher --help` of the installed version",
-        ),
-        Symptom(
-            "out_of_memory",
-            r"Not enough memory to handle (?P<tokens>\d+) (?:prefill|total) tokens",
-            "a batch of {tokens} tokens does not fit in the memory",
-            "lower max_batch_prefill_tokens or max_total_tokens",
-        ),
-        Symptom(
-            "bad_argument",
-            r"ArgumentValidation\(\"(?P<words>[^\"]+)\"",
-            "text-generation-launcher refuses the settings: {words}",
-            "see `text-generation-launcher --help` of the installed version",
-        ),
-    )
-    # Lines of published logs of 1.0 to 3.3; none could be made here. What was settled after a
-    # warm-up counts, whatever was asked; the last two are told by the environment.
-    facts = (
-        Fact("kv_cache_tokens", r"Setting max batch total tokens to (\d+)"),
-        Fact("kv_cache_blocks", r"KV-cache blocks: (\d+)"),
-        Fact("load_s", r"Shard ready in ([\d.]+)s", "max"),
-        Fact("taken.max_batch_total_tokens", r"Setting max batch total tokens to (\d+)"),
-        Fact("taken.max_batch_prefill_tokens", r"Default `max_batch_prefill_tokens` to (\d+)"),
-        Fact("taken.max_total_tokens", r"Maximum total tokens defaulted to (\d+)"),
-        Fact("taken.max_total_tokens", r"Default `max_total_tokens` to (\d+)"),
-        Fact("taken.max_input_tokens", r"Maximum input tokens defaulted to (\d+)"),
-        Fact("taken.max_input_tokens", r"Default `max_input_tokens` to (\d+)"),
-        Fact("taken.cuda_graphs", r"Cuda Graphs are enabled for sizes \[([\d, ]+)\]"),
-        Fact("taken.cuda_graphs", r"Cuda Graphs are (disabled)"),
-        Fact("taken.prefix_caching", r"Using prefix caching = (\w+)"),
-        Fact("taken.chunked_prefill", r"Using (?:experimental )?prefill chunking = (\w+)"),
-    )
 
     def model_words(self, model: str) -> tuple[str, ...]:
         return ("--model-id", model)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from servetune.engines.cause import Symptom
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
-from servetune.engines.log import Fact
 from servetune.engines.program import Program
 from servetune.engines.transformers.declarations import DECLARATIONS
 from servetune.engines.transformers.words import WORDS
 from servetune.plan.plan import Plan, Setting
-
-_FREE_MODEL_HINT = "give an existing folder or a hub id; with HF_HUB_OFFLINE=1 it must be cached"
 
 
 class TransformersServe(CommandLineEngine):
@@ -42,38 +38,6 @@ class TransformersServe(CommandLineEngine):
     # Token ids are no prompt there, and `ignore_eos` is a member that it does not know.
     client_args = MappingProxyType({"backend": "openai-chat", "disable_ignore_eos": "True"})
     decided_here = frozenset({"model", "force_model", "host", "port"})
-    symptoms = (
-        Symptom(
-            "unknown_argument",
-            r"No such option:? '?(?P<words>-[\w-]+)",
-            "transformers serve does not know {words}",
-            "see `transformers serve --help`",
-        ),
-        Symptom(
-            "bad_argument",
-            r"Invalid value for (?P<words>[^\n│]+)",
-            "transformers serve refuses {words}",
-            "see `transformers serve --help`",
-        ),
-        Symptom(
-            "not_installed",
-            r"Missing dependencies for serving",
-            "transformers is here without what it serves with",
-            "pip install 'transformers[serving]'",
-        ),
-        Symptom(
-            "model_not_found",
-            r"(?P<name>\S+) is not a local folder and is not a valid model identifier",
-            "there is no model {name}",
-            _FREE_MODEL_HINT,
-        ),
-    )
-    # What 5.19 logs at `--log-level info`.
-    facts = (
-        Fact("kv_cache_blocks", r"num_blocks=(\d+)"),
-        Fact("taken.cb_max_batch_tokens", r"max_batch_tokens=(\d+)"),
-        Fact("taken.cb_block_size", r"block_size=(\d+)"),
-    )
 
     def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         """Settings of continuous batching turn it on; unasked it serves one after another."""

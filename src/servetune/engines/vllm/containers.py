@@ -14,10 +14,8 @@ keeps the KV cache in host memory too (LMCache) and changes the allocator unless
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +30,7 @@ from servetune.engines.container import (
     plain_settings,
     refuse_occupied,
 )
+from servetune.engines.tables import bundled
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.hardware.device import Device
@@ -150,8 +149,7 @@ _LMI_DTYPES: Mapping[str, str] = MappingProxyType({"half": "float16", "float": "
 
 @cache
 def _lmi_names() -> frozenset[str]:
-    path = resources.files("servetune.engines.vllm") / "lmi_arguments.toml"
-    table = tomllib.loads(path.read_text("utf-8"))
+    table = bundled("vllm", "lmi_arguments.toml")
     return frozenset(table["engine_args"] + table["older_engine_args"] + table["lmi_own"])
 
 

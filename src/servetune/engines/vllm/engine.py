@@ -15,8 +15,7 @@ from servetune.engines.shipping import Shipping
 from servetune.engines.vllm.behaviour import BEHAVIOUR
 from servetune.engines.vllm.declarations import DECLARATIONS
 from servetune.engines.vllm.defaults import DEFAULTS
-from servetune.engines.vllm.log import ECHOES, FACTS, SYMPTOMS, taken_by
-from servetune.engines.vllm.metrics import METRICS
+from servetune.engines.vllm.log import taken_by
 from servetune.engines.vllm.refusals import check_starts
 from servetune.engines.vllm.server_side import SERVER_WORDS, SETTINGS_REPORT, printed_settings
 from servetune.engines.vllm.shipping import SHIPPING
@@ -46,7 +45,6 @@ class Vllm(CommandLineEngine):
         route="/reset_prefix_cache", environment=MappingProxyType({"VLLM_SERVER_DEV_MODE": "1"})
     )
     variable_prefixes = ("VLLM_",)
-    metric_names = METRICS
     behaviour = BEHAVIOUR
     defaults: ClassVar[tuple[ReleaseDefaults, ...]] = DEFAULTS
     program = Program(
@@ -59,9 +57,6 @@ class Vllm(CommandLineEngine):
     start = ("serve",)
     # A second value would win inside vLLM and be missed here.
     decided_here = frozenset({"model", "model_tag", "host", "port", "uds", "headless", "grpc"})
-    symptoms = SYMPTOMS
-    echoes = ECHOES
-    facts = FACTS
 
     @property
     def table_name(self) -> str:
