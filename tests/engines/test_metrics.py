@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from servetune.engines.metrics import COUNTERS, GAUGES, EngineReading, read_engine, scraped_names
-from servetune.loadgen.scrape import parse_metrics, server_metrics
+from servetune.loadgen.sampler import parse_metrics, server_metrics
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "metrics"
 

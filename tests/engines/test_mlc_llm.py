@@ -6,7 +6,7 @@ from servetune.deploy.launchers import plan_of_words
 from servetune.engines import engine
 from servetune.engines.metrics import read_engine
 from servetune.errors import CannotRender, PlanError
-from servetune.loadgen.scrape import parse_metrics
+from servetune.loadgen.sampler import parse_metrics
 from servetune.plan import Plan
 
 #: Lines of pull request 2128 of mlc-ai/mlc-llm, with the colours of a terminal.

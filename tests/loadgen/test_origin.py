@@ -1,7 +1,7 @@
 import pytest
 
 from servetune.errors import InputError
-from servetune.loadgen.origin import Origin
+from servetune.loadgen.target import Origin
 
 
 class TestOrigin:

@@ -11,7 +11,7 @@ from servetune.loadgen import otel
 from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
-from servetune.traffic.trace_context import trace_ids, traceparent
+from servetune.traffic.messages import trace_ids, traceparent
 
 TARGET = Target(base_url="http://models.example:8000/v1", model="tiny")
 STARTED_S = 1_790_000_000.25

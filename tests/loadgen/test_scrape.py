@@ -4,7 +4,7 @@ import pytest
 
 from servetune.errors import LoadError, ServerRefused
 from servetune.loadgen.fetch import fetch, fetch_blocking
-from servetune.loadgen.scrape import parse_metrics, parse_models, server_metrics
+from servetune.loadgen.sampler import parse_metrics, parse_models, server_metrics
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from servetune.errors import InputError, PortBusy
-from servetune.loadgen.scrape import parse_metrics, parse_models
+from servetune.loadgen.sampler import parse_metrics, parse_models
 from servetune.simserver import Faults
 from servetune.simserver.vocabulary import MESSAGE_TOKENS, OPENING_TOKENS
 

@@ -5,7 +5,7 @@ import pytest
 from servetune.errors import LoadError, ServerRefused
 from servetune.loadgen.fetch import fetch
 from servetune.loadgen.run import LoadSettings, run_load
-from servetune.loadgen.scrape import parse_metrics
+from servetune.loadgen.sampler import parse_metrics
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
 from servetune.workload.lengths import LengthLaws

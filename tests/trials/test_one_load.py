@@ -9,7 +9,7 @@ from servetune.hardware import instance
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
 from servetune.trials import StudyContext, trials_of
-from servetune.trials.prompting import prompts_for
+from servetune.trials.trial import prompts_for
 from servetune.workload import CLIENT_ARGS, LoadOptions, load_options
 from servetune.workload.prepare import prepare
 

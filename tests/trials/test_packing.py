@@ -5,7 +5,7 @@ import random
 import pytest
 
 from servetune.errors import PlanError
-from servetune.trials.packing import DeviceBlocks, packed, parallel_servers_for
+from servetune.trials.parallel import DeviceBlocks, packed, parallel_servers_for
 
 
 def test_four_of_one_then_two_of_two():

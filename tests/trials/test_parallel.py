@@ -6,8 +6,8 @@ import pytest
 
 from servetune.errors import PlanError
 from servetune.plan import Plan
-from servetune.trials.neighbours import Neighbours, disturbance
 from servetune.trials.parallel import DevicePool, TrialBatch, run_batches
+from servetune.trials.server_context import Neighbours, disturbance
 from servetune.trials.trial import Trial
 from servetune.workload import workload_from_client_args
 

@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 import pytest
 
-from servetune.workload.images import GRAIN, data_url, png
+from servetune.workload.compose import GRAIN, data_url, png
 
 
 def pixels(data):

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from servetune.api.bench_request import Bench
     from servetune.api.benchmark import BenchResult, bench
     from servetune.api.calibration import Calibrate, CalibrationNames, KeptResult, calibrate
-    from servetune.api.checks import Finding
-    from servetune.api.checkup import Checkup, Doctor, doctor
+    from servetune.api.checks import Checkup, Doctor, Finding, doctor
     from servetune.api.deployment import (
         BentomlDeployment,
         CommandDeployment,
@@ -48,10 +46,10 @@ if TYPE_CHECKING:
     from servetune.api.estimate_results import Estimation, MachineComparison, Ranking
     from servetune.api.estimation import Estimate, estimate
     from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
-    from servetune.api.machine import Machine
     from servetune.api.recommendation import Pick, Recommend, recommend
     from servetune.api.reporting import Report, Reported, write_report
     from servetune.api.request import Request, fields_of, schema
+    from servetune.api.shared_options import Machine
     from servetune.api.simulated_comparison import SimulationComparison
     from servetune.api.simulation import Simulation, SimulationResult, simulate
     from servetune.api.staging import Staging, StagingPlan, plan_staging, stage
@@ -136,82 +134,40 @@ __all__ = [
     "write_report",
 ]
 
+#: Module of this room -> names that it has.
+_NAMES: Mapping[str, str] = {
+    "bench_request": "Bench",
+    "benchmark": "BenchResult bench",
+    "calibration": "Calibrate CalibrationNames KeptResult calibrate",
+    "checks": "Checkup Doctor Finding doctor",
+    "deployment": (
+        "BentomlDeployment CommandDeployment ComposeDeployment KserveDeployment "
+        "KubernetesDeployment Rendered RenderedEndpoint SageMakerDeployment "
+        "ServiceDeployment SystemdDeployment render"
+    ),
+    "endpoints": (
+        "Apply Delete EndpointChange EndpointStatus Logs Orphans Status Update apply "
+        "delete logs orphans status update"
+    ),
+    "estimate_results": "Estimation MachineComparison Ranking",
+    "estimation": "Estimate estimate",
+    "layout_study": "ComparedLayouts StudyLayouts study_layouts",
+    "recommendation": "Pick Recommend recommend",
+    "reporting": "Report Reported write_report",
+    "request": "Request fields_of schema",
+    "shared_options": "Machine",
+    "simulated_comparison": "SimulationComparison",
+    "simulation": "Simulation SimulationResult simulate",
+    "staging": "Staging StagingPlan plan_staging stage",
+    "study": "PlannedServer StudyResult tune",
+    "study_request": "Study",
+    "study_run": "TrialDone",
+    "suggestion": "SuggestedRuns",
+    "table": "TablePrediction",
+    "trials": "Trials read",
+}
 #: Name -> module that has it.
-_HOMES: Mapping[str, str] = MappingProxyType(
-    {
-        "Apply": "endpoints",
-        "Bench": "bench_request",
-        "BenchResult": "benchmark",
-        "BentomlDeployment": "deployment",
-        "Calibrate": "calibration",
-        "CalibrationNames": "calibration",
-        "Checkup": "checkup",
-        "CommandDeployment": "deployment",
-        "ComparedLayouts": "layout_study",
-        "ComposeDeployment": "deployment",
-        "Delete": "endpoints",
-        "Doctor": "checkup",
-        "EndpointChange": "endpoints",
-        "EndpointStatus": "endpoints",
-        "Estimate": "estimation",
-        "Estimation": "estimate_results",
-        "Finding": "checks",
-        "KeptResult": "calibration",
-        "KserveDeployment": "deployment",
-        "KubernetesDeployment": "deployment",
-        "Logs": "endpoints",
-        "Machine": "machine",
-        "MachineComparison": "estimate_results",
-        "Orphans": "endpoints",
-        "Pick": "recommendation",
-        "PlannedServer": "study",
-        "Ranking": "estimate_results",
-        "Recommend": "recommendation",
-        "Rendered": "deployment",
-        "RenderedEndpoint": "deployment",
-        "Report": "reporting",
-        "Reported": "reporting",
-        "Request": "request",
-        "SageMakerDeployment": "deployment",
-        "ServiceDeployment": "deployment",
-        "Simulation": "simulation",
-        "SimulationComparison": "simulated_comparison",
-        "SimulationResult": "simulation",
-        "Staging": "staging",
-        "StagingPlan": "staging",
-        "Status": "endpoints",
-        "Study": "study_request",
-        "StudyLayouts": "layout_study",
-        "StudyResult": "study",
-        "SuggestedRuns": "suggestion",
-        "SystemdDeployment": "deployment",
-        "TablePrediction": "table",
-        "TrialDone": "study_run",
-        "Trials": "trials",
-        "Update": "endpoints",
-        "apply": "endpoints",
-        "bench": "benchmark",
-        "calibrate": "calibration",
-        "delete": "endpoints",
-        "doctor": "checkup",
-        "estimate": "estimation",
-        "fields_of": "request",
-        "logs": "endpoints",
-        "orphans": "endpoints",
-        "plan_staging": "staging",
-        "read": "trials",
-        "recommend": "recommendation",
-        "render": "deployment",
-        "schema": "request",
-        "simulate": "simulation",
-        "stage": "staging",
-        "status": "endpoints",
-        "study_layouts": "layout_study",
-        "tune": "study",
-        "update": "endpoints",
-        "write_report": "reporting",
-    }
-)
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 if not TYPE_CHECKING:
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from servetune.api.limits import Limits
 from servetune.api.request import Request, fields_of
+from servetune.api.shared_options import Limits
 from servetune.metrics import TOOLS
 from servetune.option import (
     Count,

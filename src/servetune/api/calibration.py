@@ -10,9 +10,9 @@ from typing import Annotated, ClassVar, TypeAlias
 import msgspec
 
 from servetune.api.inputs import read_records
-from servetune.api.machine import Machine
 from servetune.api.notes import progress
 from servetune.api.request import Request, given, request_of
+from servetune.api.shared_options import Machine
 from servetune.api.suggestion import Candidates, SuggestedRuns, suggest_runs
 from servetune.errors import InputError
 from servetune.hardware import Node, instances

@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from servetune.api.endpoints import make_endpoint
-from servetune.api.limits import Limits
 from servetune.api.notes import note
 from servetune.api.request import Request, request_of
+from servetune.api.shared_options import Limits
 from servetune.api.trials import Trials, read
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of
 from servetune.deploy import CONTAINERS, usual_container, write

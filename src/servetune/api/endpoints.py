@@ -14,9 +14,8 @@ from servetune.api.request import Request, request_of
 from servetune.api.waiting import Token, Waiting, aws_in, completed, now, role_of, with_token
 from servetune.deploy import aws as live
 from servetune.deploy.aws.check import require_go
-from servetune.deploy.aws.orphans import Orphan
 from servetune.deploy.aws.resources import Change
-from servetune.deploy.aws.status import Row
+from servetune.deploy.aws.status import Orphan, Row
 from servetune.deploy.aws.teardown import delete_resource
 from servetune.deploy.aws.waiting import WaitOptions
 from servetune.deploy.deployment import DEPLOYMENT_FILE, Deployment, read_deployment, with_role

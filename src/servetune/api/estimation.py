@@ -10,10 +10,16 @@ import msgspec
 
 from servetune.api import choosing
 from servetune.api.choosing import Judge, Selection
-from servetune.api.corrections import Calibrated, Confidence, Estimator
 from servetune.api.estimate_commands import tune_commands
 from servetune.api.estimate_plot import curve, require_plottable, roofline_figure, write_plot
-from servetune.api.estimate_results import Estimation, MachineComparison, Ranking, Shown
+from servetune.api.estimate_results import (
+    Compared,
+    Estimation,
+    MachineComparison,
+    Ranking,
+    Shown,
+    side_by_side,
+)
 from servetune.api.estimate_scope import require_read
 from servetune.api.estimate_text import Split
 from servetune.api.layouts import (
@@ -26,13 +32,10 @@ from servetune.api.layouts import (
     refuse_all,
     require_room,
 )
-from servetune.api.limits import Limits
-from servetune.api.machine import Machine
 from servetune.api.notes import progress
-from servetune.api.opinions import Compared, side_by_side
 from servetune.api.ranking import ranked_plans
 from servetune.api.request import Request, request_of
-from servetune.api.speculation import Drafts
+from servetune.api.shared_options import Calibrated, Confidence, Drafts, Estimator, Limits, Machine
 from servetune.api.table import TablePrediction, predict_file
 from servetune.engines import DEFAULT_ENGINE, engine, engines_with_defaults
 from servetune.errors import InputError

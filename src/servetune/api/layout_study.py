@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from servetune.api.inputs import chosen_node
-from servetune.api.limits import Limits
 from servetune.api.request import Request, request_of
+from servetune.api.shared_options import Limits
 from servetune.api.trials import Trials, read
 from servetune.errors import InputError
 from servetune.hardware import Node

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from servetune.api.limits import Limits
 from servetune.api.request import Request, request_of
+from servetune.api.shared_options import Limits
 from servetune.api.trials import Trials, read
 from servetune.metrics import Constraint
 from servetune.option import argument, option

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from servetune.api.corrections import Calibrated
 from servetune.api.frames import frame
 from servetune.api.inputs import note_idle
-from servetune.api.limits import Limits
-from servetune.api.machine import Machine
 from servetune.api.notes import note, progress
 from servetune.api.reporting import write_artifacts
 from servetune.api.request import Request, given, request_of
+from servetune.api.shared_options import Calibrated, Drafts, Limits, Machine
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
-from servetune.api.speculation import Drafts
 from servetune.engines import DEFAULT_ENGINE, engine, simulated_engines
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet

@@ -9,10 +9,8 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from servetune.api.corrections import Calibrated
-from servetune.api.limits import Limits
-from servetune.api.machine import Machine
 from servetune.api.request import Request
+from servetune.api.shared_options import Calibrated, Limits, Machine
 from servetune.api.study_schedule import Schedule
 from servetune.api.study_servers import LaunchOptions
 from servetune.engines import DEFAULT_ENGINE, ENGINES

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 
 from servetune.api.inputs import note_idle, read_records
-from servetune.api.machine import Machine
 from servetune.api.notes import note
 from servetune.api.request import given
+from servetune.api.shared_options import Machine
 from servetune.api.study_request import Study
 from servetune.cluster import cluster_nodes, gpus_of_cluster, join_cluster, most_gpus
 from servetune.engines import DEFAULT_ENGINE, Engine, engine

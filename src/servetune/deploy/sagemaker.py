@@ -9,10 +9,16 @@ from __future__ import annotations
 import msgspec
 
 from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle, json_text
-from servetune.deploy.deployment import DEPLOYMENT_FILE, deployment_of
+from servetune.deploy.deployment import (
+    DEPLOYMENT_FILE,
+    Deployment,
+    adapter_name,
+    component_name,
+    deployment_of,
+)
 from servetune.deploy.endpoint import Endpoint
-from servetune.deploy.evidence import usd_per_million_tokens
-from servetune.deploy.readme import readme_text
+from servetune.deploy.evidence import Evidence, usd_per_million_tokens
+from servetune.units import format_rate, format_usd
 
 
 def render_sagemaker(endpoint: Endpoint) -> Bundle:
@@ -54,3 +60,256 @@ def render_sagemaker(endpoint: Endpoint) -> Bundle:
         }
     )
     return Bundle(files=tuple(texts.items()), warnings=endpoint.warnings)
+
+
+#: Rows of the table of results: (journal's name, words, unit).
+_FIGURES = (
+    ("request_throughput", "requests", "/s"),
+    ("output_throughput", "output tokens", "/s"),
+    ("input_throughput", "input tokens", "/s"),
+    ("median_ttft_ms", "time to first token, median", " ms"),
+    ("p99_ttft_ms", "time to first token, p99", " ms"),
+    ("median_tpot_ms", "time per output token, median", " ms"),
+    ("median_e2e_latency_ms", "end to end, median", " ms"),
+    ("p99_e2e_latency_ms", "end to end, p99", " ms"),
+    ("error_rate", "failed requests, share", ""),
+)
+
+
+def readme_text(endpoint: Endpoint, deployment: Deployment) -> str:
+    """The README as Markdown."""
+    node = endpoint.node
+    machine = f"1 x `{node.name}` ({node.device_count}x {node.device.name})"
+    where = f"on {machine} in {endpoint.options.region}"
+    parts = [
+        f"# SageMaker endpoint `{endpoint.name}`",
+        f"`{endpoint.served_model}` {where}, served by {endpoint.container.title}.",
+        f"Plan: {endpoint.plan.label}",
+        f"Image: `{endpoint.image_uri}`",
+        *_warnings(endpoint),
+        *_evidence(endpoint.evidence),
+        *_price(endpoint),
+        "## What will stand",
+        _resources(endpoint),
+        _COMMANDS,
+        *_aws_commands(endpoint, deployment),
+        *_check(endpoint),
+        *_copies(endpoint),
+        _FILES,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _warnings(endpoint: Endpoint) -> list[str]:
+    if not endpoint.warnings:
+        return []
+    lines = (f"- **Warning:** {text}" for text in endpoint.warnings)
+    return ["## Read this first", "\n".join(lines)]
+
+
+def _evidence(evidence: Evidence | None) -> list[str]:
+    if evidence is None:
+        return ["## Expected performance", "Nothing was measured: no figure can be promised."]
+    parts = ["## Expected performance"]
+    if evidence.simulated:
+        parts.append(
+            "> **SIMULATED.** No real server has run this plan. The figures below are a "
+            "prediction, not a measurement: measure the endpoint before you rely on them."
+        )
+    where = ", ".join(
+        text
+        for text in (
+            f"{evidence.engine} {evidence.engine_version or ''}".strip(),
+            f"on {evidence.hardware}" if evidence.hardware else "",
+            f"{evidence.concurrency} requests in flight" if evidence.concurrency else "",
+            evidence.workload,
+        )
+        if text
+    )
+    how = "Simulated" if evidence.simulated else "Measured"
+    parts.append(f"{how}: {where}." + (f" Source: {evidence.source}." if evidence.source else ""))
+    rows = [
+        f"| {words} | {_figure(evidence.results[name])}{unit} |"
+        for name, words, unit in _FIGURES
+        if isinstance(evidence.results.get(name), int | float)
+    ]
+    if rows:
+        parts.append("\n".join(["| | |", "|---|--:|", *rows]))
+        parts.append(
+            "Requests to the endpoint also cross SageMaker's router and your network, which these "
+            "figures leave out: measure the endpoint itself to know what they add."
+        )
+    return parts
+
+
+def _figure(value: float) -> str:
+    return "0" if value == 0 else format_rate(value)
+
+
+def _price(endpoint: Endpoint) -> list[str]:
+    node, region, evidence = endpoint.node, endpoint.options.region, endpoint.evidence
+    price = node.price
+    if price is None:
+        unpriced = (
+            f"No public price of `{node.name}` is known to us, so none is given and no cost "
+            "is computed. Look it up in the AWS Price List before you create the endpoint."
+        )
+        return ["## Price", unpriced]
+    text = (
+        f"{format_usd(price.usd_per_hour)} per hour on demand "
+        f"(exactly {price.usd_per_hour:g} USD; {price.region}, {price.date}; {price.source}). "
+        f"That is {format_usd(price.usd_per_hour * 24)} a day for as long as the endpoint exists."
+    )
+    if price.region != region:
+        text += f" The price is of {price.region}; {region} may differ."
+    cost = usd_per_million_tokens(node, evidence)
+    if cost is not None:
+        text += (
+            f"\n\nAt the {'simulated' if evidence and evidence.simulated else 'measured'} "
+            f"throughput a million output tokens cost {format_usd(cost)}."
+        )
+    return ["## Price", text]
+
+
+def _resources(endpoint: Endpoint) -> str:
+    hosting, name = endpoint.hosting, endpoint.name
+    first, *others = hosting.instance_types
+    machines = f"- {hosting.instance_count} x `{first}`"
+    if others:
+        machines += f"; where it cannot be had, {', '.join(f'`{other}`' for other in others)}"
+    lines = [f"{machines}, for endpoint `{name}` in {endpoint.options.region}"]
+    if hosting.reservation_arn:
+        lines.append(f"- capacity only from `{hosting.reservation_arn}`")
+    if hosting.copies is not None:
+        counted = "1 copy" if hosting.copies == 1 else f"{hosting.copies} copies"
+        lines.append(
+            f"- inference component `{component_name(name)}`: {counted}, each on "
+            f"{hosting.devices_per_copy} accelerator(s) and "
+            f"{hosting.memory_mib_per_copy[first]:,} MiB of host memory"
+        )
+    lines += [
+        f"- LoRA adapter `{adapter_name(name, adapter.name)}` from `{adapter.artifact_url}`"
+        for adapter in hosting.adapters
+    ]
+    if hosting.scaling is not None:
+        what = "instances" if hosting.copies is None else "copies"
+        lines.append(
+            f"- {hosting.scaling.minimum} to {hosting.scaling.maximum} {what}, one more above "
+            f"{hosting.scaling.requests_per_copy:g} requests in flight each"
+        )
+    lines.append(f"- the next request goes to: {hosting.routing.strategy}")
+    lines.append(f"- {_cost(endpoint)}")
+    return "\n".join(lines)
+
+
+def _cost(endpoint: Endpoint) -> str:
+    most, nodes = endpoint.hosting.most_instances, endpoint.options.nodes
+    prices = [node.price for node in nodes if node.price is not None]
+    if len(prices) < len(nodes):
+        return "cost not known: a type has no public price"
+    dearest = max(prices, key=lambda price: price.usd_per_hour)
+    counted = "1 instance" if most == 1 else f"{most} instances"
+    return (
+        f"at most {format_usd(dearest.usd_per_hour * most)} an hour for {counted} "
+        f"({dearest.region}, {dearest.date}; {dearest.source})"
+    )
+
+
+_COMMANDS = """\
+## Deploy
+
+`BUNDLE` is this folder.
+
+```sh
+export SAGEMAKER_ROLE_ARN=arn:aws:iam::<account>:role/<execution role>
+servetune deploy apply BUNDLE      # asks AWS what would fail, then makes it; costs money
+servetune deploy status BUNDLE
+servetune deploy logs BUNDLE
+servetune deploy delete BUNDLE     # the cost ends here
+```
+
+`apply` goes on where it was stopped. A gated model needs a token: `--hf-token-secret
+<Secrets Manager ARN>` or `--hf-token-from-env`. Neither is written to this folder.
+
+## Does it do what was measured?
+
+```sh
+servetune bench --against BUNDLE
+```
+
+It asks what the trial asked. Prompts of a data set, such as ShareGPT, are in no record: say where
+they are with `--dataset FILE`.
+
+A non-streaming invocation ends after 60 s; stream what may take longer."""
+
+
+def _aws_commands(endpoint: Endpoint, deployment: Deployment) -> list[str]:
+    """Commands of the AWS CLI; left out where more than three requests make the endpoint."""
+    if len(deployment.steps) != 3:
+        return []
+    model, config, _ = (step.name for step in deployment.steps)
+    aws = f"aws --region {endpoint.options.region} sagemaker"
+    role = "" if endpoint.options.role_arn else ' --execution-role-arn "$SAGEMAKER_ROLE_ARN"'
+    delete_config = f"{aws} delete-endpoint-config --endpoint-config-name {config}"
+    lines = (
+        f"{aws} create-model --cli-input-json file://model.json{role}",
+        f"{aws} create-endpoint-config --cli-input-json file://endpoint_config.json",
+        f"{aws} create-endpoint --cli-input-json file://endpoint.json   # costs money from here",
+        "",
+        "# when it is needed no more:",
+        f"{aws} delete-endpoint --endpoint-name {endpoint.name}   # the cost ends here",
+        f"{delete_config} && {aws} delete-model --model-name {model}",
+    )
+    return ["## Without servetune", "\n".join(["```sh", *lines, "```"])]
+
+
+def _check(endpoint: Endpoint) -> list[str]:
+    container, name = endpoint.container, endpoint.name
+    settings = [
+        f"| `{key}={value}` | `{_in_log(endpoint, key, value)}` |"
+        for key, value in endpoint.environment.items()
+        if container.holds_setting(key)
+    ]
+    why = (
+        "The engine writes its settings into its log when it starts. Each of these must be there "
+        "with this value; a missing one means that the figures above are not of this endpoint."
+    )
+    group = f"Endpoints/{name}"
+    if endpoint.hosting.copies is not None:
+        group = f"InferenceComponents/{component_name(name)}"
+    command = (
+        f"```sh\naws logs tail /aws/sagemaker/{group} --region {endpoint.options.region} "
+        "--since 1h | grep -iE 'args|config|max_num_seqs|KV cache'\n```"
+    )
+    table = "\n".join(["| variable | in the engine's log |", "|---|---|", *settings])
+    return ["## Check that the engine took the settings", why, table, command]
+
+
+def _in_log(endpoint: Endpoint, key: str, value: str) -> str:
+    container = endpoint.container
+    name = container.setting(key)
+    if container.off == "negative" and name.startswith("no_"):
+        return f"{name.removeprefix('no_')}=False"
+    switch = container.python_words and value in ("true", "false")
+    shown = value.title() if switch else value
+    return container.in_log.format(name=name, value=shown)
+
+
+def _copies(endpoint: Endpoint) -> list[str]:
+    plan = endpoint.plan
+    copies = plan.replicas * plan.data_parallel
+    text = (
+        f"{copies} {'copy' if copies == 1 else 'copies'} of {plan.device_count // copies} "
+        f"device(s) each, {plan.device_count} of {endpoint.node.device_count} devices in use. "
+        f"{endpoint.container.copies_note}"
+    )
+    return ["## Copies", text]
+
+
+_FILES = f"""\
+## Files
+
+- `environment.json`: the container's environment, every tuned value written out
+- `model.json`, `endpoint_config.json`, `endpoint.json`: the requests, as they are sent
+- `plan.json`: the plan, where it came from, and the results it rests on
+- `{DEPLOYMENT_FILE}`: all requests in order, for `servetune deploy`"""

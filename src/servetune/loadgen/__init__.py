@@ -3,7 +3,6 @@
 from servetune.loadgen.bodies import request_text
 from servetune.loadgen.fetch import fetch, fetch_blocking
 from servetune.loadgen.instrument import Instrument, Verdict, verdict_of
-from servetune.loadgen.origin import Origin
 from servetune.loadgen.otel import export_spans, otlp_endpoint, require_otel
 from servetune.loadgen.run import (
     CredentialSource,
@@ -16,8 +15,8 @@ from servetune.loadgen.run import (
     run_load_blocking,
 )
 from servetune.loadgen.sagemaker import invocation_account
-from servetune.loadgen.sampler import Sampler
-from servetune.loadgen.scrape import (
+from servetune.loadgen.sampler import (
+    Sampler,
     models_are_simulated,
     parse_metrics,
     parse_models,
@@ -26,7 +25,7 @@ from servetune.loadgen.scrape import (
 )
 from servetune.loadgen.sender_pool import NodeShare, SenderSource
 from servetune.loadgen.server_side import Series, ServerMetrics, ServerSide
-from servetune.loadgen.target import Target
+from servetune.loadgen.target import Origin, Target
 
 __all__ = [
     "CredentialSource",

@@ -20,7 +20,7 @@ from servetune import __version__
 from servetune.errors import InputError, LoadError
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
-from servetune.traffic.trace_context import trace_ids
+from servetune.traffic.messages import trace_ids
 
 _BATCH = 512
 _OPERATIONS = {"chat": "chat", "completions": "text_completion", "embeddings": "embeddings"}

@@ -20,12 +20,11 @@ import msgspec
 
 from servetune.traffic.answer import ANSWERS
 from servetune.traffic.connection import Call, monotonic
-from servetune.traffic.messages import Heartbeat, RequestTrace, Setup
+from servetune.traffic.messages import Heartbeat, RequestTrace, Setup, traceparent
 from servetune.traffic.reactor import Reactor
 from servetune.traffic.request_file import RequestReader
 from servetune.traffic.sagemaker_answer import SageMakerAnswer
 from servetune.traffic.sigv4 import Credentials, Signer
-from servetune.traffic.trace_context import traceparent
 
 _INDEX = struct.Struct("<I")
 _STARVED_S = 0.0005

@@ -46,14 +46,12 @@ from servetune.trials.launch import (
     server_command,
     written,
 )
-from servetune.trials.neighbours import disturbance
-from servetune.trials.prompting import prompts_for
 from servetune.trials.record import Outcome, load_results, record_of
 from servetune.trials.retry import Attempts
-from servetune.trials.server_context import ServerContext
+from servetune.trials.server_context import ServerContext, disturbance
 from servetune.trials.simulated import simulated_results
 from servetune.trials.startup import external_server, startup_of, taken_otherwise_in, times_in
-from servetune.trials.trial import StudyContext, Trial
+from servetune.trials.trial import StudyContext, Trial, prompts_for
 from servetune.units import format_seconds
 
 _SCRAPE_EVERY_S = 1.0

@@ -1,18 +1,129 @@
-"""Context of one server: its share of the machine, and the study that it is part of."""
+"""Context of one server: its share of the machine, its study, and its neighbours under load.
+
+Servers on disjoint devices still share cores, memory, the bus, power and cooling. So the first
+trial of a parallel study is measured while nothing else runs, and once more while its neighbours
+are under load. If it is worse then, by more than its own uncertainty, every figure of the study is,
+and a note says so.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
 from servetune.loadgen import SenderSource
+from servetune.metrics.results import JsonObject
 from servetune.servers.gpus import Card, DeviceMemory
 from servetune.servers.launchers import Placement
+from servetune.store import Results
 from servetune.trials.budget import Budget
-from servetune.trials.neighbours import Neighbours
 from servetune.trials.retry import Attempts
+
+#: Relative loss below which there is no note, however certain it is.
+WORTH_SAYING = 0.05
+
+#: (result, its name, whether more is better).
+_COMPARED = (
+    ("output_throughput", "output throughput", True),
+    ("mean_ttft_ms", "mean time to first token", False),
+    ("mean_tpot_ms", "mean time per output token", False),
+)
+
+
+class Neighbours:
+    """Number of servers under load now, and of servers at all."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+        self._servers = 0
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Count a server from its start to its end."""
+        self._add(servers=1)
+        try:
+            yield
+        finally:
+            self._add(servers=-1)
+
+    @contextmanager
+    def under_load(self) -> Iterator[None]:
+        """Count a server as under load, for the duration of the context."""
+        self._add(count=1)
+        try:
+            yield
+        finally:
+            self._add(count=-1)
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def await_any(self, timeout_s: float) -> int:
+        """Servers under load besides the caller, once there is one, none that could be, or a
+        timeout.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._count > 0 or self._servers <= 1, timeout_s)
+            return self._count
+
+    def _add(self, *, servers: int = 0, count: int = 0) -> None:
+        with self._changed:
+            self._servers += servers
+            self._count += count
+            self._changed.notify_all()
+
+
+def disturbance(
+    alone: Results, with_neighbours: Results, *, neighbours: tuple[int, int]
+) -> JsonObject:
+    """Difference that the neighbours made to a trial, for its record.
+
+    A figure counts as worse when the change is more than 5 % and the intervals of the two runs do
+    not overlap; where a run is too short for an interval, more than twice that.
+
+    Args:
+        alone: Results of the trial with nothing beside it.
+        with_neighbours: Results of the same trial again, beside its neighbours.
+        neighbours: Servers under load when that began, and when it ended.
+    """
+    changes, worse = {}, []
+    for field, name, more_is_better in _COMPARED:
+        before, after = alone.get(field), with_neighbours.get(field)
+        if not before or not after:
+            continue
+        change = after / before - 1
+        changes[field] = {"alone": before, "beside": after, "change": change}
+        loss = -change if more_is_better else change
+        if loss > WORTH_SAYING and _apart(field, alone, with_neighbours, loss):
+            worse.append(f"{name} {'-' if more_is_better else '+'}{loss:.0%}")
+    between = f"{min(neighbours)} to {max(neighbours)} neighbours"
+    if worse:
+        words = f"NEIGHBOURS DISTURB: with {between} {', '.join(worse)} against alone"
+    elif not max(neighbours):
+        words = "not checked: no neighbour was under load while the reference ran again"
+    else:
+        words = f"with {between} the reference trial ran as it did alone"
+    return {
+        "neighbours": list(neighbours),
+        "disturbed": bool(worse),
+        "checked": max(neighbours) > 0,
+        "changes": changes,
+        "words": words,
+    }
+
+
+def _apart(field: str, alone: Results, with_neighbours: Results, loss: float) -> bool:
+    one, other = (
+        (results.get("intervals") or {}).get(field) for results in (alone, with_neighbours)
+    )
+    if not one or not other or None in one or None in other:
+        return loss > 2 * WORTH_SAYING
+    return bool(one[1] < other[0] or other[1] < one[0])
 
 
 class ServerContext(msgspec.Struct, kw_only=True):

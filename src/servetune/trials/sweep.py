@@ -37,8 +37,7 @@ from servetune.trials.launch import (
 )
 from servetune.trials.measured import ServerGroup, TrialEvents
 from servetune.trials.order import Order, ordered
-from servetune.trials.packing import parallel_servers_for
-from servetune.trials.parallel import DevicePool, TrialBatch, run_batches
+from servetune.trials.parallel import DevicePool, TrialBatch, parallel_servers_for, run_batches
 from servetune.trials.record import Outcome, record_of
 from servetune.trials.retry import Attempts
 from servetune.trials.server_context import ServerContext

@@ -1,4 +1,4 @@
-"""Trial: one point of a search, before it is run."""
+"""Trial: one point of a search, before it is run, and the prompts of its requests."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from servetune.prediction.calibrations import KeptCalibration
 from servetune.search import Space
 from servetune.store import trial_key
 from servetune.workload import Workload, workload_from_client_args
+from servetune.workload.prepare import prepare
+from servetune.workload.prompts import Prompt
 
 #: Name of the number of server copies in a journal; no engine has a setting for it.
 REPLICAS = "replicas"
@@ -150,3 +152,22 @@ def with_fields(
         server_args=server_args,
         plan=msgspec.structs.replace(trial.plan, **given),
     )
+
+
+SMALLEST_VOCAB = 2048
+"""Token ids below this are in every vocabulary that serves a language model."""
+
+
+def prompts_for(trial: Trial, run: StudyContext, *, seed: int) -> tuple[Prompt, ...]:
+    """One prompt for each request of the trial's workload.
+
+    Random prompts are token ids, which are exact, where the route takes them; the chat
+    route takes words, exact where the model's tokenizer is at hand.
+
+    Args:
+        trial: Trial with its workload.
+        run: Context with the model's vocabulary.
+        seed: Seed of random words; requests do not depend on it.
+    """
+    vocab_size = run.shape.vocab if run.shape else SMALLEST_VOCAB
+    return prepare(trial.workload, vocab_size=vocab_size, words_seed=seed).prompts

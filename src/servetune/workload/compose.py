@@ -1,14 +1,16 @@
-"""Words for drafts: the content that their pieces name, and words that no other prompt has."""
+"""Words and pictures for drafts: the content of their pieces, and words of no other prompt."""
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from servetune.workload.images import data_url
 from servetune.workload.laws import IntArray
 from servetune.workload.parts import Images
 from servetune.workload.request import Piece
@@ -138,3 +140,39 @@ def _nearer(text: str, has: int, wanted: int, words: Sequence[str], turn: int) -
     if missing < 0:
         return " ".join(own[: max(1, len(own) - step)])
     return " ".join((*own, *(words[(turn * 7 + k) % len(words)] for k in range(step))))
+
+
+#: Side of a square of one colour, in pixels. Noise to the pixel cannot be packed: a thousand
+#: pictures of 512x512 would be a gigabyte, and their upload the thing that is measured.
+GRAIN = 8
+
+
+def png(width: int, height: int, rng: np.random.Generator) -> bytes:
+    """A picture of random squares, 8 bits of red, green and blue."""
+    small = rng.integers(0, 256, (-(-height // GRAIN), -(-width // GRAIN), 3), dtype=np.uint8)
+    rows = np.repeat(small, GRAIN, axis=1)[:, :width].reshape(len(small), width * 3)
+    # Each row says how it differs from the one above (filter 2), so that equal rows are zeros.
+    lines = []
+    above = np.zeros(width * 3, dtype=np.uint8)
+    for square, row in enumerate(rows):
+        lines.append(b"\x02" + (row - above).tobytes())
+        same = min(GRAIN, height - square * GRAIN) - 1
+        lines.append((b"\x02" + bytes(width * 3)) * same)
+        above = row
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        (
+            _chunk(b"IHDR", head),
+            _chunk(b"IDAT", zlib.compress(b"".join(lines), 6)),
+            _chunk(b"IEND", b""),
+        )
+    )
+
+
+def data_url(width: int, height: int, rng: np.random.Generator) -> str:
+    """A picture as a `data:` URL, as a chat message carries it."""
+    return "data:image/png;base64," + base64.b64encode(png(width, height, rng)).decode()
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

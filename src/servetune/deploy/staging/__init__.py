@@ -1,9 +1,8 @@
 """Staging: a model's files in S3, where an endpoint reads them faster than from the hub."""
 
-from servetune.deploy.staging.crc import combined_crc32, crc32_base64
 from servetune.deploy.staging.files import ModelFile, Place, model_files, place
 from servetune.deploy.staging.job import HubModel, download_job, run_job
-from servetune.deploy.staging.upload import MANIFEST, Staged, stage
+from servetune.deploy.staging.upload import MANIFEST, Staged, combined_crc32, crc32_base64, stage
 
 __all__ = [
     "MANIFEST",

@@ -1,0 +1,168 @@
+"""Option groups that verbs share: machine and price, limits, corrections, drafted tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from servetune.api.inputs import chosen_node
+from servetune.errors import UnknownName
+from servetune.hardware import Node
+from servetune.option import Fraction, NonNegative, option
+from servetune.prediction.calibrations import KeptCalibration, calibration_named
+
+DeviceCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+"""Number of devices; no node has more than 1024."""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine that plans run on."""
+
+    group: ClassVar[str] = "Machine"
+
+    gpu: Annotated[
+        str | None, option("GPU type, such as L4.", metavar="NAME", default="what is here")
+    ] = None
+    num_gpus: Annotated[
+        DeviceCount | None,
+        option("Number of GPUs.", "--num-gpus", "--gpus", metavar="COUNT", default="1, or all"),
+    ] = None
+    instance: Annotated[
+        str | None,
+        option(
+            "Instance type instead of --gpu: ml.g6.12xlarge (SageMaker), g6.12xlarge (EC2).",
+            metavar="NAME",
+        ),
+    ] = None
+    price_per_hour_usd: Annotated[
+        NonNegative | None,
+        option(
+            "Price of the whole machine, in dollars per hour.",
+            "--price-per-hour",
+            metavar="USD",
+            default="the catalogue's",
+        ),
+    ] = None
+
+    def node(self, *, or_cpu: bool = False, service: str | None = None) -> Node:
+        """The machine that the options name, else the one that is here.
+
+        Args:
+            or_cpu: Whether the processor counts as a machine where there is no GPU.
+            service: Whose instances and prices: `sagemaker`, `ec2` or `all`.
+
+        Raises:
+            UnknownName: There is no such GPU or instance.
+            InputError: Nothing is named and nothing is here, or the options contradict.
+        """
+        return chosen_node(
+            gpu=self.gpu,
+            num_gpus=self.num_gpus,
+            instance_name=self.instance,
+            price_per_hour_usd=self.price_per_hour_usd,
+            or_cpu=or_cpu,
+            service=service,
+        )
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a configuration must hold."""
+
+    group: ClassVar[str] = "Limits"
+
+    constraints: Annotated[
+        str | None,
+        option(
+            'Limits that a configuration must hold, such as "e2e_latency:p99<=60s;'
+            'request_throughput>=5".',
+            metavar="LIMITS",
+        ),
+    ] = None
+
+
+Confidence = Annotated[float, msgspec.Meta(ge=0.5, le=0.95)]
+"""Chance with which a prediction holds a limit; 0.5 takes it at face value."""
+
+Estimator = Literal["servetune", "aiconfigurator", "both"]
+"""Whose predictions."""
+
+
+class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
+    """Correction of predictions by measured trials."""
+
+    group: ClassVar[str] = "Prediction"
+
+    calibration: Annotated[
+        str | None,
+        option(
+            "Calibration that corrects predictions by measured trials; see servetune calibrate.",
+            metavar="NAME",
+        ),
+    ] = None
+
+    def kept(self) -> KeptCalibration | None:
+        """The calibration that is named.
+
+        Raises:
+            UnknownName: None of that name is kept.
+        """
+        return calibration_named(self.calibration) if self.calibration else None
+
+
+#: Methods of drafting (`SpeculativeMethod` of the default engine, 2026-11), which also has
+#: `<family>_mtp` for many families of models.
+DRAFT_METHODS = (
+    "ngram",
+    "ngram_gpu",
+    "suffix",
+    "mtp",
+    "eagle",
+    "eagle3",
+    "medusa",
+    "mlp_speculator",
+    "draft_model",
+    "dflash",
+    "dspark",
+)
+
+DraftCount = Annotated[int, msgspec.Meta(ge=1, le=64)]
+"""Tokens drafted per step; no known method gains by more than 64."""
+
+
+class Drafts(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens drafted ahead of each step."""
+
+    group: ClassVar[str] = "Speculative decoding"
+
+    draft_tokens: Annotated[
+        DraftCount | None,
+        option("Tokens drafted ahead of each step (speculative decoding).", metavar="COUNT"),
+    ] = None
+    draft_method: Annotated[
+        str | None,
+        option(
+            "Method of drafting: ngram, mtp, eagle.",
+            metavar="NAME",
+            default="a layer of the model, as mtp",
+        ),
+    ] = None
+    draft_acceptance_fraction: Annotated[
+        Fraction | None,
+        option(
+            "Share of drafted tokens that are accepted.",
+            "--draft-acceptance",
+            metavar="FRACTION",
+            default="0.6, an assumption",
+        ),
+    ] = None
+
+    def require_known_method(self) -> None:
+        """Refuse a method of drafting that is not known.
+
+        Raises:
+            UnknownName: With those that it knows.
+        """
+        name = self.draft_method
+        if name is not None and name not in DRAFT_METHODS and not name.endswith("_mtp"):
+            raise UnknownName("draft method", name, DRAFT_METHODS)
