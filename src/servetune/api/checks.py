@@ -42,9 +42,7 @@ FEW_PORTS = 10_000
 BUSY_LOAD = 0.5
 
 
-class Finding(
-    msgspec.Struct, frozen=True, kw_only=True, rename={"message": "says", "hint": "mend"}
-):
+class Finding(msgspec.Struct, frozen=True, rename={"message": "says", "hint": "mend"}):
     """Result of one check; JSON has the message as `says` and the hint as `mend`.
 
     Attributes:
@@ -85,24 +83,22 @@ def of_cards(here: Sequence[Card], visible: Sequence[Card], driver: str | None) 
     if not here:
         return [
             Finding(
-                level="note",
-                subject="gpus",
-                message="no NVIDIA GPU or driver was found",
-                hint="estimate and simulate need no GPU, only --gpu NAME; engines run on the "
+                "note",
+                "gpus",
+                "no NVIDIA GPU or driver was found",
+                "estimate and simulate need no GPU, only --gpu NAME; engines run on the "
                 "CPU, or install the driver",
             )
         ]
-    findings = [
-        Finding(level="ok", subject="driver", message=f"NVIDIA {driver or 'of unknown version'}")
-    ]
+    findings = [Finding("ok", "driver", f"NVIDIA {driver or 'of unknown version'}")]
     findings += [_of_card(card) for card in here]
     if len(visible) < len(here):
         findings.append(
             Finding(
-                level="note",
-                subject="gpus",
-                message=f"CUDA_VISIBLE_DEVICES shows {len(visible)} of {len(here)} GPUs",
-                hint="unset it to use all",
+                "note",
+                "gpus",
+                f"CUDA_VISIBLE_DEVICES shows {len(visible)} of {len(here)} GPUs",
+                "unset it to use all",
             )
         )
     return findings
@@ -111,7 +107,7 @@ def of_cards(here: Sequence[Card], visible: Sequence[Card], driver: str | None) 
 def of_machine(machine: Machine, *, gpus: int = 0) -> list[Finding]:
     """Findings on memory, cores, limits and disks."""
     return [
-        Finding(level="ok", subject="system", message=f"{machine.kernel}, Python {machine.python}"),
+        Finding("ok", "system", f"{machine.kernel}, Python {machine.python}"),
         _of_memory(machine),
         _of_cores(machine),
         *_of_shared_memory(machine, gpus),
@@ -138,11 +134,10 @@ def of_docker(
     if version is None:
         return [
             Finding(
-                level="note",
-                subject="docker",
-                message="docker is installed but its daemon does not answer: --launcher docker is "
-                "refused",
-                hint="run `docker version`: start the daemon, or join the group docker",
+                "note",
+                "docker",
+                "docker is installed but its daemon does not answer: --launcher docker is refused",
+                "run `docker version`: start the daemon, or join the group docker",
             )
         ]
     if runtimes is None:
@@ -150,13 +145,13 @@ def of_docker(
     if gpus and "nvidia" not in runtimes:
         return [
             Finding(
-                level="note",
-                subject="docker",
-                message=f"{version} without NVIDIA's runtime: containers may get no GPU",
-                hint="install nvidia-container-toolkit and restart Docker",
+                "note",
+                "docker",
+                f"{version} without NVIDIA's runtime: containers may get no GPU",
+                "install nvidia-container-toolkit and restart Docker",
             )
         ]
-    return [Finding(level="ok", subject="docker", message=version)]
+    return [Finding("ok", "docker", version)]
 
 
 def of_strays(boxes: Sequence[LeftContainer], processes: Sequence[Leftover]) -> list[Finding]:
@@ -166,10 +161,7 @@ def of_strays(boxes: Sequence[LeftContainer], processes: Sequence[Leftover]) -> 
     for one in processes:
         holds = f"holds {format_bytes(one.resident_bytes)}"
         left.append((f"{one.label} {gone} and {holds}", f"kill -9 {one.pid}"))
-    return [
-        Finding(level="warning", subject="leftover", message=message, hint=mend)
-        for message, mend in left
-    ]
+    return [Finding("warning", "leftover", message, mend) for message, mend in left]
 
 
 def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
@@ -177,27 +169,23 @@ def _guarded(check: Callable[[], list[Finding]]) -> list[Finding]:
         return check()
     except (ServetuneError, OSError) as error:
         reason = error.message if isinstance(error, ServetuneError) else str(error)
-        return [Finding(level="warning", subject="doctor", message=f"a check failed: {reason}")]
+        return [Finding("warning", "doctor", f"a check failed: {reason}")]
 
 
 def _of_card(card: Card) -> Finding:
     subject = f"gpu {card.number}"
     if not card.idle:
         return Finding(
-            level="warning",
-            subject=subject,
-            message=f"{card.label}; a server would lack memory and share the GPU",
-            hint="end that process, or choose other GPUs with CUDA_VISIBLE_DEVICES",
+            "warning",
+            subject,
+            f"{card.label}; a server would lack memory and share the GPU",
+            "end that process, or choose other GPUs with CUDA_VISIBLE_DEVICES",
         )
     try:
         device_for_card(card.name, float(card.total_bytes))
     except (UnknownName, InputError) as error:
-        return Finding(
-            level="note", subject=subject, message=f"{card.name}: {error.message}", hint=error.hint
-        )
-    return Finding(
-        level="ok", subject=subject, message=f"{card.name}, {format_bytes(card.total_bytes)}, idle"
-    )
+        return Finding("note", subject, f"{card.name}: {error.message}", error.hint)
+    return Finding("ok", subject, f"{card.name}, {format_bytes(card.total_bytes)}, idle")
 
 
 def _of_engines() -> list[Finding]:
@@ -207,35 +195,31 @@ def _of_engines() -> list[Finding]:
         try:
             executable = checked.find_executable()
         except ServetuneError as error:
-            findings.append(
-                Finding(level="note", subject=name, message=error.message, hint=error.hint)
-            )
+            findings.append(Finding("note", name, error.message, error.hint))
             continue
         if not executable:  # a running server, or the user's own command
             continue
         version = checked.version(executable) or "unknown version"
-        findings.append(
-            Finding(level="ok", subject=name, message=f"{version} at {' '.join(executable)}")
-        )
+        findings.append(Finding("ok", name, f"{version} at {' '.join(executable)}"))
     return findings
 
 
 def _of_memory(machine: Machine) -> Finding:
     total, available = machine.memory_bytes, machine.memory_available_bytes
     if total is None or available is None:
-        return Finding(level="note", subject="memory", message="unknown on this system")
+        return Finding("note", "memory", "unknown on this system")
     message = f"{format_bytes(available)} of {format_bytes(total)} available"
     limit = machine.memory_limit_bytes
     if limit is not None and limit < total:
         message += f", {format_bytes(limit)} allowed in this container"
     if min(available, limit or available) < LITTLE_MEMORY_BYTES:
         return Finding(
-            level="warning",
-            subject="memory",
-            message=f"{message}: an engine's processes alone take 3 GiB and are killed without it",
-            hint="end other processes, or raise the container's limit",
+            "warning",
+            "memory",
+            f"{message}: an engine's processes alone take 3 GiB and are killed without it",
+            "end other processes, or raise the container's limit",
         )
-    return Finding(level="ok", subject="memory", message=message)
+    return Finding("ok", "memory", message)
 
 
 def _of_cores(machine: Machine) -> Finding:
@@ -245,19 +229,19 @@ def _of_cores(machine: Machine) -> Finding:
     load = machine.load_1min
     if load is not None and load > BUSY_LOAD * machine.cpus_of_machine:
         return Finding(
-            level="warning",
-            subject="cores",
-            message=f"{message}, {load:.1f} used by other processes: latencies will be higher",
-            hint="measure on an idle machine, or reserve cores with --server-cpus",
+            "warning",
+            "cores",
+            f"{message}, {load:.1f} used by other processes: latencies will be higher",
+            "measure on an idle machine, or reserve cores with --server-cpus",
         )
     if machine.cpus < 2:
         return Finding(
-            level="warning",
-            subject="cores",
-            message=f"{message}: server and load client share a core",
-            hint="use at least two cores",
+            "warning",
+            "cores",
+            f"{message}: server and load client share a core",
+            "use at least two cores",
         )
-    return Finding(level="ok", subject="cores", message=message)
+    return Finding("ok", "cores", message)
 
 
 def _of_shared_memory(machine: Machine, gpus: int) -> list[Finding]:
@@ -267,13 +251,13 @@ def _of_shared_memory(machine: Machine, gpus: int) -> list[Finding]:
     if size < LITTLE_SHARED_MEMORY_BYTES:
         return [
             Finding(
-                level="warning" if gpus > 1 else "note",
-                subject="shared memory",
-                message=f"{format_bytes(size)} in /dev/shm: servers on more than one GPU fail",
-                hint="docker run --shm-size 16g, or --ipc host",
+                "warning" if gpus > 1 else "note",
+                "shared memory",
+                f"{format_bytes(size)} in /dev/shm: servers on more than one GPU fail",
+                "docker run --shm-size 16g, or --ipc host",
             )
         ]
-    return [Finding(level="ok", subject="shared memory", message=format_bytes(size))]
+    return [Finding("ok", "shared memory", format_bytes(size))]
 
 
 def _of_open_files(machine: Machine) -> list[Finding]:
@@ -281,13 +265,13 @@ def _of_open_files(machine: Machine) -> list[Finding]:
     if most is not None and most < FEW_OPEN_FILES:
         return [
             Finding(
-                level="warning",
-                subject="open files",
-                message=f"at most {most}, which limits connections of client and servers",
-                hint="ulimit -Hn 65536, or LimitNOFILE= of the service",
+                "warning",
+                "open files",
+                f"at most {most}, which limits connections of client and servers",
+                "ulimit -Hn 65536, or LimitNOFILE= of the service",
             )
         ]
-    return [Finding(level="ok", subject="open files", message=f"{most or 'without limit'}")]
+    return [Finding("ok", "open files", f"{most or 'without limit'}")]
 
 
 def _of_ports(machine: Machine) -> list[Finding]:
@@ -295,10 +279,10 @@ def _of_ports(machine: Machine) -> list[Finding]:
         return []
     return [
         Finding(
-            level="note",
-            subject="ports",
-            message=f"{machine.ports} for outgoing connections: more concurrent requests fail",
-            hint='sysctl -w net.ipv4.ip_local_port_range="10240 65535"',
+            "note",
+            "ports",
+            f"{machine.ports} for outgoing connections: more concurrent requests fail",
+            'sysctl -w net.ipv4.ip_local_port_range="10240 65535"',
         )
     ]
 
@@ -308,10 +292,10 @@ def _of_governor(machine: Machine) -> list[Finding]:
         return []
     return [
         Finding(
-            level="note",
-            subject="cores",
-            message=f"frequency governor {machine.governor}: repeated runs differ more",
-            hint="cpupower frequency-set -g performance",
+            "note",
+            "cores",
+            f"frequency governor {machine.governor}: repeated runs differ more",
+            "cpupower frequency-set -g performance",
         )
     ]
 
@@ -319,10 +303,10 @@ def _of_governor(machine: Machine) -> list[Finding]:
 def _of_disks(machine: Machine) -> list[Finding]:
     return [
         Finding(
-            level="warning" if free < LITTLE_DISK_BYTES else "ok",
-            subject="disk",
-            message=f"{format_bytes(free)} free in {folder}",
-            hint="free disk space for models, caches and logs" if free < LITTLE_DISK_BYTES else "",
+            "warning" if free < LITTLE_DISK_BYTES else "ok",
+            "disk",
+            f"{format_bytes(free)} free in {folder}",
+            "free disk space for models, caches and logs" if free < LITTLE_DISK_BYTES else "",
         )
         for folder, free in machine.disk_free_bytes.items()
     ]
@@ -331,13 +315,13 @@ def _of_disks(machine: Machine) -> list[Finding]:
 def _of_port() -> list[Finding]:
     holders = port_holders(DEFAULT_PORT)
     if not holders:
-        return [Finding(level="ok", subject="port", message=f"{DEFAULT_PORT} is free")]
+        return [Finding("ok", "port", f"{DEFAULT_PORT} is free")]
     return [
         Finding(
-            level="note",
-            subject="port",
-            message=f"{DEFAULT_PORT} is used by process {', '.join(holders)}",
-            hint="servetune chooses a free port unless --port is set",
+            "note",
+            "port",
+            f"{DEFAULT_PORT} is used by process {', '.join(holders)}",
+            "servetune chooses a free port unless --port is set",
         )
     ]
 
@@ -412,9 +396,9 @@ def doctor(request: Doctor | None = None, /, **options: object) -> Checkup:
     ceiling = load_ceiling(progress)
     limited = ceiling.rungs[-1].limit
     load = Finding(
-        level="ok" if ceiling.trusted else "warning",
-        subject="load",
-        message=ceiling.words,
-        hint="reserve cores for the client, or send load from another machine" if limited else "",
+        "ok" if ceiling.trusted else "warning",
+        "load",
+        ceiling.words,
+        "reserve cores for the client, or send load from another machine" if limited else "",
     )
     return Checkup(findings=(*findings, load), ceiling=ceiling)

@@ -41,7 +41,7 @@ OPERATIONS = {
 }
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(msgspec.Struct, frozen=True):
     """One request that makes one resource.
 
     Attributes:
@@ -139,12 +139,12 @@ def deployment_of(endpoint: Endpoint) -> Deployment:
     model = _model(endpoint, digest_name(endpoint.name, digest), tags)
     config = _config(endpoint, model, tags)
     steps = [
-        Step(kind="model", name=model["ModelName"], request=model),
-        Step(kind="endpoint-config", name=config["EndpointConfigName"], request=config),
+        Step("model", model["ModelName"], model),
+        Step("endpoint-config", config["EndpointConfigName"], config),
         Step(
-            kind="endpoint",
-            name=endpoint.name,
-            request={
+            "endpoint",
+            endpoint.name,
+            {
                 "EndpointName": endpoint.name,
                 "EndpointConfigName": config["EndpointConfigName"],
                 "Tags": tags,
@@ -315,7 +315,7 @@ def _component(endpoint: Endpoint, model_name: str, tags: list[dict[str, str]]) 
             {"InstanceType": instance_type, **specification(instance_type)}
             for instance_type in hosting.instance_types
         ]
-    return Step(kind="component", name=name, request=request)
+    return Step("component", name, request)
 
 
 def _adapters(endpoint: str, base: str, hosting: Hosting, tags: list[dict[str, str]]) -> list[Step]:
@@ -335,7 +335,7 @@ def _adapters(endpoint: str, base: str, hosting: Hosting, tags: list[dict[str, s
             },
             "Tags": tags,
         }
-        steps.append(Step(kind="adapter", name=name, request=request))
+        steps.append(Step("adapter", name, request))
     return steps
 
 
@@ -367,14 +367,14 @@ def _scaling(endpoint: str, resource: str, dimension: str, scaling: Scaling) -> 
     )
     steps = [
         Step(
-            kind="scalable-target",
-            name=resource,
-            request={**of, "MinCapacity": scaling.minimum, "MaxCapacity": scaling.maximum},
+            "scalable-target",
+            resource,
+            {**of, "MinCapacity": scaling.minimum, "MaxCapacity": scaling.maximum},
         ),
         Step(
-            kind="scaling-policy",
-            name=f"{endpoint}-requests-in-flight",
-            request={
+            "scaling-policy",
+            f"{endpoint}-requests-in-flight",
+            {
                 **of,
                 "PolicyName": f"{endpoint}-requests-in-flight",
                 "PolicyType": "TargetTrackingScaling",
@@ -396,9 +396,9 @@ def _steps_from_zero(endpoint: str, of: dict[str, str]) -> list[Step]:
     component = of["ResourceId"].removeprefix("inference-component/")
     return [
         Step(
-            kind="scaling-policy",
-            name=policy,
-            request={
+            "scaling-policy",
+            policy,
+            {
                 **of,
                 "PolicyName": policy,
                 "PolicyType": "StepScaling",
@@ -411,9 +411,9 @@ def _steps_from_zero(endpoint: str, of: dict[str, str]) -> list[Step]:
             },
         ),
         Step(
-            kind="alarm",
-            name=alarm_name(endpoint),
-            request={
+            "alarm",
+            alarm_name(endpoint),
+            {
                 "AlarmName": alarm_name(endpoint),
                 "AlarmActions": [],  # the policy's ARN, which is known once it is made
                 "Namespace": "AWS/SageMaker",

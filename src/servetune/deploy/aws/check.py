@@ -42,7 +42,7 @@ SLOW_ENGINE_START_S = 600.0
 OLD_DAYS = 90
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(msgspec.Struct, frozen=True):
     """Result of one check.
 
     Attributes:
@@ -137,42 +137,36 @@ def _requests(deployment: Deployment) -> Iterator[Finding]:
         for problem in problems(step.service, step.operation, step.request)
     ]
     for problem in wrong:
-        yield Finding(level="stop", topic="request", message=problem)
+        yield Finding("stop", "request", problem)
     if not wrong:
         yield Finding(
-            level="ok",
-            topic="requests",
-            message=f"{len(filled.steps)} requests satisfy the services' models",
+            "ok", "requests", f"{len(filled.steps)} requests satisfy the services' models"
         )
 
 
 def _image(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
     known = {image.tag for image in images(facts.container)}
     if facts.image_tag in known:
-        yield Finding(
-            level="ok",
-            topic="image",
-            message=f"{facts.image_tag} is in the table, for {deployment.region}",
-        )
+        yield Finding("ok", "image", f"{facts.image_tag} is in the table, for {deployment.region}")
     else:
         yield Finding(
-            level="note",
-            topic="image",
-            message=f"{facts.image_tag} is in no table of ours",
-            hint="check that it exists in the region's registry",
+            "note",
+            "image",
+            f"{facts.image_tag} is in no table of ours",
+            "check that it exists in the region's registry",
         )
     image, _ = named_image(facts.container, facts.image_tag)
     needed = ami_version(image)
     variant = deployment.only("endpoint-config").request["ProductionVariants"][0]
     host = variant.get("InferenceAmiVersion")
     if host == needed:
-        yield Finding(level="ok", topic="driver", message=f"{image.cuda} runs on {host}")
+        yield Finding("ok", "driver", f"{image.cuda} runs on {host}")
     else:
         yield Finding(
-            level="stop",
-            topic="driver",
-            message=f"{image.cuda} does not run on {host or 'the default host image'}",
-            hint=f"InferenceAmiVersion must be {needed}",
+            "stop",
+            "driver",
+            f"{image.cuda} does not run on {host or 'the default host image'}",
+            f"InferenceAmiVersion must be {needed}",
         )
 
 
@@ -183,28 +177,22 @@ def _memory(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
         devices = per_instance * plan.device_count
         if devices > node.device_count:
             yield Finding(
-                level="stop",
-                topic="devices",
-                message=f"{devices} devices are asked of {node.name}, "
-                f"which has {node.device_count}",
+                "stop",
+                "devices",
+                f"{devices} devices are asked of {node.name}, which has {node.device_count}",
             )
             continue
         try:
             memory = check_fits(plan, facts.shape, node.device)
         except PlanError as error:
-            yield Finding(
-                level="stop",
-                topic="memory",
-                message=f"{node.name}: {error.message}",
-                hint=error.hint,
-            )
+            yield Finding("stop", "memory", f"{node.name}: {error.message}", error.hint)
             continue
         longest = plan.max_model_len or facts.shape.max_context_tokens or 4096
         together = concurrent_sequences(plan, facts.shape, node.device, longest)
         yield Finding(
-            level="ok",
-            topic="memory",
-            message=f"{node.name}: {format_bytes(memory.weights_bytes)} of weights on each "
+            "ok",
+            "memory",
+            f"{node.name}: {format_bytes(memory.weights_bytes)} of weights on each "
             f"{format_bytes(memory.device_bytes)} device, cache for {memory.kv_tokens:,} tokens "
             f"({together} sequences of the longest)",
         )
@@ -219,11 +207,11 @@ def _host_memory(deployment: Deployment, node: Node) -> Iterator[Finding]:
     needed = each * hosting.copies_per_instance
     if needed > node.memory_bytes:
         yield Finding(
-            level="stop",
-            topic="host memory",
-            message=f"{hosting.copies_per_instance} copies reserve {format_bytes(needed)} of "
+            "stop",
+            "host memory",
+            f"{hosting.copies_per_instance} copies reserve {format_bytes(needed)} of "
             f"{node.name}'s {format_bytes(node.memory_bytes)}",
-            hint="reserve less with --memory-mib",
+            "reserve less with --memory-mib",
         )
 
 
@@ -237,29 +225,27 @@ def _time(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
     )
     if given_s < least_s:
         yield Finding(
-            level="stop",
-            topic="start-up",
-            message=f"{text}: even at {FASTEST_BYTES_PER_S / GB:g} GB/s it takes "
-            f"{format_seconds(least_s)}",
-            hint="raise --startup-timeout-s (SageMaker allows 3600)",
+            "stop",
+            "start-up",
+            f"{text}: even at {FASTEST_BYTES_PER_S / GB:g} GB/s it takes {format_seconds(least_s)}",
+            "raise --startup-timeout-s (SageMaker allows 3600)",
         )
     elif given_s < slow_s:
         yield Finding(
-            level="note",
-            topic="start-up",
-            message=f"{text}: from a slow hub (100 MB/s) it takes {format_seconds(slow_s)}",
-            hint="stage the model in S3 (servetune stage), or raise --startup-timeout-s",
+            "note",
+            "start-up",
+            f"{text}: from a slow hub (100 MB/s) it takes {format_seconds(slow_s)}",
+            "stage the model in S3 (servetune stage), or raise --startup-timeout-s",
         )
     else:
-        yield Finding(level="ok", topic="start-up", message=f"{text} is enough from a slow hub")
+        yield Finding("ok", "start-up", f"{text} is enough from a slow hub")
     environment = deployment.only("model").request["PrimaryContainer"]["Environment"]
     inner = environment.get("OPTION_MODEL_LOADING_TIMEOUT")
     if inner and int(inner) > given_s:
         yield Finding(
-            level="stop",
-            topic="start-up",
-            message=f"the container may load for {inner} s, "
-            f"its health check ends after {given_s} s",
+            "stop",
+            "start-up",
+            f"the container may load for {inner} s, its health check ends after {given_s} s",
         )
 
 
@@ -271,10 +257,10 @@ def _routing(deployment: Deployment, facts: CheckInputs) -> Iterator[Finding]:
         and not container_named(facts.container).knows_caches
     ):
         yield Finding(
-            level="stop",
-            topic="routing",
-            message=f"kv-aware routing is for container {knowing}, not {facts.container}",
-            hint=f"give --container {knowing}, or --routing prefix-aware",
+            "stop",
+            "routing",
+            f"kv-aware routing is for container {knowing}, not {facts.container}",
+            f"give --container {knowing}, or --routing prefix-aware",
         )
 
 
@@ -288,17 +274,15 @@ def _price(
         if price is None:
             if hosting.reservation_arn:
                 message = "paid for by the reservation, whose fee is not counted here"
-                findings.append(
-                    Finding(level="note", topic="price", message=f"{node.name}: {message}")
-                )
+                findings.append(Finding("note", "price", f"{node.name}: {message}"))
                 each.append(0.0)
                 continue
             findings.append(
                 Finding(
-                    level="stop",
-                    topic="price",
-                    message=f"no public price of {node.name} is known",
-                    hint="give --price-per-hour, or let --ask-aws ask the Price List",
+                    "stop",
+                    "price",
+                    f"no public price of {node.name} is known",
+                    "give --price-per-hour, or let --ask-aws ask the Price List",
                 )
             )
             return findings, None
@@ -314,16 +298,16 @@ def _price(
     if budget.max_cost_usd is not None and total > budget.max_cost_usd:
         findings.append(
             Finding(
-                level="stop",
-                topic="cost",
-                message=f"{message}, above --max-cost {format_usd(budget.max_cost_usd)}",
-                hint=f"{format_usd(budget.max_cost_usd)} last "
+                "stop",
+                "cost",
+                f"{message}, above --max-cost {format_usd(budget.max_cost_usd)}",
+                f"{format_usd(budget.max_cost_usd)} last "
                 f"{format_seconds(3600 * budget.max_cost_usd / per_hour)}: lower --hours or the "
                 "instances",
             )
         )
     else:
-        findings.append(Finding(level="ok", topic="cost", message=message))
+        findings.append(Finding("ok", "cost", message))
     return findings, per_hour
 
 
@@ -340,10 +324,10 @@ def _priced(node: Node, price: Price, region: str, today: dt.date) -> Finding:
         notes.append(f"for {price.region}, not {region}")
     source = f" ({', '.join(part for part in (price.source, price.date, *notes) if part)})"
     return Finding(
-        level="note" if notes else "ok",
-        topic="price",
-        message=message + source,
-        hint="--ask-aws asks the Price List" if notes else "",
+        "note" if notes else "ok",
+        "price",
+        message + source,
+        "--ask-aws asks the Price List" if notes else "",
     )
 
 
@@ -372,14 +356,7 @@ async def check_live(
         try:
             findings += await findings_of
         except AwsError as error:
-            findings.append(
-                Finding(
-                    level="note",
-                    topic=topic,
-                    message=f"not known: {error.message}",
-                    hint=error.hint,
-                )
-            )
+            findings.append(Finding("note", topic, f"not known: {error.message}", error.hint))
     return findings, prices
 
 
@@ -387,16 +364,16 @@ async def _existing(deployment: Deployment, aws: AwsClient) -> list[Finding]:
     answer = await describe(aws, "endpoint", deployment.endpoint)
     if answer is None:
         free = f"the name '{deployment.endpoint}' is free"
-        return [Finding(level="ok", topic="endpoint", message=free)]
+        return [Finding("ok", "endpoint", free)]
     running = answer.get("EndpointConfigName")
     same = running == deployment.only("endpoint-config").name
     return [
         Finding(
-            level="note" if same else "stop",
-            topic="endpoint",
-            message=f"'{deployment.endpoint}' is there ({answer['EndpointStatus']}) with "
+            "note" if same else "stop",
+            "endpoint",
+            f"'{deployment.endpoint}' is there ({answer['EndpointStatus']}) with "
             f"{'these' if same else 'other'} settings",
-            hint="" if same else "use servetune deploy update, or another --endpoint-name",
+            "" if same else "use servetune deploy update, or another --endpoint-name",
         )
     ]
 
@@ -410,9 +387,7 @@ async def _quota(deployment: Deployment, aws: AwsClient) -> list[Finding]:
     findings = []
     for name in hosting.instance_types:
         if name not in allowed:
-            findings.append(
-                Finding(level="note", topic="quota", message=f"AWS lists no quota for {name}")
-            )
+            findings.append(Finding("note", "quota", f"AWS lists no quota for {name}"))
             continue
         free = allowed[name] - held[name]
         text = f"{name}: {allowed[name]} allowed, {held[name]} in use"
@@ -425,7 +400,7 @@ async def _quota(deployment: Deployment, aws: AwsClient) -> list[Finding]:
         else:
             level = "ok"
         hint = "" if level == "ok" else f"raise '{name} for endpoint usage' in Service Quotas"
-        findings.append(Finding(level=level, topic="quota", message=text, hint=hint))
+        findings.append(Finding(level, "quota", text, hint))
     return findings
 
 
@@ -437,18 +412,18 @@ async def _reservation(
         return []
     if ":training-plan/" not in arn:
         message = f"only training plans can be looked up, and {arn} is none"
-        return [Finding(level="note", topic="reservation", message=message)]
+        return [Finding("note", "reservation", message)]
     plan = await aws.call_or_none("sagemaker", "DescribeTrainingPlan", TrainingPlanName=arn)
     if plan is None:
-        return [Finding(level="stop", topic="reservation", message=f"there is no {arn}")]
+        return [Finding("stop", "reservation", f"there is no {arn}")]
     wrong = _reservation_problems(deployment, plan, now, hours)
     if wrong:
-        return [Finding(level="stop", topic="reservation", message=text) for text in wrong]
+        return [Finding("stop", "reservation", text) for text in wrong]
     return [
         Finding(
-            level="ok",
-            topic="reservation",
-            message=f"{plan['TrainingPlanName']}: {plan.get('AvailableInstanceCount', 0)} of "
+            "ok",
+            "reservation",
+            f"{plan['TrainingPlanName']}: {plan.get('AvailableInstanceCount', 0)} of "
             f"{deployment.hosting.instance_types[0]} free until {plan.get('EndTime', 'its end')}",
         )
     ]
@@ -498,14 +473,14 @@ async def _artifacts(deployment: Deployment, aws: AwsClient) -> list[Finding]:
                 raise
             findings.append(
                 Finding(
-                    level="stop",
-                    topic="model",
-                    message=f"{kind}: {place} is not there",
-                    hint="upload it with servetune stage",
+                    "stop",
+                    "model",
+                    f"{kind}: {place} is not there",
+                    "upload it with servetune stage",
                 )
             )
         else:
-            findings.append(Finding(level="ok", topic="model", message=f"{place} is there"))
+            findings.append(Finding("ok", "model", f"{place} is there"))
     if uri:
         findings.append(await _staged(deployment, uri, aws))
     return findings
@@ -516,22 +491,22 @@ async def _staged(deployment: Deployment, uri: str, aws: AwsClient) -> Finding:
     found = await staged_model(uri, aws)
     if found is None:
         return Finding(
-            level="note",
-            topic="model",
-            message=f"nothing says that {uri} holds all of {deployment.model}",
-            hint="servetune stage checks what is there, sends what is missing and says so",
+            "note",
+            "model",
+            f"nothing says that {uri} holds all of {deployment.model}",
+            "servetune stage checks what is there, sends what is missing and says so",
         )
     model, revision = found
     if model != deployment.model:
         paths = any(name.startswith(("/", ".", "~")) for name in (model, deployment.model))
         return Finding(
-            level="note" if paths else "stop",
-            topic="model",
-            message=f"{uri} holds {model}, the trial was of {deployment.model}",
-            hint="give another --model-source",
+            "note" if paths else "stop",
+            "model",
+            f"{uri} holds {model}, the trial was of {deployment.model}",
+            "give another --model-source",
         )
     at = f" at {revision}" if revision else ""
-    return Finding(level="ok", topic="model", message=f"{uri} holds all of {model}{at}")
+    return Finding("ok", "model", f"{uri} holds all of {model}{at}")
 
 
 async def _secret(aws: AwsClient, arn: str | None) -> list[Finding]:
@@ -539,10 +514,8 @@ async def _secret(aws: AwsClient, arn: str | None) -> list[Finding]:
         return []
     answer = await aws.call_or_none("secretsmanager", "DescribeSecret", SecretId=arn)
     if answer is None:
-        return [Finding(level="stop", topic="token", message=f"there is no secret {arn}")]
-    return [
-        Finding(level="ok", topic="token", message=f"secret {answer.get('Name', arn)} is there")
-    ]
+        return [Finding("stop", "token", f"there is no secret {arn}")]
+    return [Finding("ok", "token", f"secret {answer.get('Name', arn)} is there")]
 
 
 async def _prices(
