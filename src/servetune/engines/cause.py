@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from servetune.engines.tables import bundled
+from servetune.bundled import bundled
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def plain_log(text: str) -> str:
 @functools.cache
 def _common_symptoms() -> list[Symptom]:
     """Symptoms that any server may show, whichever engine it is."""
-    return msgspec.convert(bundled("", "log.toml")["symptom"], list[Symptom])
+    return msgspec.convert(bundled("engines", "log.toml")["symptom"], list[Symptom])
 
 
 def diagnose(

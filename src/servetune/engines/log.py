@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from servetune.engines.cause import Symptom, plain_log
-from servetune.engines.tables import bundled
+from servetune.engines.tables import engine_table
 from servetune.plan.plan import Setting
 
 
@@ -73,7 +73,7 @@ class LogTable(msgspec.Struct, frozen=True):
 
 @functools.cache
 def log_table(engine: str) -> LogTable:
-    return msgspec.convert(bundled(engine, "log.toml"), LogTable)
+    return msgspec.convert(engine_table(engine, "log.toml"), LogTable)
 
 
 def read_facts(log: str, facts: Sequence[Fact]) -> LogReading:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from servetune.engines.registry import ENGINES
-from servetune.engines.tables import bundled
+from servetune.engines.tables import engine_table
 
 Samples = Mapping[str, float]
 """Values by name and labels, written as the server writes them: `name{label="value"}`."""
@@ -84,7 +84,7 @@ _MetricNames = Mapping[str, Sequence[_MetricSum]]
 @functools.cache
 def _tables() -> Mapping[str, _MetricNames]:
     """Each engine's names, where it has its own."""
-    tables = {name: bundled(name, "metrics.toml") for name in ENGINES}
+    tables = {name: engine_table(name, "metrics.toml") for name in ENGINES}
     return {
         name: {quantity: [*map(_metric_sum, metrics)] for quantity, metrics in table.items()}
         for name, table in tables.items()

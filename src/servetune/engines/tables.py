@@ -8,16 +8,13 @@ stands whole; an older one says what it has otherwise. A setting is one short te
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import re
-import tomllib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from servetune.bundled import bundled
 from servetune.engines.settings import SettingSpec, SettingTable
-
-_FOLDER = importlib.resources.files("servetune.engines")
 
 
 def folder_name(engine: str) -> str:
@@ -25,11 +22,9 @@ def folder_name(engine: str) -> str:
     return engine.replace("-", "_").replace(".", "_")
 
 
-@functools.cache
-def bundled(engine: str, file: str) -> dict[str, Any]:
-    """A table of an engine's folder, or of all engines for ""; empty if absent."""
-    source = _FOLDER / folder_name(engine) / file
-    return tomllib.loads(source.read_text(encoding="utf-8")) if source.is_file() else {}
+def engine_table(engine: str, file: str) -> dict[str, Any]:
+    """A table of an engine's folder; empty where it has none."""
+    return bundled("engines", f"{folder_name(engine)}/{file}")
 
 
 def known_versions(engine: str) -> tuple[str, ...]:
@@ -113,7 +108,7 @@ def written_spec(spec: SettingSpec) -> str:
 
 
 def _parts(engine: str) -> list[dict[str, Any]]:
-    return bundled(engine, "settings.toml").get("versions", [])  # type: ignore[no-any-return]
+    return engine_table(engine, "settings.toml").get("versions", [])  # type: ignore[no-any-return]
 
 
 @functools.cache

@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from servetune.bundled import bundled
 from servetune.errors import InputError, UnknownName
 from servetune.models.config_keys import Config
 from servetune.models.hf_config import shape_from_config
@@ -83,8 +82,7 @@ def cached_snapshot(model: str) -> Path | None:
 @lru_cache(maxsize=1)
 def catalogue() -> Mapping[str, CatalogueModel]:
     """Bundled models by hub id, aliases of equal shape included."""
-    text = resources.files("servetune.models").joinpath("data/models.toml").read_text("utf-8")
-    entries = msgspec.convert(tomllib.loads(text), dict[str, CatalogueModel])
+    entries = msgspec.convert(bundled("models", "data/models.toml"), dict[str, CatalogueModel])
     everything = dict(entries)
     for entry in entries.values():
         everything.update(dict.fromkeys(entry.also, entry))

@@ -29,11 +29,11 @@ import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from servetune.bundled import bundled
 from servetune.engines import facts_by_table_name, step_law_facts
 from servetune.errors import InputError, PlanError
 from servetune.models import ExpertFeedForward, shape_from_config
@@ -47,78 +47,7 @@ from servetune.prediction.rows import Cell, rounded
 
 PACKAGE = "aiconfigurator"
 
-#: Device of the catalogue -> system that aiconfigurator has operator tables for.
-SYSTEMS: Mapping[str, str] = MappingProxyType(
-    {
-        "A100-80GB": "a100_sxm",
-        "L40S": "l40s",
-        "RTX PRO 6000 Server": "rtx_pro_6000_server",
-        "H100": "h100_sxm",
-        "H200": "h200_sxm",
-        "B200": "b200_sxm",
-        "B300": "b300_sxm",
-        "GB200": "gb200",
-        "GB300": "gb300",
-    }
-)
-
-#: Storage of dense matrices and of experts: servetune's scheme -> mode of aiconfigurator.
-#: `int4_gN` of any group is `int4_wo`.
-MATRICES: Mapping[str, str] = MappingProxyType(
-    {
-        "none": "bfloat16",
-        "fp8": "fp8",
-        "fp8_block": "fp8_block",
-        "int8": "sq",
-        "int8w": "int8_wo",
-        "int4": "int4_wo",
-        "nvfp4": "nvfp4",
-        "nvfp4w": "nvfp4_wo",
-    }
-)
-EXPERTS: Mapping[str, str] = MappingProxyType(
-    {
-        "none": "bfloat16",
-        "fp8": "fp8",
-        "fp8_block": "fp8_block",
-        "int4": "int4_wo",
-        "nvfp4": "nvfp4",
-        "nvfp4w": "nvfp4_wo",
-        "mxfp4": "w4a16_mxfp4",
-    }
-)
-
-CACHES: Mapping[str, str] = MappingProxyType({"fp8": "fp8", "int8": "int8", "bf16": "bfloat16"})
-
-#: `model_type` of a configuration that names no class -> (class that aiconfigurator knows, whether
-#: it reads the numbers under `text_config`). Classes as in Hugging Face transformers.
-CLASSES: Mapping[str, tuple[str, bool]] = MappingProxyType(
-    {
-        "llama": ("LlamaForCausalLM", False),
-        "qwen2": ("Qwen2ForCausalLM", False),
-        "qwen2_moe": ("Qwen2MoeForCausalLM", False),
-        "qwen3": ("Qwen3ForCausalLM", False),
-        "qwen3_moe": ("Qwen3MoeForCausalLM", False),
-        "mixtral": ("MixtralForCausalLM", False),
-        "gpt_oss": ("GptOssForCausalLM", False),
-        "deepseek_v3": ("DeepseekV3ForCausalLM", False),
-        "kimi_k2": ("DeepseekV3ForCausalLM", False),
-        "deepseek_v32": ("DeepseekV32ForCausalLM", False),
-        "glm_moe_dsa": ("GlmMoeDsaForCausalLM", False),
-        "deepseek_v4": ("DeepseekV4ForCausalLM", False),
-        "minimax_m2": ("MiniMaxM2ForCausalLM", False),
-        "mimo_v2_flash": ("MiMoV2FlashForCausalLM", False),
-        "nemotron_h": ("NemotronHForCausalLM", False),
-        "nemotron-nas": ("DeciLMForCausalLM", False),
-        "llama4_text": ("Llama4ForConditionalGeneration", True),
-        "qwen3_5_text": ("Qwen3_5ForConditionalGeneration", True),
-        "qwen3_5_moe_text": ("Qwen3_5MoeForConditionalGeneration", True),
-        "qwen3_vl_text": ("Qwen3VLForConditionalGeneration", True),
-        "qwen3_vl_moe_text": ("Qwen3VLMoeForConditionalGeneration", True),
-        "gemma4_text": ("Gemma4ForConditionalGeneration", True),
-    }
-)
-
+_WORDS = bundled("prediction", "data/aiconfigurator.toml")
 
 #: Paths of its tables on this machine, which are cut out of its messages.
 _PATH = re.compile(r"(?: (?:at|from|in))? /[^\s,;]+")
@@ -192,7 +121,7 @@ def call_for(run: ClosedLoopRun, published: str = "") -> EstimateCall:
         PlanError: aiconfigurator has no table for the device, the engine or the precision.
     """
     plan, moments = run.plan, length_moments(run.lengths)
-    system = _word(SYSTEMS, run.node.device.name, "table of the GPU")
+    system = _word(_WORDS["systems"], run.node.device.name, "table of the GPU")
     engine = run.engine or plan.engine
     backends = {facts.name: facts.name for facts in facts_by_table_name().values()}
     name = step_law_facts(engine).name
@@ -202,14 +131,14 @@ def call_for(run: ClosedLoopRun, published: str = "") -> EstimateCall:
     stored = effective_quantization(run.shape.quantization, plan.quantization)
     if stored.name != published:
         dense = ("linear",) if experts else ("linear", "feed_forward")
-        gemm = _word(MATRICES, _scheme(stored, dense), "mode for weights in")
+        gemm = _word(_WORDS["matrices"], _scheme(stored, dense), "mode for weights in")
         if experts:
             scheme = _scheme(stored, ("linear", "feed_forward", "experts"))
-            moe = _word(EXPERTS, scheme, "mode for experts in")
+            moe = _word(_WORDS["experts"], scheme, "mode for experts in")
     cache = None
     if plan.kv_cache_dtype not in (None, "auto"):
         dtype = canonical_cache_dtype(plan.kv_cache_dtype, model_dtype=run.shape.dtype)
-        cache = _word(CACHES, dtype, "mode for a cache in")
+        cache = _word(_WORDS["caches"], dtype, "mode for a cache in")
     ranks = plan.replicas * plan.data_parallel
     group = plan.tensor_parallel * plan.data_parallel
     return EstimateCall(
@@ -272,14 +201,14 @@ def with_architecture(config: Mapping[str, object]) -> dict[str, Any]:
     if config.get("architectures"):
         return dict(config)
     kind = str(config.get("model_type") or "")
-    if kind not in CLASSES:
+    name, nested = _WORDS["classes"].get(kind), _WORDS["nested_classes"].get(kind)
+    if not (name or nested):
         raise PlanError(
             f"{PACKAGE} has no answer: it knows no model of type '{kind or 'unnamed'}'",
             hint="leave --estimator out for servetune's own",
         )
-    name, nested = CLASSES[kind]
     body = {"text_config": dict(config), "model_type": kind} if nested else dict(config)
-    return body | {"architectures": [name]}
+    return body | {"architectures": [name or nested]}
 
 
 def estimate_columns(estimate: AiconfiguratorEstimate) -> dict[str, Cell]:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from servetune.bundled import bundled
 from servetune.engines import (
     DEFAULT_ENGINE,
     ENGINES,
@@ -46,43 +47,11 @@ COLUMNS = ("model", "gpu", "isl", "osl", "concurrency")
 RANGE_RATIO = 0.8
 REQUESTS_PER_USER = 10
 
-#: Storage of weights in a table's words -> scheme; `bf16` is the checkpoint unquantised.
-STORAGE = {
-    "": "",
-    "auto": "",
-    "none": "",
-    "nan": "",
-    "bf16": "bf16",
-    "fp16": "bf16",
-    "float16": "bf16",
-    "bfloat16": "bf16",
-    "half": "bf16",
-    "fp8": "fp8",
-    "fp8_block": "fp8_block",
-    "fp8_static": "fp8",
-    "fp8_dynamic": "fp8",
-    "fp8_e4m3": "fp8",
-    "fp8_ootb": "fp8",
-    "w8a8_fp8": "fp8",
-    "nvfp4": "nvfp4",
-    "nvfp4_wo": "nvfp4",
-    "modelopt_fp4": "nvfp4",
-    "fp4": "nvfp4",
-    "mxfp4": "mxfp4",
-    "w4a16_mxfp4": "mxfp4",
-    "w4a8_mxfp4_mxfp8": "mxfp4",
-    "int4_wo": "awq",
-    "int4": "awq",
-    "w4a16": "awq",
-    "awq": "awq",
-    "gptq": "awq",
-    "w4a8": "awq",
-    "w4a8_awq": "awq",
-    "w4afp8": "awq",
-    "int8": "int8",
-    "int8_wo": "int8",
-    "w8a8": "int8",
-    "sq": "int8",
+#: Storage of weights in a table's words -> scheme.
+STORAGE: Mapping[str, str] = {
+    word: scheme
+    for scheme, words in bundled("prediction", "data/storage.toml").items()
+    for word in words
 }
 
 

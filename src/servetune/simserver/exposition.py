@@ -13,6 +13,7 @@ from itertools import accumulate
 
 import msgspec
 
+from servetune.bundled import bundled
 from servetune.engines import DEFAULT_ENGINE
 from servetune.engines.metrics import metric_prefix
 from servetune.simserver.engine_metrics import EngineMetrics, Histogram
@@ -69,51 +70,7 @@ def exposition(service: Service, accounts: Sequence[EngineMetrics], clockwork: C
 #: Beginning of the names of metrics, those of the engine that is simulated.
 _PREFIX = metric_prefix(DEFAULT_ENGINE)
 
-_HELP: Mapping[str, str] = {
-    "cache_config_info": "How the KV cache is divided.",
-    "num_requests_running": "Requests in the batch.",
-    "num_requests_waiting": "Requests in the queue.",
-    "num_requests_waiting_by_reason": "Requests in the queue, by what they wait for.",
-    "spec_decode_num_drafts": "Drafts verified.",
-    "spec_decode_num_draft_tokens": "Tokens in them.",
-    "spec_decode_num_accepted_tokens": "Of these, right and wanted.",
-    "spec_decode_num_accepted_tokens_per_pos": "Of these, by place in the draft.",
-    "engine_sleep_state": "1 for the state that the engine is in; this one never sleeps.",
-    "kv_cache_usage_perc": "Share of KV blocks in use; 1 is all of them.",
-    "num_preemptions": "Sequences that lost their cache.",
-    "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
-    "prefix_cache_hits": "Of these, tokens found there.",
-    "external_prefix_cache_queries": "Prompt tokens asked of another engine.",
-    "external_prefix_cache_hits": "Of these, tokens whose cache it handed over.",
-    "mm_cache_queries": "Images looked up; none are simulated.",
-    "mm_cache_hits": "Of these, found.",
-    "estimated_flops_per_gpu": "Not counted, as without --enable-mfu-metrics.",
-    "estimated_read_bytes_per_gpu": "Not counted, as without --enable-mfu-metrics.",
-    "estimated_write_bytes_per_gpu": "Not counted, as without --enable-mfu-metrics.",
-    "prompt_tokens": "Prompt tokens of requests that began to be answered.",
-    "prompt_tokens_by_source": "Of these, computed here, found here, or handed over.",
-    "prompt_tokens_cached": "Of these, not computed here.",
-    "prompt_tokens_cached_by_source": "Prompt tokens found at admission, by where they lay.",
-    "generation_tokens": "Tokens generated.",
-    "request_success": "Requests that ended, by reason.",
-    "admission_rejections": "Requests that a limit of the queue kept out; it has none here.",
-    "request_prompt_tokens": "Prompt tokens of a request.",
-    "request_generation_tokens": "Tokens generated for a request.",
-    "iteration_tokens_total": "Tokens of a step: generated, and of the prompts that it ended.",
-    "request_max_num_generation_tokens": "The longest answer of a request.",
-    "request_params_n": "Answers that a request wanted.",
-    "request_params_max_tokens": "Tokens that a request allowed for its answer.",
-    "time_to_first_token_seconds": "From a request's arrival to its first token.",
-    "inter_token_latency_seconds": "From one token to the next.",
-    "request_time_per_output_token_seconds": "The mean of that over a request.",
-    "e2e_request_latency_seconds": "From a request's arrival to its last token.",
-    "request_queue_time_seconds": "In the queue, up to the first admission.",
-    "request_inference_time_seconds": "From admission to the last token.",
-    "request_prefill_time_seconds": "From admission to the first token.",
-    "request_decode_time_seconds": "From the first token to the last.",
-    "request_num_preemptions": "How often a request lost its cache.",
-    "request_prefill_kv_computed_tokens": "Prompt tokens of a request that were computed here.",
-}
+_HELP: Mapping[str, str] = bundled("simserver", "metrics_help.toml")
 
 _Family = tuple[str, str | None, Mapping[str, float]]
 

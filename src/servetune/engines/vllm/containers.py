@@ -30,7 +30,7 @@ from servetune.engines.container import (
     plain_settings,
     refuse_occupied,
 )
-from servetune.engines.tables import bundled
+from servetune.engines.tables import engine_table
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.hardware.device import Device
@@ -149,7 +149,7 @@ _LMI_DTYPES: Mapping[str, str] = MappingProxyType({"half": "float16", "float": "
 
 @cache
 def _lmi_names() -> frozenset[str]:
-    table = bundled("vllm", "lmi_arguments.toml")
+    table = engine_table("vllm", "lmi_arguments.toml")
     return frozenset(table["engine_args"] + table["older_engine_args"] + table["lmi_own"])
 
 

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import functools
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
-from importlib import resources
-from types import MappingProxyType
 
 import msgspec
 
+from servetune.bundled import bundled
 from servetune.engines import DEFAULT_ENGINE, step_law_facts
 from servetune.hardware.device import Device
-from servetune.perf.roofline.coefficients import EXPERT_SHARES, Coefficients, changed, value_at
+from servetune.perf.roofline.coefficients import Coefficients, changed, value_at
 from servetune.perf.roofline.tables import architecture_of, table_for
 
 
@@ -46,71 +44,8 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     architecture_sd: float = 0.0
 
 
-KNOBS: Mapping[str, Knob] = MappingProxyType(
-    {
-        "gemm_compute": Knob(
-            fields=("gemm.compute_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
-        ),
-        "gemm_compute_8bit": Knob(
-            fields=("gemm.compute_fraction_8bit",), share=True, all_sd=0.3, architecture_sd=0.2
-        ),
-        "gemm_compute_4bit": Knob(fields=("gemm.compute_fraction_4bit",), share=True, all_sd=0.3),
-        "gemm_memory": Knob(
-            fields=("gemm.memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
-        ),
-        "gemm_memory_8bit": Knob(
-            fields=("gemm.memory_fraction_8bit",), share=True, all_sd=0.3, architecture_sd=0.2
-        ),
-        "gemm_memory_4bit": Knob(fields=("gemm.memory_fraction_4bit",), share=True, all_sd=0.3),
-        "attention_compute": Knob(fields=("attention.compute_fraction",), share=True, all_sd=0.3),
-        "attention_memory": Knob(
-            fields=("attention.memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
-        ),
-        "experts_compute": Knob(
-            fields=EXPERT_SHARES,
-            share=True,
-            all_sd=0.3,
-            architecture_sd=0.2,
-        ),
-        "experts_memory": Knob(
-            fields=("experts.memory_fraction",), share=True, all_sd=0.3, architecture_sd=0.2
-        ),
-        "latent_memory": Knob(fields=("attention.latent_memory_share",), all_sd=0.2),
-        "kernel": Knob(
-            fields=(
-                "gemm.kernel_s",
-                "gemm.kernel_8bit_s",
-                "gemm.kernel_blocks_s",
-                "attention.kernel_s",
-                "small_kernels.kernel_s",
-            ),
-            all_sd=0.3,
-            engine_sd=0.2,
-            architecture_sd=0.2,
-        ),
-        "experts_s": Knob(
-            fields=("experts.layer_s", "experts.layer_blocks_s", "experts.layer_4bit_s"),
-            all_sd=0.5,
-            engine_sd=0.3,
-        ),
-        "experts_extra_rows": Knob(
-            fields=("experts.extra_rows", "experts.extra_rows_packed"), all_sd=0.7
-        ),
-        "latent_s": Knob(fields=("attention.latent_s",), all_sd=0.5),
-        "index_s": Knob(fields=("attention.index_s",), all_sd=0.7),
-        "step_s": Knob(fields=("host.step_s",), all_sd=0.5, engine_sd=0.4),
-        "sequence_s": Knob(fields=("host.sequence_s",), all_sd=0.7, engine_sd=0.5),
-        "prompt_s": Knob(fields=("host.prompt_s",), all_sd=0.7, engine_sd=0.5),
-        "host_experts_s": Knob(fields=("launch.experts_s",), all_sd=1.0, engine_sd=0.7),
-        "draft_sequence_s": Knob(fields=("host.draft_sequence_s",), all_sd=0.7, engine_sd=0.7),
-        "warm_up_s": Knob(fields=("closed_loop.warm_up_s",), all_sd=0.7, engine_sd=0.7),
-        "clump": Knob(fields=("closed_loop.clump_prompts",), all_sd=0.5, engine_sd=0.7),
-        "intake_s": Knob(fields=("closed_loop.intake_s",), all_sd=1.0, engine_sd=0.7),
-        "together_steps": Knob(fields=("closed_loop.together_steps",), all_sd=1.0),
-        "agreement_latency": Knob(fields=("collectives.latency_factor",), all_sd=0.3),
-        "agreement_rate": Knob(fields=("collectives.rate_factor",), all_sd=0.3),
-        "device": Knob(fields=("device_factor",), all_sd=0.0, engine_sd=0.1),
-    }
+KNOBS: Mapping[str, Knob] = msgspec.convert(
+    bundled("perf.roofline", "data/knobs.toml"), dict[str, Knob]
 )
 
 
@@ -150,8 +85,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 @functools.cache
 def fit() -> Fit:
     """The fit that ships with this version; `tools/fit_step_law.py` writes it."""
-    text = resources.files("servetune.perf.roofline").joinpath("data/factors.toml").read_text()
-    return msgspec.convert(tomllib.loads(text), Fit)
+    return msgspec.convert(bundled("perf.roofline", "data/factors.toml"), Fit)
 
 
 def coefficients_for(

@@ -23,12 +23,11 @@ from __future__ import annotations
 
 import functools
 import math
-import tomllib
-from importlib import resources
 from statistics import NormalDist
 
 import msgspec
 
+from servetune.bundled import bundled
 from servetune.engines import step_law_facts
 from servetune.errors import InputError
 from servetune.hardware.device import Node
@@ -257,5 +256,5 @@ def _measured(part: Mixer | FeedForward) -> bool:
 
 @functools.cache
 def _factors() -> dict[str, dict[str, float]]:
-    text = resources.files("servetune.perf.roofline").joinpath("data/intervals.toml").read_text()
-    return msgspec.convert(tomllib.loads(text), dict[str, dict[str, float]])
+    table = bundled("perf.roofline", "data/intervals.toml")
+    return msgspec.convert(table, dict[str, dict[str, float]])

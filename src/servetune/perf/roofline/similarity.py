@@ -17,14 +17,13 @@ that the law's fit had not seen.
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Sequence
-from importlib import resources
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from servetune.bundled import bundled
 from servetune.engines import step_law_facts
 from servetune.models.quantization import effective_quantization
 from servetune.models.shape import NetworkShape
@@ -203,8 +202,7 @@ def remaining_sd(
 @functools.cache
 def similarity_of(quantity: str) -> Similarity:
     """Similarity of errors in `tpot` or `ttft`."""
-    text = resources.files("servetune.perf.roofline").joinpath("data/similarity.toml").read_text()
-    return msgspec.convert(tomllib.loads(text)[quantity], Similarity)
+    return msgspec.convert(bundled("perf.roofline", "data/similarity.toml")[quantity], Similarity)
 
 
 def _engine(place: RunFeatures | None) -> str:

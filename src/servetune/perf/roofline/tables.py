@@ -17,27 +17,24 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections.abc import Mapping
-from importlib import resources
 from types import MappingProxyType
 
 import msgspec
 
+from servetune.bundled import bundled
 from servetune.engines import DEFAULT_ENGINE, step_law_facts
 from servetune.hardware.device import Device
 from servetune.perf.roofline.coefficients import Coefficients, changed, value_at
 
-
-def _read() -> Mapping[str, Coefficients]:
-    text = resources.files("servetune.perf.roofline").joinpath("data/coefficients.toml").read_text()
-    tables = msgspec.convert(tomllib.loads(text), dict[str, Coefficients])
-    return {"" if name == "unseen" else name: table for name, table in tables.items()}
-
-
 #: Architecture, in lower case as `Device.architecture` begins, to its coefficients; empty for
 #: silicon without a table of its own.
-COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(_read())
+COEFFICIENTS: Mapping[str, Coefficients] = MappingProxyType(
+    {
+        "" if name == "unseen" else name: msgspec.convert(table, Coefficients)
+        for name, table in bundled("perf.roofline", "data/coefficients.toml").items()
+    }
+)
 
 
 def table_for(device: Device, engine: str = DEFAULT_ENGINE, version: str = "") -> Coefficients:
