@@ -13,7 +13,7 @@ from typing import ClassVar
 import msgspec
 
 from servetune.engines.cause import Cause, diagnose
-from servetune.engines.facts import EngineFacts
+from servetune.engines.engine import Engine
 from servetune.engines.log import LogReading, differences, log_table, read_facts
 from servetune.engines.program import Program, site_packages_of
 from servetune.engines.settings import SettingTable, with_underscores
@@ -24,11 +24,10 @@ from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
 
 
-class CommandLineEngine(EngineFacts):
+class CommandLineEngine(Engine):
     """An engine that is started as `PROGRAM serve MODEL --setting=value`.
 
     Attributes:
-        name: Key in `ENGINES`, and the dialect of its settings.
         program: Program of the engine and the places where it is looked for.
         start: Words between the program and the model.
         host_word: Option that takes the address.
@@ -40,7 +39,6 @@ class CommandLineEngine(EngineFacts):
         table_name: Name of the engine whose tables of settings and of log lines are used.
     """
 
-    name: ClassVar[str]
     program: ClassVar[Program]
     words: ClassVar[Words] = Words()
     start: ClassVar[tuple[str, ...]] = ()
@@ -60,7 +58,6 @@ class CommandLineEngine(EngineFacts):
 
     @property
     def known_versions(self) -> tuple[str, ...]:
-        """Versions whose settings are bundled, newest first."""
         return known_versions(self.table_name)
 
     @property
@@ -95,14 +92,6 @@ class CommandLineEngine(EngineFacts):
     def check(
         self, plan: Plan, *, version: str | None = None, executable: tuple[str, ...] | None = None
     ) -> tuple[str, ...]:
-        """Refuse, before anything starts, what this version would refuse.
-
-        Returns:
-            Notes: which table stands in for an unknown version, which settings it lacks.
-
-        Raises:
-            PlanError: There is no such setting, or it cannot have that value.
-        """
         table = self.settings(version, executable)
         notes = table.check(self.title, self.spoken(plan, version))
         if table.exact or not table.settings:
@@ -130,12 +119,6 @@ class CommandLineEngine(EngineFacts):
         executable: tuple[str, ...] | None = None,
         version: str | None = None,
     ) -> tuple[str, ...]:
-        """The exact words that start the server; equal plans give equal commands.
-
-        Raises:
-            PlanError: The plan sets what servetune decides, or says what the engine has no
-                words for.
-        """
         settings = self.spoken(plan, version)
         self._refuse_decided(settings)
         program = executable or (self.program.command,)
@@ -162,7 +145,6 @@ class CommandLineEngine(EngineFacts):
         return (self.host_word, host, self.port_word, str(port))
 
     def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
-        """The engine's settings that say everything the Plan chose, for a version."""
         return self.words.settings(plan, self.name)
 
     def _refuse_decided(self, settings: Mapping[str, Setting]) -> None:
@@ -206,5 +188,4 @@ class CommandLineEngine(EngineFacts):
     def differences(
         self, plan: Plan, taken: Mapping[str, Setting]
     ) -> dict[str, tuple[Setting, Setting]]:
-        """Settings that the server took otherwise: name to (the plan's value, the taken one)."""
         return differences(self.spoken(plan), taken)

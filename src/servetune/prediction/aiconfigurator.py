@@ -48,6 +48,8 @@ from servetune.prediction.rows import Cell, rounded
 PACKAGE = "aiconfigurator"
 
 _WORDS = bundled("prediction", "data/aiconfigurator.toml")
+#: Device of the catalogue to the system that aiconfigurator has operator tables for.
+SYSTEMS: Mapping[str, str] = _WORDS["systems"]
 
 #: Paths of its tables on this machine, which are cut out of its messages.
 _PATH = re.compile(r"(?: (?:at|from|in))? /[^\s,;]+")
@@ -121,7 +123,7 @@ def call_for(run: ClosedLoopRun, published: str = "") -> EstimateCall:
         PlanError: aiconfigurator has no table for the device, the engine or the precision.
     """
     plan, moments = run.plan, length_moments(run.lengths)
-    system = _word(_WORDS["systems"], run.node.device.name, "table of the GPU")
+    system = _word(SYSTEMS, run.node.device.name, "table of the GPU")
     engine = run.engine or plan.engine
     backends = {facts.name: facts.name for facts in facts_by_table_name().values()}
     name = step_law_facts(engine).name

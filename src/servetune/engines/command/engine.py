@@ -6,8 +6,8 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 
-from servetune.engines.facts import EngineFacts
-from servetune.engines.settings import SettingTable, with_underscores
+from servetune.engines.engine import Engine
+from servetune.engines.settings import with_underscores
 from servetune.errors import InputError, PlanError
 from servetune.plan.plan import Plan, Setting
 
@@ -90,30 +90,13 @@ def _value(name: str, values: Mapping[str, Setting]) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class Command(EngineFacts):
+class Command(Engine):
     """An engine of which only its command is known: all settings are passed on as they are."""
 
     name = "command"
     model_has_config = False
     needs_command = True
     title = "the given command"
-    known_versions: tuple[str, ...] = ()
-    known_arguments: frozenset[str] = frozenset()
-
-    def settings(
-        self, version: str | None = None, executable: tuple[str, ...] | None = None
-    ) -> SettingTable:
-        return SettingTable(version="", source="none is known", settings={}, complete=False)
-
-    def check(
-        self, plan: Plan, *, version: str | None = None, executable: tuple[str, ...] | None = None
-    ) -> tuple[str, ...]:
-        return ()
-
-    def find_executable(
-        self, given: str | None = None, *, environ: Mapping[str, str] | None = None
-    ) -> tuple[str, ...]:
-        return (given,) if given else ()
 
     def command(
         self,

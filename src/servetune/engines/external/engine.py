@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from servetune.engines.facts import EngineFacts
+from servetune.engines.engine import Engine
 from servetune.engines.settings import SettingTable
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan
 
 
-class External(EngineFacts):
+class External(Engine):
     """Somebody else's server at a URL. It has no settings that servetune could change."""
 
     name = "external"
@@ -18,8 +18,6 @@ class External(EngineFacts):
     title = "an external server"
     starts_servers = False
     ready_path = "/v1/models"
-    known_versions: tuple[str, ...] = ()
-    known_arguments: frozenset[str] = frozenset()
 
     def settings(
         self, version: str | None = None, executable: tuple[str, ...] | None = None

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from servetune.engines.cause import plain_log
 from servetune.engines.command_line import CommandLineEngine
-from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import LogReading, python_values
 from servetune.engines.program import Program
 from servetune.engines.server_side import CacheReset
@@ -63,10 +62,6 @@ class Sglang(CommandLineEngine):
             settings["cuda_graph_backend_decode"] = "disabled"
             settings["cuda_graph_backend_prefill"] = "disabled"
         return settings
-
-    def first_completion(self, model: str) -> FirstCompletion:
-        """SGLang warms up with a generation of its own before `/health` answers 200."""
-        return super().first_completion(model)
 
     def read_log(self, log_text: str) -> LogReading:
         """`server_args=` has every setting as it was resolved before the model was loaded.
