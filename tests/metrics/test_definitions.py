@@ -42,7 +42,7 @@ def results():
         records,
         duration_s=float(due_s[-1]) + 0.6,
         per_request_limits=parse_constraints("ttft<=400ms"),
-        asked_output_tokens={},
+        requested_output_tokens={},
     )
 
 

@@ -103,7 +103,7 @@ def test_a_request_is_good_only_where_it_meets_every_limit():
 def test_three_samples_of_wrong_lengths_are_kept():
     requested = dict.fromkeys(range(5), 99)
     results = summarize(
-        [record(i) for i in range(5)], duration_s=2.0, asked_output_tokens=requested
+        [record(i) for i in range(5)], duration_s=2.0, requested_output_tokens=requested
     )
     assert results["wrong_length"]["count"] == 5
     assert len(results["wrong_length"]["samples"]) == 3

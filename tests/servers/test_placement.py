@@ -30,7 +30,7 @@ def test_all_devices_need_no_variable():
 def test_numbers_are_of_what_servetune_itself_may_see():
     seen = {"CUDA_VISIBLE_DEVICES": "4, 6,GPU-8f"}
     assert Placement(devices=(1, 2)).environment(seen) == {"CUDA_VISIBLE_DEVICES": "6,GPU-8f"}
-    with pytest.raises(InputError, match="lets 3 devices be seen and device 3 is wanted"):
+    with pytest.raises(InputError, match="device 3 is hidden: CUDA_VISIBLE_DEVICES shows 3"):
         Placement(devices=(3,)).environment(seen)
 
 

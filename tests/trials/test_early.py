@@ -130,9 +130,9 @@ def test_money_is_time_at_the_machines_price():
     budget = Budget(limit_s=7200, max_cost_usd=1.0, price_per_hour_usd=2.0, clock=clock)
     assert budget.left_s() == 1800
     clock.now = 1799.0
-    assert budget.over() is None
+    assert budget.exceeded() is None
     clock.now = 1800.0
-    assert budget.over() == "the budget of $1 is used up ($2 an hour)"
+    assert budget.exceeded() == "the budget of $1 is used up ($2 an hour)"
 
 
 def test_money_without_a_price_is_refused():
@@ -141,7 +141,7 @@ def test_money_without_a_price_is_refused():
 
 
 def test_no_budget_is_never_over():
-    assert Budget().over() is None
+    assert Budget().exceeded() is None
     assert Budget().left_s() is None
 
 

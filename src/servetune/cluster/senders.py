@@ -42,7 +42,7 @@ ROUND_TRIPS = 20
 START_LEAD_S = 0.05
 """Time between the order to start and the start, above the slowest round trip."""
 
-ASK_EVERY_S = 0.05
+POLL_EVERY_S = 0.05
 WAIT_S = 0.02
 SILENT_S = 12.0
 """Time without an answer after which a node is taken for lost."""
@@ -285,8 +285,8 @@ class _Part:
         self.ended_count = 0
 
     @property
-    def over(self) -> bool:
-        return bool(self.worker.lost) or all(each.state.over for each in self.assignments)
+    def ended(self) -> bool:
+        return bool(self.worker.lost) or all(each.state.ended for each in self.assignments)
 
     def offset_s(self, now_s: float) -> float:
         """Clock of the node less this machine's."""
@@ -342,7 +342,7 @@ class DistributedSender:
             each.progress.in_flight_count
             for part in self._living()
             for each in part.assignments
-            if not each.state.over
+            if not each.state.ended
         )
 
     def run(self) -> SendStatistics:
@@ -353,7 +353,7 @@ class DistributedSender:
             self._wait_ready()
             if self._stop is None:
                 self._start()
-            while not all(part.over for part in self._parts.values()):
+            while not all(part.ended for part in self._parts.values()):
                 self._turn()
             return self._finish_statistics()
         finally:
@@ -395,7 +395,7 @@ class DistributedSender:
         while self._stop is None:
             self._turn()
             waiting = [each for part in self._living() for each in part.assignments]
-            if all(each.progress.ready or each.state.over for each in waiting):
+            if all(each.progress.ready or each.state.ended for each in waiting):
                 return
             if time.monotonic() > deadline_s:
                 raise LoadError(
@@ -430,7 +430,7 @@ class DistributedSender:
         reports = poll(
             self._ray,
             [part.worker for part in living],
-            every_s=ASK_EVERY_S,
+            every_s=POLL_EVERY_S,
             wait_s=WAIT_S,
             silent_s=SILENT_S,
         )
@@ -440,7 +440,7 @@ class DistributedSender:
             if part.worker.broken:
                 part.worker.lose(part.worker.broken)
             if part.worker.lost:
-                self._hand_on(part)
+                self._reassign_all(part)
         self._events.on_turn(self)
 
     def _take(self, part: _Part, events: Sequence[bytes], states: Sequence[TaskState]) -> None:
@@ -474,11 +474,11 @@ class DistributedSender:
 
     # lost nodes
 
-    def _hand_on(self, part: _Part) -> None:
+    def _reassign_all(self, part: _Part) -> None:
         """Fail what a lost node had in flight, and assign the rest to the others."""
         detail = f"{part.worker.node.label}, which sent it, was lost: {part.worker.lost}"
         for assignment in part.assignments:
-            if not assignment.state.over:
+            if not assignment.state.ended:
                 self._reassign(assignment, part.worker.heard_s, detail)
 
     def _reassign(self, assignment: _Assignment, heard_s: float, detail: str) -> None:

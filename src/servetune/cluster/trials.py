@@ -225,7 +225,7 @@ class _Job:
         """Have no node yet, or none any more."""
         self.group: Any = None
         self.worker: WorkerHandle | None = None
-        self.asked_place_s = time.monotonic()
+        self.waiting_since_s = time.monotonic()
 
     @property
     def where(self) -> str:
@@ -269,9 +269,9 @@ class _Scheduler:
                 self._waiting.append(_Job(place + 1, able, request))
         try:
             while self._waiting or self._jobs:
-                over = self._budget.over()
-                if over is not None:
-                    self._put_off(over)
+                exceeded = self._budget.exceeded()
+                if exceeded is not None:
+                    self._put_off(exceeded)
                 self._request_places()
                 for job in [job for job in self._jobs if job.worker is None]:
                     self._place(job)
@@ -345,10 +345,10 @@ class _Scheduler:
 
     def _begin(self, job: _Job, worker: WorkerHandle, load: ClusterNode) -> None:
         server = worker.node
-        apart = load.node_id != server.node_id
+        separate = load.node_id != server.node_id
         self._say(
             f"{len(job.trials)} trials go to {server.label}, {job.request.label}"
-            + (f"; load from {load.label}" if apart else "")
+            + (f"; load from {load.label}" if separate else "")
         )
         job.place_count += 1
         task = TrialTask(
@@ -358,7 +358,7 @@ class _Scheduler:
             allocation=Allocation(
                 node=server.label,
                 address=server.address,
-                load_node=load.node_id if apart else None,
+                load_node=load.node_id if separate else None,
             ),
             log=f"{self._logs.name}/{job.log_in(self._logs)}",
             attempts=self._attempts.setdefault(job.number, Attempts(self._launch.retries)),
@@ -368,8 +368,8 @@ class _Scheduler:
 
     def _give_up_without_place(self, job: _Job) -> None:
         if any(job.request.fits(each) for each in cluster_nodes(self._ray)):
-            job.asked_place_s = time.monotonic()  # other jobs have it at the moment
-        elif time.monotonic() - job.asked_place_s > NO_PLACE_S:
+            job.waiting_since_s = time.monotonic()  # other jobs have it at the moment
+        elif time.monotonic() - job.waiting_since_s > NO_PLACE_S:
             self._leave(job)
             reason = f"no node with {job.request.label} is left in the cluster"
             for trial in job.trials:
@@ -412,7 +412,7 @@ class _Scheduler:
             job.trials = [trial for trial in job.trials if trial.key != record.key]
             self._ended(record)
         for state in report.states:
-            if state.over:
+            if state.ended:
                 self._close(job, state.broken)
 
     def _close(self, job: _Job, broken: str) -> None:
@@ -463,7 +463,7 @@ class _Scheduler:
                     report = self._ray.get(worker.actor.report.remote(), timeout=STOP_S)
                 except self._ray.exceptions.RayError:
                     break
-                if all(state.over for state in report.states):
+                if all(state.ended for state in report.states):
                     break
                 time.sleep(TURN_S)
         for job in list(self._jobs):

@@ -33,13 +33,13 @@ class TaskState(msgspec.Struct, frozen=True):
 
     Attributes:
         number: Number of the task on its worker.
-        over: Whether its thread has ended.
+        ended: Whether its thread has ended.
         broken: Reason why it ended without finishing; empty otherwise.
         progress: Progress in the task's own terms; `None` before it has any.
     """
 
     number: int
-    over: bool = False
+    ended: bool = False
     broken: str = ""
     progress: msgspec.Struct | None = None
 
@@ -102,15 +102,15 @@ class _RunningTask:
 
     def __init__(self, number: int, task: WorkerTask, link: TaskLink) -> None:
         self._number, self._task, self.link = number, task, link
-        self._over = False
+        self._ended = False
         self._broken = ""
         self.result: object = None
         threading.Thread(target=self._run, daemon=True).start()
 
     @property
     def state(self) -> TaskState:
-        over = self._over  # read first: nothing follows it
-        return TaskState(self._number, over, self._broken, self.link.progress())
+        ended = self._ended  # read first: nothing follows it
+        return TaskState(self._number, ended, self._broken, self.link.progress())
 
     def _run(self) -> None:
         try:
@@ -122,7 +122,7 @@ class _RunningTask:
         except Exception as error:  # the edge of a process: reported where it can be read
             self._broken = f"{type(error).__name__}: {error}"
         finally:
-            self._over = True
+            self._ended = True
 
 
 class Worker:
@@ -225,7 +225,7 @@ class WorkerHandle:
         self.heard_s = time.monotonic()
         self.lost = self.broken = ""
         self._pending: Any = None
-        self._asked_s = 0.0
+        self._polled_s = 0.0
 
     @classmethod
     def create(
@@ -255,7 +255,7 @@ class WorkerHandle:
         """Send a task; `poll` notices a worker that does not come up in `COME_UP_S`."""
         begun = self.actor.begin.remote(number, task)
         if self._pending is None:
-            self._pending, self._asked_s = begun, time.monotonic() + COME_UP_S
+            self._pending, self._polled_s = begun, time.monotonic() + COME_UP_S
 
     def kill(self) -> None:
         """End the worker's process at once."""
@@ -266,11 +266,11 @@ class WorkerHandle:
         self.lost = reason
         self.kill()
 
-    def ask(self, every_s: float) -> Any:
+    def poll(self, every_s: float) -> Any:
         """Reference of the report that is awaited, asking for one when it is time."""
         now_s = time.monotonic()
-        if self._pending is None and now_s - self._asked_s >= every_s:
-            self._asked_s, self._pending = now_s, self.actor.report.remote()
+        if self._pending is None and now_s - self._polled_s >= every_s:
+            self._polled_s, self._pending = now_s, self.actor.report.remote()
         return self._pending
 
     def receive(self) -> WorkerReport | None:
@@ -286,14 +286,14 @@ class WorkerHandle:
             return None
         self.heard_s = time.monotonic()
         if report is not None:
-            self.clocks.add(ClockSample.of(self._asked_s, report.now_s, self.heard_s))
+            self.clocks.add(ClockSample.of(self._polled_s, report.now_s, self.heard_s))
         else:
-            self._asked_s = 0.0
+            self._polled_s = 0.0
         return report
 
     def check_silence(self, limit_s: float) -> None:
         """Give the worker up when it has owed an answer for longer than the limit."""
-        if self._pending is not None and time.monotonic() - self._asked_s > limit_s:
+        if self._pending is not None and time.monotonic() - self._polled_s > limit_s:
             self.lose(f"it was silent for {limit_s:g} s")
 
 
@@ -309,7 +309,7 @@ def poll(
         wait_s: Longest wait for the first report.
         silent_s: Time without an answer after which a worker is lost.
     """
-    pending = {ref: each for each in workers if (ref := each.ask(every_s)) is not None}
+    pending = {ref: each for each in workers if (ref := each.poll(every_s)) is not None}
     if not pending:
         time.sleep(wait_s / 4)
         return []

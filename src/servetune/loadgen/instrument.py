@@ -105,7 +105,7 @@ def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
         f"{instrument.stamped_by}'s clock"
         + (f", {format_seconds(stamp_s)} late (p99)" if stamp_s else "")
         + f"; sent {format_seconds(lateness_s)} late (p99), {late_fraction:.1%} of "
-        f"median {first_name}" + _nodes_said(instrument)
+        f"median {first_name}" + _nodes_text(instrument)
     )
     if instrument.busy_fraction > BUSY_FRACTION:
         return Verdict(
@@ -120,7 +120,7 @@ def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
     return Verdict(trusted=True, words=f"instrument: {errors}")
 
 
-def _nodes_said(instrument: Instrument) -> str:
+def _nodes_text(instrument: Instrument) -> str:
     """Words on how well the nodes' clocks agree and which nodes were lost; empty on one machine."""
     nodes = instrument.nodes
     if not nodes:

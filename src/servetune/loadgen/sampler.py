@@ -349,8 +349,8 @@ def _dcgm_cards(samples: Mapping[str, float]) -> dict[str, dict[str, float]]:
         known = _label(labels, "UUID") or f"{_label(labels, 'Hostname')}/gpu{_label(labels, 'gpu')}"
         card = cards.setdefault(known, {})
         before = card.get(quantity, 0.0)
-        seen = value * factor
-        card[quantity] = before + seen if quantity == "memory_bytes" else max(before, seen)
+        reading = value * factor
+        card[quantity] = before + reading if quantity == "memory_bytes" else max(before, reading)
     return cards
 
 

@@ -40,7 +40,7 @@ class _Source(threading.Thread):
         self._ask = ask
         self._woken = threading.Event()
         self._waking = threading.Lock()
-        self._over = False
+        self._stopped = False
         self.answered = threading.Event()
         self.answers: list[Any] = []
         self.failed = 0
@@ -59,7 +59,7 @@ class _Source(threading.Thread):
                 due_s += self._every_s * (late_s // self._every_s + 1)
             self._woken.wait(max(0.0, due_s - time.monotonic()))
             self._woken.clear()
-            if self._over:
+            if self._stopped:
                 break
         self._once()
 
@@ -70,7 +70,7 @@ class _Source(threading.Thread):
             self._woken.set()
 
     def end(self) -> None:
-        self._over = True
+        self._stopped = True
         self._woken.set()
 
     def _once(self) -> None:
@@ -104,7 +104,7 @@ class Scraper:
             began_s = time.monotonic()
             text = self._fetch()
         took_s = time.monotonic() - began_s
-        kept = "\n".join(line for line in text.splitlines() if self._wanted(line))
+        kept = "\n".join(line for line in text.splitlines() if self._is_kept(line))
         return [began_s + took_s / 2, took_s, kept]
 
     def _fetch(self) -> str:
@@ -134,7 +134,7 @@ class Scraper:
             return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
         return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
 
-    def _wanted(self, line: str) -> bool:
+    def _is_kept(self, line: str) -> bool:
         end = len(line)
         for mark in "{ \t":
             at = line.find(mark)

@@ -218,7 +218,7 @@ class _Sender:
         self.frames = FrameReader()
         self.ready = False
         self.paused = False
-        self.over: Finished | None = None
+        self.finished: Finished | None = None
         self.last: Heartbeat | None = None
         self.users = setup.users or 0
         self.owed_users = 0
@@ -242,7 +242,7 @@ class _Sender:
 
     def end(self) -> None:
         """End the process and close its pipes."""
-        if self.process.poll() is None and self.over is None:
+        if self.process.poll() is None and self.finished is None:
             self.process.kill()
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
@@ -298,7 +298,7 @@ class SenderPool:
 
     @property
     def in_flight_count(self) -> int:
-        return sum(m.last.in_flight_count for m in self._senders if m.last and not m.over)
+        return sum(m.last.in_flight_count for m in self._senders if m.last and not m.finished)
 
     @property
     def begun_count(self) -> int:
@@ -318,7 +318,7 @@ class SenderPool:
             if self._stopped:  # before the start nothing is in flight
                 return self._finish_statistics()
             self._start(self._senders, agreed_s)
-            while any(sender.over is None for sender in self._senders):
+            while any(sender.finished is None for sender in self._senders):
                 self._turn()
             return self._finish_statistics()
         finally:
@@ -421,14 +421,14 @@ class SenderPool:
         data = os.read(sender.process.stdout.fileno(), READ_BYTES)
         if not data:
             self._selector.unregister(sender.process.stdout)
-            if sender.over is None:
+            if sender.finished is None:
                 sender.process.wait()
                 raise LoadError(f"the load generator broke: {sender.error_message()}")
             return
         for packed in sender.frames.feed(data):
             message = _decode(packed)
             if isinstance(message, Finished):
-                sender.over = message
+                sender.finished = message
                 # It had finished before it could release its users: they are free.
                 self._released_users += [time.monotonic()] * sender.owed_users
                 sender.owed_users = 0
@@ -465,7 +465,7 @@ class SenderPool:
         config = self._config
         if self._stopped or self._adding or len(self._senders) >= self._most:
             return
-        running = [sender for sender in self._senders if sender.over is None]
+        running = [sender for sender in self._senders if sender.finished is None]
         if not running or not all(_is_busy(sender) for sender in running):
             return
         if config.setup.closed and config.users is None:
@@ -484,7 +484,7 @@ class SenderPool:
         """Have each of the others release the users that it has above its share."""
         *others, _ = self._senders
         for sender, share in zip(others, _shares(users, len(self._senders)), strict=False):
-            if sender.users > share and sender.over is None:
+            if sender.users > share and sender.finished is None:
                 sender.owed_users += sender.users - share
                 sender.send(MoveUsers(release_users=sender.users - share))
                 sender.users = share
@@ -503,11 +503,11 @@ class SenderPool:
                 statistics.cpu_s += sender.last.cpu_s
                 statistics.held_count += sender.last.held_count
                 statistics.begun_count += sender.last.begun_count
-            if sender.over is not None:
-                statistics.opened_count += sender.over.opened_count
-                statistics.reused_count += sender.over.reused_count
-                statistics.retried_count += sender.over.retried_count
-                statistics.peak_memory_bytes += sender.over.peak_memory_bytes
+            if sender.finished is not None:
+                statistics.opened_count += sender.finished.opened_count
+                statistics.reused_count += sender.finished.reused_count
+                statistics.retried_count += sender.finished.retried_count
+                statistics.peak_memory_bytes += sender.finished.peak_memory_bytes
         return statistics
 
 

@@ -170,7 +170,7 @@ def account(series: Sequence[Series], *, timed: bool = True) -> ServerMetrics:
     means = {name: _mean(engines, name) if timed else None for name in GAUGES}
     kv_full = [v for each in engines for v in _known(each, "kv_usage_fraction")]
     drafted, accepted = increases["draft_tokens"], increases["accepted_draft_tokens"]
-    told_by_engines = ServerMetrics(
+    of_engines = ServerMetrics(
         **{name: None if value is None else round(value) for name, value in increases.items()},
         engine=next((each.label for each in engines if each.label), None),
         max_running_count=_rounded(peaks["running_count"]),
@@ -189,7 +189,7 @@ def account(series: Sequence[Series], *, timed: bool = True) -> ServerMetrics:
         scrape_failed_count=sum(e.failed_count for e in engines) if timed and engines else None,
     )
     machine = _of_machine(series, increases["output_tokens"])
-    return msgspec.structs.replace(told_by_engines, **machine)
+    return msgspec.structs.replace(of_engines, **machine)
 
 
 def increase(values: Values) -> float | None:

@@ -42,7 +42,7 @@ def summarize(
     per_request_limits: Iterable[Constraint] = (),
     further_percentiles: Iterable[float] = (),
     extras: bool = True,
-    asked_output_tokens: Mapping[int, int] | None = None,
+    requested_output_tokens: Mapping[int, int] | None = None,
     wrong_length_fails: bool = False,
 ) -> JsonObject:
     """Results of one trial under the journal's field names.
@@ -58,7 +58,7 @@ def summarize(
         further_percentiles: Percents to compute exactly, in addition to the grid.
         extras: Whether to compute the slower parts: confidence intervals, steady state,
             Little's law, and the distributions without a field of their own.
-        asked_output_tokens: Requested output tokens by `Record.index`, of requests with
+        requested_output_tokens: Requested output tokens by `Record.index`, of requests with
             `ignore_eos`; answers of another length are counted in `wrong_length`.
         wrong_length_fails: Whether an answer of the wrong length is a failure.
     """
@@ -67,7 +67,7 @@ def summarize(
         order: IntArray = np.argsort(columns.due_s, kind="stable")
         records = [records[place] for place in order.tolist()]
         columns = columns.only(order)
-    wrong = wrong_lengths(records, asked_output_tokens or {})
+    wrong = wrong_lengths(records, requested_output_tokens or {})
     whole = without(columns.whole, wrong) if wrong_length_fails else columns.whole
     run = RunRecords(records, columns, whole, duration_s, tuple(per_request_limits))
     percentiles = sorted({*GRID, *further_percentiles})
@@ -87,7 +87,7 @@ def summarize(
         "concurrency": _rate(float(run.answered.e2e_s.sum()), duration_s),
         "accept_length": None,
         "token_check": token_check(records),
-        "wrong_length": _wrong_length(wrong, asked_output_tokens),
+        "wrong_length": _wrong_length(wrong, requested_output_tokens),
     }
     del gaps  # frees memory before those of the steady state are made
     if arrivals is not None:

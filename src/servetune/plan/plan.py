@@ -154,5 +154,5 @@ _LABELLED = (
 )
 
 
-def _out_of_range(name: str, value: object, wanted: str) -> PlanError:
-    return PlanError(f"{name} must be {wanted}, got {value}")
+def _out_of_range(name: str, value: object, allowed: str) -> PlanError:
+    return PlanError(f"{name} must be {allowed}, got {value}")

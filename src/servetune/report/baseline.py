@@ -232,8 +232,8 @@ def _failures(before: ResultFields, now: ResultFields) -> Row:
     is_now, now_ends = _failed_share(now)
     verdict: Verdict = "unknown"
     if was_ends is not None and now_ends is not None and was is not None and is_now is not None:
-        apart = now_ends[0] > was_ends[1] or was_ends[0] > now_ends[1]
-        verdict = "same" if not apart else "worse" if is_now > was else "better"
+        disjoint = now_ends[0] > was_ends[1] or was_ends[0] > now_ends[1]
+        verdict = "same" if not disjoint else "worse" if is_now > was else "better"
     return Row(
         field="error_rate",
         quantity="error_rate",

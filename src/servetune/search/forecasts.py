@@ -162,13 +162,13 @@ class Forecasts:
         return weights.T @ observed, np.sqrt(np.maximum(left, SCATTER_SD**2))
 
     def _covariance(self, one: NDArray[np.int_], other: NDArray[np.int_]) -> _Array:
-        apart = np.abs(self._doublings[one][:, None] - self._doublings[other][None, :])
+        distance = np.abs(self._doublings[one][:, None] - self._doublings[other][None, :])
         stored = self._storage[one][:, None] == self._storage[other][None, :]
         laid = self._layout[one][:, None] == self._layout[other][None, :]
         found: _Array = (
             ALL_SD**2
-            + STORAGE_SD**2 * stored * np.exp(-apart / _STORAGE_REACH)
-            + LAYOUT_SD**2 * laid * np.exp(-apart / _LAYOUT_REACH)
+            + STORAGE_SD**2 * stored * np.exp(-distance / _STORAGE_REACH)
+            + LAYOUT_SD**2 * laid * np.exp(-distance / _LAYOUT_REACH)
         )
         return found
 

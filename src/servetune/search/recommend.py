@@ -297,8 +297,8 @@ def _reasons(
     if runner_up is not None and not missed:
         other = objective.value(runner_up.results) or 0.0
         change = (other / value - 1) * 100 if value else 0.0
-        apart = "within 0.1%" if abs(change) < 0.05 else f"{change:+.1f}%"
-        reasons.append(f"next is {runner_up.label}: {objective.shown(other)} ({apart})")
+        difference = "within 0.1%" if abs(change) < 0.05 else f"{change:+.1f}%"
+        reasons.append(f"next is {runner_up.label}: {objective.shown(other)} ({difference})")
     return reasons
 
 

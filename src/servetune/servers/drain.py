@@ -92,15 +92,15 @@ class BoundedLog:
         self._note(middle)
         self._left_out_bytes += len(middle)
         noted_text = self._noted_text()
-        beside = f"{self._path}.new"
-        fresh = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        replacement = f"{self._path}.new"
+        fresh = os.open(replacement, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         try:
             for part in (self._kept, noted_text, tail):
                 _write_all(fresh, part)
-            os.replace(beside, self._path)  # noqa: PTH105  this file stays light: no pathlib
+            os.replace(replacement, self._path)  # noqa: PTH105  this file stays light: no pathlib
         except OSError:
             os.close(fresh)
-            os.unlink(beside)  # noqa: PTH108
+            os.unlink(replacement)  # noqa: PTH108
             raise
         os.close(self._file)
         self._file = fresh

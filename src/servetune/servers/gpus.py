@@ -80,10 +80,10 @@ def cards(nvml: Any = None) -> list[Card]:
 def visible_cards(nvml: Any = None, environ: Mapping[str, str] | None = None) -> list[Card]:
     """The devices that this process may use, numbered as it sees them."""
     here = cards(nvml)
-    seen = visible_devices("NVIDIA", environ)
-    if seen is None:
+    visible = visible_devices("NVIDIA", environ)
+    if visible is None:
         return here
-    chosen = [card for word in seen for card in here if card.is_named(word)]
+    chosen = [card for word in visible for card in here if card.is_named(word)]
     return [msgspec.structs.replace(card, number=place) for place, card in enumerate(chosen)]
 
 

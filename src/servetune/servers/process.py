@@ -209,7 +209,7 @@ class ServerProcess:
         """
         begin_s = self._clock.now_s()
         while True:
-            self._raise_if_over("before it was ready")
+            self._raise_if_ended("before it was ready")
             if give_up is not None and give_up():
                 raise EngineError(f"nobody waits for {self.name} any more")
             rung = self._rung()
@@ -365,7 +365,7 @@ class ServerProcess:
         elif word == "failed":
             self._failure = value
 
-    def _raise_if_over(self, when: str) -> None:
+    def _raise_if_ended(self, when: str) -> None:
         if self._watchdog is None:
             raise EngineError(f"{self.name} was not started")
         if self._stopping:

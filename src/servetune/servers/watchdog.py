@@ -174,7 +174,7 @@ class _Watch:
         os.set_blocking(self._woken, False)
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        self._told_to_stop = False
+        self._stop_requested = False
         # Python's handlers, not SIG_IGN: an ignored signal would stay so in the server.
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
@@ -213,7 +213,7 @@ class _Watch:
                 except ValueError:
                     return _ABANDONED_GRACE_S
             # A process that servetune forked may hold the pipe open: look at the parent too.
-            if self._told_to_stop or os.getppid() != self._parent:
+            if self._stop_requested or os.getppid() != self._parent:
                 return _ABANDONED_GRACE_S
 
     def _end_tree(self, grace_s: float) -> None:
@@ -316,8 +316,8 @@ def _say(line: str) -> None:
 
 def _log_at(path: str) -> _Log:
     """The log; its module lies beside this file and is no part of a package here."""
-    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py")  # noqa: PTH100, PTH118, PTH120
-    spec = importlib.util.spec_from_file_location("drain", beside)
+    drain_path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py")  # noqa: PTH100, PTH118, PTH120
+    spec = importlib.util.spec_from_file_location("drain", drain_path)
     assert spec is not None
     assert spec.loader is not None
     drain = importlib.util.module_from_spec(spec)

@@ -16,7 +16,7 @@ import msgspec
 
 _FORMS = ("*.safetensors", "*.gguf", "*.bin")
 _PIECE_BYTES = 8 << 20
-ROOM_FRACTION = 0.6  # of the memory that is available: a server wants the rest
+MEMORY_FRACTION = 0.6  # of the memory that is available: a server wants the rest
 
 
 class WarmUp(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ def warm_up(folder: Path, *, halt: threading.Event, available_bytes: int | None)
     """
     files = weight_files(folder)
     whole_bytes = sum(path.stat().st_size for path in files)
-    if not files or available_bytes is None or whole_bytes > ROOM_FRACTION * available_bytes:
+    if not files or available_bytes is None or whole_bytes > MEMORY_FRACTION * available_bytes:
         why = "no weights here" if not files else "memory has no room for them"
         return WarmUp(0, 0.0, why)
     begin_s, read_bytes, piece = time.monotonic(), 0, bytearray(_PIECE_BYTES)

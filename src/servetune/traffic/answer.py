@@ -188,7 +188,7 @@ class Answer:
             outcome, code, detail = self._failure
             return outcome, code or status, detail
         if not self._ends and self._done_s is None:
-            return "truncated", status, f"the stream ended unmarked after {self._seen()}"
+            return "truncated", status, f"the stream ended unmarked after {self._received()}"
         return self._settle_content(status)
 
     def _settle_content(self, status: int | None) -> tuple[str, int | None, str]:
@@ -232,7 +232,7 @@ class Answer:
         several = b"" if max(counts, default=1) == 1 else array("i", counts).tobytes()
         return array("d", times_s).tobytes(), several, output_tokens
 
-    def _seen(self) -> str:
+    def _received(self) -> str:
         count = len(self.times_s)
         return f"{count} piece{'' if count == 1 else 's'} of content"
 

@@ -159,10 +159,10 @@ def _kind_of(headers: bytes) -> tuple[str, str]:
             at += 2 + length
     except (IndexError, UnicodeDecodeError):
         raise BadFrame("a frame's headers are cut short") from None
-    kind_said = values.get(":message-type", "event")
-    if kind_said == "event":
+    message_type = values.get(":message-type", "event")
+    if message_type == "event":
         return "event", values.get(":event-type", "")
-    return kind_said, values.get(":exception-type") or values.get(":error-code", "")
+    return message_type, values.get(":exception-type") or values.get(":error-code", "")
 
 
 def frame_of(payload: bytes, **headers: str) -> bytes:

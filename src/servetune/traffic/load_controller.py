@@ -61,7 +61,7 @@ class LoadController:
     """Controller of one process's requests.
 
     Attributes:
-        over: Whether nothing is left to do.
+        finished: Whether nothing is left to do.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class LoadController:
         self._failures_in_a_row = 0
         self._paused = False
         self._held_count = 0
-        self.over = False
+        self.finished = False
 
     # commands
 
@@ -175,7 +175,7 @@ class LoadController:
             self._reactor.at(monotonic() + grace_s, self._reactor.abandon, outcome, detail)
         else:
             self._reactor.abandon(outcome, detail)
-        self._check_over()
+        self._check_finished()
 
     def sign_with(self, credentials: Credentials) -> None:
         """Sign further requests with refreshed credentials."""
@@ -230,7 +230,7 @@ class LoadController:
             return
         if not self._queue_ended and not self._stopping:
             self._reactor.at(monotonic() + _STARVED_S, self._all_at_once)
-        self._check_over()
+        self._check_finished()
 
     def _user_free(self, since_s: float) -> None:
         """Send the next request of a user whose answer's last byte came at `since_s`.
@@ -242,7 +242,7 @@ class LoadController:
             self._users_to_release -= 1
             self._active_users -= 1
             self._released_s.append(since_s)
-            self._check_over()
+            self._check_finished()
             return
         index = None if self._stopping else self._take()
         if index is not None:
@@ -254,7 +254,7 @@ class LoadController:
                 self._send(index, since_s if first else monotonic(), since_s=since_s)
         elif self._queue_ended or self._stopping:
             self._active_users -= 1
-            self._check_over()
+            self._check_finished()
         else:
             self._reactor.at(monotonic() + _STARVED_S, self._user_free, since_s)
 
@@ -282,7 +282,7 @@ class LoadController:
             self._arrive(due_s, index)
         else:
             self._reactor.at(monotonic(), self._pull)
-        self._check_over()
+        self._check_finished()
 
     def _pull_again(self) -> None:
         self._starved = False
@@ -306,7 +306,7 @@ class LoadController:
         if self._users_to_release:
             self._users_to_release -= 1
             self._released_s.append(monotonic())
-            self._check_over()
+            self._check_finished()
             return
         if self._free == 0:
             self._held_until_s = monotonic()
@@ -451,7 +451,7 @@ class LoadController:
             self._slot_free()
         elif self._users is None:
             self._active_users -= 1
-            self._check_over()
+            self._check_finished()
         else:
             self._user_free(end_s)
 
@@ -522,9 +522,9 @@ class LoadController:
         ready = self._queue.poll(0)
         if ready and ready[0][1] & select.POLLHUP and not ready[0][1] & select.POLLIN:
             self._queue_ended = True
-            self._check_over()
+            self._check_finished()
 
-    def _check_over(self) -> None:
+    def _check_finished(self) -> None:
         if (self._queue_ended or self._stopping) and self._is_idle():
-            self.over = True
+            self.finished = True
             self._reactor.stop()

@@ -75,7 +75,7 @@ class Reactor:
         self._unhurried: _Timers = []
         self._sequence = itertools.count()
         self._chores: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._over = False
+        self._stopping = False
         self._opening_count = 0
         self._waits = False
         self._looks_for_silent = False
@@ -121,7 +121,7 @@ class Reactor:
             self.at(monotonic() + limit_s, self._stop_waiting)
             self._waits = True
             self.run()
-            self._over = self._waits = False
+            self._stopping = self._waits = False
 
     def _stop_waiting(self) -> None:
         if self._waits:
@@ -190,7 +190,7 @@ class Reactor:
 
     def stop(self) -> None:
         """Leave `run` after this turn."""
-        self._over = True
+        self._stopping = True
 
     def close(self) -> None:
         """Close all connections."""
@@ -206,9 +206,9 @@ class Reactor:
             if now_s >= self._next_deadline_s:
                 self._time_out(now_s)
             _run_due(self._timers, now_s)
-            if self._over:
+            if self._stopping:
                 self._do_chores(len(self._chores))
-                self._over = False
+                self._stopping = False
                 return
             _run_due(self._unhurried, now_s)
             if self._chores:
@@ -230,7 +230,7 @@ class Reactor:
         gather.
         """
         poll = self._epoll.poll
-        if self._chores or self._over:
+        if self._chores or self._stopping:
             return poll(0, EVENTS_A_TURN)
         now_s = monotonic()
         left_s = self._timers[0][0] - now_s if self._timers else _NEVER_S

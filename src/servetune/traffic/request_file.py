@@ -99,16 +99,16 @@ def _written(fd: int, request_file: Iterable[PreparedRequest]) -> tuple[RequestC
     output_tokens = array("q")
     firsts: list[int] = []
     with os.fdopen(os.dup(fd), "wb", buffering=1 << 20) as file:
-        for index, ask in enumerate(request_file):
-            file.write(ask.body)
-            begins.append(begins[-1] + len(ask.body))
-            due_s.append(ask.due_s)
-            output_tokens.append(ask.output_tokens)
-            think_s.append(ask.think_s)
-            nexts.append(ask.next)
-            message_begins.append(ask.messages_at[0])
-            message_ends.append(ask.messages_at[1])
-            if ask.first:
+        for index, request in enumerate(request_file):
+            file.write(request.body)
+            begins.append(begins[-1] + len(request.body))
+            due_s.append(request.due_s)
+            output_tokens.append(request.output_tokens)
+            think_s.append(request.think_s)
+            nexts.append(request.next)
+            message_begins.append(request.messages_at[0])
+            message_ends.append(request.messages_at[1])
+            if request.first:
                 firsts.append(index)
     alone = all(index < 0 for index in nexts)
     columns = RequestColumns(

@@ -108,8 +108,8 @@ class SleepPlanner:
         return sleep_s if sleep_s >= SHORTEST_S else 0.0
 
 
-def _usual(known: float, seen: float) -> float:
+def _usual(known: float, observed: float) -> float:
     """Usual number: the smallest seen, as more come after a stall and fewer never do."""
     if not known:
-        return seen
-    return min(seen, known + _SLIGHT_WEIGHT * (seen - known))
+        return observed
+    return min(observed, known + _SLIGHT_WEIGHT * (observed - known))

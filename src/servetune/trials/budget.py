@@ -63,7 +63,7 @@ class Budget:
         left_s = self.left_s()
         return None if self._limit is None or left_s is None else (left_s, self._limit[1])
 
-    def over(self) -> str | None:
+    def exceeded(self) -> str | None:
         """Reason why nothing more may begin; `None` while there is time and money."""
         if self._limit is None or self.used_s() < self._limit[0]:
             return None

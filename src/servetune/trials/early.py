@@ -86,9 +86,9 @@ class TrialJudge:
     def _judged(self, records: Sequence[Record], elapsed_s: float) -> Early | None:
         if self._until is not None and self._until.met(records).met:
             return Early("until", f"{self._until.label} was reached")
-        over = self._budget.over() if self._budget else None
-        if over is not None:
-            return Early("budget", over)
+        exceeded = self._budget.exceeded() if self._budget else None
+        if exceeded is not None:
+            return Early("budget", exceeded)
         if self._max_trial_s is not None and elapsed_s >= self._max_trial_s:
             return Early("trial_time", f"the trial's {format_seconds(self._max_trial_s)} were over")
         missed = plainly_missed(

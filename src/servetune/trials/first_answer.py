@@ -50,7 +50,7 @@ class FirstAnswer:
         it.
         """
         if self._thread is None:
-            self._thread = threading.Thread(target=self._ask, name="first completion", daemon=True)
+            self._thread = threading.Thread(target=self._send, name="first completion", daemon=True)
             self._thread.start()
         self._thread.join(_LOOK_S)
         if self._thread.is_alive():
@@ -60,7 +60,7 @@ class FirstAnswer:
         self._thread = None
         return f"its first completion failed: {self._problem}"
 
-    def _ask(self) -> None:
+    def _send(self) -> None:
         begin_s = time.monotonic()
         try:
             request_of = self._request_of()

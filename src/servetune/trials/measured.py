@@ -151,8 +151,8 @@ class ServerGroup:
 
     def _given_up(self) -> Failure | None:
         """Reason why no trial of this configuration is tried any more."""
-        over = self._budget.over()
-        return Failure(kind="budget", reason=over) if over else self._attempts.quarantine
+        exceeded = self._budget.exceeded()
+        return Failure(kind="budget", reason=exceeded) if exceeded else self._attempts.quarantine
 
     def _raise_if_stopped(self) -> None:
         if self._context.halt.is_set():
@@ -269,7 +269,7 @@ class ServerGroup:
                 )
 
     def _start_failed(self, failure: Failure) -> Failure:
-        if self._budget.over() is None:  # otherwise it was given less time than it may need
+        if self._budget.exceeded() is None:  # otherwise it was given less time than it may need
             by_chance = failure.kind == "port_busy" and self._launch.port is None
             if not self._engine.starts_servers:  # the wait for the server was long enough
                 self._attempts.quarantine = failure

@@ -125,12 +125,12 @@ def cloudwatch_log(
     return "\n".join(lines)
 
 
-def _events(client: Any, **asked: Any) -> list[dict[str, Any]]:
+def _events(client: Any, **parameters: Any) -> list[dict[str, Any]]:
     """All pages, oldest first; what came in one millisecond stays as it came."""
     events: list[dict[str, Any]] = []
     token: dict[str, str] = {}
     while True:
-        page = client.filter_log_events(**asked, **token)
+        page = client.filter_log_events(**parameters, **token)
         events += page.get("events", ())
         if not page.get("nextToken"):
             return sorted(events, key=lambda event: event["timestamp"])
@@ -196,10 +196,10 @@ def _alike(was: Setting, now: Setting) -> bool:
 
 
 def _typed(field: str, text: str) -> Setting:
-    wanted = FIELD_TYPES[field]
-    if wanted is bool:
+    field_type = FIELD_TYPES[field]
+    if field_type is bool:
         return text.lower() == "true"
-    return int(float(text)) if wanted is int else wanted(text)
+    return int(float(text)) if field_type is int else field_type(text)
 
 
 def _json(target: Target, path: str) -> Any:

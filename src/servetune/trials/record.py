@@ -162,7 +162,7 @@ def load_results(
         duration_s=loaded.duration_s,
         per_request_limits=study.request_limits,
         further_percentiles=percentiles_of(study.constraints),
-        asked_output_tokens=trial.workload.forced_lengths(),
+        requested_output_tokens=trial.workload.forced_lengths(),
     )
     results["instrument"] = msgspec.to_builtins(loaded.instrument)
     results["server"] = msgspec.to_builtins(loaded.server) if loaded.server else None
@@ -215,7 +215,7 @@ def _bench_results(bench: Bench, loaded: LoadResult, speed: float | None) -> Res
             duration_s=loaded.duration_s,
             per_request_limits=bench.request_limits,
             further_percentiles=percentiles_of(bench.constraints),
-            asked_output_tokens=workload.forced_lengths(),
+            requested_output_tokens=workload.forced_lengths(),
             wrong_length_fails=bench.wrong_length_fails,
         ),
     }

@@ -19,9 +19,9 @@ from servetune.trials.trial import REPLICAS, StudyContext, Trial
 from servetune.workload import CLIENT_ARGS, workload_from_client_args
 
 #: Settings of a deployment around engines; no engine is started with them.
-_BESIDE_ENGINES = (REPLICAS, "prefill_replicas", "kv_link")
+_DEPLOYMENT_SETTINGS = (REPLICAS, "prefill_replicas", "kv_link")
 #: Settings that an engine's command has under other names.
-_SAID_OTHERWISE = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
+_DRAFT_SETTINGS = ("draft_tokens", "draft_method", "draft_acceptance_fraction")
 
 
 def simulated_with_requests(trial: Trial, study: StudyContext) -> tuple[TrialRecord, SimulatedRun]:
@@ -33,7 +33,7 @@ def simulated_with_requests(trial: Trial, study: StudyContext) -> tuple[TrialRec
     """
     results, simulation = simulation_of(trial, study)
     one = _one_engine(trial.plan)
-    silent = (*_BESIDE_ENGINES, *_SAID_OTHERWISE)
+    silent = (*_DEPLOYMENT_SETTINGS, *_DRAFT_SETTINGS)
     settings = {k: v for k, v in trial.server_args.items() if k not in silent}
     named = engine(study.engine)
     shown = engine(named.ships_as) if named.ships_as else named
@@ -46,7 +46,7 @@ def simulated_with_requests(trial: Trial, study: StudyContext) -> tuple[TrialRec
 
 def _one_engine(plan: Plan) -> Plan:
     """Plan of each of the engines, without the roles of disaggregated prefill."""
-    extra = tuple(setting for setting in plan.extra if setting[0] not in _BESIDE_ENGINES)
+    extra = tuple(setting for setting in plan.extra if setting[0] not in _DEPLOYMENT_SETTINGS)
     return msgspec.structs.replace(plan, prefill_replicas=None, extra=extra)
 
 

@@ -128,8 +128,8 @@ class Attempts:
     def _verdict(
         self, earlier: list[Failure], failure: Failure, *, by_chance: bool = False
     ) -> Verdict:
-        seen = {cause_of(one) for one in earlier}
+        causes = {cause_of(one) for one in earlier}
         earlier.append(failure)
         if failure.kind in PERMANENT or len(earlier) > self._retries:
             return "broken"
-        return "broken" if cause_of(failure) in seen and not by_chance else "again"
+        return "broken" if cause_of(failure) in causes and not by_chance else "again"

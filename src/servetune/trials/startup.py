@@ -41,7 +41,7 @@ def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, A
     except OSError:
         return {}
     reading = engine.read_log(text)
-    told = {
+    figures = {
         "kv_cache_tokens": reading.kv_cache_tokens,
         "kv_cache_blocks": reading.kv_cache_blocks,
         "max_concurrency": reading.max_concurrency,
@@ -52,7 +52,7 @@ def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, A
         "weights_gib": reading.weights_gib,
         "version": reading.version,
     }
-    said: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+    entry: dict[str, Any] = {name: value for name, value in figures.items() if value is not None}
     fields = fields_of(engine.name, reading.taken)
     settled = {
         name: fields[name]
@@ -60,13 +60,13 @@ def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, A
         if getattr(plan, name) is None and fields.get(name) is not None
     }
     if settled:
-        said["settled"] = settled
+        entry["settled"] = settled
     unlike = engine.differences(plan, reading.taken)
     if unlike:
-        said["taken_otherwise"] = {
+        entry["taken_otherwise"] = {
             name: {"asked": asked, "taken": taken} for name, (asked, taken) in unlike.items()
         }
-    return said
+    return entry
 
 
 def times_in(startup: Mapping[str, Any]) -> str:
@@ -80,8 +80,8 @@ def times_in(startup: Mapping[str, Any]) -> str:
 def taken_otherwise_in(startup: Mapping[str, Any]) -> list[str]:
     """A line for each setting that the server, by its own log, took otherwise than asked."""
     return [
-        f"{name}={said['asked']} was asked, and the server took {said['taken']}"
-        for name, said in startup.get("taken_otherwise", {}).items()
+        f"{name}={entry['asked']} was asked, and the server took {entry['taken']}"
+        for name, entry in startup.get("taken_otherwise", {}).items()
     ]
 
 

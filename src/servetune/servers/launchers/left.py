@@ -58,8 +58,8 @@ def find_strays() -> tuple[list[LeftContainer], list[Leftover]]:
     boxes = find_left_containers()
     inside = {pid for box in boxes for pid in (box.pid, *descendants(box.pid))}
     clients = {f"--name={box.name}" for box in boxes}
-    apart = (one for one in find_leftovers() if one.pid not in inside)
-    return boxes, [one for one in apart if not clients & set(one.command.split())]
+    outside = (one for one in find_leftovers() if one.pid not in inside)
+    return boxes, [one for one in outside if not clients & set(one.command.split())]
 
 
 def removal(port: int) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         Where servetune may see a part of the devices only, the numbers are of that part.
 
         Raises:
-            InputError: More devices are wanted than may be seen.
+            InputError: A device is not visible to this process.
         """
         name = _VARIABLES.get(self.vendor)
         if not self.devices or name is None:
@@ -51,20 +51,20 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         """Its devices as their runtime calls them; empty for all of the machine.
 
         Raises:
-            InputError: More devices are wanted than may be seen.
+            InputError: A device is not visible to this process.
         """
-        seen = visible_devices(self.vendor, environ)
+        visible = visible_devices(self.vendor, environ)
         if not self.devices:
-            return tuple(seen or ())
-        if seen is None:
+            return tuple(visible or ())
+        if visible is None:
             return tuple(map(str, self.devices))
-        if max(self.devices) >= len(seen):
+        if max(self.devices) >= len(visible):
             name = _VARIABLES[self.vendor]
             raise InputError(
-                f"{name} lets {len(seen)} devices be seen and device {max(self.devices)} is wanted",
-                hint=f"widen {name}, or say with --num-gpus how many there are",
+                f"device {max(self.devices)} is hidden: {name} shows {len(visible)}",
+                hint=f"add devices to {name}, or give their number with --num-gpus",
             )
-        return tuple(seen[number] for number in self.devices)
+        return tuple(visible[number] for number in self.devices)
 
     def words_before(self) -> tuple[str, ...]:
         """The words in front of a command that pin it.
