@@ -79,8 +79,8 @@ def toml(engine: str, versions: list[tuple[str, Path]]) -> str:
         lines += ["[[versions]]", f'version = "{version}"']
         lines += [f'source = "{source.format(v=version)}"']
         if number:
-            gone = sorted(set(newest) - set(said))
-            lines += ["without = [", *(f'    "{name}",' for name in gone), "]"]
+            removed = sorted(set(newest) - set(said))
+            lines += ["without = [", *(f'    "{name}",' for name in removed), "]"]
             said = {name: text for name, text in said.items() if newest.get(name) != text}
         else:
             newest = said

@@ -166,14 +166,14 @@ def _functions(tree: ast.Module, file: str) -> Iterator[Function]:
         given = node.args
         every = [*given.posonlyargs, *given.args, *given.kwonlyargs]
         annotations = [one.annotation for one in (*every, given.vararg, given.kwarg) if one]
-        spoken = [ast.unparse(one) for one in (*annotations, node.returns) if one]
+        plan_settings = [ast.unparse(one) for one in (*annotations, node.returns) if one]
         decorators = [ast.unparse(one) for one in node.decorator_list]
         yield Function(
             place=f"{file}:{node.lineno}",
             name=node.name,
             lines=(node.end_lineno or node.lineno) - node.lineno + 1,
             parameters=len(every) - (id(node) in methods),
-            speaks_any=any(re.search(r"\bAny\b", one) for one in spoken),
+            speaks_any=any(re.search(r"\bAny\b", one) for one in plan_settings),
             is_command=any("option(" in one or ".command" in one for one in decorators),
         )
 

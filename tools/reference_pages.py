@@ -55,16 +55,16 @@ def _engines() -> str:
         ]
         lines.append(f"| `{name}` | {title} | {' | '.join(cells)} |")
     lines += ["", "## Names of plan fields", ""]
-    spoken = [
+    plan_settings = [
         name
         for name in ENGINES
         if engine(name).words.fields and name not in {"simulated", "vllm-neuron"}
     ]
-    lines.append(f"| field | {' | '.join(spoken)} |")
-    lines.append(f"|---|{'---|' * len(spoken)}")
+    lines.append(f"| field | {' | '.join(plan_settings)} |")
+    lines.append(f"|---|{'---|' * len(plan_settings)}")
     for field in FIELD_TYPES:
         cells = []
-        for name in spoken:
+        for name in plan_settings:
             names = [own for own, neutral in engine(name).words.fields.items() if neutral == field]
             cells.append(f"`{names[0]}`" if names else _otherwise(name, field))
         lines.append(f"| `{field}` | {' | '.join(cells)} |")

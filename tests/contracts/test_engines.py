@@ -45,7 +45,7 @@ class TestTheSimulatedEngineRunning(RunningEngineContract):
     model = "Qwen/Qwen3-4B"
     settings: ClassVar = {"max_num_seqs": 4, "gpu": "L4"}
     ready_timeout_s = 60.0
-    tells_cache = False
+    logs_cache_size = False
 
 
 class Real(RunningEngineContract):
@@ -91,7 +91,7 @@ class TestRealTransformers(Real):
         "log_level": "info",
     }
     environment: ClassVar = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    tells_cache = False
+    logs_cache_size = False
 
 
 @pytest.mark.engine

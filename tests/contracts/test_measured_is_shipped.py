@@ -117,7 +117,7 @@ def test_a_containers_variables_say_the_settings_that_are_measured(container, ca
     given = Plan(model=MODEL, engine=own.dialect, **fields)
     plan, _ = own.fill(given, device("H100"), 0, image.engine_version or "")
     variables = environment(own, plan, image=image, model_source=MODEL)
-    for name, value in engine(own.dialect).spoken(plan, image.engine_version).items():
+    for name, value in engine(own.dialect).plan_settings(plan, image.engine_version).items():
         if value is not None:
             key, text = variable_of(own, name, value)
             assert variables[key] == text

@@ -35,14 +35,14 @@ CASES = {
 def said(name, version, fields):
     """Each field alone, so that one without words does not hide the others."""
     one = engine(name)
-    spoken, refused = {}, {}
+    plan_settings, refused = {}, {}
     for field, value in fields.items():
         try:
             one.command(Plan(model="m", engine=name, **{field: value}), host="h", port=1)
-            spoken[field] = value
+            plan_settings[field] = value
         except PlanError as error:
             refused[field] = f"{error.message}: {error.hint}"
-    plan = Plan(model="org/model", engine=name, **spoken)
+    plan = Plan(model="org/model", engine=name, **plan_settings)
     try:
         argv = one.command(
             plan, host="127.0.0.1", port=8000, executable=("PROGRAM",), version=version

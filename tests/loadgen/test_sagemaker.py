@@ -108,10 +108,10 @@ async def test_throttles_are_counted_by_name_and_never_tried_again():
     throttled = [record for record in result.records if record.outcome != "ok"]
     assert len(throttled) == 7  # of 31 with the warm-up
     assert {record.detail for record in throttled} == {"ThrottlingException: Rate exceeded"}
-    account = invocation_account(target, result.records)
-    assert account["throttled"] == 7
-    assert account["failures_by_name"] == {"ThrottlingException": 7}
-    assert account["signing_s"] > 0
+    totals_of = invocation_account(target, result.records)
+    assert totals_of["throttled"] == 7
+    assert totals_of["failures_by_name"] == {"ThrottlingException": 7}
+    assert totals_of["signing_s"] > 0
     assert len(server.truths) == 31 - 7
 
 
@@ -141,9 +141,9 @@ async def test_the_clients_own_time_out_is_told_apart():
     async with endpoint_of(Behaviour(ttft_s=30.0)) as (_, runtime):
         target, result = await load(runtime, few, timeout_s=0.3)
     assert {record.outcome for record in result.records} == {"timeout"}
-    account = invocation_account(target, result.records)
-    assert account["failures_by_name"] == {"client time-out": 2}
-    assert account["time_limit"] == 0
+    totals_of = invocation_account(target, result.records)
+    assert totals_of["failures_by_name"] == {"client time-out": 2}
+    assert totals_of["time_limit"] == 0
 
 
 async def test_what_the_service_refuses_is_told_before_any_load():

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from servetune.loadgen.server_side import Series, ServerSide, account, increase
+from servetune.loadgen.server_side import Series, ServerSide, increase, totals_of
 
 
 def engine(times_s, **values):
@@ -22,7 +22,7 @@ def test_a_counter_grows_over_restarts_and_holes():
 
 
 def test_gauges_have_peaks_and_means_over_time():
-    told = account([engine((0.0, 1.0, 5.0), running_count=(0.0, 4.0, 4.0))])
+    told = totals_of([engine((0.0, 1.0, 5.0), running_count=(0.0, 4.0, 4.0))])
     assert told.max_running_count == 4
     assert told.mean_running_count == pytest.approx((2.0 + 16.0) / 5)
 
@@ -30,7 +30,7 @@ def test_gauges_have_peaks_and_means_over_time():
 def test_servers_are_added_up_at_the_same_moments():
     one = engine((0.0, 2.0, 4.0), running_count=(8.0, 0.0, 0.0), prompt_tokens=(0.0, 5.0, 9.0))
     two = engine((1.0, 3.0, 5.0), running_count=(1.0, 2.0, 6.0), prompt_tokens=(1.0, 5.0, 8.0))
-    told = account([one, two])
+    told = totals_of([one, two])
     assert told.max_running_count == 9  # 8 + 1 at 1 s, not 8 + 6
     assert told.prompt_tokens == 9 + 7
 
@@ -38,7 +38,7 @@ def test_servers_are_added_up_at_the_same_moments():
 def test_shares_are_averaged_not_added():
     one = engine((0.0, 1.0), kv_usage_fraction=(0.2, 0.4))
     two = engine((0.0, 1.0), kv_usage_fraction=(0.8, 0.8))
-    told = account([one, two])
+    told = totals_of([one, two])
     assert told.max_kv_usage_fraction == 0.8
     assert told.mean_kv_usage_fraction == pytest.approx((0.3 + 0.8) / 2)
 
@@ -46,12 +46,12 @@ def test_shares_are_averaged_not_added():
 def test_energy_is_the_cards_counters_and_else_power_over_time():
     counted = card((0.0, 10.0), energy_j=(5000.0, 8000.0), power_w=(1.0, 1.0))
     drawn = card((0.0, 5.0, 10.0), "gpu1", power_w=(100.0, 300.0, 100.0))
-    told = account([counted, drawn, engine((0.0, 10.0), output_tokens=(0.0, 50_000.0))])
+    told = totals_of([counted, drawn, engine((0.0, 10.0), output_tokens=(0.0, 50_000.0))])
     assert told.energy_j == pytest.approx(3000 + 2000)
     assert told.output_tokens_per_joule == pytest.approx(10.0)
     assert told.gpu_count == 2
     assert told.mean_power_w == pytest.approx(1 + 200)
-    assert account([card((0.0,), power_w=(5.0,))]).energy_j is None
+    assert totals_of([card((0.0,), power_w=(5.0,))]).energy_j is None
 
 
 def test_a_run_is_cut_out_of_what_was_sampled():
@@ -78,7 +78,7 @@ def test_a_hole_stays_a_hole_where_a_run_is_cut_out():
 
 
 def test_nothing_said_is_no_data():
-    told = account([])
+    told = totals_of([])
     assert all(getattr(told, name) is None for name in told.__struct_fields__)
 
 

@@ -141,8 +141,8 @@ def test_tokens_come_at_the_times_of_the_simulator_to_the_last_digit(law, config
     ears = play(engine, requests)
     assert [tuple(ear.times_s) for ear in ears] == [token_times_s(r) for r in truth.records]
     assert all(ear.is_over for ear in ears)
-    assert sum(a.preemptions for a in engine.accounts) == truth.preemptions
-    assert sum(a.steps for a in engine.accounts) == truth.steps
+    assert sum(a.preemptions for a in engine.rank_metrics) == truth.preemptions
+    assert sum(a.steps for a in engine.rank_metrics) == truth.steps
     assert (truth.preemptions > 0) == (config not in (RULES, TGI))
 
 
@@ -171,16 +171,16 @@ def test_copies_and_those_that_compute_prompts_keep_the_simulators_times(
     engine = LiveEngine(config, law, layout, overhead=OVERHEAD)
     ears = play(engine, requests)
     assert [tuple(ear.times_s) for ear in ears] == [token_times_s(r) for r in truth.records]
-    accounts = engine.accounts
-    assert len(accounts) == ranks * (replicas + (takers or 0))
-    assert sum(a.steps for a in accounts) == truth.steps
-    assert sum(a.preemptions for a in accounts) == truth.preemptions
-    answered = accounts[: ranks * replicas]
+    rank_metrics = engine.rank_metrics
+    assert len(rank_metrics) == ranks * (replicas + (takers or 0))
+    assert sum(a.steps for a in rank_metrics) == truth.steps
+    assert sum(a.preemptions for a in rank_metrics) == truth.preemptions
+    answered = rank_metrics[: ranks * replicas]
     assert sum(a.finished["length"] for a in answered) == len(requests)
-    assert sum(a.finished["length"] for a in accounts) == len(requests)
-    brought = sum(a.brought_tokens for a in accounts)
+    assert sum(a.finished["length"] for a in rank_metrics) == len(requests)
+    brought = sum(a.brought_tokens for a in rank_metrics)
     assert brought == (sum(r.input_tokens - 1 for r in requests) if takers else 0)
-    assert all((a.running, a.waiting, a.kv_usage_fraction) == (0, 0, 0.0) for a in accounts)
+    assert all((a.running, a.waiting, a.kv_usage_fraction) == (0, 0, 0.0) for a in rank_metrics)
 
 
 @pytest.mark.parametrize("config", [CRAMPED, DRAFTING])
@@ -188,7 +188,7 @@ def test_the_account_adds_up(law, config):
     requests = traffic(4)
     engine = LiveEngine(config, law, overhead=OVERHEAD)
     ears = play(engine, requests)
-    (account,) = engine.accounts
+    (account,) = engine.rank_metrics
     tokens = sum(request.output_tokens for request in requests)
     assert account.generation_tokens == tokens == sum(len(ear.times_s) for ear in ears)
     assert account.prompt_tokens == sum(request.input_tokens for request in requests)
@@ -240,9 +240,9 @@ def test_an_abort_gives_everything_back_wherever_it_strikes(law, config, takers,
     for index, ear in enumerate(ears):
         assert ear.is_over == (index not in doomed)
         assert len(ear.times_s) < 200 if index in doomed else len(ear.times_s) == 200
-    for account in engine.accounts:
+    for account in engine.rank_metrics:
         assert (account.running, account.waiting, account.kv_usage_fraction) == (0, 0, 0.0)
-    assert engine.accounts[0].finished["length"] == len(requests) - 40
+    assert engine.rank_metrics[0].finished["length"] == len(requests) - 40
 
 
 def test_an_abort_makes_room_for_who_waits(law):

@@ -142,18 +142,18 @@ def like_trial(request: Bench, trial: TrialRecord) -> Bench:
             continue
         if not (own and name in _WHAT) and not (paced and name in _WHEN):
             changes[name] = value
-    told = [f"{name}={value}" for name, value in changes.items() if value is not None]
+    changed = [f"{name}={value}" for name, value in changes.items() if value is not None]
     if not (request.load.dataset or changes.get("dataset")):
         # The same words again would be found in the prefix cache of a server that had them.
         changes["words_seed"] = 1 + secrets.randbelow(2**31)
-        told.append("words of their own")
-    if told:
-        progress(f"as trial {trial.key}: {', '.join(told)}")
+        changed.append("words of their own")
+    if changed:
+        progress(f"as trial {trial.key}: {', '.join(changed)}")
     return request_of(Bench, request, changes)
 
 
 def compare(
-    request: Bench, trial: TrialRecord, benched: Benched, *, ask: bool = True
+    request: Bench, trial: TrialRecord, benched: Benched, *, explain: bool = True
 ) -> tuple[BaselineComparison, Benched]:
     """The comparison, and the run with it in its record; settings are read where it fails."""
     from servetune.report.baseline import compare_with_baseline
@@ -161,7 +161,7 @@ def compare(
     compared = compare_with_baseline(
         trial.results, benched.record.results, key=trial.key, tolerance=request.baseline.tolerance
     )
-    if not compared.reproduced and ask:
+    if not compared.reproduced and explain:
         lines = _named_differences(request, trial, benched)
         compared = msgspec.structs.replace(compared, differences=tuple(lines))
     results = {**benched.record.results, "against": compared.to_json()}

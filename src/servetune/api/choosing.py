@@ -79,7 +79,7 @@ def judged_by_formula(limits: Sequence[Constraint]) -> tuple[list[Constraint], l
     return means, [limit for limit in limits if limit not in means]
 
 
-def confidence_wanted(given: float | None, *, calibrated: bool) -> float:
+def confidence_of(given: float | None, *, calibrated: bool) -> float:
     """Confidence of a choice: as given, else the usual one."""
     if given is not None:
         return given
@@ -248,9 +248,9 @@ def machines(
         stock = f"stock {engine(DEFAULT_ENGINE).title}"
         progress(f"left out, because {stock} does not run there: {', '.join(others)}")
     if not kept:
-        wanted = f"{device_count or 'any number'} of {device_name or 'one GPU'}"
+        description = f"{device_count or 'any number'} of {device_name or 'one GPU'}"
         raise InputError(
-            f"no machine to compare has {wanted}",
+            f"no machine to compare has {description}",
             hint="leave --num-gpus out, or compare --gpu all or --service all",
         )
     return kept

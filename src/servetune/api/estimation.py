@@ -288,7 +288,7 @@ def _of_model(asked: Estimate, model: str, kept: KeptCalibration | None) -> Esti
         shape=shape,
         workload=workload,
         limits=limits,
-        confidence=choosing.confidence_wanted(
+        confidence=choosing.confidence_of(
             asked.confidence, calibrated=kept is not None and not everywhere
         ),
         target=asked.target,

@@ -75,7 +75,7 @@ def _work(
         print(f"took away {', '.join(taken)}" if taken else f"there is no job {job.name}")
         return 0
     if request.endpoint.only_status:
-        return _tell(jobs.describe(client, job.name), job.name)
+        return _print_status(jobs.describe(client, job.name), job.name)
     for each in notes:
         echo(f"note: {each}")
     poll_s = request.endpoint.poll_every
@@ -180,7 +180,7 @@ class _Shown:
             echo(f"{described.status} after {waited_s:.0f} s")
 
 
-def _tell(described: Any, name: str) -> int:
+def _print_status(described: Any, name: str) -> int:
     from servetune.errors import LoadError
 
     if described is None:

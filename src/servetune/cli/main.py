@@ -89,7 +89,7 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(verb, said) for verb, (_, said) in VERBS.items()])
+            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
 
 
 @click.group(

@@ -209,12 +209,12 @@ def serve(
     from servetune.simserver import Faults, service_of
     from servetune.simserver.server_arguments import parse_server_arguments
 
-    told = parse_server_arguments(words, engine_name=engine_name)
-    if told.model is None:
+    arguments = parse_server_arguments(words, engine_name=engine_name)
+    if arguments.model is None:
         raise InputError("no model is named", hint="write it first, as for the engine itself")
-    shape = load_shape(told.model)
+    shape = load_shape(arguments.model)
     try:
-        plan = _with_copies(told.plan(told.model), replicas, prefill_replicas, kv_link)
+        plan = _with_copies(arguments.plan(arguments.model), replicas, prefill_replicas, kv_link)
     except PlanError as error:
         return _refuse_to_start(error)
     if gpu and num_gpus is None:
@@ -237,29 +237,32 @@ def serve(
             shape,
             node,
             calibration=calibration,
-            names=told.names,
-            tokenizer=told.tokenizer,
+            names=arguments.names,
+            tokenizer=arguments.tokenizer,
             answer_tokens=answer_tokens,
-            capacity_blocks=told.capacity_blocks,
+            capacity_blocks=arguments.capacity_blocks,
         )
     except NotSimulated:  # a real one would start: no word of its log is right
         raise
     except PlanError as error:
         return _refuse_to_start(error)
-    chosen = msgspec.convert({**faults, "seed": told.seed or 0}, Faults)
-    echo(_settings_line(engine_name, told.model, dict(told.settings)))
-    _say_what(plan, node, speed, chosen.said)
-    if told.without_effect:
-        echo(f"without effect on the simulation: {', '.join(told.without_effect)}")
+    chosen = msgspec.convert({**faults, "seed": arguments.seed or 0}, Faults)
+    echo(_settings_line(engine_name, arguments.model, dict(arguments.settings)))
+    _print_summary(plan, node, speed, chosen.text)
+    if arguments.without_effect:
+        echo(f"without effect on the simulation: {', '.join(arguments.without_effect)}")
     if not service.serving.vocabulary.exact:
         echo("text prompts are counted as 1.3 tokens a word: no tokenizer is at hand")
     from servetune.simserver import SimulatedServer
 
     server = SimulatedServer(
-        service, speed=speed, faults=chosen, api_key=told.api_key, say=echo, die=_die
+        service, speed=speed, faults=chosen, api_key=arguments.api_key, say=echo, die=_die
     )
     # A real server listens everywhere unless told otherwise; a simulation has no reason to.
-    host, port = told.host or "127.0.0.1", DEFAULT_PORT if told.port is None else told.port
+    host, port = (
+        arguments.host or "127.0.0.1",
+        DEFAULT_PORT if arguments.port is None else arguments.port,
+    )
     asyncio.run(_serve(server, host, port))
     return 0
 
@@ -312,7 +315,7 @@ async def _serve(server: Any, host: str, port: int) -> None:
     await server.close()
 
 
-def _say_what(plan: Plan, node: Node, speed: float, faults: str) -> None:
+def _print_summary(plan: Plan, node: Node, speed: float, faults: str) -> None:
     echo(
         f"SIMULATED engine: {plan.model} as {plan.label} on {node.label}, {speed:g}x real time; "
         "no model runs here, words are filler"

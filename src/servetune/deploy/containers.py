@@ -1,7 +1,7 @@
 """A Plan as the variables of a SageMaker container, there and back.
 
-An engine's settings are those of its command line (`Engine.spoken`); a container respells them as
-variables, by one `Container` in the engine's folder, and reading an environment walks both back.
+An engine's settings are those of its command line (`Engine.plan_settings`); a container respells
+them as variables, by one `Container` in the engine's folder; reading an environment reverses both.
 
 What differs between containers, and why a table is not enough:
 
@@ -143,10 +143,10 @@ def parse_environment(container: str, env: Mapping[str, str]) -> Plan:
     served = env.get(served_key)
     if model == MODEL_FOLDER and served:
         model = served
-    passed_over = {served_key} if served == model else set()
+    skipped = {served_key} if served == model else set()
     settings: Settings = {}
     for key, text in env.items():
-        if key in passed_over or not own.holds_setting(key):
+        if key in skipped or not own.holds_setting(key):
             continue
         name, negative = own.setting(key), False
         if own.off == "negative" and name.startswith("no_"):

@@ -58,10 +58,10 @@ def choose_image(
         )
     if engine_version is None:
         return choice[-1], ""
-    wanted = version_key(engine_version)
-    not_older = [image for image in choice if version_key(image.engine_version or "0") >= wanted]
+    version = version_key(engine_version)
+    not_older = [image for image in choice if version_key(image.engine_version or "0") >= version]
     image = not_older[0] if not_older else choice[-1]
-    if version_key(image.engine_version or "0") == wanted:
+    if version_key(image.engine_version or "0") == version:
         return image, ""
     return image, (
         f"the plan was measured with engine version {engine_version}, the nearest {container} "

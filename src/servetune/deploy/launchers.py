@@ -124,9 +124,9 @@ def words_of(
         port: To listen on.
         version: Of the engine that will run.
     """
-    seen = msgspec.structs.replace(plan, model=model)
+    served = msgspec.structs.replace(plan, model=model)
     command = (launcher.program.command, *launcher.start)
-    words = launcher.command(seen, host=host, port=port, version=version)
+    words = launcher.command(served, host=host, port=port, version=version)
     return command, words[len(command) :], launcher.plan_variables(plan)
 
 
@@ -141,14 +141,14 @@ def plan_of_words(
         CannotRender: The words name no model, or hold something that is no setting.
     """
     shipping = shipping_of(launcher)
-    seen_at, settings = "", Settings()
+    model_path, settings = "", Settings()
     *model_option, _ = launcher.model_words("")
     address = {launcher.host_word, launcher.port_word}
     for option, text in _pairs(launcher, words):
         if option in address:
             continue
         if not option or option in model_option:
-            seen_at = launcher.model_of_word(text or "")
+            model_path = launcher.model_of_word(text or "")
             continue
         name = option.removeprefix("--").replace("-", "_")
         if text is not None:
@@ -158,11 +158,11 @@ def plan_of_words(
             settings[name.removeprefix("no_")] = False
         else:
             settings[name] = True
-    if not seen_at:
+    if not model_path:
         raise CannotRender(f"the words name no model: {shlex.join(words)[:200]}")
     fields = shipping.read(settings, variables)
     named = settings.get(shipping.name_setting)
-    model = str(named) if named and seen_at.startswith("/") else seen_at
+    model = str(named) if named and model_path.startswith("/") else model_path
     try:
         plan = launcher.words.plan(launcher.name, model, settings)
         return msgspec.structs.replace(plan, **fields)
@@ -193,7 +193,7 @@ def _pairs(launcher: CommandLineEngine, words: Sequence[str]) -> Iterator[tuple[
 
 
 def _refuse_contradictions(launcher: CommandLineEngine, plan: Plan) -> None:
-    settings = launcher.spoken(msgspec.structs.replace(plan, extra=()))
+    settings = launcher.plan_settings(msgspec.structs.replace(plan, extra=()))
     for name, value in plan.extra:
         if settings.get(name, value) != value:
             raise CannotRender(f"the plan says both {name}={settings[name]} and {name}={value}")

@@ -78,8 +78,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
             (`benchmarks/simulation/README.md`); empty where another engine's was compared.
         composes_ahead: Whether a step is scheduled while the one before it runs.
         routing: Rule by which a data-parallel rank is chosen for a request.
-        hands_over_cache: Whether a sequence's cache can move to another server of its kind.
-        needs_room_for_longest: Whether it refuses to start where its cache is smaller than one
+        transfers_cache: Whether a sequence's cache can move to another server of its kind.
+        must_hold_longest: Whether it refuses to start where its cache is smaller than one
             longest sequence.
         budget_covers_answers: Whether `max_num_batched_tokens` counts answers' tokens too, so
             that it must not be below `max_num_seqs`.
@@ -93,8 +93,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     comparison: str = ""
     composes_ahead: bool = False
     routing: Literal["cache_pressure", "round_robin"] = "cache_pressure"
-    hands_over_cache: bool = False
-    needs_room_for_longest: bool = False
+    transfers_cache: bool = False
+    must_hold_longest: bool = False
     budget_covers_answers: bool = True
     fraction_covers_activation: bool = True
     experts_span_copies: bool = True

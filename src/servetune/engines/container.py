@@ -39,7 +39,7 @@ def plain_settings(plan: Plan, version: str | None = None) -> Settings:
         CannotRender: A setting and its negative are both there and disagree.
     """
     settings: Settings = {}
-    for name, value in engine(plan.engine).spoken(plan, version).items():
+    for name, value in engine(plan.engine).plan_settings(plan, version).items():
         plain, meant = name, value
         if name.startswith("no_") and isinstance(value, bool):
             plain, meant = name.removeprefix("no_"), not value

@@ -73,8 +73,8 @@ def simulated_engines() -> tuple[str, ...]:
 
 
 def _require_handover(plan: Plan) -> None:
-    if not engine(plan.engine).behaviour.hands_over_cache:
-        able = [name for name in ENGINES if engine(name).behaviour.hands_over_cache]
+    if not engine(plan.engine).behaviour.transfers_cache:
+        able = [name for name in ENGINES if engine(name).behaviour.transfers_cache]
         raise PlanError(
             f"{plan.engine} computes prompts and decodes in one process",
             hint=f"prefill_replicas are for {', '.join(able)}",

@@ -214,7 +214,7 @@ class Engine:
         """
         return {}
 
-    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+    def plan_settings(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         """Its settings that say everything the Plan chose, for a version.
 
         The command that is measured, the one that is deployed and a container's variables all

@@ -430,7 +430,7 @@ def _weighed_stages(
     embedding_bytes = embedding_parameter_count(shape) * plain_bytes / plan.tensor_parallel
     head_bytes = embedding_bytes * (storage.width_of("head") or plain_bytes) / plain_bytes
     # Tables of per-layer inputs and a vision tower lie with the embedding, split like it.
-    beside_bytes = (shape.extra_parameters + shape.vision_parameters) * plain_bytes
+    extra_bytes = (shape.extra_parameters + shape.vision_parameters) * plain_bytes
     stages = stage_layers(plan, shape)
     last = len(stages) - 1
     found = []
@@ -443,7 +443,7 @@ def _weighed_stages(
             for layer in layers
         )
         if index == 0:
-            weights_bytes += embedding_bytes + beside_bytes / plan.tensor_parallel
+            weights_bytes += embedding_bytes + extra_bytes / plan.tensor_parallel
         if index == last:
             weights_bytes += shape.hidden * plain_bytes
             # A tied head needs a copy of the embedding where it is not on the same stage.

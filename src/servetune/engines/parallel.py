@@ -273,8 +273,8 @@ def _product(plan: Plan) -> str:
         ("data_parallel", plan.data_parallel),
         ("replicas", plan.replicas),
     )
-    said = " x ".join(f"{name} {count}" for name, count in named if count > 1) or "one replica"
-    return said + (f", and {plan.prefill_replicas} for prompts" if plan.prefill_replicas else "")
+    text = " x ".join(f"{name} {count}" for name, count in named if count > 1) or "one replica"
+    return text + (f", and {plan.prefill_replicas} for prompts" if plan.prefill_replicas else "")
 
 
 def _take(remaining: list[Layer], count: int) -> Iterator[Layer]:

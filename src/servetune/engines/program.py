@@ -71,7 +71,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     def version(self, executable: tuple[str, ...]) -> str | None:
         """Read off the package's metadata beside the executable, else asked."""
-        return installed_version(executable, self.packages) or asked_version(
+        return installed_version(executable, self.packages) or printed_version(
             executable, self.version_words
         )
 
@@ -85,7 +85,7 @@ def installed_version(executable: tuple[str, ...], packages: Iterable[str]) -> s
     return None
 
 
-def asked_version(
+def printed_version(
     executable: tuple[str, ...], words: tuple[str, ...] = ("--version",)
 ) -> str | None:
     """Version that a program prints; `None` where it prints nothing that reads like one."""
@@ -100,11 +100,11 @@ def asked_version(
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    for said in (answer.stdout, answer.stderr):
-        named = re.search(r"(?i)\bversion:? v?(\d+\.\d+[\w.+-]*|\d{3,})", said)
+    for output in (answer.stdout, answer.stderr):
+        named = re.search(r"(?i)\bversion:? v?(\d+\.\d+[\w.+-]*|\d{3,})", output)
         if named:
             return named[1]
-        versions = re.findall(r"\b\d+\.\d+[\w.+]*", said)
+        versions = re.findall(r"\b\d+\.\d+[\w.+]*", output)
         if versions:
             return str(versions[-1])
     return None

@@ -70,11 +70,11 @@ class ServerWords(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         spellings: Further names of arguments.
         own: Settings of its scheduler that the simulation plays, and their types.
-        beside: Arguments that say nothing of the plan, and their types.
+        ignored: Arguments that say nothing of the plan, and their types.
         closed: Whether the engine's table of settings has them all, so that others are refused.
     """
 
     spellings: Mapping[str, str] = _NONE
     own: Mapping[str, type] = MappingProxyType({})
-    beside: Mapping[str, type] = _SERVER_TYPES
+    ignored: Mapping[str, type] = _SERVER_TYPES
     closed: bool = False

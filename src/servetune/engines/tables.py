@@ -117,7 +117,7 @@ def _settings(engine: str, number: int) -> Mapping[str, SettingSpec]:
     texts: dict[str, str] = dict(parts[0]["settings"])
     if number:
         part = parts[number]
-        for gone in part.get("without", ()):
-            texts.pop(gone, None)
+        for removed in part.get("without", ()):
+            texts.pop(removed, None)
         texts.update(part.get("settings", {}))
     return MappingProxyType({name: read_spec(name, text) for name, text in sorted(texts.items())})

@@ -149,7 +149,7 @@ class ServerSide(msgspec.Struct, frozen=True, kw_only=True):
     def within(self, start_s: float, end_s: float) -> ServerSide:
         """Part that belongs to a run with this start and end, on the same monotonic clock."""
         cut = tuple(each.within(start_s, end_s) for each in self.series)
-        return msgspec.structs.replace(self, series=cut, totals=account(cut))
+        return msgspec.structs.replace(self, series=cut, totals=totals_of(cut))
 
     def since(self, start_s: float) -> ServerSide:
         """Side with times counted from `start_s`."""
@@ -157,7 +157,7 @@ class ServerSide(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, series=shifted)
 
 
-def account(series: Sequence[Series], *, timed: bool = True) -> ServerMetrics:
+def totals_of(series: Sequence[Series], *, timed: bool = True) -> ServerMetrics:
     """Totals over all series.
 
     Args:

@@ -33,7 +33,7 @@ class RequestHandler(Protocol):
     def closed(self, connection: Connection) -> None:
         """A client has gone; its requests have no receiver any more."""
 
-    def ask(self, connection: Connection, question: HttpRequest) -> None:
+    def handle(self, connection: Connection, http_request: HttpRequest) -> None:
         """ResponseStream, at once or later, by exactly one `reply` or stream."""
 
 
@@ -95,20 +95,20 @@ class Connection(asyncio.Protocol):
             self.reply(413, b'{"detail":"the body is larger than 64 MiB"}')
 
     def on_message_complete(self) -> None:
-        question = HttpRequest(
+        http_request = HttpRequest(
             self._parser.get_method().decode(),
             self._url.decode("latin-1").partition("?")[0],
             bytes(self._body),
             self._headers.get(b"authorization", b"").decode("latin-1"),
         )
-        self._waiting.append((question, self._parser.should_keep_alive()))
+        self._waiting.append((http_request, self._parser.should_keep_alive()))
         self._next()
 
     def _next(self) -> None:
         while self._waiting and not self._answering and self._transport is not None:
-            question, self._keep_alive = self._waiting.popleft()
+            http_request, self._keep_alive = self._waiting.popleft()
             self._answering = True
-            self._site.ask(self, question)
+            self._site.handle(self, http_request)
 
     # what goes
 

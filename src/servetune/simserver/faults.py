@@ -56,7 +56,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Description of the faults for the log; empty without any."""
         default = Faults()
         return ", ".join(

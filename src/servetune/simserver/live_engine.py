@@ -83,7 +83,7 @@ class LiveRequest(ServedRequest):
         self.cache_sent = False
 
     @property
-    def handed_tokens(self) -> int:
+    def transferred_tokens(self) -> int:
         """Tokens of the prompt that another rank computed."""
         return self.prompt_tokens - 1 if self.cache_sent else 0
 
@@ -124,7 +124,7 @@ class LiveEngine(ServingCore["LiveRank"]):
         return _LivePrefillRank(scheduler, self, self._longest_tokens)
 
     @property
-    def accounts(self) -> tuple[EngineMetrics, ...]:
+    def rank_metrics(self) -> tuple[EngineMetrics, ...]:
         """Metrics of each rank, by number; those of the prefill pool are the last."""
         return tuple(rank.metrics() for rank in (*self.ranks, *self.prefill_ranks))
 
@@ -171,19 +171,19 @@ class LiveRank(Rank):
         self.in_flight = 0
         self._engine = engine
         self._metrics = EngineMetrics(longest_tokens, scheduler.tokens_each - 1)
-        self._handed_steps = 0  # planned steps whose tokens have been handed out
-        self._handed_s = 0.0  # the end of the last such step
+        self._delivered_steps = 0  # planned steps whose tokens have been handed out
+        self._delivered_s = 0.0  # the end of the last such step
         self._aborted: list[Sequence] = []
 
     @property
     def next_end_s(self) -> float | None:
         ends_s = self.scheduler.planned_ends_s
-        return ends_s[min(self._handed_steps, len(ends_s) - 1)] if ends_s else None
+        return ends_s[min(self._delivered_steps, len(ends_s) - 1)] if ends_s else None
 
     def metrics(self) -> EngineMetrics:
         """Its metrics, with gauges of this moment."""
         metrics, scheduler = self._metrics, self.scheduler
-        metrics.steps = scheduler.steps + self._handed_steps
+        metrics.steps = scheduler.steps + self._delivered_steps
         metrics.preemptions = scheduler.preemptions
         metrics.prefix_queries_tokens = scheduler.admitted_prompt_tokens
         metrics.prefix_hits_tokens = scheduler.cached_prompt_tokens
@@ -211,9 +211,9 @@ class LiveRank(Rank):
 
     def reached(self, now_s: float) -> None:
         """Hand out the tokens of one planned step; the last one ends the stretch."""
-        if self._handed_steps < self.scheduler.planned_steps - 1:
-            self._hand_out(self._gains(self._handed_steps), now_s)
-            self._handed_steps += 1
+        if self._delivered_steps < self.scheduler.planned_steps - 1:
+            self._deliver(self._gains(self._delivered_steps), now_s)
+            self._delivered_steps += 1
             self.await_end()
         else:
             self._commit(now_s)
@@ -222,7 +222,7 @@ class LiveRank(Rank):
     def _commit(self, now_s: float) -> None:
         """End a stretch of steps: prompts may be complete, and sequences may end."""
         scheduler = self.scheduler
-        handed_all = self._handed_steps == scheduler.planned_steps  # cut after it was handed out
+        delivered_all = self._delivered_steps == scheduler.planned_steps
         gains, parts = self._gains(scheduler.planned_steps - 1), list(scheduler.prefilling)
         resumed_s = {
             sequence.index: scheduler.ended_s(sequence)
@@ -230,10 +230,10 @@ class LiveRank(Rank):
             if sequence.stretches
         }
         ended = scheduler.commit()
-        self._handed_steps = 0
+        self._delivered_steps = 0
         through = [each for each, _ in parts if each.computed == each.to_compute]
-        if not handed_all:
-            self._hand_out(gains, now_s, through)
+        if not delivered_all:
+            self._deliver(gains, now_s, through)
         for sequence in through:
             self._prompt_done(self._request(sequence), now_s, resumed_s.get(sequence.index))
         for sequence in ended:
@@ -249,8 +249,8 @@ class LiveRank(Rank):
 
     def _computed_tokens(self, sequence: Sequence) -> int:
         """Tokens of a prompt that this rank computed: neither cached nor handed over."""
-        handed_tokens = self._request(sequence).handed_tokens
-        return sequence.prompt_tokens - sequence.cached_tokens - handed_tokens
+        transferred_tokens = self._request(sequence).transferred_tokens
+        return sequence.prompt_tokens - sequence.cached_tokens - transferred_tokens
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.forget(sequence)
@@ -262,7 +262,7 @@ class LiveRank(Rank):
         step = len(scheduler.ends_s) + planned
         return [(sequence, scheduler.gained(sequence, step)) for sequence in scheduler.decoding]
 
-    def _hand_out(
+    def _deliver(
         self,
         gains: list[tuple[Sequence, int]],
         now_s: float,
@@ -274,11 +274,11 @@ class LiveRank(Rank):
         answers = sum(tokens for _, tokens in gains)
         self._metrics.note_step(answers + len(through) + sum(prompts))
         if gains:
-            self._metrics.note_gaps(now_s - self._handed_s, len(gains), answers)
+            self._metrics.note_gaps(now_s - self._delivered_s, len(gains), answers)
         if self.scheduler.tokens_each > 1:
             for _, tokens in gains:
                 self._metrics.note_draft(tokens - 1)
-        self._handed_s = now_s
+        self._delivered_s = now_s
         for sequence, tokens in gains:
             self._request(sequence).listener.tokens(tokens)
 
@@ -291,7 +291,7 @@ class LiveRank(Rank):
                 request.prompt_tokens,
                 now_s - request.sent_s,
                 cached_tokens=request.sequence.cached_tokens,
-                brought_tokens=request.handed_tokens,
+                brought_tokens=request.transferred_tokens,
             )
         elif resumed_s is not None:
             self._metrics.note_gaps(now_s - resumed_s, 1, 1)

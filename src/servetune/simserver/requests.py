@@ -155,7 +155,7 @@ def parse_completion_request(raw: bytes, serving: ServedModel, *, chat: bool) ->
     options = body.stream_options or _StreamOptions()
     if body.stream_options is not None and not body.stream:
         raise RequestRefused(400, "Stream options can only be defined when `stream=True`.")
-    ask = CompletionRequest(
+    request = CompletionRequest(
         chat=chat,
         model=model,
         prompt_tokens=prompt_tokens,
@@ -171,7 +171,7 @@ def parse_completion_request(raw: bytes, serving: ServedModel, *, chat: bool) ->
         usage_always=bool(options.include_usage and options.continuous_usage_stats),
     )
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    return _stopped(ask, [stop for stop in stops if stop], body.min_tokens or 0)
+    return _stopped(request, [stop for stop in stops if stop], body.min_tokens or 0)
 
 
 def tokenized(raw: bytes, serving: ServedModel) -> dict[str, Any]:
@@ -325,8 +325,8 @@ def _answer_tokens(
         )
     if limit is None and not chat:
         limit = DEFAULT_COMPLETION_TOKENS
-    room = longest - prompt_tokens
-    most = room if limit is None else min(limit, room)  # as vLLM does, without a word
+    most_left = longest - prompt_tokens
+    most = most_left if limit is None else min(limit, most_left)  # as vLLM does, without a word
     if most < 1:
         raise _invalid(f"max_tokens must be at least 1, got {most}.", "max_tokens", most)
     least = body.min_tokens or 0
@@ -339,26 +339,26 @@ def _answer_tokens(
     if limit is not None or body.ignore_eos:
         return most, most, "length"
     usual = max(serving.answer_tokens, least)
-    return (usual, room, "stop") if usual <= room else (room, room, "length")
+    return (usual, most_left, "stop") if usual <= most_left else (most_left, most_left, "length")
 
 
-def _stopped(ask: CompletionRequest, stops: list[str], min_tokens: int) -> CompletionRequest:
+def _stopped(request: CompletionRequest, stops: list[str], min_tokens: int) -> CompletionRequest:
     """The answer up to the first stop string that its words hold, if they hold one."""
     if not stops:
-        return ask
-    text, kept = ask.text(), len(ask.text(min_tokens))
+        return request
+    text, kept = request.text(), len(request.text(min_tokens))
     places = [place for stop in stops if (place := text.find(stop, kept)) >= 0]
     if not places:
-        return ask
+        return request
     place = min(places)
     stop_length = min(len(stop) for stop in stops if text.startswith(stop, place))
     tokens, length = 0, 0
     pieces: list[bytes] = []
     while length < place + stop_length:  # the tokens that the stop string took were computed
-        piece = ask.piece(tokens)
+        piece = request.piece(tokens)
         pieces.append(piece[: max(0, place - length)])
         length += len(piece)
         tokens += 1
     return msgspec.structs.replace(
-        ask, output_tokens=tokens, pieces=tuple(pieces), first=0, finish_reason="stop"
+        request, output_tokens=tokens, pieces=tuple(pieces), first=0, finish_reason="stop"
     )

@@ -42,7 +42,7 @@ class ResponseStream:
     Tokens are gathered until `flush`, so that all that came at once leave in one write.
 
     Args:
-        ask: The request.
+        request: The request.
         number: Number of the answer, for its id.
         wire: Connection that it is written to.
         fault: What goes wrong with it.
@@ -54,13 +54,13 @@ class ResponseStream:
     """
 
     __slots__ = (
-        "_after", "_ask", "_before", "_breaks_after", "_broken", "_closed", "_created", "_fault",
-        "_id", "_is_touched", "_parts", "_sent", "_touched", "_wire", "received_all",
+        "_after", "_before", "_breaks_after", "_broken", "_closed", "_created", "_fault",
+        "_id", "_is_touched", "_parts", "_request", "_sent", "_touched", "_wire", "received_all",
     )  # fmt: skip
 
     def __init__(
         self,
-        ask: CompletionRequest,
+        request: CompletionRequest,
         number: int,
         wire: ResponseWriter,
         *,
@@ -68,9 +68,9 @@ class ResponseStream:
         breaks_after: int,
         touched: Callable[[ResponseStream], None],
     ) -> None:
-        self._ask, self._wire, self._touched = ask, wire, touched
+        self._request, self._wire, self._touched = request, wire, touched
         self._fault, self._breaks_after = fault, breaks_after
-        self._id = f"{'chatcmpl' if ask.chat else 'cmpl'}-simulated-{number}"
+        self._id = f"{'chatcmpl' if request.chat else 'cmpl'}-simulated-{number}"
         self._created = int(time.time())
         self._parts: list[bytes] = []
         self._sent = 0
@@ -82,23 +82,23 @@ class ResponseStream:
 
     def tokens(self, count: int) -> None:
         """Take in the next tokens, which are one chunk as in vLLM."""
-        ask, sent = self._ask, self._sent
+        request, sent = self._request, self._sent
         self._sent = sent + count
         if self._fault is not None and self._sent > self._breaks_after:
             count = max(0, self._breaks_after - sent)
             if not self._broken:
                 self._broken = True
                 self._touch()
-        if not ask.streamed or not count:
+        if not request.streamed or not count:
             return
         self._touch()
-        if sent == 0 and ask.chat:
+        if sent == 0 and request.chat:
             self._parts.append(self._opening())
-        if sent + count == ask.output_tokens:
-            before, after = self._frame(ask.finish_reason)
+        if sent + count == request.output_tokens:
+            before, after = self._frame(request.finish_reason)
         else:
             before, after = self._before, self._after
-        text = b"".join(ask.piece(number) for number in range(sent, sent + count))
+        text = b"".join(request.piece(number) for number in range(sent, sent + count))
         usage = self._running_usage(sent + count)
         self._parts.append(b"%b%b%b%b}\n\n" % (before, text, after, usage))
 
@@ -107,10 +107,10 @@ class ResponseStream:
         self.received_all = True
         self._broken = self._broken or self._fault is not None
         self._touch()
-        if self._ask.streamed and not self._broken:
-            if self._ask.usage_at_end:
+        if self._request.streamed and not self._broken:
+            if self._request.usage_at_end:
                 self._parts.append(
-                    self._head() + b',"choices":[]' + self._told_usage(self._sent) + b"}\n\n"
+                    self._head() + b',"choices":[]' + self._usage_json(self._sent) + b"}\n\n"
                 )
             self._parts.append(b"data: [DONE]\n\n")
 
@@ -123,9 +123,9 @@ class ResponseStream:
         if self._closed or self._fault == "stall" or not (self._broken or self.received_all):
             return
         self._closed = True
-        if self._broken and not (self._fault == "truncate" and self._ask.streamed):
+        if self._broken and not (self._fault == "truncate" and self._request.streamed):
             self._wire.drop()
-        elif self._ask.streamed:
+        elif self._request.streamed:
             self._wire.end_stream()
         else:
             self._wire.reply(200, self._whole())
@@ -135,28 +135,28 @@ class ResponseStream:
             self._is_touched = True
             self._touched(self)
 
-    def _told_usage(self, sent: int) -> bytes:
-        counts = (self._ask.prompt_tokens, self._ask.prompt_tokens + sent, sent)
+    def _usage_json(self, sent: int) -> bytes:
+        counts = (self._request.prompt_tokens, self._request.prompt_tokens + sent, sent)
         return b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}' % counts
 
     def _running_usage(self, sent: int) -> bytes:
-        return self._told_usage(sent) if self._ask.usage_always else b""
+        return self._usage_json(sent) if self._request.usage_always else b""
 
     def _head(self) -> bytes:
         """The members that all chunks begin with, without the closing brace."""
-        kind = "chat.completion.chunk" if self._ask.chat else "text_completion"
+        kind = "chat.completion.chunk" if self._request.chat else "text_completion"
         members = {
             "id": self._id,
             "object": kind,
             "created": self._created,
-            "model": self._ask.model,
+            "model": self._request.model,
         }
         return b"data: " + msgspec.json.encode(members)[:-1]
 
     def _frame(self, finish_reason: str | None) -> tuple[bytes, bytes]:
         """Bytes before and behind a token's text, up to the usage."""
         reason = msgspec.json.encode(finish_reason)
-        if self._ask.chat:
+        if self._request.chat:
             before = b',"choices":[{"index":0,"delta":{"content":"'
             after = b'"},"logprobs":null,"finish_reason":' + reason + b"}]"
         else:
@@ -175,24 +175,24 @@ class ResponseStream:
         return self._head() + choices + self._running_usage(0) + b"}\n\n"
 
     def _whole(self) -> bytes:
-        ask = self._ask
+        request = self._request
         choice: dict[str, Any] = {"index": 0}
-        if ask.chat:
-            choice["message"] = {"role": "assistant", "content": ask.text()}
+        if request.chat:
+            choice["message"] = {"role": "assistant", "content": request.text()}
         else:
-            choice["text"] = ask.text()
-        choice |= {"logprobs": None, "finish_reason": ask.finish_reason}
+            choice["text"] = request.text()
+        choice |= {"logprobs": None, "finish_reason": request.finish_reason}
         return msgspec.json.encode(
             {
                 "id": self._id,
-                "object": "chat.completion" if ask.chat else "text_completion",
+                "object": "chat.completion" if request.chat else "text_completion",
                 "created": self._created,
-                "model": ask.model,
+                "model": request.model,
                 "choices": [choice],
                 "usage": {
-                    "prompt_tokens": ask.prompt_tokens,
-                    "total_tokens": ask.prompt_tokens + ask.output_tokens,
-                    "completion_tokens": ask.output_tokens,
+                    "prompt_tokens": request.prompt_tokens,
+                    "total_tokens": request.prompt_tokens + request.output_tokens,
+                    "completion_tokens": request.output_tokens,
                 },
             }
         )

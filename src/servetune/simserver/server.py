@@ -26,10 +26,10 @@ from servetune.simserver.requests import (
 from servetune.simserver.responses import ResponseStream
 from servetune.simserver.service import Service
 
-WORTH_SAYING_S = 0.05
+WORTH_LOGGING_S = 0.05
 """A server that is later than that says so; asyncio's timers alone cost up to 0.001."""
 
-SAY_EVERY_S = 5.0
+LOG_EVERY_S = 5.0
 
 MEMORY_WORDS = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
@@ -84,7 +84,7 @@ class SimulatedServer:
         self._touched: list[ResponseStream] = []
         self._numbers = itertools.count()
         self._behind_s = self._most_behind_s = 0.0
-        self._said_s = -SAY_EVERY_S
+        self._logged_s = -LOG_EVERY_S
         self._started_unix_s = int(time.time())
         self._origin_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -119,7 +119,7 @@ class SimulatedServer:
         self.port = self._listener.sockets[0].getsockname()[1]
         self._origin_s = loop.time()
         if faults.die_after_s is not None:
-            self._death = loop.call_later(faults.die_after_s, self._die_as_asked)
+            self._death = loop.call_later(faults.die_after_s, self._die_by_fault)
 
     async def close(self) -> None:
         """Listen no more, and drop every connection."""
@@ -166,8 +166,8 @@ class SimulatedServer:
         self._behind_s = behind_s
         self._most_behind_s = max(behind_s, self._most_behind_s)
         clock_s = time.monotonic()
-        if behind_s > WORTH_SAYING_S and clock_s - self._said_s > SAY_EVERY_S:
-            self._said_s = clock_s
+        if behind_s > WORTH_LOGGING_S and clock_s - self._logged_s > LOG_EVERY_S:
+            self._logged_s = clock_s
             self._say(
                 f"behind its own clock by {behind_s:.3f} s: tokens come later than simulated; "
                 "lower --speed, or give this process a core of its own"
@@ -175,7 +175,7 @@ class SimulatedServer:
 
     # faults
 
-    def _die_as_asked(self) -> None:
+    def _die_by_fault(self) -> None:
         assert self._faults.die_after_s is not None
         self._say(DEATH_WORDS.format(after_s=self._faults.die_after_s))
         self._die(1)
@@ -200,30 +200,30 @@ class SimulatedServer:
                 self._engine.abort(request, self._now_s())
                 self._wind()
 
-    def ask(self, connection: Connection, question: HttpRequest) -> None:
+    def handle(self, connection: Connection, http_request: HttpRequest) -> None:
         """Answer a request, or let the engine answer it as its tokens come."""
-        method = _ROUTES.get(question.path)
+        method = _ROUTES.get(http_request.path)
         if method is None:
             connection.reply(404, b'{"detail":"Not Found"}')
-        elif question.method != method:
+        elif http_request.method != method:
             connection.reply(405, b'{"detail":"Method Not Allowed"}')
-        elif not self._may(question):
+        elif not self._may(http_request):
             connection.reply(401, b'{"error":"Unauthorized"}')
-        elif question.path.startswith("/v1/c"):
-            self._generate(connection, question)
+        elif http_request.path.startswith("/v1/c"):
+            self._generate(connection, http_request)
         else:
-            self._tell(connection, question)
+            self._describe(connection, http_request)
 
-    def _may(self, question: HttpRequest) -> bool:
-        if self._api_key is None or not question.path.startswith("/v1"):
+    def _may(self, http_request: HttpRequest) -> bool:
+        if self._api_key is None or not http_request.path.startswith("/v1"):
             return True
-        return question.authorization == f"Bearer {self._api_key}"
+        return http_request.authorization == f"Bearer {self._api_key}"
 
-    def _generate(self, connection: Connection, question: HttpRequest) -> None:
+    def _generate(self, connection: Connection, http_request: HttpRequest) -> None:
         fault = self._draws.next()
         try:
-            ask = parse_completion_request(
-                question.body, self._service.serving, chat="chat" in question.path
+            handle = parse_completion_request(
+                http_request.body, self._service.serving, chat="chat" in http_request.path
             )
             if fault == "error":
                 raise RequestRefused(
@@ -234,42 +234,42 @@ class SimulatedServer:
             return
         after = self._faults.after_tokens
         answer = ResponseStream(
-            ask,
+            handle,
             next(self._numbers),
             connection,
             fault=fault,
-            breaks_after=ask.output_tokens // 2 if after is None else after,
+            breaks_after=handle.output_tokens // 2 if after is None else after,
             touched=self._touch,
         )
         self._turn()  # what was due before it came does not know of it
-        if ask.streamed:
+        if handle.streamed:
             connection.begin_stream()
         request = LiveRequest(
             self._engine.next_number(),
-            ask.prompt_tokens,
-            ask.output_tokens,
+            handle.prompt_tokens,
+            handle.output_tokens,
             answer,
-            finish_reason=ask.finish_reason,
-            content=ask.content,
-            priority=ask.priority,
-            max_tokens=ask.max_tokens,
+            finish_reason=handle.finish_reason,
+            content=handle.content,
+            priority=handle.priority,
+            max_tokens=handle.max_tokens,
         )
         self._requests[connection] = (request, answer)
         self._engine.submit(request, self._now_s())
         self._wind()
 
-    def _tell(self, connection: Connection, question: HttpRequest) -> None:
-        path = question.path
+    def _describe(self, connection: Connection, http_request: HttpRequest) -> None:
+        path = http_request.path
         if path in {"/health", "/ping"}:
             connection.reply(200, b"", "text/plain")
         elif path == "/metrics":
             self._turn()
-            text = exposition(self._service, self._engine.accounts, self._clockwork())
+            text = exposition(self._service, self._engine.rank_metrics, self._clockwork())
             connection.reply(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
         elif path == "/tokenize":
             try:
                 connection.reply(
-                    200, msgspec.json.encode(tokenized(question.body, self._service.serving))
+                    200, msgspec.json.encode(tokenized(http_request.body, self._service.serving))
                 )
             except RequestRefused as refused:
                 connection.reply(refused.status, refused.body())
@@ -278,7 +278,7 @@ class SimulatedServer:
 
     def _facts(self, path: str) -> dict[str, Any]:
         if path == "/load":
-            return {"server_load": sum(a.running + a.waiting for a in self._engine.accounts)}
+            return {"server_load": sum(a.running + a.waiting for a in self._engine.rank_metrics)}
         if path == "/version":
             return {
                 "version": f"servetune-simulated-{__version__}",

@@ -119,10 +119,10 @@ def parse_server_arguments(
 
 def argument_types(engine_name: str) -> Mapping[str, type]:
     """Types of an engine's arguments that have a meaning for the simulation."""
-    spoken, server_words = engine(engine_name), _server_words(engine_name)
+    plan_settings, server_words = engine(engine_name), _server_words(engine_name)
     if server_words.closed:
-        return spoken.argument_types()
-    fields = {name: FIELD_TYPES[field] for name, field in spoken.words.fields.items()}
+        return plan_settings.argument_types()
+    fields = {name: FIELD_TYPES[field] for name, field in plan_settings.words.fields.items()}
     return {**fields, **server_words.own}
 
 
@@ -139,7 +139,7 @@ def _server_words(engine_name: str) -> ServerWords:
 
 
 def _types(engine_name: str) -> Mapping[str, type]:
-    return {**_server_words(engine_name).beside, **argument_types(engine_name)}
+    return {**_server_words(engine_name).ignored, **argument_types(engine_name)}
 
 
 def _split(word: str, engine_name: str, types: Collection[str]) -> tuple[str, str | None, bool]:

@@ -124,11 +124,11 @@ class EngineContract:
         before = (self.words(silent), self.engine.environment(silent))
         for field, value in CHOSEN_FIELDS.items():
             values = (True, False) if isinstance(value, bool) else (value,)
-            said = [self._said(**{field: one}) for one in values]
-            refused = None in said
-            assert refused or not self._has_words or any(one != before for one in said), field
+            rendered = [self._rendered(**{field: one}) for one in values]
+            refused = None in rendered
+            assert refused or not self._has_words or any(one != before for one in rendered), field
 
-    def _said(self, **fields: Any) -> tuple[tuple[str, ...], dict[str, str]] | None:
+    def _rendered(self, **fields: Any) -> tuple[tuple[str, ...], dict[str, str]] | None:
         """Command and environment; `None` where the plan is refused, with a way on."""
         plan = self.plan(**fields)
         try:
@@ -178,11 +178,11 @@ class EngineContract:
             if table.complete:
                 with _refusal(PlanError) as refused:
                     self.engine.check(plan, version=version)
-                said = refused.message + refused.hint
+                text = refused.message + refused.hint
             else:
-                said = " ".join(self.engine.check(plan, version=version))
-            assert f"{near}x" in said
-            assert near in said.replace(f"{near}x", "")
+                text = " ".join(self.engine.check(plan, version=version))
+            assert f"{near}x" in text
+            assert near in text.replace(f"{near}x", "")
 
     def test_an_unknown_version_is_said_with_the_one_that_stands_in(self) -> None:
         if not self.engine.known_versions or self.engine.settings("99999.0").exact:
@@ -223,9 +223,9 @@ class EngineContract:
             assert isinstance(value, str)
 
     def test_the_first_completion_can_be_sent(self) -> None:
-        asked = self.engine.first_completion("m")
-        assert asked.path.startswith("/")
-        assert json.loads(json.dumps(asked.body)) == asked.body
+        request = self.engine.first_completion("m")
+        assert request.path.startswith("/")
+        assert json.loads(json.dumps(request.body)) == request.body
 
 
 class RunningEngineContract:
@@ -238,7 +238,7 @@ class RunningEngineContract:
         environment: Environment variables added to the process's.
         given: Program of the engine; `None` for the one that is found.
         ready_timeout_s: Time limit for the start.
-        tells_cache: Whether its log has the size of its KV cache.
+        logs_cache_size: Whether its log has the size of its KV cache.
     """
 
     engine: ClassVar[Engine]
@@ -247,7 +247,7 @@ class RunningEngineContract:
     environment: ClassVar[Mapping[str, str]] = {}
     given: ClassVar[str | None] = None
     ready_timeout_s: ClassVar[float] = 300.0
-    tells_cache: ClassVar[bool] = True
+    logs_cache_size: ClassVar[bool] = True
 
     def test_it_starts_answers_tells_of_itself_and_leaves_nothing(self, tmp_path: Path) -> None:
         executable = self.engine.find_executable(self.given)
@@ -270,7 +270,7 @@ class RunningEngineContract:
         assert processes
         assert [pid for pid in processes if _lives(pid)] == []
         reading = self.engine.read_log(server.log_path.read_text(errors="replace"))
-        assert not self.tells_cache or reading.kv_cache_tokens or reading.kv_cache_blocks
+        assert not self.logs_cache_size or reading.kv_cache_tokens or reading.kv_cache_blocks
         assert self.engine.differences(plan, reading.taken) == {}, notes
 
     def test_a_setting_that_it_does_not_have_is_refused_before_and_by_it(
@@ -308,8 +308,8 @@ class RunningEngineContract:
             status, body = _ask(port, "GET", "/v1/models", None)
             assert status == 200, body
             name = str(json.loads(body)["data"][0]["id"])
-        asked = self.engine.first_completion(name)
-        status, body = _ask(port, "POST", asked.path, asked.body)
+        request = self.engine.first_completion(name)
+        status, body = _ask(port, "POST", request.path, request.body)
         assert status == 200, body
         assert body.strip()
 

@@ -245,11 +245,11 @@ class FakeServer:
                 return 422, f"Unexpected field: {name}"
         if body.get("model") != how.model:
             return 404, f"The model `{body.get('model')}` does not exist."
-        asked = prompt_tokens + int(body.get("max_tokens") or 16)
-        if how.max_model_len is not None and asked > how.max_model_len:
+        requested = prompt_tokens + int(body.get("max_tokens") or 16)
+        if how.max_model_len is not None and requested > how.max_model_len:
             return 400, (
                 f"This model's maximum context length is {how.max_model_len} tokens. "
-                f"However, you requested {asked} tokens."
+                f"However, you requested {requested} tokens."
             )
         return None
 
@@ -339,8 +339,10 @@ class _Answer:
         count = -(-self._tokens // how.tokens_per_chunk)
         await self._until(self._first_due_s() + (count - 1) * how.itl_s)
         text = "".join(_word(i) for i in range(self._tokens))
-        said = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
-        answer: dict[str, Any] = {"choices": [{"index": 0, **said, "finish_reason": "length"}]}
+        content = (
+            {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        )
+        answer: dict[str, Any] = {"choices": [{"index": 0, **content, "finish_reason": "length"}]}
         if how.usage != "none":
             answer["usage"] = self._usage(self._tokens)
         self._truth.sent_s.append(time.monotonic())
@@ -410,13 +412,13 @@ class _Answer:
             self._data(b"[DONE]")
 
     def _chunk(
-        self, said: str | dict[str, str], sent: int, *, finish_reason: str | None = None
+        self, content: str | dict[str, str], sent: int, *, finish_reason: str | None = None
     ) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "finish_reason": finish_reason}
         if self._chat:
-            choice["delta"] = said if isinstance(said, dict) else {"content": said}
+            choice["delta"] = content if isinstance(content, dict) else {"content": content}
         else:
-            choice["text"] = said
+            choice["text"] = content
         chunk: dict[str, Any] = {"id": f"fake-{self._truth.index}", "choices": [choice]}
         if self._usage_always:
             chunk["usage"] = self._usage(sent)

@@ -55,15 +55,15 @@ def members_of(part: Part) -> str:
     return msgspec.json.encode(members).decode() if members else ""
 
 
-def _format(wanted: str) -> dict[str, Any]:
-    if wanted.startswith("{"):
-        return _named("answer", msgspec.json.decode(wanted, type=dict[str, Any]))
-    if wanted == "json_object":
+def _format(name: str) -> dict[str, Any]:
+    if name.startswith("{"):
+        return _named("answer", msgspec.json.decode(name, type=dict[str, Any]))
+    if name == "json_object":
         return {"type": "json_object"}
     known = _read("formats.json")
-    if wanted not in known:
-        raise UnknownName("response format", wanted, ["json_object", *known])
-    return _named(wanted, known[wanted])
+    if name not in known:
+        raise UnknownName("response format", name, ["json_object", *known])
+    return _named(name, known[name])
 
 
 def _named(name: str, schema: Mapping[str, object]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def compose_ids(drafts: Sequence[Draft], stock: Stock, seed: int) -> Iterator[ar
 
 def mended(
     texts: Mapping[int, str],
-    wanted: Mapping[int, int],
+    target_tokens: Mapping[int, int],
     words: Sequence[str],
     counts: Callable[[Mapping[int, str]], dict[int, int]],
     found: dict[int, int],
@@ -89,7 +89,7 @@ def mended(
 
     Args:
         texts: To be mended, by their places.
-        wanted: Tokens of each.
+        target_tokens: Tokens of each.
         words: What is put to the end of a text that is too short.
         counts: Of tokens, for many texts.
         found: The texts' own counts; what they have in the end is written to it, another
@@ -98,14 +98,14 @@ def mended(
     made = dict(texts)
     for round_ in range(_ROUNDS):
         tried = {
-            i: _nearer(text, found[i], wanted[i], words, round_)
+            i: _nearer(text, found[i], target_tokens[i], words, round_)
             for i, text in made.items()
-            if found[i] != wanted[i]
+            if found[i] != target_tokens[i]
         }
         if not tried:
             break
         for i, count in counts(tried).items():
-            if abs(count - wanted[i]) < abs(found[i] - wanted[i]):
+            if abs(count - target_tokens[i]) < abs(found[i] - target_tokens[i]):
                 made[i], found[i] = tried[i], count
     return made
 
@@ -124,9 +124,9 @@ def _words(stock: Stock, tokens: int) -> int:
     return tokens if stock.counted or tokens == 0 else max(1, round(tokens / TOKENS_PER_WORD))
 
 
-def _nearer(text: str, has: int, wanted: int, words: Sequence[str], turn: int) -> str:
+def _nearer(text: str, has: int, target_tokens: int, words: Sequence[str], turn: int) -> str:
     """The text with its end changed: by words while it is far off, by letters when it is near."""
-    own, missing = text.split(" "), wanted - has
+    own, missing = text.split(" "), target_tokens - has
     a_word = max(1.0, has / len(own))
     other = words[turn * 7 % len(words)]
     if abs(missing) <= 8 * a_word and turn % 4:

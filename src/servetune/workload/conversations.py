@@ -165,10 +165,10 @@ def _from_messages(messages: Any, where: str) -> Dialogue | None:
                 turns[-1] = msgspec.structs.replace(turns[-1], answer=_words(content))
         else:
             turns.append(Exchange(content=content))
-    asked = tuple(turn for turn in turns if turn.words.strip())
-    if not asked:
+    nonempty = tuple(turn for turn in turns if turn.words.strip())
+    if not nonempty:
         return None
-    return Dialogue(where=where, turns=asked, system="\n".join(system) or None)
+    return Dialogue(where=where, turns=nonempty, system="\n".join(system) or None)
 
 
 def _role_and_content(message: Any, where: str) -> tuple[str, str | list[Any]]:

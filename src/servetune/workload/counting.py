@@ -82,9 +82,9 @@ class TokenCounter:
         content = self.content_counts([probe])[0]
         shared = bool(part.prefix) and self.takes_system
         first = [*([system(probe)] if shared else []), user(probe)]
-        asked = [*first, {"role": "assistant", "content": probe}, user(probe)]
+        messages = [*first, {"role": "assistant", "content": probe}, user(probe)]
         count = self.tokenizer.chat_count
-        bare, with_tools, longer = count(first), count(first, tools), count(asked)
+        bare, with_tools, longer = count(first), count(first, tools), count(messages)
         if tools and with_tools == bare:
             self.notes.append("the template leaves tools out: a server may not read them either")
         return Cost(

@@ -226,36 +226,36 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         tokenizer = tokenizer_path(self.tokenizer, model)
         if self.trace is not None:
             return self._replay(tokenizer)
-        asked = preset(self.workload) if self.workload else self._described()
-        adapters = _adapters(self.adapters) or asked.adapters
-        arrivals = asked.arrivals
+        workload = preset(self.workload) if self.workload else self._described()
+        adapters = _adapters(self.adapters) or workload.adapters
+        arrivals = workload.arrivals
         if self.rate is not None or self.arrivals is not None:
             arrivals = arrivals_from(self.rate, self.arrivals)
-        api = self.api or ("chat" if asked.needs_chat else asked.api)
-        if asked.needs_chat and api not in CHAT_APIS:
+        api = self.api or ("chat" if workload.needs_chat else workload.api)
+        if workload.needs_chat and api not in CHAT_APIS:
             raise InputError(
-                f"{asked.name} has conversations, tools or pictures, which --api {api} does not "
+                f"{workload.name} has conversations, tools or pictures, which --api {api} does not "
                 "carry",
                 hint="use the chat route",
             )
         users = self.concurrency
         if users is None and isinstance(arrivals, AllAtOnce):
-            users = asked.concurrency or DEFAULT_CONCURRENCY
+            users = workload.concurrency or DEFAULT_CONCURRENCY
         changed = msgspec.structs.replace(
-            asked,
+            workload,
             adapters=adapters,
             arrivals=arrivals,
             concurrency=users,
-            think_s=0.0 if self.turns else self.think_s or asked.think_s,
-            duration_s=self.duration_s or asked.duration_s,
-            until=self.until or asked.until,
+            think_s=0.0 if self.turns else self.think_s or workload.think_s,
+            duration_s=self.duration_s or workload.duration_s,
+            until=self.until or workload.until,
             warmup_count=self.warmup,
             seed=self.seed,
             api=api,
-            stream=asked.stream and not self.no_stream,
-            ignore_eos=asked.ignore_eos and not self.stop_at_eos,
-            tokenizer=tokenizer or asked.tokenizer,
-            extra_body=self.extra_body or asked.extra_body,
+            stream=workload.stream and not self.no_stream,
+            ignore_eos=workload.ignore_eos and not self.stop_at_eos,
+            tokenizer=tokenizer or workload.tokenizer,
+            extra_body=self.extra_body or workload.extra_body,
         )
         return msgspec.structs.replace(changed, request_count=self._request_count(changed))
 
@@ -329,19 +329,19 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
             extra_body=self.extra_body,
         )
 
-    def _request_count(self, asked: Workload) -> int:
+    def _request_count(self, workload: Workload) -> int:
         """Number of requests: as given, else as many as the duration needs, else the default."""
         if self.requests is not None:
             return self.requests
-        if asked.duration_s is None:
-            if isinstance(asked.arrivals, Scheduled):
-                return max(1, len(asked.arrivals.times_s))
-            return MOST_UNTIL if asked.until else asked.request_count
-        if not asked.closed_loop:
-            return _due_within(asked.arrivals, asked.duration_s)
-        users = asked.concurrency or DEFAULT_CONCURRENCY
-        answer_s = QUICK_ANSWER_S + QUICK_TOKEN_S * _shortest_answers(asked) + asked.think_s
-        needed = int(users * asked.duration_s / answer_s)
+        if workload.duration_s is None:
+            if isinstance(workload.arrivals, Scheduled):
+                return max(1, len(workload.arrivals.times_s))
+            return MOST_UNTIL if workload.until else workload.request_count
+        if not workload.closed_loop:
+            return _due_within(workload.arrivals, workload.duration_s)
+        users = workload.concurrency or DEFAULT_CONCURRENCY
+        answer_s = QUICK_ANSWER_S + QUICK_TOKEN_S * _shortest_answers(workload) + workload.think_s
+        needed = int(users * workload.duration_s / answer_s)
         return max(1000, users, min(MOST_FOR_DURATION, needed))
 
 
@@ -359,10 +359,10 @@ def _due_within(arrivals: Arrivals, duration_s: float) -> int:
     return min(MOST_REQUESTS, max(1, math.ceil(mean + surplus)))
 
 
-def _shortest_answers(asked: Workload) -> float:
+def _shortest_answers(workload: Workload) -> float:
     """Mean tokens of the answers of the part whose answers are shortest."""
     rng = np.random.default_rng(0)
-    laws = [part.output_tokens for part in asked.parts]
+    laws = [part.output_tokens for part in workload.parts]
     means = [float(law.draw(100, rng).mean()) for law in laws if law is not None]
     return min(means, default=0.0)
 

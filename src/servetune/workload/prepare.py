@@ -163,11 +163,11 @@ class _Preparation:
         if self._stock.additive and not check_all:
             chosen = _chosen(first, [d.request.input_tokens for d in drafts], self._seed)
         found = self._counts(drafts, made, chosen)
-        wanted = {i: self._text_tokens(drafts[i]) for i in first}
-        if chosen != first and any(found[i] != wanted[i] for i in chosen):
+        target_tokens = {i: self._text_tokens(drafts[i]) for i in first}
+        if chosen != first and any(found[i] != target_tokens[i] for i in chosen):
             chosen = first  # the sample is not as it should be: all are counted
             found = self._counts(drafts, made, chosen)
-        self._mend(drafts, made, found, wanted)
+        self._mend(drafts, made, found, target_tokens)
         return made, found
 
     def _mend(
@@ -175,7 +175,7 @@ class _Preparation:
         drafts: Sequence[Draft],
         made: list[Words],
         found: dict[int, int],
-        wanted: Mapping[int, int],
+        target_tokens: Mapping[int, int],
     ) -> None:
         """Change the users' words of those that were counted until their lengths are right."""
 
@@ -183,8 +183,10 @@ class _Preparation:
             changed = {i: Words(made[i].shared, text) for i, text in texts.items()}
             return self._counts(drafts, changed, list(texts))
 
-        wrong = [i for i, count in found.items() if count != wanted[i]]
-        texts = mended({i: made[i].user for i in wrong}, wanted, self._stock.words, counts, found)
+        wrong = [i for i, count in found.items() if count != target_tokens[i]]
+        texts = mended(
+            {i: made[i].user for i in wrong}, target_tokens, self._stock.words, counts, found
+        )
         for i, text in texts.items():
             made[i] = Words(made[i].shared, text)
 
@@ -229,8 +231,8 @@ class _Preparation:
     def _prompt(self, draft: Draft, words: Words, found: int | None) -> Prompt:
         part = self._parts[draft.part]
         images = part.images
-        wanted = draft.request.input_tokens
-        count = wanted if found is None else found + wanted - self._text_tokens(draft)
+        target_tokens = draft.request.input_tokens
+        count = target_tokens if found is None else found + target_tokens - self._text_tokens(draft)
         members: dict[str, Any] = {
             "token_count": count,
             "exact": self._exact(draft, part),

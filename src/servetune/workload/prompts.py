@@ -49,8 +49,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
     def __post_init__(self) -> None:
-        said = (self.text, self.token_ids, self.messages)
-        if sum(each is not None for each in said) != 1:
+        given_forms = (self.text, self.token_ids, self.messages)
+        if sum(each is not None for each in given_forms) != 1:
             raise InputError("a prompt is words, token ids or messages, and only one of them")
 
     def ids_json(self) -> bytes:

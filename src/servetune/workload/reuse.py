@@ -16,7 +16,7 @@ class PerfectCache:
         # A beginning that goes on: the one before it, a content and how much of that.
         self._beginnings: dict[tuple[int, int, int], int] = {}
 
-    def ask(self, pieces: Iterable[Piece]) -> int:
+    def look_up(self, pieces: Iterable[Piece]) -> int:
         """Tokens that are found of a prompt which begins with these pieces; they are kept."""
         beginning, found, whole = 0, 0, True
         for content_id, tokens in pieces:
@@ -39,10 +39,10 @@ def hit_fraction(requests: Iterable[Request]) -> float:
     it keeps whole blocks, forgets what it has no room for, and requests at the same
     time cannot use what the other is still computing.
     """
-    cache, found, asked = PerfectCache(), 0, 0
+    cache, found, total_tokens = PerfectCache(), 0, 0
     for request in requests:
-        found += min(cache.ask(request.prefix), request.input_tokens - 1)
-        asked += request.input_tokens
+        found += min(cache.look_up(request.prefix), request.input_tokens - 1)
+        total_tokens += request.input_tokens
         if request.answer_id is not None and request.prefix_tokens == request.input_tokens:
-            cache.ask((*request.prefix, (request.answer_id, request.output_tokens)))
-    return found / asked if asked else 0.0
+            cache.look_up((*request.prefix, (request.answer_id, request.output_tokens)))
+    return found / total_tokens if total_tokens else 0.0

@@ -192,7 +192,7 @@ def _single(
     part: Part,
     cost: Cost,
     head: tuple[Piece, ...],
-    wanted_tokens: int,
+    target_tokens: int,
     output_tokens: int,
     shared: tuple[Piece, ...],
     placed: tuple[Piece, ...],
@@ -201,7 +201,7 @@ def _single(
     fixed = (
         cost.tool_tokens + cost.first_tokens + _tokens(shared) + _tokens(placed) + _pictures(part)
     )
-    own = max(1, int(wanted_tokens) - fixed)
+    own = max(1, int(target_tokens) - fixed)
     return Draft(
         request=Request(
             index=0,
@@ -214,7 +214,7 @@ def _single(
         shared=shared,
         placed=placed,
         own_tokens=own,
-        lengthened=fixed + own > wanted_tokens,
+        lengthened=fixed + own > target_tokens,
     )
 
 
@@ -230,9 +230,9 @@ def _repeated(
     head, documents = _head(drawing, cost), _documents(drawing, part.documents, part.distinct)
     pictures = _pictures(part)
     kinds = []
-    for wanted, placed in zip(inputs, documents, strict=True):
+    for target, placed in zip(inputs, documents, strict=True):
         fixed = cost.tool_tokens + cost.first_tokens + pictures + _tokens(placed)
-        kinds.append((fixed, (*placed, (drawing.new_id(), max(1, wanted - fixed)))))
+        kinds.append((fixed, (*placed, (drawing.new_id(), max(1, target - fixed)))))
     made = []
     for i, which in enumerate(apportion([1.0] * part.distinct, count, drawing.rng)):
         fixed, placed = kinds[which]
@@ -458,8 +458,8 @@ def _to_fraction(
     cost: Cost,
 ) -> list[tuple[Piece, ...]]:
     """Prefix of each prompt, an equal share of every prompt, so that the hit fraction is met."""
-    wanted = prefix.hit_fraction
-    assert wanted is not None
+    target = prefix.hit_fraction
+    assert target is not None
     groups = [drawing.new_id() for _ in range(prefix.groups)]
     chances = _chances(prefix.groups, prefix.skew).tolist()
     which = apportion(chances, len(inputs), drawing.rng)
@@ -478,24 +478,24 @@ def _to_fraction(
             for tokens, own in zip(inputs.tolist(), shared(fraction), strict=True)
         )
 
-    return shared(_meeting(found, wanted, part.name, prefix.groups, len(inputs)))
+    return shared(_meeting(found, target, part.name, prefix.groups, len(inputs)))
 
 
 def _meeting(
-    found: Callable[[float], float], wanted: float, name: str, groups: int, count: int
+    found: Callable[[float], float], target: float, name: str, groups: int, count: int
 ) -> float:
     """Share at which a rising function of a share has the wanted value, by halving."""
     most, least = found(1.0), found(0.0)
-    if not least <= wanted <= most:
+    if not least <= target <= most:
         raise InputError(
             f"part {name} can have a hit fraction from {least:.3f} to {most:.3f} "
-            f"with {count:,} prompts in {groups:,} groups, not {wanted:g}",
+            f"with {count:,} prompts in {groups:,} groups, not {target:g}",
             hint="fewer groups or more requests allow more; fewer tools allow less",
         )
     low, high = 0.0, 1.0
     for _ in range(16):
         middle = (low + high) / 2
-        if found(middle) < wanted:
+        if found(middle) < target:
             low = middle
         else:
             high = middle

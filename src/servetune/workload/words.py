@@ -91,7 +91,7 @@ def stock_of(tokenizer: ModelTokenizer) -> Stock:
     has to be mended.
     """
     specials = tokenizer.counts([""])[0]
-    found, apart = _candidates(tokenizer.tokenizer)
+    found, separable = _candidates(tokenizer.tokenizer)
     pool = found or list(WORDS)
     the = tokenizer.counts(["the the"])[0]
     inside = tokenizer.counts([f"the the {word}" for word in pool])
@@ -107,7 +107,7 @@ def stock_of(tokenizer: ModelTokenizer) -> Stock:
         words=words,
         starters=len(starters) or len(words),
         text_specials=specials,
-        additive=apart and whole and bool(starters),
+        additive=separable and whole and bool(starters),
         counted=True,
     )
 

@@ -43,7 +43,7 @@ class LlamaCpp(CommandLineEngine):
         is_file = model.endswith(".gguf") or Path(model).exists()
         return ("--model" if is_file else "--hf-repo", model)
 
-    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+    def plan_settings(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         """With metrics, which are off unless asked for."""
         return {"metrics": True, **self.words.settings(plan, self.name)}
 

@@ -32,8 +32,8 @@ class Lmdeploy(CommandLineEngine):
     metrics_path = "/metrics/"
     decided_here = frozenset({"model_path", "model", "server_name", "server_port"})
 
-    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
-        return {"log_level": "INFO", **super().spoken(plan, version)}
+    def plan_settings(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+        return {"log_level": "INFO", **super().plan_settings(plan, version)}
 
     def read_log(self, log_text: str) -> LogReading:
         """The configuration's names are the options' but for the block's size."""

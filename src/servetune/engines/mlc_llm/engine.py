@@ -53,8 +53,8 @@ class MlcLlm(CommandLineEngine):
     def served_name(self, plan: Plan) -> str | None:
         return self.model_words(plan.model)[0]
 
-    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
-        return {"mode": "server", **super().spoken(plan, version)}
+    def plan_settings(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+        return {"mode": "server", **super().plan_settings(plan, version)}
 
     def server_cmd_args(
         self, settings: Mapping[str, Setting], version: str | None = None

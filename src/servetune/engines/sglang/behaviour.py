@@ -9,7 +9,7 @@ BEHAVIOUR = Behaviour(
     comparison="SGLang 0.5.23 schedules without overlap: 723,595 random steps beside its own "
     "classes, 98.2% identical",
     routing="round_robin",
-    hands_over_cache=True,
+    transfers_cache=True,
     budget_covers_answers=False,  # its budget is of a chunk of prompts alone
     fraction_covers_activation=False,  # `mem_fraction_static` is of weights and cache
     experts_span_copies=False,

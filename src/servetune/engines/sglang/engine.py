@@ -51,7 +51,7 @@ class Sglang(CommandLineEngine):
     def model_words(self, model: str) -> tuple[str, ...]:
         return ("--model-path", model)
 
-    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+    def plan_settings(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         """With metrics; captured graphs are turned off by the name of the version.
 
         `--disable-cuda-graph` is deprecated where the two backends have switches of their own.

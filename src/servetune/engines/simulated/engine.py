@@ -71,7 +71,7 @@ class Simulated(Vllm):
         executable: tuple[str, ...] | None = None,
         version: str | None = None,
     ) -> tuple[str, ...]:
-        settings = self.spoken(plan, version)
+        settings = self.plan_settings(plan, version)
         self._refuse_decided(settings)
         machine = {name: settings.pop(name) for name in _MACHINE if name in settings}
         words = [f"--{name.replace('_', '-')}={value}" for name, value in machine.items()]

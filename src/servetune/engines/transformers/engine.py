@@ -39,7 +39,7 @@ class TransformersServe(CommandLineEngine):
     client_args = MappingProxyType({"backend": "openai-chat", "disable_ignore_eos": "True"})
     decided_here = frozenset({"model", "force_model", "host", "port"})
 
-    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+    def plan_settings(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         """Settings of continuous batching turn it on; unasked it serves one after another."""
         settings = self.words.settings(plan, self.name)
         if any(name.startswith("cb_") for name in settings):

@@ -7,8 +7,8 @@ from servetune.engines.behaviour import Behaviour, EarlierSteps, StepLawFacts
 BEHAVIOUR = Behaviour(
     comparison="vLLM 0.32 schedules: 752,319 random steps beside its own class, all identical",
     composes_ahead=True,  # `VllmConfig` turns asynchronous scheduling on
-    hands_over_cache=True,
-    needs_room_for_longest=True,
+    transfers_cache=True,
+    must_hold_longest=True,
     step_law=StepLawFacts(
         name="vllm",
         table_names=("vllm",),

@@ -41,7 +41,7 @@ from servetune.plan.plan import Plan
 LMI_MAX_NUM_SEQS = 32
 
 #: First LMI release that turns `false` into vLLM's `--no-` form (djl-serving PR 3051).
-LMI_SAYS_FALSE = 26
+LMI_ACCEPTS_FALSE = 26
 
 #: Fields that a container or version would decide by itself where a Plan leaves them open.
 _SENSITIVE = (
@@ -79,9 +79,9 @@ def filled_as_vllm(
     opened = {name: defaults[name] for name in _SENSITIVE if getattr(plan, name) is None}
     if not opened:
         return plan, []
-    said = ", ".join(f"{name}={value}" for name, value in opened.items())
+    values = ", ".join(f"{name}={value}" for name, value in opened.items())
     return msgspec.structs.replace(plan, **opened), [
-        f"the plan left these open, and vLLM's usual defaults are written for them: {said}"
+        f"the plan left these open, and vLLM's usual defaults are written for them: {values}"
     ]
 
 
@@ -108,24 +108,24 @@ def _lmi_settings(plan: Plan, image: Image) -> Settings:
                 f"LMI drops '{name}' without a word, because vLLM's EngineArgs has no such field",
                 hint="leave it out, or use container 'vllm', which passes every flag on",
             )
-        if value is False and not _lmi_says_false(name, image):
+        if value is False and not _lmi_accepts_false(name, image):
             raise CannotRender(
                 f"LMI {image.release} drops {name}=false, so vLLM would run with it on",
-                hint=f"choose an image of LMI {LMI_SAYS_FALSE} or later, or container 'vllm'",
+                hint=f"choose an image of LMI {LMI_ACCEPTS_FALSE} or later, or container 'vllm'",
             )
     return settings
 
 
 def _lmi_able(plan: Plan, image: Image) -> bool:
     return all(
-        value is not False or _lmi_says_false(name, image)
+        value is not False or _lmi_accepts_false(name, image)
         for name, value in plain_settings(plan).items()
     )
 
 
-def _lmi_says_false(name: str, image: Image) -> bool:
+def _lmi_accepts_false(name: str, image: Image) -> bool:
     """Whether `false` arrives; a setting that is off anyway may be dropped unharmed."""
-    return name == "enforce_eager" or (image.release or 0) >= LMI_SAYS_FALSE
+    return name == "enforce_eager" or (image.release or 0) >= LMI_ACCEPTS_FALSE
 
 
 def _lmi_own(plan: Plan, concurrency: int, load_timeout_s: int) -> dict[str, str]:

@@ -22,9 +22,9 @@ def taken_by(log_text: str) -> dict[str, Setting]:
         taken.update(python_values(given[1]))
     resolved = re.search(r"with config: (.*)", log_text)
     if resolved:
-        said = python_values(resolved[1])
+        values = python_values(resolved[1])
         taken.update(
-            {_ARGUMENTS.get(name, name): v for name, v in said.items() if name in _RESOLVED}
+            {_ARGUMENTS.get(name, name): v for name, v in values.items() if name in _RESOLVED}
         )
     for name in [name for name in taken if name in _NOT_COMPARED]:
         del taken[name]

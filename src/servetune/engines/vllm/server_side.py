@@ -37,7 +37,7 @@ SERVER_WORDS = ServerWords(
             "ep": "enable_expert_parallel",
         }
     ),
-    beside=MappingProxyType({"model": str}),
+    ignored=MappingProxyType({"model": str}),
     closed=True,
 )
 

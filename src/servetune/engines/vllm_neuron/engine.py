@@ -48,7 +48,7 @@ class VllmNeuron(Vllm):
         """VLLM's own; the plugin's version is not vLLM's, and says nothing of them."""
         return super().settings(None, executable)
 
-    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+    def plan_settings(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         if plan.quantization is not None:
             raise PlanError(
                 "vLLM on Neuron takes the quantization from the checkpoint",

@@ -210,10 +210,11 @@ class ClosedLoops:
     def _waiting(self, laws: StepLaws, per_step: Array, running: Array) -> tuple[Array, Array]:
         """To the first token and between tokens while `per_step` prompts come per step."""
         others = self._others(laws)
-        beside = np.maximum(1.0, running)
-        plain_s = laws.seconds(0 * beside, 0 * beside, 0 * beside, beside, beside * self.context)
+        decoding = np.maximum(1.0, running)
+        none = 0 * decoding
+        plain_s = laws.seconds(none, none, none, decoding, decoding * self.context)
         prompts = np.maximum(1.0, per_step)
-        mixed_s = self._mixed_s(laws, prompts, beside)
+        mixed_s = self._mixed_s(laws, prompts, decoding)
         share = np.minimum(1.0, per_step)
         tau_s = (1 - share) * plain_s + share * mixed_s
         squares = (1 - share) * plain_s**2 + share * mixed_s**2
@@ -273,8 +274,8 @@ class ClosedLoops:
             ttft_s, _ = self._waiting(laws, np.minimum(coming, taken), running)
             full_s = self._mixed_s(laws, taken, running)
             queue = np.maximum(0.0, users - window * taken) / 2  # in its mean, prompts ahead
-            apart_s = ttft_s + queue / taken * full_s
-            mean_s = in_step * burst_s + (1 - in_step) * (apart_s + clump_s)
+            scattered_s = ttft_s + queue / taken * full_s
+            mean_s = in_step * burst_s + (1 - in_step) * (scattered_s + clump_s)
             total = total + later * (high - low) * mean_s
         return np.asarray(total / self.generations)
 
@@ -282,7 +283,7 @@ class ClosedLoops:
         """Mean time to first token when all users come at once, and its length in steps."""
         taken = np.clip(self.budget / self.inputs, 1.0, users)
         steps = users / taken
-        beside = users / 2 * (1 - 1 / steps)  # those that already decode, on average
-        step_s = self._mixed_s(laws, taken, beside)
+        decoding = users / 2 * (1 - 1 / steps)  # those that already decode, on average
+        step_s = self._mixed_s(laws, taken, decoding)
         intake_s = laws.c["closed_loop.intake_s"] * users / 2
         return self._request_s(laws) + intake_s + step_s * (steps + 1) / 2, steps

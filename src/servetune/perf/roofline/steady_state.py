@@ -187,29 +187,29 @@ class SteadyState:
     def _running(self, share: float, first_factor: float) -> float:
         """B that solves B = C * D * tau / (ttft + D * tau), at most `most_running`."""
         high = min(share, self.most_running)
-        over = self._wanted(high, share, first_factor) - high
-        if over >= 0:
+        surplus = self._running_from(high, share, first_factor) - high
+        if surplus >= 0:
             return high
         # False position between two bounds; a bound that stays twice counts half (Illinois).
-        low, under, last = 0.0, self._wanted(0.0, share, first_factor), high
+        low, deficit, last = 0.0, self._running_from(0.0, share, first_factor), high
         stayed = 0
         for _ in range(_ROUNDS):
-            here = (low * over - high * under) / (over - under)
-            gap = self._wanted(here, share, first_factor) - here
+            here = (low * surplus - high * deficit) / (surplus - deficit)
+            gap = self._running_from(here, share, first_factor) - here
             if abs(here - last) <= _NEAR * here:
                 return here
             last = here
             if gap >= 0:
-                low, under = here, gap
-                over = over / 2 if stayed > 0 else over
+                low, deficit = here, gap
+                surplus = surplus / 2 if stayed > 0 else surplus
                 stayed = 1
             else:
-                high, over = here, gap
-                under = under / 2 if stayed < 0 else under
+                high, surplus = here, gap
+                deficit = deficit / 2 if stayed < 0 else deficit
                 stayed = -1
         return (low + high) / 2
 
-    def _wanted(self, running: float, share: float, first_factor: float) -> float:
+    def _running_from(self, running: float, share: float, first_factor: float) -> float:
         balance = self._balance(running, share, first_factor)
         decode_s = self._decode_steps * balance.tau_s
         return share * decode_s / (balance.ttft_s + decode_s)
@@ -218,14 +218,14 @@ class SteadyState:
         """Times that one request sees; alone, it never shares a step with a prompt."""
         others = (share - 1) / share
         prompts_per_step = running / self._decode_steps * others
-        beside = max(1.0, running)
-        plain_s = self._decode_s(beside)
+        decoding = max(1.0, running)
+        plain_s = self._decode_s(decoding)
         if prompts_per_step <= 1:
-            mixed_s = self._mixed_s(1.0, beside)
+            mixed_s = self._mixed_s(1.0, decoding)
             tau_s = (1 - prompts_per_step) * plain_s + prompts_per_step * mixed_s
             squares = (1 - prompts_per_step) * plain_s**2 + prompts_per_step * mixed_s**2
         else:
-            tau_s = self._mixed_s(prompts_per_step, beside)
+            tau_s = self._mixed_s(prompts_per_step, decoding)
             squares = tau_s**2
         residual_s = others * squares / (2 * tau_s)  # of the step in progress on arrival
         own_s = self._mixed_s(max(1.0, prompts_per_step), running * others)

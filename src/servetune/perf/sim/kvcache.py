@@ -220,11 +220,11 @@ class PagedCache:
             self._growing[-step % size] for step in range(first_step, first_step + rest)
         )
 
-    def steps_that_fit(self, first_step: int, wanted_steps: int) -> int:
-        """The most of `wanted_steps` steps whose growth the free blocks can hold."""
-        if self.growth_blocks(first_step, wanted_steps) <= self.free_blocks:
-            return wanted_steps
-        low, high = 0, wanted_steps  # low fits, high does not
+    def steps_that_fit(self, first_step: int, most_steps: int) -> int:
+        """The most of `most_steps` steps whose growth the free blocks can hold."""
+        if self.growth_blocks(first_step, most_steps) <= self.free_blocks:
+            return most_steps
+        low, high = 0, most_steps  # low fits, high does not
         while high - low > 1:
             middle = (low + high) // 2
             if self.growth_blocks(first_step, middle) <= self.free_blocks:
@@ -259,9 +259,9 @@ class PagedCache:
         while blocks:
             oldest = next(iter(self._queue))
             if isinstance(oldest, BlockRun):
-                gone = min(blocks, oldest.blocks)
-                oldest.blocks -= gone
-                blocks -= gone
+                evicted = min(blocks, oldest.blocks)
+                oldest.blocks -= evicted
+                blocks -= evicted
                 if oldest.blocks:
                     return
             else:
@@ -300,18 +300,18 @@ def block_keys(pieces: tuple[tuple[int, int], ...], block_tokens: int) -> tuple[
         (True, False)
     """
     keys: list[int] = []
-    key, room = 0, block_tokens
+    key, free_tokens = 0, block_tokens
     content: list[int] = []
     for content_id, tokens in pieces:
         start = 0
         while start < tokens:
-            part = min(room, tokens - start)
+            part = min(free_tokens, tokens - start)
             content += (content_id, start, part)
             start += part
-            room -= part
-            if not room:
+            free_tokens -= part
+            if not free_tokens:
                 key = hash((key, *content))
                 keys.append(key)
                 content.clear()
-                room = block_tokens
+                free_tokens = block_tokens
     return tuple(keys)

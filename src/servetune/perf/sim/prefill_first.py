@@ -74,7 +74,7 @@ class PromptStepScheduler(Scheduler):
             self._prompts_only = bool(self._parts) and not self._mixes
             preempted_before = self.preemptions
             if self._decoding and not self._prompts_only:
-                self._make_room()
+                self._reserve_blocks()
             if self._prompts_only:
                 self._planned_ends_s = [now_s + self._prompts_s()]
             elif self._parts:
@@ -150,7 +150,7 @@ class PromptStepScheduler(Scheduler):
         """Fill `_parts` with what the next step computes, if anything."""
 
     @abstractmethod
-    def _make_room(self) -> None:
+    def _reserve_blocks(self) -> None:
         """Take the blocks of the next decoding step."""
 
     def _prefills_done(self, step: int) -> list[Sequence]:
@@ -187,7 +187,7 @@ class _Left:
     """Tokens that a step has left for prompts.
 
     Attributes:
-        room: Tokens of the cache beyond those kept for answers.
+        unreserved_tokens: Tokens of the cache beyond those kept for answers.
         now: Tokens of the cache, those kept for answers included.
         chunk: Tokens left of `chunked_prefill_size`.
         prompts: Tokens left of `max_prefill_tokens`.
@@ -195,10 +195,10 @@ class _Left:
             needed; see `PrefillFirstScheduler._fits_in_turn`.
     """
 
-    __slots__ = ("chunk", "now", "prompts", "room", "states")
+    __slots__ = ("chunk", "now", "prompts", "states", "unreserved_tokens")
 
-    def __init__(self, room: float, now: int, chunk: int, prompts: int) -> None:
-        self.room = room
+    def __init__(self, unreserved_tokens: float, now: int, chunk: int, prompts: int) -> None:
+        self.unreserved_tokens = unreserved_tokens
         self.now = now
         self.chunk = chunk
         self.prompts = prompts
@@ -211,7 +211,7 @@ class _Left:
 
     def charge(self, tokens: int, page_tokens: int, later_tokens: int) -> None:
         """Take a part of a prompt in whole pages, one page more, and what its answer may get."""
-        self.room -= tokens + page_tokens + later_tokens
+        self.unreserved_tokens -= tokens + page_tokens + later_tokens
         self.now -= tokens + page_tokens
         self.chunk -= tokens
         self.prompts -= tokens
@@ -295,7 +295,7 @@ class PrefillFirstScheduler(PromptStepScheduler):
         chunk_tokens = config.max_num_batched_tokens if config.chunked_prefill else _NO_LIMIT
         free_tokens = self.cache.free_blocks * config.block_tokens
         return _Left(
-            room=free_tokens - self._promised_tokens() - mixed_tokens,
+            unreserved_tokens=free_tokens - self._promised_tokens() - mixed_tokens,
             now=free_tokens - mixed_tokens,
             chunk=chunk_tokens - mixed_tokens,
             prompts=variant.max_prefill_tokens - mixed_tokens,
@@ -304,14 +304,14 @@ class PrefillFirstScheduler(PromptStepScheduler):
     def _continue(self, cut: Sequence, left: _Left) -> None:
         """Compute more of a prompt that was cut; it must go on, so it takes what room there is."""
         size = self._config.block_tokens
-        wanted = cut.to_compute - cut.computed
-        available = min(left.chunk, int(left.room))
+        missing = cut.to_compute - cut.computed
+        available = min(left.chunk, int(left.unreserved_tokens))
         available = available if available > 0 else left.chunk
-        tokens = min(wanted, available, self.cache.free_blocks * size)
+        tokens = min(missing, available, self.cache.free_blocks * size)
         if tokens <= 0:
             return
         self._add_part(cut, tokens, self._more_blocks(cut, cut.computed + tokens))
-        left.charge(self._paged(tokens), size, _clipped(cut) if tokens == wanted else 0)
+        left.charge(self._paged(tokens), size, _clipped(cut) if tokens == missing else 0)
 
     def _take_first(self, left: _Left) -> bool:
         """Admit who waits first; whether another may be looked at."""
@@ -322,45 +322,45 @@ class PrefillFirstScheduler(PromptStepScheduler):
             return False
         sequence = self._queue.first()
         hit = cache.find(sequence, (sequence.to_compute - 1) // size)
-        wanted = sequence.to_compute - hit.blocks * size
-        whole = (self._paged(wanted) if config.prefix_caching else wanted) <= left.chunk
-        tokens = wanted if whole else left.chunk // size * size
+        missing = sequence.to_compute - hit.blocks * size
+        whole = (self._paged(missing) if config.prefix_caching else missing) <= left.chunk
+        tokens = missing if whole else left.chunk // size * size
         # What is found and free may be needed for itself: it is no room for others.
         found_tokens = hit.free_blocks * size
         blocks = cache.blocks_for(sequence.to_compute) - hit.blocks + hit.free_blocks
-        fits = self._fits(sequence, wanted, left, found_tokens)
+        fits = self._fits(sequence, missing, left, found_tokens)
         if not fits or blocks > cache.free_blocks:  # blocks: a state needs some too
             self._full = bool(self._parts or self._decoding)
             return False
-        if not config.chunked_prefill and self._parts and self._paged(wanted) >= left.prompts:
+        if not config.chunked_prefill and self._parts and self._paged(missing) >= left.prompts:
             return False
         if tokens <= 0:
             return False
         self._admit(sequence, hit)
         self._add_part(sequence, tokens, self._more_blocks(sequence, sequence.computed + tokens))
-        left.room -= found_tokens
+        left.unreserved_tokens -= found_tokens
         left.now -= found_tokens
         left.charge(self._paged(tokens), size, _clipped(sequence) if whole else 0)
-        if left.room <= 0:
+        if left.unreserved_tokens <= 0:
             self._full = True
         return not self._full
 
-    def _fits(self, sequence: Sequence, wanted: int, left: _Left, found_tokens: int) -> bool:
+    def _fits(self, sequence: Sequence, missing: int, left: _Left, found_tokens: int) -> bool:
         """Whether the cache has room for a prompt, a page more, and what is kept for its answer."""
         if self._variant.ignore_eos and not self._config.prefix_caching:
-            return self._fits_in_turn(sequence, wanted, left)
+            return self._fits_in_turn(sequence, missing, left)
         later = min(sequence.output_tokens - sequence.generated, _MOST_NEW_TOKENS)
-        return wanted + later + self._config.block_tokens < left.room - found_tokens
+        return missing + later + self._config.block_tokens < left.unreserved_tokens - found_tokens
 
-    def _fits_in_turn(self, sequence: Sequence, wanted: int, left: _Left) -> bool:
+    def _fits_in_turn(self, sequence: Sequence, missing: int, left: _Left) -> bool:
         """Whether all answers find room until the first ends and leaves its own, and so on.
 
         `PrefillAdder.add_one_req_ignore_eos`: for lengths that are known, where nothing is kept
         in the cache for others.
         """
         page = self._config.block_tokens
-        taken = self._paged(wanted) + page
-        if taken > min(left.now, left.room):
+        taken = self._paged(missing) + page
+        if taken > min(left.now, left.unreserved_tokens):
             return False
         state = self._state(sequence)
         if left.states is None:
@@ -371,10 +371,10 @@ class PrefillFirstScheduler(PromptStepScheduler):
             )
         elif state[0] > 0:
             _insert(left.states, state)
-        room, freed = left.now - taken, 0
+        available, freed = left.now - taken, 0
         for place, (to_come, held) in enumerate(left.states):
             later = len(left.states) - place
-            if room + freed - to_come * later <= later:
+            if available + freed - to_come * later <= later:
                 return False
             freed += held
         return True
@@ -383,7 +383,7 @@ class PrefillFirstScheduler(PromptStepScheduler):
         got = self._got(sequence) if sequence.index in self._decoding else sequence.generated
         return sequence.output_tokens - got, sequence.prompt_tokens + got
 
-    def _make_room(self) -> None:
+    def _reserve_blocks(self) -> None:
         """Put back whom the next step has no room for, and take its blocks."""
         step, size = len(self.ends_s), self._config.block_tokens
         if self._growth_blocks(step, 1) > self.cache.free_blocks:
@@ -548,7 +548,7 @@ class InterruptingScheduler(PromptStepScheduler):
     def _whole_blocks(self, sequence: Sequence) -> int:
         return self.cache.blocks_for(sequence.prompt_tokens + sequence.output_tokens - 1)
 
-    def _make_room(self) -> None:
+    def _reserve_blocks(self) -> None:
         """Every answer has its room from the beginning."""
 
     def _end(self, sequence: Sequence, length: int, blocks: int) -> None:
@@ -562,9 +562,9 @@ class InterruptingScheduler(PromptStepScheduler):
     def _growth_blocks(self, first_step: int, steps: int) -> int:
         return 0
 
-    def _steps_that_fit(self, first_step: int, wanted_steps: int) -> int:
+    def _steps_that_fit(self, first_step: int, most_steps: int) -> int:
         """All of them, but prompts that wait are looked at when they have waited long enough."""
         late = self._variant.max_waiting_tokens - self._waited_steps
         if self._waiting and late > 0:
-            return min(wanted_steps, late - 1)
-        return wanted_steps
+            return min(most_steps, late - 1)
+        return most_steps

@@ -175,11 +175,11 @@ class Scheduler:
         """
         kept = self._steps_to_keep(now_s)
         if self._config.async_scheduling:
-            seen_from = len(self.ends_s) + kept
+            first_step_after = len(self.ends_s) + kept
             recent: deque[Sequence] = deque()
-            while self._unseen and self._unseen[-1][0] > seen_from:
+            while self._unseen and self._unseen[-1][0] > first_step_after:
                 recent.appendleft(self._unseen.pop()[1])
-            self._unseen.extend((seen_from, sequence) for sequence in recent)
+            self._unseen.extend((first_step_after, sequence) for sequence in recent)
         if self.running >= self._max_seqs or self._queue_stands:
             return False
         return self._keep(kept)
@@ -480,9 +480,9 @@ class Scheduler:
         """Tokens that decoding sequences gain in `steps` steps."""
         return steps * len(self._decoding)
 
-    def _steps_that_fit(self, first_step: int, wanted_steps: int) -> int:
-        """The most of `wanted_steps` steps whose growth the free blocks can hold."""
-        return self.cache.steps_that_fit(first_step, wanted_steps)
+    def _steps_that_fit(self, first_step: int, most_steps: int) -> int:
+        """The most of `most_steps` steps whose growth the free blocks can hold."""
+        return self.cache.steps_that_fit(first_step, most_steps)
 
     def _decode_durations_s(self, context_tokens: int, steps: int) -> FloatArray:
         """Durations of the next steps, which only decode; shape (steps,)."""
@@ -518,10 +518,10 @@ class Scheduler:
         """Whether what waits first begins with an answer that is being decoded."""
         if not (self._waiting and self._answering):
             return False
-        wanted = self._waiting.first().keys
+        first_keys = self._waiting.first().keys
         for sequence in self._answering.values():
             place = len(sequence.known)
-            if wanted[place : place + 1] == sequence.keys[place : place + 1] != ():
+            if first_keys[place : place + 1] == sequence.keys[place : place + 1] != ():
                 return True
         return False
 

@@ -50,34 +50,34 @@ def variant_of(plan: Plan, *, ignore_eos: bool = False) -> SchedulerVariant | No
     Raises:
         PlanError: A setting is none that is played, or not of its kind.
     """
-    said = {name.replace("-", "_"): value for name, value in plan.extra}
+    settings = {name.replace("-", "_"): value for name, value in plan.extra}
     scheduler = engine(plan.engine).behaviour.scheduler
     if scheduler == "prefill_first":
-        policy = said.get("schedule_policy", "fcfs")
+        policy = settings.get("schedule_policy", "fcfs")
         if policy not in ("fcfs", "lpm"):
             raise NotSimulated(
                 f"schedule_policy {policy} of {engine(plan.engine).title} is not simulated",
                 hint="take fcfs or lpm",
             )
         return PrefillFirstVariant(
-            max_prefill_tokens=int(_number(said, "max_prefill_tokens", 16_384)),
-            conservativeness=_number(said, "schedule_conservativeness", 1.0),
+            max_prefill_tokens=int(_number(settings, "max_prefill_tokens", 16_384)),
+            conservativeness=_number(settings, "schedule_conservativeness", 1.0),
             longest_prefix_first=policy == "lpm",
-            mixed_chunk=said.get("enable_mixed_chunk") is True,
+            mixed_chunk=settings.get("enable_mixed_chunk") is True,
             ignore_eos=ignore_eos,
         )
     if scheduler == "interrupting":
-        most_tokens = _number(said, "max_batch_total_tokens", 0)
+        most_tokens = _number(settings, "max_batch_total_tokens", 0)
         return InterruptingVariant(
-            waiting_served_ratio=_number(said, "waiting_served_ratio", 1.2),
-            max_waiting_tokens=int(_number(said, "max_waiting_tokens", 20)),
+            waiting_served_ratio=_number(settings, "waiting_served_ratio", 1.2),
+            max_waiting_tokens=int(_number(settings, "max_waiting_tokens", 20)),
             max_batch_total_tokens=int(most_tokens) or None,
         )
     return None
 
 
-def _number(said: Mapping[str, Setting], name: str, usual: float) -> float:
-    value = said.get(name, usual)
+def _number(settings: Mapping[str, Setting], name: str, usual: float) -> float:
+    value = settings.get(name, usual)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise PlanError(f"{name} must be a number of 0 or more, got {value!r}")
     return value

@@ -124,7 +124,7 @@ def simulate(
         # step: in closed loops it would count twice.
         composes_ahead=composes_ahead(filled, node.device) and not workload.closed_loop,
     )
-    if engine(filled.engine).behaviour.needs_room_for_longest:
+    if engine(filled.engine).behaviour.must_hold_longest:
         check_context_fits(filled, config)
     prefill_pool = prefill_pool_of(filled, node, divided, transfer)
     requests = workload.requests()

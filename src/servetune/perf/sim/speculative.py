@@ -166,8 +166,8 @@ class SpeculativeScheduler(Scheduler):
         gains[-1] -= total[-1] - left  # what is verified beyond the last token is thrown away
         total[-1] = left
         before = sequence.computed + total - gains
-        room = self.tokens_each + config.lookahead_tokens
-        blocks = cache.state_blocks - (-(before + room) // cache.block_tokens)
+        margin_tokens = self.tokens_each + config.lookahead_tokens
+        blocks = cache.state_blocks - (-(before + margin_tokens) // cache.block_tokens)
         held = cache.blocks_for(sequence.computed + config.lookahead_tokens)
         growth = _Growth(step + 1, sequence.computed, held, gains, total, blocks)
         self._growths[sequence.index] = growth
@@ -212,8 +212,8 @@ class SpeculativeScheduler(Scheduler):
     def _growth_tokens(self, first_step: int, steps: int) -> int:
         return int(self._ledger.tokens[first_step : first_step + steps].sum())
 
-    def _steps_that_fit(self, first_step: int, wanted_steps: int) -> int:
-        taken = np.cumsum(self._ledger.blocks[first_step : first_step + wanted_steps])
+    def _steps_that_fit(self, first_step: int, most_steps: int) -> int:
+        taken = np.cumsum(self._ledger.blocks[first_step : first_step + most_steps])
         return int(np.searchsorted(taken, self.cache.free_blocks, side="right"))
 
     def _decode_durations_s(self, context_tokens: int, steps: int) -> FloatArray:
