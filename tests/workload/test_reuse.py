@@ -15,18 +15,18 @@ def asked(index, input_tokens, *prefix, **members):
 
 def test_only_what_was_asked_before_is_found():
     cache = PerfectCache()
-    assert cache.ask([(1, 100), (2, 50)]) == 0
-    assert cache.ask([(1, 100), (3, 50)]) == 100
-    assert cache.ask([(1, 100), (2, 80)]) == 150
-    assert cache.ask([(1, 100), (2, 80)]) == 180
+    assert cache.look_up([(1, 100), (2, 50)]) == 0
+    assert cache.look_up([(1, 100), (3, 50)]) == 100
+    assert cache.look_up([(1, 100), (2, 80)]) == 150
+    assert cache.look_up([(1, 100), (2, 80)]) == 180
 
 
 def test_a_content_is_known_only_behind_the_same_beginning():
     cache = PerfectCache()
-    cache.ask([(1, 100), (2, 50)])
-    assert cache.ask([(2, 50)]) == 0
-    assert cache.ask([(1, 60), (2, 50)]) == 60  # it begins elsewhere, whatever follows
-    assert cache.ask([(1, 100), (2, 50)]) == 150
+    cache.look_up([(1, 100), (2, 50)])
+    assert cache.look_up([(2, 50)]) == 0
+    assert cache.look_up([(1, 60), (2, 50)]) == 60  # it begins elsewhere, whatever follows
+    assert cache.look_up([(1, 100), (2, 50)]) == 150
 
 
 def test_the_hit_fraction_counts_tokens_of_all_prompts():

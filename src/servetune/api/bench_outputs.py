@@ -38,7 +38,7 @@ def require_free(folder: Path) -> None:
             raise StoreError(f"{path} is there already", hint="choose another --out")
 
 
-def write_outputs(folder: Path, asked: Bench, benched: Benched) -> None:
+def write_outputs(folder: Path, request: Bench, benched: Benched) -> None:
     """Journal, summary, dashboard, and every request in as many forms as can be written."""
     # Imported when the load is over: nothing of it is needed before the first request.
     from servetune.report import timeline_of
@@ -62,7 +62,7 @@ def write_outputs(folder: Path, asked: Bench, benched: Benched) -> None:
         else:
             note("note: no Parquet without pyarrow: pip install 'servetune[parquet]'")
         timeline = timeline_of(records, sent_s, _kv_use(benched), seen_by_client=True)
-        write_artifacts(artifacts, [benched.record], asked.constraints, timeline=timeline)
+        write_artifacts(artifacts, [benched.record], request.constraints, timeline=timeline)
         written += [artifacts.summary, artifacts.dashboard]
     if benched.result.side is not None and benched.result.side.series:
         series = folder / f"{STEM}.server.json"
@@ -72,7 +72,7 @@ def write_outputs(folder: Path, asked: Bench, benched: Benched) -> None:
         progress(f"wrote {path}")
 
 
-def export(named: str, asked: Bench, benched: Benched) -> None:
+def export(named: str, request: Bench, benched: Benched) -> None:
     """Send each request to a collector as a span; the results are kept whatever it says."""
     endpoint = otlp_endpoint(named)
     assert endpoint is not None
@@ -80,10 +80,10 @@ def export(named: str, asked: Bench, benched: Benched) -> None:
     sent = export_spans(
         result.records,
         endpoint=endpoint,
-        run_id=asked.settings.run_id,
+        run_id=request.settings.run_id,
         started_unix_s=result.started_unix_s,
-        targets=asked.targets,
-        api=asked.workload.api,
+        targets=request.targets,
+        api=request.workload.api,
     )
     progress(f"sent {sent:,} spans to {endpoint}")
 

@@ -113,13 +113,13 @@ def prepared_load(request: Bench) -> PreparedLoad:
     )
 
 
-def dry_run_text(asked: PreparedLoad) -> str:
+def dry_run_text(load: PreparedLoad) -> str:
     """First request as it would be sent, and what would follow; keys are not shown."""
-    requests = asked.workload.requests()
+    requests = load.workload.requests()
     last_s = max(request.due_s for request in requests)
-    when = "" if asked.workload.closed_loop else f", the last one due after {last_s:.3g} s"
+    when = "" if load.workload.closed_loop else f", the last one due after {last_s:.3g} s"
     return (
-        f"{request_text(asked.targets[0], asked.workload, requests[0], asked.prompts[0])}\n\n"
+        f"{request_text(load.targets[0], load.workload, requests[0], load.prompts[0])}\n\n"
         f"{len(requests):,} requests{when}; nothing was sent"
     )
 

@@ -104,24 +104,24 @@ def bench(
     """
     if isinstance(request, str):
         options["urls"] = (request, *options.get("urls", ()))
-    asked = request_of(Bench, request if isinstance(request, Bench) else Bench(), options)
-    if asked.results.out_dir is not None:
-        require_free(asked.results.out_dir)
-    asked = with_bundle(asked)
-    baseline = earlier_trial(asked)
+    request = request_of(Bench, request if isinstance(request, Bench) else Bench(), options)
+    if request.results.out_dir is not None:
+        require_free(request.results.out_dir)
+    request = with_bundle(request)
+    baseline = earlier_trial(request)
     if baseline is not None:
-        asked = like_trial(asked, baseline)
-    prepared = prepared_load(asked)
-    if asked.results.dry_run:
+        request = like_trial(request, baseline)
+    prepared = prepared_load(request)
+    if request.results.dry_run:
         return BenchResult(planned=dry_run_text(prepared))
-    prepared, benched = _sent(asked, prepared, on_progress)
+    prepared, benched = _sent(request, prepared, on_progress)
     comparison = None
     if baseline is not None and benched.record.status == "ok":
-        comparison, benched = compare(asked, baseline, benched)
-    if asked.results.out_dir is not None:
-        write_outputs(asked.results.out_dir, prepared, benched)
-    if asked.results.otel_endpoint:
-        export(asked.results.otel_endpoint, prepared, benched)
+        comparison, benched = compare(request, baseline, benched)
+    if request.results.out_dir is not None:
+        write_outputs(request.results.out_dir, prepared, benched)
+    if request.results.otel_endpoint:
+        export(request.results.otel_endpoint, prepared, benched)
     return BenchResult(
         record=benched.record,
         load=benched.result,
@@ -131,7 +131,7 @@ def bench(
 
 
 def _sent(
-    asked: Bench, prepared: PreparedLoad, on_progress: OnProgress | None
+    request: Bench, prepared: PreparedLoad, on_progress: OnProgress | None
 ) -> tuple[PreparedLoad, Benched]:
     """Load that was sent and its results, over chat where no route is given and is no other."""
 
@@ -147,12 +147,12 @@ def _sent(
         if refusal.status not in NO_SUCH_ROUTE:
             raise
         if (
-            asked.load.api is None
-            and asked.load.trace is None
+            request.load.api is None
+            and request.load.trace is None
             and prepared.workload.api == "completions"
         ):
             try:
-                chat = prepared_load(request_of(Bench, asked, {"api": "chat"}))
+                chat = prepared_load(request_of(Bench, request, {"api": "chat"}))
                 benched = run(chat)
             except ServetuneError:  # it is something else, such as the model's name
                 pass

@@ -157,27 +157,27 @@ def calibrate(request: Calibrate | str | Path, /, **options: object) -> Calibrat
         InputError: Options contradict, or no trial can serve.
     """
     first = request if isinstance(request, Calibrate) else Calibrate(sources=(Path(request),))
-    asked = request_of(Calibrate, first, options)
-    if asked.suggest:
-        return _suggested(asked)
-    _require_nothing_for_suggest(asked)
-    if asked.list:
+    request = request_of(Calibrate, first, options)
+    if request.suggest:
+        return _suggested(request)
+    _require_nothing_for_suggest(request)
+    if request.list:
         return CalibrationNames(names=tuple(calibration_names()))
-    if asked.remove is not None:
-        remove(asked.remove)
-        progress(f"{asked.remove} is forgotten")
+    if request.remove is not None:
+        remove(request.remove)
+        progress(f"{request.remove} is forgotten")
         return None
-    if asked.show is not None:
-        return KeptResult(kept=calibration_named(asked.show))
-    if not asked.sources:
+    if request.show is not None:
+        return KeptResult(kept=calibration_named(request.show))
+    if not request.sources:
         raise InputError(
             "nothing to do",
             hint="give a journal, or --suggest, --list, --show NAME or --remove NAME",
         )
-    records = [record for source in asked.sources for record in read_records(source)]
+    records = [record for source in request.sources for record in read_records(source)]
     kept = from_trials(
         records,
-        name=asked.name or asked.sources[0].stem,
+        name=request.name or request.sources[0].stem,
         shape=load_shape(_model_of(records)),
         node=_node_of(records),
     )
@@ -185,32 +185,32 @@ def calibrate(request: Calibrate | str | Path, /, **options: object) -> Calibrat
     return KeptResult(kept=kept)
 
 
-def _suggested(asked: Calibrate) -> SuggestedRuns:
-    if asked.sources or asked.list or asked.show or asked.remove:
+def _suggested(request: Calibrate) -> SuggestedRuns:
+    if request.sources or request.list or request.show or request.remove:
         raise InputError(
             "--suggest names runs to measure", hint="give --model and the machine with it"
         )
-    if asked.model is None:
+    if request.model is None:
         raise InputError("--suggest needs --model", hint="name it as servetune estimate does")
     candidates = Candidates(
-        model=asked.model,
-        node=asked.machine.node(or_cpu=True),
+        model=request.model,
+        node=request.machine.node(or_cpu=True),
         workload=Workload.of(
-            LengthLaws.fixed(asked.input_tokens, asked.output_tokens), request_count=1000
+            LengthLaws.fixed(request.input_tokens, request.output_tokens), request_count=1000
         ),
-        quantizations=asked.quantization,
-        most_users=asked.concurrency,
+        quantizations=request.quantization,
+        most_users=request.concurrency,
     )
-    return suggest_runs(candidates, count=asked.runs, name=asked.name or "here")
+    return suggest_runs(candidates, count=request.runs, name=request.name or "here")
 
 
-def _require_nothing_for_suggest(asked: Calibrate) -> None:
+def _require_nothing_for_suggest(request: Calibrate) -> None:
     """Refuse options that only `--suggest` reads, where somebody gave them.
 
     Raises:
         InputError: With the first of them.
     """
-    for field in given(asked):
+    for field in given(request):
         if field.group in ("Suggestion", Machine.group):
             raise InputError(
                 f"{field.names[0]} is read by --suggest alone",

@@ -402,10 +402,10 @@ class RenderedEndpoint(Rendered, frozen=True, kw_only=True):
         make_endpoint(deployment, self.folder, self.request.token, wait, on_progress)
         return deployment
 
-    def _prices(self, nodes: tuple[Node, ...], asked: dict[str, Price]) -> dict[str, Price]:
+    def _prices(self, nodes: tuple[Node, ...], listed: dict[str, Price]) -> dict[str, Price]:
         """Prices by type: the user's, else AWS's of today."""
         if self.request.price_per_hour_usd is None:
-            return asked
+            return listed
         given = Price(
             usd_per_hour=self.request.price_per_hour_usd,
             region="",

@@ -152,20 +152,20 @@ def apply(
         InputError: Something would fail, by what AWS says; nothing was made.
         DeployError: AWS refused, or the endpoint failed.
     """
-    asked = request_of(Apply, request, options)
-    deployment = _with_role(asked)
+    request = request_of(Apply, request, options)
+    deployment = _with_role(request)
     findings, _ = completed(
         live.check_live(
             deployment,
             aws_in(deployment.region),
             now=now(),
             hours=1,
-            secret_arn=asked.token.hf_token_secret,
+            secret_arn=request.token.hf_token_secret,
         )
     )
     require_go(live.Report(findings=tuple(findings), usd_per_hour=None, hours=1, total_usd=None))
-    wait = asked.waiting.wait(deployment)
-    make_endpoint(deployment, asked.bundle, asked.token, wait, on_progress)
+    wait = request.waiting.wait(deployment)
+    make_endpoint(deployment, request.bundle, request.token, wait, on_progress)
     return deployment
 
 
@@ -206,18 +206,18 @@ def update(
     Raises:
         DeployError: There is no such endpoint, or SageMaker rolled back.
     """
-    asked = request_of(Update, request, options)
-    deployment = _with_role(asked)
+    request = request_of(Update, request, options)
+    deployment = _with_role(request)
 
     async def work() -> list[str]:
-        aws, secrets = await with_token(deployment.region, asked.token)
+        aws, secrets = await with_token(deployment.region, request.token)
         return await live.update(
             deployment,
             aws,
-            state=live.StateFile(asked.bundle),
+            state=live.StateFile(request.bundle),
             on_progress=on_progress or progress,
             now=now().isoformat(),
-            wait=asked.waiting.wait(deployment),
+            wait=request.waiting.wait(deployment),
             secrets=secrets,
         )
 
@@ -246,15 +246,15 @@ def logs(request: Logs | str, /, **options: object) -> tuple[str, ...]:
     Raises:
         DeployError: No container has written anything yet.
     """
-    asked = request_of(Logs, request, options)
-    about = _endpoint(asked)
+    request = request_of(Logs, request, options)
+    about = _endpoint(request)
 
     async def work() -> list[str]:
         aws = aws_in(about.region)
         rows = await live.status(about.name, aws, deployment=about.deployment)
         components = tuple(row.name for row in rows if row.kind == "component")
         groups = live.LogGroups(endpoint=about.name, components=components)
-        return await live.logs(groups, aws, limit=asked.lines, containing=asked.containing)
+        return await live.logs(groups, aws, limit=request.lines, containing=request.containing)
 
     return tuple(completed(work()))
 
@@ -272,19 +272,19 @@ def delete(
     Raises:
         DeployError: The endpoint is not ours, or something would not go in time.
     """
-    asked = request_of(Delete, request, options)
-    about = _endpoint(asked)
-    gone = completed(
+    request = request_of(Delete, request, options)
+    about = _endpoint(request)
+    ended = completed(
         live.delete(
             about.name,
             aws_in(about.region),
             state=about.state,
             on_progress=on_progress or progress,
-            wait=asked.waiting.wait(None),
+            wait=request.waiting.wait(None),
             deployment=about.deployment,
         )
     )
-    return EndpointChange(endpoint=about.name, changes=tuple(f"deleted {each}" for each in gone))
+    return EndpointChange(endpoint=about.name, changes=tuple(f"deleted {each}" for each in ended))
 
 
 def orphans(
@@ -297,8 +297,8 @@ def orphans(
         on_progress: Called with each line of progress; the logger where `None`.
         options: Fields of `Orphans`.
     """
-    asked = request_of(Orphans, request or Orphans(), options)
-    region = require_region(asked.region)
+    request = request_of(Orphans, request or Orphans(), options)
+    region = require_region(request.region)
     prices = {
         name: node.price.usd_per_hour if node.price else None
         for name, node in instances("sagemaker").items()
@@ -310,10 +310,10 @@ def orphans(
             aws=aws,
             state=live.StateFile(None),
             on_progress=on_progress or progress,
-            wait=asked.waiting.wait(None),
+            wait=request.waiting.wait(None),
         )
         found = await live.orphans(aws, now=now(), prices=prices)
-        for orphan in found if asked.delete else ():
+        for orphan in found if request.delete else ():
             if orphan.resource.kind == "endpoint":
                 await live.delete(
                     orphan.resource.name,
@@ -329,24 +329,26 @@ def orphans(
     return tuple(completed(work()))
 
 
-def _with_role(asked: Apply) -> Deployment:
+def _with_role(request: Apply) -> Deployment:
     """The deployment of a bundle with its role, once all of the request can be right."""
-    asked.token.require()
-    deployment = _bundle(asked.bundle)
+    request.token.require()
+    deployment = _bundle(request.bundle)
     rendered = deployment.only("model").request.get("ExecutionRoleArn")
-    return with_role(deployment, role_of(asked.role_arn, rendered))
+    return with_role(deployment, role_of(request.role_arn, rendered))
 
 
-def _endpoint(asked: Target) -> _Endpoint:
+def _endpoint(request: Target) -> _Endpoint:
     """A folder that is a bundle, else an endpoint's name."""
-    folder = Path(asked.target)
+    folder = Path(request.target)
     if folder.is_dir():
         held = _bundle(folder)
         return _Endpoint(held.endpoint, held.region, held, live.StateFile(folder))
-    if os.sep in asked.target:
-        raise InputError(f"there is no bundle in '{asked.target}'", hint="give a folder or a name")
-    name = require_name(asked.target)
-    region = require_region(asked.region or DEFAULT_REGION)
+    if os.sep in request.target:
+        raise InputError(
+            f"there is no bundle in '{request.target}'", hint="give a folder or a name"
+        )
+    name = require_name(request.target)
+    region = require_region(request.region or DEFAULT_REGION)
     return _Endpoint(name, region, None, live.StateFile(None))
 
 

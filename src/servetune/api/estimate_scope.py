@@ -57,14 +57,14 @@ _UNREAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 
 
-def require_read(asked: Estimate, *, everywhere: bool) -> None:
+def require_read(request: Estimate, *, everywhere: bool) -> None:
     """Refuse options that were given and would be passed over.
 
     Raises:
         InputError: With the first such option and why.
     """
-    spelled = {field.name: field.names[0] for field in given(asked)}
-    if asked.batch is not None:
+    spelled = {field.name: field.names[0] for field in given(request)}
+    if request.batch is not None:
         others = [option for name, option in spelled.items() if name not in _BESIDE_A_TABLE]
         if others:
             raise InputError(
@@ -78,7 +78,7 @@ def require_read(asked: Estimate, *, everywhere: bool) -> None:
         (True, False): "a sweep",
         (False, True): "a comparison of machines",
         (True, True): "a sweep over machines",
-    }[asked.sweep, everywhere]
+    }[request.sweep, everywhere]
     for name, why in _UNREAD[form].items():
         if name in spelled:
             raise InputError(f"{spelled[name]} says nothing to {form}", hint=why)

@@ -30,7 +30,7 @@ from servetune.api.layouts import (
     possible_degrees,
     refuse,
     refuse_all,
-    require_room,
+    require_longest_fits,
 )
 from servetune.api.notes import progress
 from servetune.api.ranking import ranked_plans
@@ -236,76 +236,76 @@ def estimate(request: Estimate | str, /, **options: object) -> Estimated:
         >>> st.estimate("Qwen/Qwen3-4B", gpu="L4", num_gpus=4).chosen.plan.replicas
         4
     """
-    asked = request_of(Estimate, request, options)
-    asked.drafts.require_known_method()
-    require_read(asked, everywhere=asked.everywhere())
-    kept = asked.correction.kept()
-    if asked.plot is not None:
-        require_plottable(asked.plot)
-    if asked.estimator != "servetune":
+    request = request_of(Estimate, request, options)
+    request.drafts.require_known_method()
+    require_read(request, everywhere=request.everywhere())
+    kept = request.correction.kept()
+    if request.plot is not None:
+        require_plottable(request.plot)
+    if request.estimator != "servetune":
         require_installed()
-    if asked.batch is not None:
+    if request.batch is not None:
         return predict_file(
-            asked.batch,
-            asked.out,
+            request.batch,
+            request.out,
             TableOptions(
-                models_dir=asked.models,
+                models_dir=request.models,
                 calibration=kept,
-                anchors=read_table(asked.anchors) if asked.anchors is not None else None,
-                estimator=asked.estimator,
-                convention=asked.convention,
+                anchors=read_table(request.anchors) if request.anchors is not None else None,
+                estimator=request.estimator,
+                convention=request.convention,
             ),
         )
-    if asked.model is None:
+    if request.model is None:
         raise InputError("estimate needs a model", hint="name one with --model Qwen/Qwen3-4B")
-    return _of_model(asked, asked.model, kept)
+    return _of_model(request, request.model, kept)
 
 
-def _of_model(asked: Estimate, model: str, kept: KeptCalibration | None) -> Estimated:
-    limits = parse_constraints(asked.limits.constraints or "")
+def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Estimated:
+    limits = parse_constraints(request.limits.constraints or "")
     if any(limit.metric == "goodput" for limit in limits):
         raise InputError(
             "goodput counts single requests, which an estimate does not",
             hint="limit a percentile, such as ttft:p95<=500ms; simulate --slo counts goodput",
         )
-    everywhere = asked.everywhere()
-    nodes = _machines(asked) if everywhere else [asked.machine.node(service=asked.service)]
+    everywhere = request.everywhere()
+    nodes = _machines(request) if everywhere else [request.machine.node(service=request.service)]
     shape = load_shape(model)
-    fixed = LengthLaws.fixed(asked.input_tokens, asked.output_tokens)
-    lengths = SHAREGPT if asked.dataset == "sharegpt" else fixed
-    workload = Workload.of(lengths, request_count=1000, name=asked.dataset)
+    fixed = LengthLaws.fixed(request.input_tokens, request.output_tokens)
+    lengths = SHAREGPT if request.dataset == "sharegpt" else fixed
+    workload = Workload.of(lengths, request_count=1000, name=request.dataset)
     selection = Selection(
         plan=Plan(
             model=model,
-            engine=asked.engine,
-            quantization=asked.quantization,
-            kv_cache_dtype=asked.kv_cache_dtype,
-            max_model_len=asked.max_model_len,
-            draft_tokens=asked.drafts.draft_tokens,
-            draft_method=asked.drafts.draft_method,
-            draft_acceptance_fraction=asked.drafts.draft_acceptance_fraction,
+            engine=request.engine,
+            quantization=request.quantization,
+            kv_cache_dtype=request.kv_cache_dtype,
+            max_model_len=request.max_model_len,
+            draft_tokens=request.drafts.draft_tokens,
+            draft_method=request.drafts.draft_method,
+            draft_acceptance_fraction=request.drafts.draft_acceptance_fraction,
         ),
         shape=shape,
         workload=workload,
         limits=limits,
         confidence=choosing.confidence_of(
-            asked.confidence, calibrated=kept is not None and not everywhere
+            request.confidence, calibrated=kept is not None and not everywhere
         ),
-        target=asked.target,
-        top=asked.top,
-        tensor_parallel=asked.tensor_parallel,
+        target=request.target,
+        top=request.top,
+        tensor_parallel=request.tensor_parallel,
     )
-    if everywhere or asked.sweep:
+    if everywhere or request.sweep:
         roomy = msgspec.structs.replace(
             selection, plan=long_enough(selection.plan, shape, workload)
         )
-        return _ranking(roomy, nodes, kept) if asked.sweep else _comparison(roomy, nodes, kept)
+        return _ranking(roomy, nodes, kept) if request.sweep else _comparison(roomy, nodes, kept)
     correction = kept.require_for(shape=shape, node=nodes[0]) if kept else None
-    return _estimation(asked, selection, nodes[0], correction)
+    return _estimation(request, selection, nodes[0], correction)
 
 
 def _estimation(
-    asked: Estimate, selection: Selection, node: Node, correction: Calibration | None
+    request: Estimate, selection: Selection, node: Node, correction: Calibration | None
 ) -> Estimation:
     """Every split of the machine, the details of the best, and commands to try it."""
     plan, shape, workload = selection.plan, selection.shape, selection.workload
@@ -318,18 +318,18 @@ def _estimation(
     fitting = [split for split in splits if split.answer.fits]
     if not fitting:
         refuse(splits[-1])
-    require_room(workload, shape, plan, fitting)
+    require_longest_fits(workload, shape, plan, fitting)
     best = chosen_split(fitting, selection.target)
     points = curve(best, shape, node, workload, correction)
     opinions: list[Compared] = []
-    if asked.estimator != "servetune":
+    if request.estimator != "servetune":
         opinions = side_by_side(best, plan.model, shape, node, workload, correction)
-    if asked.plot is not None:
-        write_plot(asked.plot, roofline_figure(best, points, node, shape, workload))
-        progress(f"plot       {asked.plot}")
+    if request.plot is not None:
+        write_plot(request.plot, roofline_figure(best, points, node, shape, workload))
+        progress(f"plot       {request.plot}")
     commands = {}
     if engine(plan.engine).simulated_as:
-        commands = tune_commands(fitting, best, node, workload, asked.limits.constraints)
+        commands = tune_commands(fitting, best, node, workload, request.limits.constraints)
     judge = Judge(selection.limits, shape, selection.confidence)
     return Estimation(
         node=node,
@@ -340,7 +340,7 @@ def _estimation(
         second_opinion=tuple(opinions),
         constraints=checked(best, judge, shape, node, workload, correction),
         tune_commands=commands,
-        shown=Shown(shape=shape, estimator=asked.estimator, limited=bool(selection.limits)),
+        shown=Shown(shape=shape, estimator=request.estimator, limited=bool(selection.limits)),
     )
 
 
@@ -348,16 +348,16 @@ def _word(name: str | None) -> str:
     return (name or "").strip().lower()
 
 
-def _machines(asked: Estimate) -> list[Node]:
+def _machines(request: Estimate) -> list[Node]:
     """The machines to compare; a GPU beside `--instance all` leaves those that hold it."""
-    if _word(asked.machine.instance) not in ("", "all"):
+    if _word(request.machine.instance) not in ("", "all"):
         raise InputError("--gpu all and --instance both name machines", hint="give one of the two")
-    by_gpu = _word(asked.machine.gpu) if _word(asked.machine.gpu) != "all" else ""
+    by_gpu = _word(request.machine.gpu) if _word(request.machine.gpu) != "all" else ""
     return choosing.machines(
-        "instance" if asked.machine.instance else "gpu",
-        asked.service or "sagemaker",
+        "instance" if request.machine.instance else "gpu",
+        request.service or "sagemaker",
         device_name=device(by_gpu).name if by_gpu else None,
-        device_count=asked.machine.num_gpus,
+        device_count=request.machine.num_gpus,
     )
 
 

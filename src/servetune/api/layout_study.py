@@ -80,20 +80,20 @@ def study_layouts(request: StudyLayouts | str | Path, /, **options: object) -> C
     Raises:
         InputError: The sweep does not name its machine, or an option is wrong.
     """
-    asked = request_of(StudyLayouts, request, options)
-    trials = read(asked.source, asked.limits.constraints)
-    measured, count = (None, None) if asked.instance else _machine(trials)
+    request = request_of(StudyLayouts, request, options)
+    trials = read(request.source, request.limits.constraints)
+    measured, count = (None, None) if request.instance else _machine(trials)
     node = chosen_node(
         gpu=measured,
         num_gpus=count,
-        instance_name=asked.instance or None,
-        price_per_hour_usd=asked.price_per_hour_usd,
+        instance_name=request.instance or None,
+        price_per_hour_usd=request.price_per_hour_usd,
     )
     rows = replica_rows(
         list(trials.records),
         node,
-        instances=_counts(asked.instances),
-        load=asked.load,
+        instances=_counts(request.instances),
+        load=request.load,
         constraints=trials.constraints,
     )
     return ComparedLayouts(node=node, rows=tuple(rows))

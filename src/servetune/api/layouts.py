@@ -74,7 +74,9 @@ def chosen_split(fitting: list[Split], target: str) -> Split:
     return max(fitting, key=merit)
 
 
-def require_room(workload: Workload, shape: NetworkShape, plan: Plan, fitting: list[Split]) -> None:
+def require_longest_fits(
+    workload: Workload, shape: NetworkShape, plan: Plan, fitting: list[Split]
+) -> None:
     """Refuse a request that is longer than the model's context, or than any cache.
 
     Raises:

@@ -85,8 +85,8 @@ def recommend(request: Recommend | str | Path, /, **options: object) -> Pick:
         StoreError: The file is not there or holds no trial.
         InputError: An option or a constraint cannot be read.
     """
-    asked = request_of(Recommend, request, options)
-    return pick_from(read(asked.source, asked.limits.constraints), asked.objective)
+    request = request_of(Recommend, request, options)
+    return pick_from(read(request.source, request.limits.constraints), request.objective)
 
 
 def pick_from(trials: Trials, objective: str) -> Pick:

@@ -66,15 +66,15 @@ def write_report(request: Report | str | Path, /, **options: object) -> Reported
         StoreError: The file is not there or holds no trial.
         InputError: A file would be written over.
     """
-    asked = request_of(Report, request, options)
-    trials = read(asked.source, asked.limits.constraints)
-    compared = tuple(read_records(asked.compare)) if asked.compare else ()
-    artifacts = Artifacts.at(asked.output_json or asked.source.with_suffix(".json"))
-    if not asked.force:
-        _require_free(artifacts, asked.source)
-    if artifacts.summary.resolve() == asked.source.resolve():
+    request = request_of(Report, request, options)
+    trials = read(request.source, request.limits.constraints)
+    compared = tuple(read_records(request.compare)) if request.compare else ()
+    artifacts = Artifacts.at(request.output_json or request.source.with_suffix(".json"))
+    if not request.force:
+        _require_free(artifacts, request.source)
+    if artifacts.summary.resolve() == request.source.resolve():
         raise InputError(
-            f"{asked.source} would be overwritten by its own report",
+            f"{request.source} would be overwritten by its own report",
             hint="give another name with --output-json",
         )
     write_artifacts(artifacts, trials.records, trials.constraints, compared=compared)

@@ -216,16 +216,16 @@ def _decoded(kind: type, value: Any) -> Any:
     raise NotImplementedError(f"no value of {kind} can be read")
 
 
-def _refusal(kind: type[Request], said: str) -> InputError:
+def _refusal(kind: type[Request], reason: str) -> InputError:
     """Msgspec's message about a path (`$.num_gpus`) in the words of options."""
-    message, _, path = said.partition(" - at `$.")
+    message, _, path = reason.partition(" - at `$.")
     name = path.rstrip("`").rpartition(".")[2]
     if name:
         return InputError(f"{name}: {message[:1].lower()}{message[1:]}".replace("`", ""))
-    missing = [each.name for each in fields_of(kind) if f"`{each.name}`" in said]
+    missing = [each.name for each in fields_of(kind) if f"`{each.name}`" in reason]
     if missing:
         return InputError(f"{kind.verb} needs {missing[0]}", hint=f"give {missing[0]}=...")
-    return InputError(said.replace("`", ""))
+    return InputError(reason.replace("`", ""))
 
 
 def given(request: Request) -> tuple[Field, ...]:

@@ -331,35 +331,38 @@ def simulate(
         >>> found.record.simulated, len(found.run.records)
         (True, 20)
     """
-    asked = request_of(Simulation, request, options)
-    if asked.compare is not None:
-        for field in given(asked):
+    request = request_of(Simulation, request, options)
+    if request.compare is not None:
+        for field in given(request):
             if field.name not in _OF_COMPARISON:
                 raise InputError(
                     f"--compare simulates what the file says, {field.names[0]} cannot change it",
                     hint="leave it out; --model, --gpu, --instance and --calibration may be given",
                 )
-        machine = asked.machine if asked.machine.gpu or asked.machine.instance else None
+        machine = request.machine if request.machine.gpu or request.machine.instance else None
         return compare_with_simulation(
-            asked.compare, asked.model, machine.node() if machine else None, asked.correction.kept()
+            request.compare,
+            request.model,
+            machine.node() if machine else None,
+            request.correction.kept(),
         )
-    if asked.model is None:
+    if request.model is None:
         raise InputError("simulate needs a model", hint="name one with --model Qwen/Qwen3-4B")
-    _require_agreement(asked)
-    context = _context(asked, asked.model)
-    trial = _trial(asked, context)
-    artifacts = Artifacts(asked.out, STEM) if asked.out else None
+    _require_agreement(request)
+    context = _context(request, request.model)
+    trial = _trial(request, context)
+    artifacts = Artifacts(request.out, STEM) if request.out else None
     if artifacts:
         _require_free(artifacts)
-    known = argument_types(asked.plan.engine) if engine(asked.plan.engine).simulated_as else ()
+    known = argument_types(request.plan.engine) if engine(request.plan.engine).simulated_as else ()
     note_idle(without_effect(trial.plan), known)
     record, run = simulated_with_requests(trial, context)
-    if asked.token_times and record.results["server"]["itl_is_tpot"]:
+    if request.token_times and record.results["server"]["itl_is_tpot"]:
         raise InputError("so many requests have no token times", hint="leave --token-times out")
     if artifacts:
-        _write(artifacts, record, run, context.constraints, token_times=asked.token_times)
+        _write(artifacts, record, run, context.constraints, token_times=request.token_times)
     assert context.node is not None
-    heading = f"{asked.model} on {context.node.label}, {trial.plan.label}, {_load_text(trial)}"
+    heading = f"{request.model} on {context.node.label}, {trial.plan.label}, {_load_text(trial)}"
     return SimulationResult(
         record=record,
         run=run,
@@ -369,49 +372,49 @@ def simulate(
     )
 
 
-def _require_agreement(asked: Simulation) -> None:
+def _require_agreement(request: Simulation) -> None:
     """Refuse options that contradict each other."""
-    asked.drafts.require_known_method()
-    if asked.plan.kv_link is not None and asked.plan.prefill_replicas is None:
+    request.drafts.require_known_method()
+    if request.plan.kv_link is not None and request.plan.prefill_replicas is None:
         raise InputError(
             "no cache travels where every copy computes its prompts itself",
             hint="say with --prefill-replicas how many copies compute them, or leave --kv-link out",
         )
-    if asked.token_times and asked.out is None:
+    if request.token_times and request.out is None:
         raise InputError("--token-times are kept with --out", hint="name a folder with --out DIR")
-    if asked.load.trace is not None and asked.load.dataset is not None:
+    if request.load.trace is not None and request.load.dataset is not None:
         raise InputError(
-            f"a trace has requests of its own, --dataset {asked.load.dataset} cannot be combined",
+            f"a trace has requests of its own, --dataset {request.load.dataset} cannot be combined",
             hint="leave --dataset or --trace out",
         )
 
 
-def _context(asked: Simulation, model: str) -> StudyContext:
-    limits = parse_constraints(asked.limits.constraints or "")
-    node = asked.machine.node(or_cpu=True)
+def _context(request: Simulation, model: str) -> StudyContext:
+    limits = parse_constraints(request.limits.constraints or "")
+    node = request.machine.node(or_cpu=True)
     shape = load_shape(model)
-    calibration = asked.correction.kept()
+    calibration = request.correction.kept()
     if calibration:
         calibration.require_for(shape=shape, node=node)
     return StudyContext(
         model=model,
-        engine=engine(asked.plan.engine).simulated_as or asked.plan.engine,
+        engine=engine(request.plan.engine).simulated_as or request.plan.engine,
         simulated=True,
         shape=shape,
         node=node,
         constraints=limits,
-        request_limits=_request_limits(asked.slo, limits),
+        request_limits=_request_limits(request.slo, limits),
         price_per_hour_usd=node.price.usd_per_hour if node.price else None,
         calibration=calibration,
     )
 
 
-def _trial(asked: Simulation, context: StudyContext) -> Trial:
-    plan, drafts, name = asked.plan, asked.drafts, asked.plan.engine
+def _trial(request: Simulation, context: StudyContext) -> Trial:
+    plan, drafts, name = request.plan, request.drafts, request.plan.engine
     space = Space(
         server=parse_settings(";".join(plan.server_args), types=argument_types(name)),
         client=parse_settings(
-            ";".join(asked.load.client_args),
+            ";".join(request.load.client_args),
             types=CLIENT_ARGS,
             known=CLIENT_ARGS,
             kind="client argument",
@@ -420,7 +423,7 @@ def _trial(asked: Simulation, context: StudyContext) -> Trial:
     words = ("tensor_parallel", "quantization", "kv_cache_dtype", "max_model_len")
     chosen = {_word(name, field): getattr(plan, field) for field in words}
     server = _joined(space, "server", {**chosen, "kv_link": plan.kv_link}, name)
-    client = _joined(space, "client", asked.load.client_settings(), name)
+    client = _joined(space, "client", request.load.client_settings(), name)
     _require_arrivals(client)
     fields = {
         "replicas": plan.replicas,

@@ -117,17 +117,17 @@ def plan_staging(request: Staging | str, /, **options: object) -> StagingPlan:
     Raises:
         InputError: The model is not on this disk, or is not whole, or an option is wrong.
     """
-    asked = request_of(Staging, request, options)
-    where = place(asked.where)
-    if asked.hf_token_secret is not None:
-        require_secret(asked.hf_token_secret)
-    require_region(asked.region)
-    if asked.as_job:
-        role = role_of(asked.role_arn)
-        job = download_job(_hub_model(asked), where, region=asked.region, role_arn=role)
+    request = request_of(Staging, request, options)
+    where = place(request.where)
+    if request.hf_token_secret is not None:
+        require_secret(request.hf_token_secret)
+    require_region(request.region)
+    if request.as_job:
+        role = role_of(request.role_arn)
+        job = download_job(_hub_model(request), where, region=request.region, role_arn=role)
         return StagingPlan(where=where, job=job)
-    folder, revision = _folder_of(asked.model)
-    files = model_files(folder, exclude=asked.exclude)
+    folder, revision = _folder_of(request.model)
+    files = model_files(folder, exclude=request.exclude)
     return StagingPlan(where=where, files=files, revision=revision)
 
 
@@ -152,11 +152,11 @@ def stage(
         InputError: The model is not on this disk, or is not whole, or an option is wrong.
         DeployError: AWS refused, or the job failed.
     """
-    asked = request_of(Staging, request, options)
-    plan = plan_staging(asked)
+    request = request_of(Staging, request, options)
+    plan = plan_staging(request)
     if plan.job is not None:
-        source, aws = _hub_model(asked), aws_in(asked.region)
-        wait = WaitOptions(poll_s=asked.poll_s, timeout_s=JOB_TIMEOUT_S)
+        source, aws = _hub_model(request), aws_in(request.region)
+        wait = WaitOptions(poll_s=request.poll_s, timeout_s=JOB_TIMEOUT_S)
         completed(
             run_job(
                 source, plan.where, aws, plan.job, wait=wait, on_progress=on_progress or progress
@@ -167,24 +167,24 @@ def stage(
         upload(
             plan.files,
             plan.where,
-            aws_in(asked.region, threads=True),
-            model=asked.model_id or asked.model,
+            aws_in(request.region, threads=True),
+            model=request.model_id or request.model,
             revision=plan.revision,
             on_progress=on_progress or progress,
-            jobs=asked.jobs,
+            jobs=request.jobs,
         )
     )
 
 
-def _hub_model(asked: Staging) -> HubModel:
+def _hub_model(request: Staging) -> HubModel:
     try:
-        size: float | None = weight_bytes(load_shape(asked.model, catalogue_first=True))
+        size: float | None = weight_bytes(load_shape(request.model, catalogue_first=True))
     except ServetuneError:  # a model that nobody here knows still can be fetched
         size = None
     return HubModel(
-        model=asked.model,
-        revision=asked.revision,
-        secret_arn=asked.hf_token_secret,
+        model=request.model,
+        revision=request.revision,
+        secret_arn=request.hf_token_secret,
         weights_bytes=size,
     )
 
