@@ -7,7 +7,7 @@ Starts real vLLM on this machine's CPU (`make vllm`, `make .cache/tiny-qwen3/con
 five configurations under nineteen loads in all: users, prompt lengths, max_num_seqs,
 max_num_batched_tokens, prefix caching on and off. Three trials, named below before anything was
 measured, make a calibration; the sixteen others are simulated with it and set beside what was
-measured. A journal that is there already is read instead of measured again. About six minutes
+measured. A journal that exists already is read instead of measured again. About six minutes
 on two cores that do nothing else.
 """
 

@@ -233,7 +233,7 @@ def test_options_that_contradict_are_refused_before_anything_is_written(tmp_path
 
 
 def test_results_of_another_study_are_not_written_over(finished):
-    with pytest.raises(StoreError, match="is there already"):
+    with pytest.raises(StoreError, match="exists already"):
         st.tune(MODEL, **SWEEP, output_json=finished[0].artifacts.summary)
 
 

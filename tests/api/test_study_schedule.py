@@ -46,7 +46,7 @@ def test_a_busy_gpu_is_refused_in_one_line_that_names_who_uses_it(monkeypatch):
 
 def test_too_few_gpus_for_a_plan_are_refused(monkeypatch):
     here(monkeypatch, 0)
-    with pytest.raises(EngineError, match="a plan needs 4 GPUs and 1 can be seen here"):
+    with pytest.raises(EngineError, match="a plan needs 4 GPUs and 1 are visible here"):
         Schedule().policy(groups(4), node(gpu="L4", count=4), real=True)
 
 
@@ -58,7 +58,7 @@ def test_a_busy_gpu_that_no_server_will_use_is_no_hindrance(monkeypatch):
 def test_a_gpu_that_is_named_where_none_can_be_is_refused(monkeypatch):
     here(monkeypatch)
     monkeypatch.setattr(study_schedule, "none_can_be", lambda: True)
-    with pytest.raises(EngineError, match="would run on L4, and no GPU can be seen here") as caught:
+    with pytest.raises(EngineError, match="would run on L4, and no GPU is visible here") as caught:
         Schedule().policy(groups(), node(gpu="L4", count=1), real=True)
     assert "leave --gpu and --instance out" in caught.value.hint
     Schedule().policy(groups(), node(gpu="L4", count=1), real=False)

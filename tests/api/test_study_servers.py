@@ -24,8 +24,8 @@ def test_variables_have_values_and_names_are_handed_on(monkeypatch):
         ("CUDA_VISIBLE_DEVICES=1", "is decided by servetune"),
         ("SERVETUNE_OWNER=1:1", "is decided by servetune"),
         ("NOBODY_HAS_SET_THIS", "is not set here"),
-        ("HF_TOKEN=abc", "a secret would stand in the journal"),
-        ("OTHER=hf_" + 30 * "a", "a secret would stand in the journal"),
+        ("HF_TOKEN=abc", "a secret would be written to the journal"),
+        ("OTHER=hf_" + 30 * "a", "a secret would be written to the journal"),
     ],
 )
 def test_what_cannot_be_given_is_refused(given, says):
@@ -42,7 +42,7 @@ def test_what_cannot_be_given_is_refused(given, says):
         (["--engine", "simulated", "--gpu", "L4", "--server-env", "A=1"], "--server-env is about"),
         (
             ["--engine", "external", "--url", "http://127.0.0.1:1", "--server-folder", "."],
-            "--server-folder is about servers that are started",
+            "--server-folder is for servers that servetune starts",
         ),
         (
             ["--launcher", "docker", "--image", "i", "--server-folder", "."],

@@ -72,7 +72,7 @@ def test_a_report_from_python_is_the_page_of_the_command_line(journal, tmp_path)
     assert made.artifacts.dashboard.read_text().startswith("<!doctype html>")
     first = json.loads((journal.with_suffix(".json")).read_text())
     assert json.loads(made.artifacts.summary.read_text()) == first
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         st.write_report(journal, output_json=tmp_path / "again.json")
 
 

@@ -218,7 +218,7 @@ def test_the_longest_prompt_counts_where_the_server_says_its_context(monkeypatch
 
 def test_what_was_left_behind_is_not_overwritten(tmp_path):
     (tmp_path / "bench.jsonl").write_text("{}\n")
-    assert "is there already" in refusal("--out", str(tmp_path), kind=ServetuneError).message
+    assert "exists already" in refusal("--out", str(tmp_path), kind=ServetuneError).message
     assert (tmp_path / "bench.jsonl").read_text() == "{}\n"
     file = tmp_path / "file"
     file.write_text("")

@@ -92,7 +92,7 @@ def test_out_has_journal_summary_requests_and_a_dashboard_with_timelines(servetu
     assert sum(tokens) == record.results["total_output_tokens"]
     page = (tmp_path / "o" / "simulated.html").read_text()
     assert '"timeline":{"duration_s":' in page
-    refused(servetune(*run), "is there already")
+    refused(servetune(*run), "exists already")
 
 
 def test_equal_runs_leave_equal_files(servetune, tmp_path):
@@ -133,7 +133,7 @@ def test_a_rate_beyond_capacity_stops_by_duration_and_says_so(servetune):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "nothing says when requests come"),
+        ((), "the workload has no arrivals"),
         (("--concurrency", "4", "--input-len", "50000"), "more than max_model_len 40960"),
         (("--concurrency", "4", "--server-args", "max_num_seqs=[1,2]"), "has 2 values"),
         (
@@ -252,8 +252,8 @@ def test_trials_that_cannot_be_played_again_are_named(servetune, tmp_path):
     ("changes", "said"),
     [
         ({"simulated": True}, "holds no trial that was measured"),
-        ({"metadata": {"gpu_type": "L4"}}, "does not say which model"),
-        ({"metadata": {"model_tag": "Qwen/Qwen3-4B"}}, "does not say on which GPU"),
+        ({"metadata": {"gpu_type": "L4"}}, "does not name its model"),
+        ({"metadata": {"model_tag": "Qwen/Qwen3-4B"}}, "does not name its GPU"),
         ({"metadata": {"model_tag": "Qwen/Qwen3-4B", "gpu_type": "L5"}}, "unknown GPU 'L5'"),
     ],
 )

@@ -247,7 +247,7 @@ def test_an_external_server_that_goes_away_costs_its_trials_and_not_the_run(serv
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--engine", "external"], "needs to know where the server is"),
+        (["--engine", "external"], "needs the server's address"),
         (["--engine", "external", "--url", "ftp://x"], "is no URL of a server"),
         (
             ["--engine", "external", "--url", "http://127.0.0.1:1", "--server-args", "a=1"],
@@ -262,7 +262,7 @@ def test_an_external_server_that_goes_away_costs_its_trials_and_not_the_run(serv
             "--parallel 2 is about servers that servetune starts",
         ),
         (["--cluster", "auto", "--max-cost", "3"], "--max-cost counts one machine"),
-        (["--engine", "vllm", "--url", "http://127.0.0.1:1"], "for a server that is there already"),
+        (["--engine", "vllm", "--url", "http://127.0.0.1:1"], "for a server that exists already"),
         (["--engine", "command"], "--engine command needs a command line"),
         (["--engine", "command", "--server-cmd", "'x"], "cannot read --server-cmd"),
         (

@@ -405,7 +405,7 @@ def test_ctrl_c_leaves_the_job_and_the_same_command_finds_it(aws, servetune, env
     aws.jobs.job_s = 0.0
     ran = servetune("bench", *WORDS, env=environment)
     assert ran.returncode == 0, ran.stderr
-    assert "is there already" in ran.stderr
+    assert "exists already" in ran.stderr
     assert aws.operations(reading=True).count("StopAIBenchmarkJob") == 0
 
 

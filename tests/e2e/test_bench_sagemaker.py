@@ -135,7 +135,7 @@ async def test_throttles_are_told_by_name(servetune, aws):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "nothing is named that could be asked"),
+        ((), "no server is named"),
         (("http://x", "--sagemaker", "e"), "both say what is asked"),
         (("--sagemaker", "e", "--region", "mars", "--model", "m"), "'mars' is not an AWS region"),
         (("--sagemaker", "a_b", "--model", "m"), "not the name of an endpoint"),

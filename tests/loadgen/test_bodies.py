@@ -54,7 +54,7 @@ class TestWhatIsSent:
             body_of(workload=msgspec.structs.replace(WORKLOAD, api="rest"))
 
     def test_ids_do_not_go_to_chat(self):
-        with pytest.raises(InputError, match="takes words"):
+        with pytest.raises(InputError, match="takes text"):
             body_of(msgspec.structs.replace(TARGET, api="chat"))
 
     def test_extra_members_are_put_over_the_rest_and_null_takes_one_out(self):

@@ -103,6 +103,6 @@ def test_what_is_in_the_way_is_said_with_the_way_on(tmp_path):
         write_text(tmp_path / "x.json", "new")
     assert caught.value.hint == "choose another place"
     (tmp_path / "y.json").write_text("{}")
-    with pytest.raises(StoreError, match=r"y.json is there already") as caught:
+    with pytest.raises(StoreError, match=r"y.json exists already") as caught:
         Artifacts.at(tmp_path / "y.json").require_free(renew=False)
     assert caught.value.hint == ("choose another --output-json, or continue its run with --resume")

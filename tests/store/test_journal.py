@@ -181,13 +181,13 @@ def test_what_stands_in_the_way_of_a_journal_is_said_with_the_way_on(tmp_path, m
             "finished trials are safe; make room and run again with --resume"
         )
         assert [one.key for one in journal.records] == ["a"]
-    with pytest.raises(StoreError, match="is there already") as caught:
+    with pytest.raises(StoreError, match="exists already") as caught:
         Journal(path)
     assert caught.value.hint == "continue that run with --resume, or choose another --output-json"
     path.write_bytes(path.read_bytes() + b"nonsense\n")
     with pytest.raises(StoreError, match=r"x.jsonl line 2: not JSON$") as caught:
         read_journal(path)
-    assert caught.value.hint == "mend or remove that line; nothing was changed"
+    assert caught.value.hint == "correct or remove that line; nothing was changed"
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write") as caught:
         Journal(tmp_path / "file" / "x.jsonl")

@@ -69,7 +69,7 @@ def test_rows_in_which_nobody_asks_are_left_out(tmp_path):
     assert read({"conversations": [{"from": "gpt", "value": "Hello"}]}) is None
     path = tmp_path / "d.jsonl"
     path.write_text('{"prompt": ""}\n')
-    with pytest.raises(InputError, match="no row that asks something"):
+    with pytest.raises(InputError, match="no usable row"):
         shuffled_dialogues(DataSet(path=str(path)), 1)
 
 

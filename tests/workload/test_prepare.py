@@ -279,7 +279,7 @@ def test_a_traces_prompts_are_alike_as_far_as_its_blocks_are(tmp_path):
     assert first[1024:] != second[1024:]
     assert third == first[:600]
     assert last[:8] != first[:8]
-    with pytest.raises(InputError, match="no words"):
+    with pytest.raises(InputError, match="no text"):
         prepare(load)
 
 

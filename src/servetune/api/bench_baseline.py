@@ -59,7 +59,7 @@ def with_bundle(request: Bench) -> Bench:
         return request_of(Bench, request, filled)
     if not (folder / DEPLOYMENT_FILE).is_file():
         raise InputError(
-            f"{folder} is no endpoint's, so it does not say where the server answers",
+            f"{folder} is no endpoint's bundle: it names no address of a server",
             hint=f"servetune bench http://ADDRESS:PORT --against {folder}",
         )
     deployment = read_deployment((folder / DEPLOYMENT_FILE).read_text("utf-8"))
@@ -76,7 +76,7 @@ def earlier_trial(request: Bench) -> TrialRecord | None:
     """The trial to reproduce; `None` where none is asked for.
 
     Raises:
-        InputError: Several trials could be meant, or none can.
+        InputError: Several trials match, or none can.
         StoreError: The file holds no trial.
     """
     from servetune.api.inputs import read_records, require_file
@@ -87,7 +87,7 @@ def earlier_trial(request: Bench) -> TrialRecord | None:
         for name in ("trial", "engine_log"):
             if values_of(request).get(name):
                 raise InputError(
-                    f"--{name.replace('_', '-')} is for --against", hint="say --against FILE too"
+                    f"--{name.replace('_', '-')} is for --against", hint="give --against FILE too"
                 )
         return None
     records = [record for record in read_records(request.baseline.against) if record.status == "ok"]
@@ -109,8 +109,8 @@ def earlier_trial(request: Bench) -> TrialRecord | None:
     if len(records) != 1:
         what = "no trial" if not records else f"{len(records)} trials"
         raise InputError(
-            f"{what} of {request.baseline.against} could be meant",
-            hint=f"say --trial KEY: {_keys(records)}",
+            f"{what} of {request.baseline.against} match",
+            hint=f"give --trial KEY: {_keys(records)}",
         )
     return records[0]
 
@@ -306,8 +306,8 @@ def _options_of(trial: TrialRecord, *, own: bool) -> LoadOptions:
     source = {"dataset", "dataset_path", "trace", "workload"} & args.keys()
     if dataset not in (None, "random", "random-ids") and not source and not own:
         raise InputError(
-            f"the trial asked prompts of the data set {dataset}",
-            hint="give them: --dataset FILE",
+            f"the trial used prompts of the data set {dataset}",
+            hint="give the file with --dataset FILE",
         )
     if own or {"dataset", "workload"} & args.keys():
         for name in ("dataset_name", "dataset_path"):

@@ -35,7 +35,7 @@ def require_free(folder: Path) -> None:
     artifacts = Artifacts(folder, STEM)
     for path in (artifacts.journal, artifacts.summary, artifacts.requests):
         if path.exists():
-            raise StoreError(f"{path} is there already", hint="choose another --out")
+            raise StoreError(f"{path} exists already", hint="choose another --out")
 
 
 def write_outputs(folder: Path, request: Bench, benched: Benched) -> None:

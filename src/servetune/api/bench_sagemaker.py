@@ -32,15 +32,15 @@ def require_alone(request: Bench) -> None:
             if values_of(request).get(name):
                 raise InputError(
                     f"--{name.replace('_', '-')} is for SageMaker endpoints",
-                    hint="say --sagemaker ENDPOINT as well",
+                    hint="give --sagemaker ENDPOINT as well",
                 )
         if not request.server.urls:
-            raise InputError("nothing is named that could be asked", hint="a URL, or --sagemaker")
+            raise InputError("no server is named", hint="a URL, or --sagemaker")
     elif request.server.urls:
-        raise InputError("URLs and --sagemaker both say what is asked", hint="leave one out")
+        raise InputError("URLs and --sagemaker both name the server", hint="leave one out")
     if request.endpoint.component and request.endpoint.adapter:
         raise InputError(
-            "--component and --adapter both name what answers",
+            "--component and --adapter both name a component",
             hint="an adapter is a component of its own: name it alone",
         )
 
@@ -75,7 +75,7 @@ def sagemaker_targets(
     if not model:
         raise InputError(
             "SageMaker does not say by which name an endpoint's model is known",
-            hint="say it with --model, as the bundle's environment has it (served model name)",
+            hint="give it with --model, as the bundle's environment has it (served model name)",
         )
     session = session_of(request)
     further = dict(shared)
@@ -84,7 +84,7 @@ def sagemaker_targets(
     elif further["api_key_env"]:
         raise InputError(
             "requests to SageMaker are signed with AWS credentials, --api-key-env is for URLs",
-            hint="leave it out, or say --openai-route",
+            hint="leave it out, or give --openai-route",
         )
     target = endpoint_target(endpoint, session, model=model, **further)
     if target.signing is None:

@@ -165,10 +165,10 @@ def _model_of(target: Target, api: str) -> str:
         names = parse_models(fetch_blocking(target, "/v1/models"))
     except LoadError as error:
         raise LoadError(
-            error.message, hint="is the server running? if it lists no models, say --model"
+            error.message, hint="is the server running? if it lists no models, give --model"
         ) from None
     if not names:
-        raise InputError(f"{target.origin} names no model", hint="say it with --model")
+        raise InputError(f"{target.origin} names no model", hint="give it with --model")
     return names[0]
 
 

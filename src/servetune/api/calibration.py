@@ -188,7 +188,8 @@ def calibrate(request: Calibrate | str | Path, /, **options: object) -> Calibrat
 def _suggested(request: Calibrate) -> SuggestedRuns:
     if request.sources or request.list or request.show or request.remove:
         raise InputError(
-            "--suggest names runs to measure", hint="give --model and the machine with it"
+            "--suggest takes no journal and no calibration",
+            hint="give --model and the machine with it",
         )
     if request.model is None:
         raise InputError("--suggest needs --model", hint="name it as servetune estimate does")

@@ -101,7 +101,7 @@ class TrialChoice(Request, frozen=True, kw_only=True):
                 record = trials.record(self.key)
             except KeyError:
                 raise InputError(
-                    f"no trial has the key {self.key}", hint="keys stand in the journal"
+                    f"no trial has the key {self.key}", hint="the journal has the keys"
                 ) from None
             if record.status == "failed":
                 raise CannotRender(f"trial {self.key} failed and cannot be deployed")

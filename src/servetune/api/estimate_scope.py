@@ -20,7 +20,7 @@ _BESIDE_A_TABLE = frozenset(
 _TABLES_ALONE = "it goes with --batch"
 _ONE_PLAN = "it is about one plan: leave --sweep and 'all' out beside it"
 
-#: form -> option -> why that form says nothing to it.
+#: form -> option -> why that form has no effect on it.
 _UNREAD: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "one plan": {
@@ -81,4 +81,4 @@ def require_read(request: Estimate, *, everywhere: bool) -> None:
     }[request.sweep, everywhere]
     for name, why in _UNREAD[form].items():
         if name in spelled:
-            raise InputError(f"{spelled[name]} says nothing to {form}", hint=why)
+            raise InputError(f"{spelled[name]} has no effect on {form}", hint=why)

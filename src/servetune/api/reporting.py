@@ -108,5 +108,5 @@ def _require_free(artifacts: Artifacts, source: Path) -> None:
     for path in (artifacts.summary, artifacts.dashboard):
         if path.exists():
             raise InputError(
-                f"{path} is there already", hint="choose another --output-json, or use --force"
+                f"{path} exists already", hint="choose another --output-json, or use --force"
             )

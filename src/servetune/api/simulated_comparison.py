@@ -118,7 +118,7 @@ def _context_of(
 ) -> StudyContext:
     name = model or measured.metadata.model
     if not name:
-        raise InputError("the record does not say which model", hint="name it with --model")
+        raise InputError("the record does not name its model", hint="name it with --model")
     shape = load_shape(str(name))
     node_of = machine or _machine_of(measured)
     if kept:
@@ -149,6 +149,6 @@ def _machine_of(measured: TrialRecord) -> Node:
         return here
     if name == "unknown":
         raise InputError(
-            "the record does not say on which GPU", hint="name it with --gpu L4 --num-gpus 4"
+            "the record does not name its GPU", hint="name it with --gpu L4 --num-gpus 4"
         )
     return node(gpu=name, count=int(metadata.get("gpu_count") or 1))

@@ -358,7 +358,9 @@ def simulate(
     note_idle(without_effect(trial.plan), known)
     record, run = simulated_with_requests(trial, context)
     if request.token_times and record.results["server"]["itl_is_tpot"]:
-        raise InputError("so many requests have no token times", hint="leave --token-times out")
+        raise InputError(
+            "token times are not kept for so many requests", hint="leave --token-times out"
+        )
     if artifacts:
         _write(artifacts, record, run, context.constraints, token_times=request.token_times)
     assert context.node is not None
@@ -377,8 +379,8 @@ def _require_agreement(request: Simulation) -> None:
     request.drafts.require_known_method()
     if request.plan.kv_link is not None and request.plan.prefill_replicas is None:
         raise InputError(
-            "no cache travels where every copy computes its prompts itself",
-            hint="say with --prefill-replicas how many copies compute them, or leave --kv-link out",
+            "--kv-link needs separate copies for prompts",
+            hint="give their number with --prefill-replicas, or leave --kv-link out",
         )
     if request.token_times and request.out is None:
         raise InputError("--token-times are kept with --out", hint="name a folder with --out DIR")
@@ -498,7 +500,7 @@ def _require_arrivals(client: Mapping[str, object]) -> None:
     stated = {"max_concurrency", "request_rate", "arrivals"} & client.keys()
     if not stated and client.get("dataset_name") != "trace":
         raise InputError(
-            "nothing says when requests come",
+            "the workload has no arrivals",
             hint="give --concurrency 32, --rate 4, --arrivals kind=... or --trace FILE",
         )
     if client.get("dataset_name") not in ("trace", "sharegpt"):
@@ -551,7 +553,7 @@ def _request_limits(slo: str, limits: tuple[Constraint, ...]) -> tuple[Constrain
 def _require_free(artifacts: Artifacts) -> None:
     for path in (artifacts.journal, artifacts.summary, artifacts.dashboard, artifacts.requests):
         if path.exists():
-            raise StoreError(f"{path} is there already", hint="choose another --out")
+            raise StoreError(f"{path} exists already", hint="choose another --out")
 
 
 def _load_text(trial: Trial) -> str:

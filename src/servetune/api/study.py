@@ -33,7 +33,7 @@ class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
     """Server that a dry run would start, and its trials.
 
     Attributes:
-        command: Command line, or a comment on the server that is there already.
+        command: Command line, or a comment on the server that exists already.
         server_args: Server settings, in the engine's words.
         loads: Client arguments of each trial.
     """

@@ -101,7 +101,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         """
         for name in self._about_placing():
             raise InputError(
-                f"{name} is about servers that servetune starts, and --engine external starts none",
+                f"{name} is for servers that servetune starts, and --engine external starts none",
                 hint="leave it out",
             )
 
@@ -113,7 +113,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         """
         for name in self._about_placing():
             raise InputError(
-                f"{name} is about this machine, and --cluster runs servers on others",
+                f"{name} is for this machine, and --cluster runs servers on others",
                 hint="leave it out: as many run at once as the cluster has room for",
             )
         if self.max_cost_usd is not None:
@@ -128,7 +128,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             )
         if job:
             raise InputError(
-                "--job is a machine to itself, and --cluster joins others",
+                "--job uses one machine, and --cluster joins others",
                 hint="leave one of them out",
             )
 
@@ -166,7 +166,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         if real and on_gpus and node.device.vendor == "NVIDIA":
             if not visible and not own_program and none_can_be():
                 raise EngineError(
-                    f"the engine would run on {node.device.name}, and no GPU can be seen here",
+                    f"the engine would run on {node.device.name}, and no GPU is visible here",
                     hint="leave --gpu and --instance out to run on the processor; servetune doctor "
                     "says what is here",
                 )

@@ -127,7 +127,9 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
         }
         for name, value in given.items():
             if value and not starts:
-                raise InputError(f"{name} is about servers that are started", hint="leave it out")
+                raise InputError(
+                    f"{name} is for servers that servetune starts", hint="leave it out"
+                )
         if self.server_folder is not None and not self.server_folder.is_dir():
             raise InputError(
                 f"--server-folder {self.server_folder} does not exist",
@@ -150,7 +152,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.server_folder is not None:
             raise InputError(
-                "--server-folder is about processes, and a container has folders of its own",
+                "--server-folder is for processes, and a container has folders of its own",
                 hint="leave it out; the image says where its servers work",
             )
         if self.image is None:

@@ -41,7 +41,7 @@ def require_alone(request: Bench) -> None:
     for name in _ONLY_HERE:
         if values_of(request).get(name):
             flag = name.removeprefix("only_").replace("_", "-")
-            raise InputError(f"--{flag} is for --via-aws-job", hint="say --via-aws-job as well")
+            raise InputError(f"--{flag} is for --via-aws-job", hint="give --via-aws-job as well")
 
 
 def _option(name: str) -> str:
@@ -80,7 +80,7 @@ def _work(
         echo(f"note: {each}")
     poll_s = request.endpoint.poll_every
     created = jobs.start(client, job, force=request.endpoint.force, poll_s=poll_s)
-    echo(f"job {job.name} {'was created' if created else 'is there already'}")
+    echo(f"job {job.name} {'was created' if created else 'exists already'}")
     try:
         described = jobs.wait(client, job.name, on_status=_Shown(), poll_s=poll_s)
     except KeyboardInterrupt:
@@ -198,7 +198,7 @@ def _import(request: Bench, as_json: bool) -> int:
 
     model = request.server.model
     if not model:
-        raise InputError("recommendations do not name their model", hint="say it with --model")
+        raise InputError("recommendations do not name their model", hint="give it with --model")
 
     def plan_of(_image: str, environment: Mapping[str, str]) -> Plan:
         container = container_of_variables(environment)

@@ -78,8 +78,8 @@ def require_handover(prefill_replicas: int | None, kv_link: str | None) -> None:
     """
     if kv_link is not None and prefill_replicas is None:
         raise InputError(
-            "no cache travels where every copy computes its prompts itself",
-            hint="say with --prefill-replicas how many copies compute them, or leave --kv-link out",
+            "--kv-link needs separate copies for prompts",
+            hint="give their number with --prefill-replicas, or leave --kv-link out",
         )
 
 

@@ -76,7 +76,7 @@ def gpus_of_cluster(nodes: Sequence[ClusterNode]) -> tuple[str, int] | None:
         return None
     if len(types) != 1:
         kinds = f"types {', '.join(sorted(types))}" if types else "no known type"
-        raise InputError(f"the cluster has GPUs of {kinds}", hint="say which to use with --gpu")
+        raise InputError(f"the cluster has GPUs of {kinds}", hint="choose one with --gpu")
     return types.pop(), int(max(each.gpus for each in with_gpus))
 
 

@@ -75,7 +75,7 @@ class ClusterSenders(msgspec.Struct, frozen=True, kw_only=True):
         """
         if signed:
             raise InputError(
-                "requests that are signed leave from this machine alone",
+                "signed requests are sent from this machine only",
                 hint="leave out the cluster",
             )
         sending_nodes(self.address, targets, self.node_ids)
@@ -362,7 +362,7 @@ class DistributedSender:
 
     def sign_with(self, credentials: Credentials) -> None:
         """Nodes hold no credentials: a run that signs its requests is refused before it starts."""
-        raise LoadError("requests that are signed leave from this machine alone")
+        raise LoadError("signed requests are sent from this machine only")
 
     def stop(self, outcome: str, detail: str, *, grace_s: float = 0.0) -> None:
         """Send nothing more, and end what is in flight after a while."""
@@ -567,7 +567,7 @@ def _workers(
     if not up:
         raise LoadError(
             f"no node of the cluster had a core free within {COME_UP_S:g} s",
-            hint="see ray status for who has them",
+            hint="see `ray status` for what uses them",
         )
     return up
 

@@ -194,7 +194,7 @@ def _spelt(container: Container, name: str, value: Setting) -> tuple[str, str]:
         return container.key(f"no_{name}"), "true"
     if value is False and container.off == "silence":
         raise CannotRender(
-            f"container '{container.name}' leaves {name}=false out, and the engine never hears it",
+            f"container '{container.name}' cannot pass {name}=false to the engine",
             hint="leave it out, or give the engine's own flag that turns it off",
         )
     return container.key(name), _text(name, value)

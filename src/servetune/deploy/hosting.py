@@ -173,7 +173,7 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
         if self.copies is None:
             if self.adapters:
                 raise InputError(
-                    "adapters need an inference component to stand on",
+                    "adapters need an inference component",
                     hint="give --copies 1 or more",
                 )
             if self.scaling and self.scaling.minimum == 0:
@@ -187,7 +187,7 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError("two adapters have the same name")
         if self.provision_timeout_s is not None and not 300 <= self.provision_timeout_s <= 3600:
             raise InputError(
-                f"waiting for capacity is bounded by 300 to 3600 s, got {self.provision_timeout_s}"
+                f"the time-out for capacity must be 300 to 3600 s, got {self.provision_timeout_s}"
             )
         if self.reservation_arn and not _RESERVATION.fullmatch(self.reservation_arn):
             raise InputError(
@@ -202,7 +202,7 @@ class Hosting(msgspec.Struct, frozen=True, kw_only=True):
                 f"got {len(self.instance_types)}"
             )
         if len(set(self.instance_types)) < len(self.instance_types):
-            raise InputError("the same instance type stands twice among the fallbacks")
+            raise InputError("an instance type is twice among the fallbacks")
         if self.instance_count < 1:
             raise InputError(f"an endpoint needs an instance, got {self.instance_count}")
         if self.reservation_arn and len(self.instance_types) > 1:

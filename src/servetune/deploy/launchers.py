@@ -159,7 +159,7 @@ def plan_of_words(
         else:
             settings[name] = True
     if not model_path:
-        raise CannotRender(f"the words name no model: {shlex.join(words)[:200]}")
+        raise CannotRender(f"the command line names no model: {shlex.join(words)[:200]}")
     fields = shipping.read(settings, variables)
     named = settings.get(shipping.name_setting)
     model = str(named) if named and model_path.startswith("/") else model_path
@@ -167,7 +167,7 @@ def plan_of_words(
         plan = launcher.words.plan(launcher.name, model, settings)
         return msgspec.structs.replace(plan, **fields)
     except (PlanError, TypeError) as error:
-        raise CannotRender(f"the words hold a wrong value: {error}") from None
+        raise CannotRender(f"the command line has a wrong value: {error}") from None
 
 
 def _pairs(launcher: CommandLineEngine, words: Sequence[str]) -> Iterator[tuple[str, str | None]]:

@@ -205,7 +205,7 @@ def _model_path(plan: Plan, options: ServiceOptions) -> _ModelPath:
     if not is_folder and not _HUB_ID.fullmatch(source):
         raise CannotRender(
             f"'{source}' is neither a hub id nor the path of a folder",
-            hint="say --model-source with one of them",
+            hint="give --model-source with one of them",
         )
     if not re.fullmatch(r"[\w~./@+=-]+", source):
         raise CannotRender(

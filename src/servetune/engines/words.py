@@ -118,7 +118,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
     def _drafts_text(self, plan: Plan, engine: str) -> str:
         if not self.drafts:
             raise PlanError(
-                f"drafted tokens have no words in {engine}'s dialect here",
+                f"{engine} has no neutral setting for drafted tokens",
                 hint="give its own settings for speculative decoding instead",
             )
         drafts: dict[str, Any] = {"num_speculative_tokens": plan.draft_tokens}

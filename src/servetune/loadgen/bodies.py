@@ -186,7 +186,7 @@ def _ids(prompt: Prompt) -> msgspec.Raw:
 def _text(prompt: Prompt) -> str:
     if prompt.text is None:
         raise InputError(
-            "this route takes words, and the prompts are something else",
+            "this route takes text, and the prompts are token ids or messages",
             hint="use the completions or chat route, or prompts made by text_prompts",
         )
     return prompt.text
@@ -197,7 +197,7 @@ def _messages(prompt: Prompt) -> Any:
         return list(prompt.messages)
     if prompt.text is None:
         raise InputError(
-            "the chat route takes words, and the prompts are token ids",
+            "the chat route takes text, and the prompts are token ids",
             hint="use the completions route, or prompts made by text_prompts",
         )
     return [{"role": "user", "content": prompt.text}]

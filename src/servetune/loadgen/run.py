@@ -592,7 +592,7 @@ def _prepared_requests(load: _Load) -> Iterator[PreparedRequest]:
         prepared = prepared_request(load.targets[0], load.workload, request, prompt)
         if request.follows is not None and prepared.messages_at == (0, 0):
             raise InputError(
-                "only chat messages can carry a conversation on", hint="use the chat route"
+                "only chat messages can continue a conversation", hint="use the chat route"
             )
         follower = followers.get(index)
         yield (prepared if follower is None else msgspec.structs.replace(prepared, next=follower))
@@ -695,7 +695,7 @@ def _aws_hint(target: Target, status: int, text: str) -> str:
 def _container_hint(target: Target, text: str) -> str:
     """Hint from the container's message behind the service's ModelError."""
     if "does not exist" in text:
-        return "say with --model by which name the container serves its model"
+        return "give the name of the model in the container with --model"
     return _hint(target, 0, text) or "servetune deploy logs ENDPOINT shows what it says"
 
 

@@ -137,7 +137,7 @@ def _botocore(region: str | None, profile: str | None) -> tuple[Any, str]:
     except botocore.exceptions.BotoCoreError as error:
         raise InputError(f"AWS cannot be asked: {error}", hint="see `aws configure`") from None
     if not region:
-        raise InputError("no AWS region is set", hint="say --region, such as us-east-1")
+        raise InputError("no AWS region is set", hint="give --region, such as us-east-1")
     if region not in known and not _REGION.fullmatch(region):
         raise InputError(f"'{region}' is not an AWS region", hint="such as us-east-1")
     if region not in known:

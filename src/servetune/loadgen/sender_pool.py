@@ -423,7 +423,7 @@ class SenderPool:
             self._selector.unregister(sender.process.stdout)
             if sender.finished is None:
                 sender.process.wait()
-                raise LoadError(f"the load generator broke: {sender.error_message()}")
+                raise LoadError(f"the load generator failed: {sender.error_message()}")
             return
         for packed in sender.frames.feed(data):
             message = _decode(packed)

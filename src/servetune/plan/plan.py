@@ -93,7 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.draft_tokens is None and (accepted is not None or self.draft_method is not None):
             raise PlanError(
                 "a plan that drafts no tokens has no method or acceptance of drafts",
-                hint="say how many with draft_tokens",
+                hint="give their number with draft_tokens",
             )
 
     @property

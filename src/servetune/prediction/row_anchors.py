@@ -49,7 +49,7 @@ def anchors_of(
                 raise InputError(f"neither {' nor '.join(MEASURED)} has a measured time")
         except ServetuneError as error:
             raise InputError(
-                f"anchor {number}: {error.message}", hint=error.hint or "mend or remove that row"
+                f"anchor {number}: {error.message}", hint=error.hint or "correct or remove that row"
             ) from None
     found: dict[tuple[str, str], list[Anchor]] = {}
     for run, priced, times in zip(runs, predict_runs(runs), measured, strict=True):

@@ -211,7 +211,7 @@ class ServerProcess:
         while True:
             self._raise_if_ended("before it was ready")
             if give_up is not None and give_up():
-                raise EngineError(f"nobody waits for {self.name} any more")
+                raise EngineError(f"the wait for {self.name} was cancelled")
             rung = self._rung()
             if rung is None:
                 self._require_own_socket()

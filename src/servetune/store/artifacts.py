@@ -85,7 +85,7 @@ class Artifacts(msgspec.Struct, frozen=True):
         for path in (self.summary, self.dashboard):
             if not renew and path.exists():
                 raise StoreError(
-                    f"{path} is there already",
+                    f"{path} exists already",
                     hint="choose another --output-json, or continue its run with --resume",
                 )
 

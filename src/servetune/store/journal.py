@@ -62,7 +62,7 @@ class Journal:
         require_regular(path)
         if path.exists() and path.stat().st_size and not resume:
             raise StoreError(
-                f"{path} is there already",
+                f"{path} exists already",
                 hint="continue that run with --resume, or choose another --output-json",
             )
         try:
@@ -161,7 +161,7 @@ def _parsed(raw: bytes, path: Path) -> list[TrialRecord]:
         except StoreError as error:
             raise StoreError(
                 f"{path} line {number}: {error.message}",
-                hint=error.hint or "mend or remove that line; nothing was changed",
+                hint=error.hint or "correct or remove that line; nothing was changed",
             ) from None
     return records
 

@@ -75,7 +75,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
             values that they have here.
         folder: Working directory of the server; `None` for servetune's own.
         server_cmd: Command that stands in for the engine's own; settings are appended.
-        url: URL of a server that is there already, for an engine that starts none.
+        url: URL of a server that exists already, for an engine that starts none.
         host: Address that the server listens at.
         port: Port of the server; `None` for a free one.
         ready_path: Path that answers once the server is ready; `None` for the engine's own.

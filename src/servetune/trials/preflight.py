@@ -23,7 +23,7 @@ def require_launch(engine: Engine, launch: Launch) -> None:
     if not engine.starts_servers:
         if not launch.url:
             raise InputError(
-                "--engine external needs to know where the server is",
+                "--engine external needs the server's address",
                 hint="give --url http://HOST:PORT",
             )
         if launch.server_cmd is not None:
@@ -33,9 +33,7 @@ def require_launch(engine: Engine, launch: Launch) -> None:
             )
         ExternalServer(launch.url)
     elif launch.url:
-        raise InputError(
-            "--url is for a server that is there already", hint="add --engine external"
-        )
+        raise InputError("--url is for a server that runs already", hint="add --engine external")
     if engine.needs_command and launch.server_cmd is None:
         raise InputError(
             "--engine command needs a command line",
@@ -102,8 +100,8 @@ def require_idle_gpus(visible: Sequence[Card], node: Node, groups: Sequence[list
     most = max((trial.plan.device_count for group in groups for trial in group), default=0)
     if most > len(visible):
         raise EngineError(
-            f"a plan needs {most} GPUs and {len(visible)} can be seen here",
-            hint="use a smaller tensor_parallel_size, or widen CUDA_VISIBLE_DEVICES",
+            f"a plan needs {most} GPUs and {len(visible)} are visible here",
+            hint="use a smaller tensor_parallel_size, or add devices to CUDA_VISIBLE_DEVICES",
         )
     busy = [card for card in visible[: node.device_count] if not card.idle]
     if busy:

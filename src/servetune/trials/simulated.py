@@ -62,7 +62,7 @@ def simulation_of(trial: Trial, study: StudyContext) -> tuple[Results, Simulated
     open_ended = workload.duration_s is not None and workload.closed_loop and not counted
     if open_ended and workload.concurrency is None:
         raise InputError(
-            "requests that are all sent at once never fill a duration",
+            "a duration needs arrivals over time, and these requests are all sent at once",
             hint="give the number of users or of requests, or the rate at which they come",
         )
     _require_bearable(workload.request_count)
@@ -96,7 +96,7 @@ def _with_requests(workload: Workload, count: int) -> Workload:
 def _require_bearable(count: int) -> None:
     if count > MOST_REQUESTS:
         raise InputError(
-            f"a run of {count:,} requests is longer than memory can bear",
+            f"a run of {count:,} requests does not fit in memory",
             hint=f"at most {MOST_REQUESTS:,}: a lower rate, a shorter duration, fewer requests",
         )
 

@@ -93,7 +93,7 @@ def external_server(engine: Engine, url: str | None, ready_path: str | None) -> 
     """
     if not url:
         raise InputError(
-            "the engine 'external' needs to know where the server is",
+            "the engine 'external' needs the server's address",
             hint="give --url http://HOST:PORT",
         )
     return ExternalServer(url, ready_path=ready_path or engine.ready_path)

@@ -228,7 +228,7 @@ def _source(args: Mapping[str, Any]) -> dict[str, Any]:
         for other in ("dataset_path", "random_input_len", "random_output_len"):
             if other in args:
                 raise InputError(
-                    f"{min(own)} {args[min(own)]} has its own prompts, {other} cannot change them",
+                    f"{min(own)} {args[min(own)]} has its own prompts, {other} has no effect",
                     hint="leave one of them out; a workload of your own is a TOML file",
                 )
         return {}

@@ -92,7 +92,7 @@ def _dialogues(dataset: DataSet, _stamp: tuple[int, int]) -> tuple[Dialogue, ...
     usable = tuple(each for each in rows if each is not None)
     if not usable:
         raise InputError(
-            f"{dataset.path} has no row that asks something",
+            f"{dataset.path} has no usable row",
             hint="a row needs a prompt or a conversation; name the column that has it",
         )
     return usable

@@ -122,7 +122,7 @@ class TokenCounter:
                     items.append(item)
         if not kept:
             raise InputError(
-                f"{dataset.path} has no row of the lengths that are asked for",
+                f"{dataset.path} has no row within the length limits",
                 hint=f"rows have at least {dataset.min_tokens} tokens and at most "
                 f"{dataset.max_total_tokens or 'any number of'} in question and answer together",
             )

@@ -431,7 +431,7 @@ def _shares(bell: NormalDist, ends: tuple[float, float]) -> tuple[float, float]:
     low, high = bell.cdf(ends[0]), bell.cdf(ends[1])
     if high - low < 1e-9:
         raise InputError(
-            "the law hardly ever lies between its min and max", hint="move min, max or the mean"
+            "the law rarely draws a value between its min and max", hint="move min, max or the mean"
         )
     return low, high
 

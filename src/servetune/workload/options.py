@@ -307,7 +307,7 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         api = self.api or "completions"
         if api not in ID_APIS or api == "embeddings":
             raise InputError(
-                f"a trace has lengths and no words, and {api} takes only words",
+                f"a trace has lengths and no text, and {api} takes only text",
                 hint="leave --api out: prompts are token ids, which /v1/completions takes",
             )
         source = TraceFile(path=self.trace, time_scale=self.time_scale or 1.0)
@@ -442,7 +442,7 @@ def require_agreement(options: LoadOptions) -> None:
                 )
     if options.turns and options.api not in (None, *CHAT_APIS):
         raise InputError(
-            f"--turns asks conversations, which --api {options.api} does not carry",
+            f"--turns makes conversations, which --api {options.api} does not carry",
             hint="give --api chat, or leave it out",
         )
     if options.api == "embeddings" and options.output_tokens:

@@ -82,7 +82,7 @@ def prepare(
         vocab_size = None
     if workload.trace is not None and vocab_size is None:
         raise InputError(
-            f"a trace has lengths and no words, and {workload.api} takes only words",
+            f"a trace has lengths and no text, and {workload.api} takes only text",
             hint="use the completions route, which takes token ids",
         )
     return _Preparation(workload, tokenizer, words_seed, vocab_size, template_tokens).done(

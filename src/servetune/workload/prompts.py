@@ -51,7 +51,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         given_forms = (self.text, self.token_ids, self.messages)
         if sum(each is not None for each in given_forms) != 1:
-            raise InputError("a prompt is words, token ids or messages, and only one of them")
+            raise InputError("a prompt is one of text, token ids and messages")
 
     def ids_json(self) -> bytes:
         """Token ids as a JSON list, whatever holds them."""
@@ -75,7 +75,7 @@ def load_tokenizer(path: str) -> Tokenizer:
         import tokenizers  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         raise InputError(
-            "exact token counts of words need the package tokenizers",
+            "exact token counts of text need the package tokenizers",
             hint="pip install tokenizers, or use prompts made of token ids",
         ) from error
     try:

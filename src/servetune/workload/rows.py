@@ -111,7 +111,7 @@ def _csv(path: Path) -> Iterator[Row]:
                     raise InputError(
                         f"{where} does not have the {len(table.fieldnames or ())} cells of the "
                         "header",
-                        hint="mend or remove that line; quote a cell that has commas or breaks",
+                        hint="correct or remove that line; quote a cell that has commas or breaks",
                     )
                 yield where, row
         except csv.Error as error:

@@ -284,7 +284,7 @@ def _csv_rows(number: int, line: str, rest: Iterator[tuple[int, str]], name: str
         if len(cells) < len(heads):
             raise InputError(
                 f"{name} line {at} has {len(cells)} cells, the header {len(heads)}",
-                hint="mend or remove that line",
+                hint="correct or remove that line",
             )
         yield at, form, dict(zip(lowered, cells, strict=False))
 
@@ -316,7 +316,7 @@ def _time(form: Form, cells: Mapping[str, Any], at: str) -> float:
     if not math.isfinite(time_s):
         kind = "a date and time" if form.seconds is _clock_seconds else "a number"
         raise InputError(
-            f"{at}: {form.time} '{written}' is not {kind}", hint="mend or remove that line"
+            f"{at}: {form.time} '{written}' is not {kind}", hint="correct or remove that line"
         )
     return time_s
 
@@ -329,11 +329,12 @@ def _count(column: str, cells: Mapping[str, Any], at: str, *, least: int) -> int
         number = math.nan
     if not abs(number) <= MOST_TOKENS or number != int(number):
         raise InputError(
-            f"{at}: {column} '{written}' is not a number of tokens", hint="mend or remove that line"
+            f"{at}: {column} '{written}' is not a number of tokens",
+            hint="correct or remove that line",
         )
     if number < least:
         raise InputError(
-            f"{at}: {column} {written} is less than {least}", hint="mend or remove that line"
+            f"{at}: {column} {written} is less than {least}", hint="correct or remove that line"
         )
     return int(number)
 
@@ -347,5 +348,5 @@ def _hash_ids(cells: Mapping[str, Any], at: str) -> tuple[int, ...]:
     except msgspec.ValidationError:
         raise InputError(
             f"{at}: hash_ids is not a list of whole numbers from 0 on",
-            hint="mend or remove that line; only JSON lines have lists, a CSV has none",
+            hint="correct or remove that line; only JSON lines have lists, a CSV has none",
         ) from None

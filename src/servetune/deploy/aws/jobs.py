@@ -298,7 +298,7 @@ def describe(client: Any, name: str) -> JobStatus | None:
         return None
     status = answer["AIBenchmarkJobStatus"]
     if status not in _STATUSES:
-        raise LoadError(f"job {name} has the status '{status}', which is in no table of ours")
+        raise LoadError(f"job {name} has the status '{status}', which is not known")
     return JobStatus(
         name=name,
         status=status,
@@ -341,7 +341,7 @@ def wait(
         if waited_s >= limit_s:
             raise LoadError(
                 f"job {name} has not ended after {waited_s / 3600:.1f} h",
-                hint="it goes on: the same command waits on, --clean takes it away",
+                hint="the job goes on: repeat the command to wait, or delete it with --clean",
             )
         sleep(poll_s)
 

@@ -1,4 +1,4 @@
-"""A server that is there already: nothing is started, nothing is stopped."""
+"""A server that exists already: nothing is started, nothing is stopped."""
 
 from __future__ import annotations
 

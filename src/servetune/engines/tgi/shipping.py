@@ -46,7 +46,7 @@ def _fill(plan: Plan, concurrency: int, version: str) -> tuple[Plan, list[str]]:
     ):
         if getattr(plan, field) != usual:
             raise CannotRender(
-                f"TGI has no word for {field}", hint="use tensor_parallel and replicas alone"
+                f"TGI has no setting for {field}", hint="use tensor_parallel and replicas alone"
             )
     number = re.match(r"v?(\d+)", version)
     newest = number is None or int(number[1]) >= _CHUNKS_SINCE

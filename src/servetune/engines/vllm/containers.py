@@ -96,7 +96,7 @@ def _lmi_settings(plan: Plan, image: Image) -> Settings:
         )
     if plan.data_parallel > 1:
         raise CannotRender(
-            "an LMI worker sees only its own devices, so data_parallel_size cannot be said",
+            "an LMI worker sees only its own devices, so data_parallel_size cannot be set",
             hint="give the same copies as replicas, or use container 'vllm'",
         )
     settings = plain_settings(plan)
@@ -105,7 +105,7 @@ def _lmi_settings(plan: Plan, image: Image) -> Settings:
     for name, value in settings.items():
         if name not in _lmi_names():
             raise CannotRender(
-                f"LMI drops '{name}' without a word, because vLLM's EngineArgs has no such field",
+                f"LMI drops '{name}' silently, because vLLM's EngineArgs has no such field",
                 hint="leave it out, or use container 'vllm', which passes every flag on",
             )
         if value is False and not _lmi_accepts_false(name, image):

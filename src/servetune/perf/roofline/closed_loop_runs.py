@@ -121,7 +121,7 @@ def closed_loops(runs: Sequence[ClosedLoopRun]) -> tuple[ClosedLoops, list[str |
         if plan.prefill_replicas is not None:
             raise PlanError(
                 "there is no formula for servers that only compute prompts",
-                hint="servetune simulate plays them",
+                hint="simulate them with servetune simulate",
             )
         key = (id(run.shape), *(getattr(plan, name) for name in _READ_BY_OPERATIONS))
         if key not in work:

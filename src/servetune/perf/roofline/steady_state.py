@@ -137,7 +137,7 @@ class SteadyState:
         if plan.prefill_replicas is not None:
             raise PlanError(
                 "there is no formula for servers that only compute prompts",
-                hint="servetune simulate plays them",
+                hint="simulate them with servetune simulate",
             )
         self.moments = moments
         self._law = law

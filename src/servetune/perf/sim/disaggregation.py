@@ -29,7 +29,7 @@ class CacheTransfer(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.latency_s < 0 or self.bytes_per_s <= 0:
             raise PlanError(
-                f"a cache cannot travel at {self.bytes_per_s} bytes/s after {self.latency_s} s",
+                f"no transfer of a cache has {self.bytes_per_s} bytes/s after {self.latency_s} s",
                 hint="give a rate above 0 and a latency of 0 or more",
             )
 

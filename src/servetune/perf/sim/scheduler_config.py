@@ -69,14 +69,14 @@ def scheduler_config_of(
         raise NotSimulated(
             f"drafted tokens are not simulated with "
             f"{'scheduling_policy=priority' if policy == 'priority' else 'async_scheduling'}: "
-            "what a sequence gains must be known when the step after it is composed, and who "
-            "loses its place is chosen by order of arrival",
+            "the next step is scheduled before the tokens of a draft are counted, and "
+            "preemption is by order of arrival",
             hint="leave that setting out, or draft_tokens; the other is simulated by itself",
         )
     variant = variant_of(plan, ignore_eos=ignore_eos)
     if variant is not None and (plan.draft_tokens or plan.prefill_replicas):
         raise NotSimulated(
-            f"drafts and servers for prompts alone are simulated with "
+            f"drafted tokens and prefill servers are simulated with "
             f"{engine(DEFAULT_ENGINE).title}'s scheduler, not with {plan.engine}'s",
             hint=f"take engine {DEFAULT_ENGINE}, or leave draft_tokens and prefill_replicas out",
         )

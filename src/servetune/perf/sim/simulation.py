@@ -202,7 +202,7 @@ def run_requests(
         layout: Schedulers that serve them.
 
     Raises:
-        PlanError: A request could never be served, or due times run backwards.
+        PlanError: A request could never be served, or due before the request in front of it.
     """
     _check_possible(requests, config)
     run = _Simulation(requests, config, law, load, layout)
@@ -250,7 +250,7 @@ def _check_possible(requests: tuple[Request, ...], config: SchedulerConfig) -> N
     for request in requests:
         if request.due_s < latest_s:
             raise PlanError(
-                f"request {request.index} is due at {request.due_s} s, times run backwards",
+                f"request {request.index} is due at {request.due_s} s, before the one above it",
                 hint="sort the requests by due time",
             )
         latest_s = request.due_s

@@ -70,7 +70,7 @@ def container_for(image: str, model: str, device: Device) -> Container:
     on_gpus = device.architecture != "cpu"
     if on_gpus and device.vendor != "NVIDIA":
         raise InputError(
-            f"--launcher docker hands on NVIDIA's GPUs, and {device.name} is {device.vendor}'s",
+            f"--launcher docker supports NVIDIA's GPUs, and {device.name} is {device.vendor}'s",
             hint="use --launcher process",
         )
     folder = Path(model)

@@ -50,6 +50,6 @@ def _require_variable(name: str, value: str | None) -> None:
         raise InputError(f"--server-env {name}: it is not set here", hint="give NAME=VALUE")
     if value is not None and (is_secret_name(name) or looks_secret(value)):
         raise InputError(
-            f"--server-env {name}=...: a secret would stand in the journal",
-            hint=f"set it here and hand it on by its name: --server-env {name}",
+            f"--server-env {name}=...: a secret would be written to the journal",
+            hint=f"export it, and pass it by name: --server-env {name}",
         )
