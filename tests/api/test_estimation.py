@@ -211,7 +211,7 @@ def test_drafts_are_priced_and_their_acceptance_is_said(servetune):
     [
         (("--draft-tokens", "0"), "draft-tokens"),
         (("--draft-tokens", "2", "--draft-acceptance", "1.5"), "draft-acceptance"),
-        (("--draft-acceptance", "0.5"), "say how many with draft_tokens"),
+        (("--draft-acceptance", "0.5"), "give their number with draft_tokens"),
     ],
 )
 def test_drafts_that_cannot_be_are_one_clear_line(servetune, arguments, says):

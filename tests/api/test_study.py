@@ -223,7 +223,10 @@ def test_the_status_says_what_became_of_the_trials(tmp_path):
         ({"retry_failed": True}, "--retry-failed needs --resume"),
         ({"concurrency": 0}, "concurrency"),
         ({"max_time_per_trial": "soon"}, "soon"),
-        ({"job": "slurm", "instance": None, "gpu": "L4", "cluster": "auto"}, "--job is a machine"),
+        (
+            {"job": "slurm", "instance": None, "gpu": "L4", "cluster": "auto"},
+            "--job uses one machine",
+        ),
     ],
 )
 def test_options_that_contradict_are_refused_before_anything_is_written(tmp_path, changed, says):

@@ -106,7 +106,7 @@ def test_what_is_about_servers_of_ours_is_refused_for_those_that_are_not_and_for
 def test_a_cluster_has_no_price_of_one_machine_and_no_job():
     with pytest.raises(InputError, match="--max-cost counts one machine"):
         Schedule(max_cost_usd=4.0).require_this_machine(job=False)
-    with pytest.raises(InputError, match="--job is a machine to itself"):
+    with pytest.raises(InputError, match="--job uses one machine"):
         Schedule().require_this_machine(job=True)
 
 

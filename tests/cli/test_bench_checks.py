@@ -33,7 +33,7 @@ def refusal(*options, url=NOWHERE, kind=InputError):
         ("--grace 3", "--grace has no meaning without --duration or --until"),
         ("--keep-saturated -c 4", "--keep-saturated has no meaning without --rate"),
         ("--routing least_outstanding", "--routing needs several servers"),
-        ("--dcgm http://127.0.0.1:9/m --scrape-every 0", "--scrape-every says, which is never"),
+        ("--dcgm http://127.0.0.1:9/m --scrape-every 0", "--dcgm needs --scrape-every above 0"),
         ("--stop-at-eos --min-tokens", "--stop-at-eos and --min-tokens contradict"),
         ("--stop-at-eos --strict-length", "--stop-at-eos and --strict-length contradict"),
         ("--think-time 1 --rate 3", "wait for no answer"),

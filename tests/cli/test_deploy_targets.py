@@ -147,7 +147,7 @@ def test_the_bundle_holds_the_trial_that_a_benchmark_is_held_against(servetune, 
     assert "servetune bench http://ADDRESS:8000 --against BUNDLE" in (out / "README.md").read_text()
     unsaid = servetune("bench", "--against", "out")
     assert unsaid.returncode == 2
-    assert "does not say where the server answers" in unsaid.stderr
+    assert "names no address of a server" in unsaid.stderr
     assert "servetune bench http://ADDRESS:PORT --against out" in unsaid.stderr
     asked = servetune("bench", "http://127.0.0.1:1", "--against", "out")
     assert "127.0.0.1:1" in asked.stderr  # the bundle's trial was taken, and the server asked

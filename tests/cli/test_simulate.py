@@ -297,7 +297,7 @@ def test_prompts_may_be_computed_by_copies_of_their_own(servetune, tmp_path):
     assert ttft[0] > ttft[1]  # the cache travels, and one more step is taken
     one = servetune(*PLAN, "--prefill-replicas", "1", *load)
     refused(one, "needs 2 devices (one replica, and 1 for prompts)")
-    refused(servetune(*cards, "--kv-link", "node", *load), "no cache travels")
+    refused(servetune(*cards, "--kv-link", "node", *load), "needs separate copies for prompts")
 
 
 @pytest.mark.parametrize(

@@ -376,7 +376,7 @@ def test_a_setting_that_lmi_would_drop_in_silence_is_refused() -> None:
     ("fields", "container", "message"),
     [
         ({"pipeline_parallel": 2}, "lmi", "pipeline_parallel_size above 1"),
-        ({"data_parallel": 2}, "lmi", "data_parallel_size cannot be said"),
+        ({"data_parallel": 2}, "lmi", "data_parallel_size cannot be set"),
         ({"engine": "sglang"}, "lmi", "runs vllm, the plan is for sglang"),
         ({"engine": "sglang"}, "vllm", "runs vllm, the plan is for sglang"),
         ({"extra": (("port", 8000),)}, "vllm", "'port' belongs to the container"),

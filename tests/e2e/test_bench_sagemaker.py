@@ -136,11 +136,11 @@ async def test_throttles_are_told_by_name(servetune, aws):
     ("words", "message"),
     [
         ((), "no server is named"),
-        (("http://x", "--sagemaker", "e"), "both say what is asked"),
+        (("http://x", "--sagemaker", "e"), "both name the server"),
         (("--sagemaker", "e", "--region", "mars", "--model", "m"), "'mars' is not an AWS region"),
         (("--sagemaker", "a_b", "--model", "m"), "not the name of an endpoint"),
         (("--sagemaker", "e"), "by which name an endpoint's model is known"),
-        (("--sagemaker", "e", "--component", "c", "--adapter", "a"), "both name what answers"),
+        (("--sagemaker", "e", "--component", "c", "--adapter", "a"), "both name a component"),
         (("http://x", "--component", "c"), "is for SageMaker endpoints"),
         (("http://x", "--trial", "k"), "is for --against"),
         (("http://x", "--against", "gone.jsonl"), "gone.jsonl is not there"),

@@ -235,7 +235,7 @@ def test_what_fails_on_the_way_is_counted_by_its_name(
     deployed(shell)
     fleet.start(ENDPOINT)
     wrong = shell("bench", *LOAD, "--model", "wrong", "--warmup", "1", code=3).stderr
-    assert "by which name the container serves its model" in wrong
+    assert "give the name of the model in the container" in wrong
     for name, value in fault.items():
         setattr(double.runtime, name, value)
     code = 3 if kind == "time_limit" else 0  # nothing was answered

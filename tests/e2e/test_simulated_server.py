@@ -205,7 +205,7 @@ def test_it_ends_when_it_is_told_to(number):
         (["--max-num-seq", "4"], "did you mean --max-num-seqs"),
         (["--uds", "/tmp/x"], "--uds is not simulated"),
         (["--scheduling-policy", "priority", *DRAFTS], "drafted tokens are not simulated with"),
-        (["--kv-link", "network"], "no cache travels where every copy computes its prompts"),
+        (["--kv-link", "network"], "needs separate copies for prompts"),
     ],
 )
 def test_bad_words_are_refused_before_anything_starts(words, said):

@@ -182,7 +182,7 @@ def test_a_daemon_that_does_not_answer_is_refused_before_anything_starts(sweep, 
         (["--launcher", "docker"], "needs the engine's image"),
         ([*DOCKER, "--cluster", "auto"], "--cluster runs servers on others"),
         ([*DOCKER, "--engine", "simulated"], "whose servers are started"),
-        ([*DOCKER, "--gpu", "MI300X"], "hands on NVIDIA's GPUs"),
+        ([*DOCKER, "--gpu", "MI300X"], "supports NVIDIA's GPUs"),
         ([*DOCKER, "--gpu", "L4"], "docker is not on PATH"),
     ],
 )

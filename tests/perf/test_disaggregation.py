@@ -224,7 +224,7 @@ def test_what_makes_no_sense_is_refused() -> None:
             Plan(model="m", **fields)
     with pytest.raises(PlanError, match="in one process"):
         resolved(Plan(model="m", engine="tgi", prefill_replicas=1), SHAPE, MACHINE.device)
-    with pytest.raises(PlanError, match="cannot travel"):
+    with pytest.raises(PlanError, match="no transfer of a cache"):
         CacheTransfer(latency_s=0.0, bytes_per_s=0.0, bytes_per_token=1.0)
 
 

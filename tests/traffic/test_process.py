@@ -483,7 +483,7 @@ class TestBreaking:
 
             pool = pool_of(server.url, on_turn=kill, processes=2)
             others = [sender.process.pid for sender in pool._senders]
-            with pytest.raises(LoadError, match="load generator broke: exit status -9"):
+            with pytest.raises(LoadError, match="load generator failed: exit status -9"):
                 await asyncio.wait_for(asyncio.to_thread(pool.run), 20)
             assert all(map(gone, others))
 
@@ -498,7 +498,7 @@ class TestBreaking:
             broken = pool_of(
                 server.url, request_file=RequestFile(os.open("/", os.O_RDONLY), begins, [])
             )
-            with pytest.raises(LoadError, match=r"load generator broke: \w+Error"):
+            with pytest.raises(LoadError, match=r"load generator failed: \w+Error"):
                 await asyncio.wait_for(asyncio.to_thread(broken.run), 20)
             assert (await asyncio.to_thread(pool.run)).ended_count == 60
 

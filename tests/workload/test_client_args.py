@@ -138,5 +138,5 @@ class TestDataSets:
         assert [n for n, _ in self.lengths(other)] != tokens
 
     def test_a_file_without_a_usable_row_is_refused(self, tmp_path):
-        with pytest.raises(InputError, match="no row of the lengths"):
+        with pytest.raises(InputError, match="no row within the length limits"):
             self.load(tmp_path, [("hi", "ho")]).requests()

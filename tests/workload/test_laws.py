@@ -130,7 +130,7 @@ def test_small_samples_stay_true_and_the_seed_decides():
         ("normal:mean=10", "needs std"),
         ("normal:mean=10,std=2,std=3", "std is given twice"),
         ("normal:mean=-4,std=1", "positive mean"),
-        ("normal:mean=10,std=1,min=500", "hardly ever"),
+        ("normal:mean=10,std=1,min=500", "rarely draws"),
         ("uniform:min=9,max=3", "from 9 to 3"),
         ("uniform:mean=9,ratio=0.5", "one thing to vLLM and another to SGLang"),
         ("uniform:mean=9,ratio=2,as=vllm", "from 0 to 1"),
