@@ -55,7 +55,7 @@ def results():
     more = {
         "duration_s": max(record.end_s for record in records),
         "per_request_limits": parse_constraints(LIMITS),
-        "asked_output_tokens": requested,
+        "requested_output_tokens": requested,
     }
     return {
         "all": summarize(records, further_percentiles=(99.9,), **more),
