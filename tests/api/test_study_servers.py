@@ -39,7 +39,7 @@ def test_what_cannot_be_given_is_refused(given, says):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--engine", "simulated", "--gpu", "L4", "--server-env", "A=1"], "--server-env is about"),
+        (["--engine", "simulated", "--gpu", "L4", "--server-env", "A=1"], "--server-env is for"),
         (
             ["--engine", "external", "--url", "http://127.0.0.1:1", "--server-folder", "."],
             "--server-folder is for servers that servetune starts",
