@@ -134,7 +134,7 @@ def test_a_prompt_is_words_ids_or_messages_and_only_one_of_them():
         {"text": "a", "messages": messages},
         {"token_ids": (1,), "messages": messages},
     ):
-        with pytest.raises(InputError, match="words, token ids or messages"):
+        with pytest.raises(InputError, match="text, token ids and messages"):
             Prompt(token_count=1, exact=True, **said)
 
 

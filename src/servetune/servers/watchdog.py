@@ -178,7 +178,7 @@ class _Watch:
         # Python's handlers, not SIG_IGN: an ignored signal would stay so in the server.
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_told_to_stop", True))
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_stop_requested", True))
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._written: int | None
         self._written, pen = _pipe()
