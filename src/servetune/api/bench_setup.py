@@ -286,7 +286,7 @@ def require_agreement(request: Bench) -> None:
     if request.server.routing and len(request.server.urls) < 2:
         raise InputError("--routing needs several servers", hint="name two URLs or more")
     if request.results.dcgm_url and not request.results.scrape_s:
-        raise InputError("--dcgm is asked as often as --scrape-every says, which is never")
+        raise InputError("--dcgm needs --scrape-every above 0")
     _require_measured(request)
 
 
@@ -302,17 +302,17 @@ def _require_measured(request: Bench) -> None:
     elif request.load.api == "embeddings":
         why = "embeddings come whole"
     limits = parse_constraints(request.limits.constraints or "")
-    asked = [("--constraints", limit.metric) for limit in limits]
+    named = [("--constraints", limit.metric) for limit in limits]
     for limit in parse_constraints(request.results.slo or ""):
         if limit.metric not in LATENCIES:
             raise InputError(
                 f"--slo judges single requests, and none has a {limit.metric}",
                 hint=f"it takes {', '.join(LATENCIES)}; --constraints judges the whole run",
             )
-        asked.append(("--slo", limit.metric))
+        named.append(("--slo", limit.metric))
     if request.load.until:
-        asked.append(("--until", PrecisionTarget.parse(request.load.until).metric))
-    for option, metric in asked:
+        named.append(("--until", PrecisionTarget.parse(request.load.until).metric))
+    for option, metric in named:
         if why and metric in LATENCIES and metric != "e2e_latency":
             raise InputError(
                 f"{why}, there is no {metric} for {option}", hint="e2e_latency can be measured"

@@ -156,11 +156,11 @@ def of_docker(
 
 def of_strays(boxes: Sequence[LeftContainer], processes: Sequence[Leftover]) -> list[Finding]:
     """Findings on servers left by an earlier servetune."""
-    gone = "was left by a servetune process that has ended"
-    left = [(f"{box.label} {gone}", f"docker rm --force {box.name}") for box in boxes]
+    left_over = "was left by a servetune process that has ended"
+    left = [(f"{box.label} {left_over}", f"docker rm --force {box.name}") for box in boxes]
     for one in processes:
         holds = f"holds {format_bytes(one.resident_bytes)}"
-        left.append((f"{one.label} {gone} and {holds}", f"kill -9 {one.pid}"))
+        left.append((f"{one.label} {left_over} and {holds}", f"kill -9 {one.pid}"))
     return [Finding("warning", "leftover", message, mend) for message, mend in left]
 
 

@@ -93,7 +93,7 @@ class CommandLineEngine(Engine):
         self, plan: Plan, *, version: str | None = None, executable: tuple[str, ...] | None = None
     ) -> tuple[str, ...]:
         table = self.settings(version, executable)
-        notes = table.check(self.title, self.spoken(plan, version))
+        notes = table.check(self.title, self.plan_settings(plan, version))
         if table.exact or not table.settings:
             return notes
         version_text = f"version {version}" if version else "the version"
@@ -119,7 +119,7 @@ class CommandLineEngine(Engine):
         executable: tuple[str, ...] | None = None,
         version: str | None = None,
     ) -> tuple[str, ...]:
-        settings = self.spoken(plan, version)
+        settings = self.plan_settings(plan, version)
         self._refuse_decided(settings)
         program = executable or (self.program.command,)
         return (
@@ -144,7 +144,7 @@ class CommandLineEngine(Engine):
     def address_words(self, host: str, port: int, version: str | None) -> tuple[str, ...]:
         return (self.host_word, host, self.port_word, str(port))
 
-    def spoken(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
+    def plan_settings(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
         return self.words.settings(plan, self.name)
 
     def _refuse_decided(self, settings: Mapping[str, Setting]) -> None:
@@ -188,4 +188,4 @@ class CommandLineEngine(Engine):
     def differences(
         self, plan: Plan, taken: Mapping[str, Setting]
     ) -> dict[str, tuple[Setting, Setting]]:
-        return differences(self.spoken(plan), taken)
+        return differences(self.plan_settings(plan), taken)

@@ -84,7 +84,7 @@ class Engine:
             known.
         assumed_version: Release that a started server is taken to be where its own version is
             not known.
-        starts_servers: Whether `command` starts one; otherwise a server is there already.
+        starts_servers: Whether `command` starts one; otherwise a server exists already.
         client_args: Client arguments that its clients need where they say nothing else.
         ready_path: Route that answers 200 once the server takes requests.
         metrics_path: Route of its metrics in Prometheus' form; `None` where it has none.

@@ -24,7 +24,7 @@ import msgspec
 
 from servetune.engines.metrics import COUNTERS, GAUGES, Samples, read_engine, scraped_names
 from servetune.errors import InputError, LoadError
-from servetune.loadgen.server_side import Series, ServerMetrics, ServerSide, account
+from servetune.loadgen.server_side import Series, ServerMetrics, ServerSide, totals_of
 from servetune.loadgen.target import Target
 from servetune.units import MIB
 
@@ -181,7 +181,7 @@ class Sampler:
             problem = f"the sampler ended early with status {process.poll()}"
         else:
             series = tuple(self._series(collected))
-            return ServerSide(every_s=self._every_s, series=series, totals=account(series))
+            return ServerSide(every_s=self._every_s, series=series, totals=totals_of(series))
         finally:
             if process.poll() is None:
                 process.kill()
@@ -442,4 +442,4 @@ def server_metrics(before: Samples, after: Samples, *between: Samples) -> Server
         times_s=tuple(float(i) for i in range(len(readings))),
         values={name: tuple(getattr(r, name) for r in readings) for name in (*GAUGES, *COUNTERS)},
     )
-    return account((series,), timed=False)
+    return totals_of((series,), timed=False)

@@ -35,24 +35,24 @@ class ClockStatus(msgspec.Struct, frozen=True, kw_only=True):
     started_unix_s: float
 
 
-def exposition(service: Service, accounts: Sequence[EngineMetrics], clockwork: ClockStatus) -> str:
+def exposition(service: Service, every: Sequence[EngineMetrics], clockwork: ClockStatus) -> str:
     """All samples, one rank of the engine after another."""
-    lines = list(_own_lines(clockwork, accounts))
+    lines = list(_own_lines(clockwork, every))
     model = {"model_name": service.serving.names[0]}
     began = clockwork.started_unix_s
     lines += _family("cache_config_info", "gauge", _HELP["cache_config_info"], began)
-    for number in range(len(accounts)):
+    for number in range(len(every)):
         labels = {"engine": str(number), **_cache_config(service)}
         lines.append(_sample("cache_config_info", labels, 1.0))
-    ranks = [({"engine": str(n), **model}, account) for n, account in enumerate(accounts)]
+    ranks = [({"engine": str(n), **model}, metrics) for n, metrics in enumerate(every)]
     caching = service.config.prefix_caching
-    told = [(labels, _told(account, caching=caching)) for labels, account in ranks]
-    for name, (kind, label, _) in told[0][1].items():
+    families = [(labels, _families(metrics, caching=caching)) for labels, metrics in ranks]
+    for name, (kind, label, _) in families[0][1].items():
         full = f"{name}_total" if kind == "counter" else name  # as prometheus_client has it
         series = [
             ({**labels, **({label: value} if label else {})}, number)
-            for labels, families in told
-            for value, number in families[name][2].items()
+            for labels, of_rank in families
+            for value, number in of_rank[name][2].items()
         ]
         lines += _family(full, kind, _HELP[name], began, [labels for labels, _ in series])
         lines += (_sample(full, labels, number) for labels, number in series)
@@ -60,10 +60,10 @@ def exposition(service: Service, accounts: Sequence[EngineMetrics], clockwork: C
     rejections = "admission_rejections"
     lines += _family(f"{rejections}_total", "counter", _HELP[rejections], began, limits)
     lines += (_sample(f"{rejections}_total", labels, 0.0) for labels in limits)
-    for name in accounts[0].histograms:
+    for name in every[0].histograms:
         lines += _family(name, "histogram", _HELP[name], began, [labels for labels, _ in ranks])
-        for labels, account in ranks:
-            lines += _histogram_lines(name, labels, account.histograms[name])
+        for labels, metrics in ranks:
+            lines += _histogram_lines(name, labels, metrics.histograms[name])
     return "\n".join(lines) + "\n"
 
 
@@ -75,48 +75,48 @@ _HELP: Mapping[str, str] = bundled("simserver", "metrics_help.toml")
 _Family = tuple[str, str | None, Mapping[str, float]]
 
 
-def _told(account: EngineMetrics, *, caching: bool) -> dict[str, _Family]:
+def _families(metrics: EngineMetrics, *, caching: bool) -> dict[str, _Family]:
     """Gauges and counters: type, name of a further label, and a value for each of its values."""
-    looked_up, hits = (account.prefix_queries_tokens if caching else 0), account.prefix_hits_tokens
-    brought, cached = account.brought_tokens, account.cached_tokens
-    computed = account.prompt_tokens - cached - brought
-    waiting = {"capacity": account.waiting, "deferred": 0}
+    looked_up, hits = (metrics.prefix_queries_tokens if caching else 0), metrics.prefix_hits_tokens
+    brought, cached = metrics.brought_tokens, metrics.cached_tokens
+    computed = metrics.prompt_tokens - cached - brought
+    waiting = {"capacity": metrics.waiting, "deferred": 0}
     sleep = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
     source = {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": brought}
     tier = {"device": hits, "host": 0, "p2p": brought, "disk": 0, "external_unspecified": 0}
     return {
-        **(_drafted(account) if account.accepted else {}),
+        **(_drafted(metrics) if metrics.accepted else {}),
         "estimated_flops_per_gpu": _counter(0),
         "estimated_read_bytes_per_gpu": _counter(0),
         "estimated_write_bytes_per_gpu": _counter(0),
-        "num_requests_running": _gauge(account.running),
-        "num_requests_waiting": _gauge(account.waiting),
+        "num_requests_running": _gauge(metrics.running),
+        "num_requests_waiting": _gauge(metrics.waiting),
         "num_requests_waiting_by_reason": ("gauge", "reason", waiting),
         "engine_sleep_state": ("gauge", "sleep_state", sleep),
-        "kv_cache_usage_perc": _gauge(account.kv_usage_fraction),
+        "kv_cache_usage_perc": _gauge(metrics.kv_usage_fraction),
         "prefix_cache_queries": _counter(looked_up),
         "prefix_cache_hits": _counter(hits),
         "external_prefix_cache_queries": _counter(brought),
         "external_prefix_cache_hits": _counter(brought),
         "mm_cache_queries": _counter(0),
         "mm_cache_hits": _counter(0),
-        "num_preemptions": _counter(account.preemptions),
-        "prompt_tokens": _counter(account.prompt_tokens),
+        "num_preemptions": _counter(metrics.preemptions),
+        "prompt_tokens": _counter(metrics.prompt_tokens),
         "prompt_tokens_by_source": ("counter", "source", source),
         "prompt_tokens_cached": _counter(cached + brought),
         "prompt_tokens_cached_by_source": ("counter", "source", tier),
-        "generation_tokens": _counter(account.generation_tokens),
-        "request_success": ("counter", "finished_reason", account.finished),
+        "generation_tokens": _counter(metrics.generation_tokens),
+        "request_success": ("counter", "finished_reason", metrics.finished),
     }
 
 
-def _drafted(account: EngineMetrics) -> dict[str, _Family]:
+def _drafted(metrics: EngineMetrics) -> dict[str, _Family]:
     """Families that are added where drafts are verified."""
-    by_place = {str(place): count for place, count in enumerate(account.accepted)}
+    by_place = {str(place): count for place, count in enumerate(metrics.accepted)}
     return {
-        "spec_decode_num_drafts": _counter(account.drafts),
-        "spec_decode_num_draft_tokens": _counter(account.drafts * len(account.accepted)),
-        "spec_decode_num_accepted_tokens": _counter(sum(account.accepted)),
+        "spec_decode_num_drafts": _counter(metrics.drafts),
+        "spec_decode_num_draft_tokens": _counter(metrics.drafts * len(metrics.accepted)),
+        "spec_decode_num_accepted_tokens": _counter(sum(metrics.accepted)),
         "spec_decode_num_accepted_tokens_per_pos": ("counter", "position", by_place),
     }
 
@@ -130,14 +130,14 @@ def _counter(value: float) -> _Family:
 
 
 def _family(
-    name: str, kind: str, said: str, began_unix_s: float, series: Sequence[Mapping[str, str]] = ()
+    name: str, kind: str, text: str, began_unix_s: float, series: Sequence[Mapping[str, str]] = ()
 ) -> Iterator[str]:
     """Lines before a family's samples, with the time at which counting began."""
     if kind != "gauge":
         created = f"{name.removesuffix('_total') if kind == 'counter' else name}_created"
-        yield from (f"# HELP {_PREFIX}{created} {said}", f"# TYPE {_PREFIX}{created} gauge")
+        yield from (f"# HELP {_PREFIX}{created} {text}", f"# TYPE {_PREFIX}{created} gauge")
         yield from (_sample(created, labels, began_unix_s) for labels in series)
-    yield from (f"# HELP {_PREFIX}{name} {said}", f"# TYPE {_PREFIX}{name} {kind}")
+    yield from (f"# HELP {_PREFIX}{name} {text}", f"# TYPE {_PREFIX}{name} {kind}")
 
 
 def _histogram_lines(name: str, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
@@ -152,7 +152,7 @@ def _histogram_lines(name: str, labels: Mapping[str, str], histogram: Histogram)
 def _cache_config(service: Service) -> dict[str, str]:
     config, plan = service.config, service.plan
     tokens = config.capacity_blocks * config.block_tokens
-    told = {
+    values = {
         "block_size": config.block_tokens,
         "cache_dtype": plan.kv_cache_dtype,
         "enable_prefix_caching": bool(plan.prefix_caching),
@@ -161,25 +161,29 @@ def _cache_config(service: Service) -> dict[str, str]:
         "kv_cache_size_tokens": tokens,
         "num_gpu_blocks": config.capacity_blocks,
     }
-    return {name: str(value) for name, value in told.items()}
+    return {name: str(value) for name, value in values.items()}
 
 
-def _own_lines(clockwork: ClockStatus, accounts: Sequence[EngineMetrics]) -> Iterator[str]:
+def _own_lines(clockwork: ClockStatus, every: Sequence[EngineMetrics]) -> Iterator[str]:
     own = {
-        ("speed", "gauge", "How many of the engine's seconds pass in one."): clockwork.speed,
-        ("behind_seconds", "gauge", "How late the last tokens left."): clockwork.behind_s,
-        ("most_behind_seconds", "gauge", "The worst of that."): clockwork.most_behind_s,
-        ("steps_total", "counter", "Forward passes."): float(sum(a.steps for a in accounts)),
+        ("speed", "gauge", "Seconds of the engine per second of real time."): clockwork.speed,
+        ("behind_seconds", "gauge", "Lateness of the last tokens."): clockwork.behind_s,
+        (
+            "most_behind_seconds",
+            "gauge",
+            "Largest lateness of any tokens.",
+        ): clockwork.most_behind_s,
+        ("steps_total", "counter", "Forward passes."): float(sum(a.steps for a in every)),
     }
-    for (name, kind, said), value in own.items():
+    for (name, kind, text), value in own.items():
         full = f"servetune_simulated_{name}"
-        yield from (f"# HELP {full} {said}", f"# TYPE {full} {kind}", f"{full} {value!r}")
+        yield from (f"# HELP {full} {text}", f"# TYPE {full} {kind}", f"{full} {value!r}")
 
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
     """Labels in the alphabet's order, as `prometheus_client` writes them."""
-    told = ",".join(f"{label}={_quoted(labels[label])}" for label in sorted(labels))
-    return f"{_PREFIX}{name}{{{told}}} {float(value)!r}"
+    pairs = ",".join(f"{label}={_quoted(labels[label])}" for label in sorted(labels))
+    return f"{_PREFIX}{name}{{{pairs}}} {float(value)!r}"
 
 
 def _quoted(text: str) -> str:

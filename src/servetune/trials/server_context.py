@@ -99,7 +99,7 @@ def disturbance(
         change = after / before - 1
         changes[field] = {"alone": before, "beside": after, "change": change}
         loss = -change if more_is_better else change
-        if loss > WORTH_SAYING and _apart(field, alone, with_neighbours, loss):
+        if loss > WORTH_SAYING and _differs(field, alone, with_neighbours, loss):
             worse.append(f"{name} {'-' if more_is_better else '+'}{loss:.0%}")
     between = f"{min(neighbours)} to {max(neighbours)} neighbours"
     if worse:
@@ -117,7 +117,7 @@ def disturbance(
     }
 
 
-def _apart(field: str, alone: Results, with_neighbours: Results, loss: float) -> bool:
+def _differs(field: str, alone: Results, with_neighbours: Results, loss: float) -> bool:
     one, other = (
         (results.get("intervals") or {}).get(field) for results in (alone, with_neighbours)
     )
