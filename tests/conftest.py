@@ -15,6 +15,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+# Makes forked.py importable; pytest's importlib mode does not.
+sys.path.insert(0, str(ROOT / "tests"))
+
 # Ray reads these when it is imported: it tells nobody of itself, and the loopback is every
 # node's address.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -82,18 +85,12 @@ def every_catalogue_model():
 
 @pytest.fixture
 def servetune(tmp_path):
-    """Run the command line as a user would, in an empty folder."""
+    """Run the command line as a user would, in an empty folder; a process of its own."""
+    import forked
 
     def run(*arguments, timeout_s=120, **options):
-        return subprocess.run(
-            [sys.executable, "-m", "servetune", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=timeout_s,
-            cwd=options.pop("cwd", tmp_path),
-            **options,
-        )
+        words = [*forked.COMMAND, *map(str, arguments)]
+        return forked.run(words, timeout=timeout_s, cwd=options.pop("cwd", tmp_path), **options)
 
     return run
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import forked
 from servetune.engines import ENGINES
 
 LOAD = "num_prompts=4;max_concurrency=2;random_input_len=8;random_output_len=4;dataset_name=random"
@@ -22,7 +23,7 @@ def served(*more, truth=None):
     """The address of a server of somebody else's; with `truth` it is ended amid its answers."""
     words = [sys.executable, "-m", "servetune.testing.fake_server", "--port", "0", *more]
     words += [] if truth is None else ["--truth", str(truth)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    with forked.Process(words, stdout=subprocess.PIPE, text=True) as process:
         ending = threading.Thread(target=end_amid_answers, args=(process, truth))
         try:
             line = process.stdout.readline()

@@ -4,12 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import forked
 
 pytest.importorskip("boto3", reason="boto3 is not installed (extra 'aws')")
 
@@ -347,8 +348,8 @@ def test_ctrl_c_ends_between_two_requests_and_leaves_a_state_to_go_on_from(
 ) -> None:
     fake = FakeAws(look_s=0.0)  # time stands still: it is Creating for ever
     run(tmp_path, "sagemaker", "sweep.jsonl", "--out", "b")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "servetune", "deploy", "apply", "b", "--role-arn", ROLE,
+    process = forked.Process(
+        [*forked.COMMAND, "deploy", "apply", "b", "--role-arn", ROLE,
          "--poll-s", "0.01"],
         cwd=tmp_path, env=os.environ | fake.environ, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -395,10 +396,9 @@ def test_a_bundle_says_what_to_ask_and_against_which_trial(
               if name in os.environ} | {"AWS_EC2_METADATA_DISABLED": "true"}  # fmt: skip
 
     def bench(*words: str) -> Any:
-        return subprocess.run(
-            [sys.executable, "-m", "servetune", "bench", *words, "--dry-run"],
+        return forked.run(
+            [*forked.COMMAND, "bench", *words, "--dry-run"],
             cwd=tmp_path, env=nobody | {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"},
-            capture_output=True, text=True, check=False,
         )  # fmt: skip
 
     shown = bench("--against", "b", "--input-tokens", "8")

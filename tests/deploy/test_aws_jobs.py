@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import boto3
@@ -13,6 +12,7 @@ from botocore.config import Config
 from doubles import FakeAws
 from doubles.jobs import EXPORT, archive, export
 
+import forked
 from servetune.deploy.aws import jobs
 from servetune.deploy.aws.job_archive import levels_of, results_of
 from servetune.deploy.aws.jobs import BenchmarkJob, job_parameters
@@ -390,8 +390,8 @@ def test_the_command_runs_a_job_and_writes_a_journal(aws, servetune, environment
 
 def test_ctrl_c_leaves_the_job_and_the_same_command_finds_it(aws, servetune, environment, tmp_path):
     aws.jobs.job_s = 1e12
-    process = subprocess.Popen(
-        [sys.executable, "-m", "servetune", "bench", *WORDS],
+    process = forked.Process(
+        [*forked.COMMAND, "bench", *WORDS],
         env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline_s = time.monotonic() + 60

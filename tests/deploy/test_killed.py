@@ -17,6 +17,7 @@ import pytest
 from aws_kit import ROLE, components, endpoint
 from doubles import FakeAws
 
+import forked
 from servetune.deploy import render_sagemaker, write
 from servetune.deploy.deployment import deployment_of
 from servetune.deploy.hosting import Adapter, Scaling
@@ -49,7 +50,7 @@ def killed(words: list[str], double: FakeAws, folder: Path, *, at: int) -> bool:
     """Run, and kill at the changing request `at`; whether there was one to be killed at."""
     double.silent_after = at
     double.fell_silent.clear()
-    process = subprocess.Popen(
+    process = forked.Process(
         words, cwd=folder, env=os.environ | double.environ, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
@@ -71,7 +72,7 @@ def killed(words: list[str], double: FakeAws, folder: Path, *, at: int) -> bool:
 
 
 def servetune(*words: str) -> list[str]:
-    return [sys.executable, "-m", "servetune", "deploy", *words]
+    return [*forked.COMMAND, "deploy", *words]
 
 
 def rendered(folder: Path) -> int:

@@ -16,6 +16,7 @@ from botocore_check import problems
 from hypothesis import given
 from hypothesis import strategies as st
 
+import forked
 from servetune.deploy.aws.client import AwsError
 from servetune.deploy.staging import (
     MANIFEST,
@@ -309,9 +310,8 @@ def test_a_model_beyond_any_disk_is_refused() -> None:
 
 def run(folder: Path, *words: str, **environ: str) -> Any:
     keep = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
-    return subprocess.run(
-        [sys.executable, "-m", "servetune", "stage", *words],
-        cwd=folder, env=keep | environ, capture_output=True, text=True, timeout=120, check=False,
+    return forked.run(
+        [*forked.COMMAND, "stage", *words], cwd=folder, env=keep | environ, timeout=120
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from servetune.store import read_journal
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -104,7 +105,7 @@ def test_a_server_that_dies_under_load_is_a_failed_record_and_the_sweep_goes_on(
 
 
 def test_a_server_that_never_gets_ready_is_a_failed_record_with_its_log(tune, tmp_path):
-    done = tune("ready_after_s=[60,0]", "--server-timeout", "2")
+    done = tune("ready_after_s=[60,0]", "--server-timeout", "3")
     assert done.returncode == 3
     waiting = records_of(tmp_path)[:2]
     assert [r.failure.kind for r in waiting] == ["not_ready"] * 2
@@ -131,8 +132,8 @@ def test_failed_requests_are_counted(tune, tmp_path):
 
 
 def start(tmp_path, server_args, client):
-    return subprocess.Popen(
-        [sys.executable, "-m", "servetune", *arguments(server_args, client)],
+    return forked.Process(
+        [*forked.COMMAND, *arguments(server_args, client)],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -5,11 +5,11 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
+import forked
 from servetune.metrics import parse_constraints, unmet
 from servetune.store import read_journal
 
@@ -38,13 +38,8 @@ ARTIFACTS = ("q.json", "q.jsonl", "q.html")
 
 
 def run_sweep(folder, *more):
-    done = subprocess.run(
-        [sys.executable, "-m", "servetune", *SWEEP, *more, "--output-json", "q.json"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+    done = forked.run(
+        [*forked.COMMAND, *SWEEP, *more, "--output-json", "q.json"], cwd=folder, timeout=120
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -93,8 +88,8 @@ def test_kill_9_at_any_moment_then_resume_equals_an_unbroken_run(
     finished, servetune, tmp_path, seed
 ):
     wanted_lines = random.Random(seed).randrange(1, 26)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "servetune", *SWEEP, "--output-json", "q.json"],
+    process = forked.Process(
+        [*forked.COMMAND, *SWEEP, "--output-json", "q.json"],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+import forked
 from servetune.engines import engine
 from servetune.servers import free_port
 from servetune.store import read_journal
@@ -136,7 +137,7 @@ class Server:
 
     def __init__(self, *words):
         self.port = free_port()
-        self.process = subprocess.Popen(
+        self.process = forked.Process(
             [*shlex.split(SERVE), MODEL, "--gpu", "L4", "--port", str(self.port), *words],
             stderr=subprocess.PIPE,
             text=True,
@@ -216,13 +217,7 @@ def test_bad_words_are_refused_before_anything_starts(words, said):
 
 
 def ended(*words):
-    return subprocess.run(
-        [*shlex.split(SERVE), MODEL, "--gpu", "L4", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return forked.run([*shlex.split(SERVE), MODEL, "--gpu", "L4", *words], timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from servetune.store import read_journal
 
 # Makes guards.py importable; pytest's importlib mode does not.
@@ -68,7 +69,10 @@ class Sweep:
     ):
         """The command line of a small run."""
         return [
-            *(sys.executable, "-m", "servetune", "tune", "--model", "tiny"),
+            *forked.COMMAND,
+            "tune",
+            "--model",
+            "tiny",
             *("--server-cmd", command, "--server-args", server_args),
             "--client-args",
             f"{client};random_input_len=16;random_output_len={output_len};warmup_requests=1",
@@ -77,19 +81,16 @@ class Sweep:
         ]
 
     def run(self, *arguments, timeout_s=120, limit=None, env=None, **options):
-        return subprocess.run(
+        return forked.run(
             self.words(*arguments, **options),
             cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=timeout_s,
             preexec_fn=limit,
             env=env,
         )
 
     def begin(self, *arguments, **options):
-        return subprocess.Popen(
+        return forked.Process(
             self.words(*arguments, **options),
             cwd=self.folder,
             stdout=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from guards import await_line, kill_all_guards, leftovers_told, watchdog_of
 
+import forked
 from servetune.servers.leftovers import OWNER_MARK
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -62,13 +63,10 @@ def whole(sweep, words):
 def test_a_sweep_runs_in_containers_and_leaves_none(sweep, docker):
     given = ("--server-env", "WIDGET=dark blue", "--server-env", "DOCKER_DOUBLE")
     words = whole(sweep, sweep.words(FAKE, *DOCKER, *given, server_args="max_num_seqs=[8,9]"))
-    done = subprocess.run(
+    done = forked.run(
         words,
         cwd=sweep.folder,
         env=docker,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
@@ -88,7 +86,7 @@ def test_a_run_that_is_stopped_leaves_no_container(sweep, docker, how):
     words = whole(
         sweep, sweep.words(f"{FAKE} --itl-s 0.2", *DOCKER, client="num_prompts=500", output_len=64)
     )
-    run = subprocess.Popen(words, cwd=sweep.folder, env=docker, stderr=subprocess.PIPE, text=True)
+    run = forked.Process(words, cwd=sweep.folder, env=docker, stderr=subprocess.PIPE, text=True)
     while "ready after" not in (line := run.stderr.readline()):
         assert line
     run.send_signal(how)
@@ -102,7 +100,7 @@ def begin(sweep, docker):
         sweep,
         sweep.words(f"{FAKE} --itl-s 0.02", *DOCKER, client="num_prompts=60", output_len=16),
     )
-    run = subprocess.Popen(words, cwd=sweep.folder, env=docker, stderr=subprocess.PIPE, text=True)
+    run = forked.Process(words, cwd=sweep.folder, env=docker, stderr=subprocess.PIPE, text=True)
     await_line(run, "ready after")
     return run
 
@@ -142,13 +140,10 @@ def test_a_server_that_dies_in_its_container_is_noticed_with_its_last_words(swee
     broken = f"{shlex.quote(sys.executable)} -c 'import sys; sys.exit(\"out of luck\")' {{port}}"
     words = whole(sweep, sweep.words(broken, *DOCKER, "--retries", "0"))
     begun_s = time.monotonic()
-    done = subprocess.run(
+    done = forked.run(
         words,
         cwd=sweep.folder,
         env=docker,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=120,
     )
     assert done.returncode == 3
@@ -160,13 +155,10 @@ def test_a_server_that_dies_in_its_container_is_noticed_with_its_last_words(swee
 
 def test_a_daemon_that_does_not_answer_is_refused_before_anything_starts(sweep, docker):
     (sweep.folder / "bin" / "docker").write_text("#!/bin/sh\nexit 1\n")
-    done = subprocess.run(
+    done = forked.run(
         whole(sweep, sweep.words(FAKE, *DOCKER)),
         cwd=sweep.folder,
         env=docker,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=60,
     )
     assert done.returncode == 3

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from load_options import load_options
 
+import forked
 from servetune.errors import InputError, LoadError, ServerRefused
 from servetune.loadgen.run import LoadHooks, LoadSettings, run_load, run_load_blocking
 from servetune.loadgen.target import Target
@@ -424,7 +425,7 @@ print(result.interrupted, [record.outcome for record in result.records], result.
 
 class TestDyingServer:
     def start(self, *options):
-        process = subprocess.Popen(
+        process = forked.Process(
             [sys.executable, "-m", "servetune.testing.fake_server", *options],
             stdout=subprocess.PIPE,
             text=True,
