@@ -5,6 +5,11 @@ import json
 import msgspec
 import pytest
 
+import servetune as st
+from servetune.api.bench_setup import prepared_load
+from servetune.api.request import checked
+from servetune.api.simulation import simulated_trial
+from servetune.api.study_setup import study_setup
 from servetune.hardware import instance
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
@@ -134,6 +139,37 @@ def test_bench_tune_and_simulate_ask_the_same(words, files, monkeypatch):
     assert [p.model for p in prompts] == [p.model for p in prepared.prompts]
     for attribute in ("concurrency", "duration_s", "until", "api", "ignore_eos", "closed_loop"):
         assert getattr(benched, attribute) == getattr(measured.workload, attribute)
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_the_same_options_ask_the_same_of_every_verb(words, files, monkeypatch):
+    monkeypatch.chdir(files)
+    options = {**WORDS[words][0], "seed": 5}
+    server = {"urls": "http://127.0.0.1:9", "model": MODEL, "dry_run": True}
+    benched = prepared_load(checked(st.Bench, {**options, **server})).workload
+    study = checked(
+        st.Study, {"model": MODEL, "engine": "simulated", "gpu": "L4", "num_gpus": 1, **options}
+    )
+    ((tuned,),) = study_setup(study).groups
+    simulated = simulated_trial(checked(st.Simulation, {"model": MODEL, "gpu": "L4", **options}))[0]
+    assert tuned.workload.requests() == simulated.workload.requests() == benched.requests()
+    for attribute in ("concurrency", "duration_s", "api", "ignore_eos", "closed_loop"):
+        assert getattr(simulated.workload, attribute) == getattr(benched, attribute)
+        assert getattr(tuned.workload, attribute) == getattr(benched, attribute)
+
+
+@pytest.mark.parametrize(
+    "words", ["a rate", "adapters", "a data set", "a trace with shared blocks"]
+)
+def test_a_simulation_plays_the_requests_that_bench_sends(words, files, monkeypatch):
+    monkeypatch.chdir(files)
+    options = WORDS[words][0]
+    requests = LoadOptions(**options).to_workload(MODEL).requests()
+    records = st.simulate(MODEL, gpu="L4", **options).run.records
+    assert [one.input_tokens for one in records] == [one.input_tokens for one in requests]
+    assert [one.output_tokens for one in records] == [one.output_tokens for one in requests]
+    if "concurrency" not in options:
+        assert [one.due_s for one in records] == [one.due_s for one in requests]
 
 
 def test_every_option_about_load_is_a_client_argument():

@@ -165,22 +165,18 @@ def request_of(
 def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
     """A request of these values, each of its type and within its limits.
 
-    One value may stand for a list of one.
+    One value may stand for a list of one, a number or a path for its text.
 
     Raises:
         InputError: A field lacks a value or cannot have the one it has.
         UnknownName: There is no such field, or no such choice.
     """
     fields = {each.name: each for each in fields_of(kind)}
-    values = {
-        name: (value,)
-        if name in fields and fields[name].many and isinstance(value, str | int | float | Path)
-        else value
-        for name, value in values.items()
-    }
-    for name, value in values.items():
+    for name in values:
         if name not in fields:
             raise UnknownName(f"option of {kind.verb or kind.__name__}", name, fields)
+    values = {name: _as_field(fields[name], value) for name, value in values.items()}
+    for name, value in values.items():
         _require_choice(fields[name], value)
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{name} is {value}, which is no number", hint="give a finite one")
@@ -188,6 +184,14 @@ def checked(kind: type[RequestT], values: Mapping[str, Any]) -> RequestT:
         return msgspec.convert(_nested(fields, values), kind, dec_hook=_decoded)
     except msgspec.ValidationError as error:
         raise _refusal(kind, str(error)) from None
+
+
+def _as_field(field: Field, value: Any) -> Any:
+    """A plain value as its field has it: in a list of one, as text."""
+    if field.many and isinstance(value, str | int | float | Path):
+        return (_as_field(msgspec.structs.replace(field, many=False), value),)
+    text = isinstance(field.type, inspect.StrType) and not isinstance(value, bool)
+    return str(value) if text and isinstance(value, int | float | Path) else value
 
 
 def _nested(fields: Mapping[str, Field], values: Mapping[str, Any]) -> dict[str, Any]:

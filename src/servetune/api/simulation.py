@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 
 from servetune.api.frames import frame
 from servetune.api.inputs import note_idle
+from servetune.api.load_values import load_values, note_idle_load, require_stated_once
 from servetune.api.notes import note, progress
 from servetune.api.reporting import write_artifacts
 from servetune.api.request import Request, given, request_of
@@ -19,14 +21,22 @@ from servetune.engines import DEFAULT_ENGINE, engine, simulated_engines
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
-from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, Positive, option
+from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, option
 from servetune.perf.sim import SimulatedRun, describe_scheduler, without_effect
 from servetune.report import timeline_of
-from servetune.search import Axis, Space, parse_settings
+from servetune.search import Axis, Space, Value, parse_settings
 from servetune.simserver.server_arguments import argument_types
 from servetune.store import Artifacts, Journal, TrialRecord, write_requests
 from servetune.trials import StudyContext, Trial, simulated_with_requests, trials_of, with_fields
-from servetune.workload import CLIENT_ARGS, format_arrivals
+from servetune.workload import (
+    CLIENT_ARGS,
+    LoadOptions,
+    client_arg_of,
+    format_arrivals,
+    load_options,
+    same_client_args,
+)
+from servetune.workload.client_args import DATASETS
 from servetune.workload.traces import trace_in
 
 if TYPE_CHECKING:
@@ -37,6 +47,14 @@ STEM = "simulated"
 
 #: Characters of a law of arrivals in a heading; a schedule may have any number of them.
 _MOST_SHOWN = 80
+
+#: Client arguments in the order in which a record has them; others follow.
+_ORDER = (
+    "max_concurrency", "request_rate", "arrivals", "dataset_name", "dataset_path", "time_scale",
+    "workload", "num_prompts", "duration_s", "random_input_len", "random_output_len",
+    "random_range_ratio", "random_input_sd", "random_output_sd", "random_prefix_len",
+    "num_prefixes", "seed",
+)  # fmt: skip
 
 #: Options that go with `compare`; plans and loads are those of the file.
 _OF_COMPARISON = frozenset(
@@ -104,68 +122,11 @@ class SimulatedPlan(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
 
 
-class SimulatedLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Load to simulate."""
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of other load clients that `LoadOptions` writes as laws, and their own words."""
 
-    group: ClassVar[str] = "Load"
+    group: ClassVar[str] = LoadOptions.group
 
-    concurrency: Annotated[
-        Count | None,
-        option(
-            "Concurrent users; each sends its next request when the last is answered. With a rate "
-            "or a trace, most requests in flight.",
-            "--concurrency",
-            "-c",
-            metavar="USERS",
-        ),
-    ] = None
-    rate: Annotated[
-        Positive | None,
-        option("Requests per second, whether or not the server keeps up.", metavar="PER_S"),
-    ] = None
-    arrivals: Annotated[
-        str | None,
-        option(
-            "Law of arrivals: poisson (with a rate), constant, or in full, such as "
-            "kind=gamma,rate_per_s=4,burstiness=0.5 (docs/guides/arrivals.md).",
-            metavar="LAW",
-        ),
-    ] = None
-    trace: Annotated[
-        Path | None,
-        option(
-            "Trace of requests to replay: Mooncake JSONL, Azure or BurstGPT CSV, or what "
-            "--out wrote.",
-            metavar="FILE",
-        ),
-    ] = None
-    time_scale: Annotated[
-        Positive | None,
-        option("Factor on the trace's times; 0.5 is twice the load.", metavar="FACTOR"),
-    ] = None
-    requests: Annotated[
-        Count | None,
-        option(
-            "Number of requests.",
-            "--requests",
-            "--num-prompts",
-            "-n",
-            metavar="COUNT",
-            default="the whole trace, what --duration needs, else 1000",
-        ),
-    ] = None
-    duration_s: Annotated[
-        Positive | None,
-        option("Seconds after which the run is stopped.", "--duration", metavar="S"),
-    ] = None
-    input_tokens: Annotated[
-        Count | None,
-        option("Prompt length, in tokens.", "--input-len", "--input-tokens", metavar="TOKENS"),
-    ] = None
-    output_tokens: Annotated[
-        Count | None,
-        option("Answer length, in tokens.", "--output-len", "--output-tokens", metavar="TOKENS"),
-    ] = None
     range_ratio: Annotated[
         Fraction | None,
         option(
@@ -185,31 +146,11 @@ class SimulatedLoad(msgspec.Struct, frozen=True, kw_only=True):
     prefix_tokens: Annotated[
         Count | None,
         option(
-            "Tokens at the beginning of every prompt that it shares with others.",
+            "Tokens put before every prompt that it shares with others; --shared-prefix is part "
+            "of its length.",
             "--prefix-len",
             metavar="TOKENS",
         ),
-    ] = None
-    prefixes: Annotated[
-        Count | None, option("Number of different shared beginnings.", metavar="COUNT", default="1")
-    ] = None
-    dataset: Annotated[
-        Literal["random", "sharegpt"] | None,
-        option(
-            "Data set of the lengths: random has fixed ones, sharegpt its published ones.",
-            default="random",
-        ),
-    ] = None
-    workload: Annotated[
-        str | None,
-        option(
-            "Workload by name, such as multi_turn_chat, or a TOML file with one.",
-            metavar="NAME|FILE",
-        ),
-    ] = None
-    seed: Annotated[
-        NonNegativeCount | None,
-        option("Seed of lengths and arrivals.", metavar="NUMBER", default="1"),
     ] = None
     client_args: Annotated[
         tuple[str, ...],
@@ -218,26 +159,13 @@ class SimulatedLoad(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
 
-    def client_settings(self) -> dict[str, Any]:
-        """Settings of the load by llm-optimizer's names; `None` where not given."""
+    def settings(self) -> dict[str, Value | None]:
+        """Settings by the names of client arguments, besides `client_args`."""
         return {
-            "max_concurrency": self.concurrency,
-            "request_rate": self.rate,
-            "arrivals": self.arrivals,
-            "dataset_name": "trace" if self.trace else self.dataset,
-            "dataset_path": str(self.trace) if self.trace else None,
-            "time_scale": self.time_scale,
-            "workload": self.workload,
-            "num_prompts": self.requests,
-            "duration_s": self.duration_s,
-            "random_input_len": self.input_tokens,
-            "random_output_len": self.output_tokens,
             "random_range_ratio": self.range_ratio,
             "random_input_sd": self.input_sd,
             "random_output_sd": self.output_sd,
             "random_prefix_len": self.prefix_tokens,
-            "num_prefixes": self.prefixes,
-            "seed": self.seed,
         }
 
 
@@ -247,6 +175,14 @@ class Simulation(Request, frozen=True, kw_only=True):
     verb: ClassVar[str] = "simulate"
     first: ClassVar[str] = "model"
     group: ClassVar[str] = "Model and outputs"
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "input_tokens": "1024",
+            "output_tokens": "512",
+            "concurrency": "none with a rate or a trace, else that of the workload",
+            "requests": "the whole trace, what --duration needs, else 1000",
+        }
+    )
 
     model: Annotated[
         str | None,
@@ -255,7 +191,27 @@ class Simulation(Request, frozen=True, kw_only=True):
     machine: Machine = Machine()
     plan: SimulatedPlan = SimulatedPlan()
     drafts: Drafts = Drafts()
-    load: SimulatedLoad = SimulatedLoad()
+    load: LoadOptions = LoadOptions()
+    dataset: Annotated[
+        str | None,
+        option(
+            "Data set of prompts: random has fixed lengths, sharegpt its published ones; or JSON, "
+            "JSON lines, CSV, Parquet, hf:NAME.",
+            group=LoadOptions.group,
+            metavar="NAME|FILE",
+            default="random",
+        ),
+    ] = None
+    seed: Annotated[
+        NonNegativeCount | None,
+        option(
+            "Seed of lengths, arrivals and words.",
+            group=LoadOptions.group,
+            metavar="NUMBER",
+            default="1",
+        ),
+    ] = None
+    client: ClientOptions = ClientOptions()
     limits: Limits = Limits()
     slo: Annotated[
         str,
@@ -346,11 +302,7 @@ def simulate(
             machine.node() if machine else None,
             request.correction.kept(),
         )
-    if request.model is None:
-        raise InputError("simulate needs a model", hint="name one with --model Qwen/Qwen3-4B")
-    _require_agreement(request)
-    context = _context(request, request.model)
-    trial = _trial(request, context)
+    trial, context = simulated_trial(request)
     artifacts = Artifacts(request.out, STEM) if request.out else None
     if artifacts:
         _require_free(artifacts)
@@ -384,9 +336,9 @@ def _require_agreement(request: Simulation) -> None:
         )
     if request.token_times and request.out is None:
         raise InputError("--token-times are kept with --out", hint="name a folder with --out DIR")
-    if request.load.trace is not None and request.load.dataset is not None:
+    if request.load.trace is not None and request.dataset is not None:
         raise InputError(
-            f"a trace has requests of its own, --dataset {request.load.dataset} cannot be combined",
+            f"a trace has requests of its own, --dataset {request.dataset} cannot be combined",
             hint="leave --dataset or --trace out",
         )
 
@@ -411,12 +363,22 @@ def _context(request: Simulation, model: str) -> StudyContext:
     )
 
 
-def _trial(request: Simulation, context: StudyContext) -> Trial:
+def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
+    """The trial that a request means, and its terms.
+
+    Raises:
+        PlanError: The plan contradicts itself.
+        InputError: Options contradict or cannot be read.
+    """
+    if request.model is None:
+        raise InputError("simulate needs a model", hint="name one with --model Qwen/Qwen3-4B")
+    _require_agreement(request)
+    context = _context(request, request.model)
     plan, drafts, name = request.plan, request.drafts, request.plan.engine
     space = Space(
         server=parse_settings(";".join(plan.server_args), types=argument_types(name)),
         client=parse_settings(
-            ";".join(request.load.client_args),
+            ";".join(request.client.client_args),
             types=CLIENT_ARGS,
             known=CLIENT_ARGS,
             kind="client argument",
@@ -425,8 +387,10 @@ def _trial(request: Simulation, context: StudyContext) -> Trial:
     words = ("tensor_parallel", "quantization", "kv_cache_dtype", "max_model_len")
     chosen = {_word(name, field): getattr(plan, field) for field in words}
     server = _joined(space, "server", {**chosen, "kv_link": plan.kv_link}, name)
-    client = _joined(space, "client", request.load.client_settings(), name)
+    swept = {name for axis in space.client for name in axis.names}
+    client = _joined(space, "client", _client_settings(request, swept), name)
     _require_arrivals(client)
+    note_idle_load(client)
     fields = {
         "replicas": plan.replicas,
         "prefill_replicas": plan.prefill_replicas,
@@ -434,7 +398,7 @@ def _trial(request: Simulation, context: StudyContext) -> Trial:
         "draft_method": drafts.draft_method,
         "draft_acceptance_fraction": drafts.draft_acceptance_fraction,
     }
-    return with_fields(_one_trial(server, client, context), context, fields)
+    return with_fields(_one_trial(server, client, context), context, fields), context
 
 
 def _write(
@@ -462,6 +426,41 @@ def _write(
 def _word(engine_name: str, field: str) -> str:
     """The engine's name for a field of the plan."""
     return next(name for name, its in engine(engine_name).words.fields.items() if its == field)
+
+
+def _client_settings(request: Simulation, client_args: Collection[str]) -> dict[str, Value | None]:
+    """The load by the names and in the order in which journals have it.
+
+    Raises:
+        InputError: A client argument has the same meaning as an option.
+    """
+    settings = request.client.settings()
+    others = {*client_args, *(name for name, value in settings.items() if value is not None)}
+    options = load_values(request)
+    for option_name, value in options.items():
+        named = _recorded(option_name, value, options, others)
+        usual = client_arg_of(option_name) in named
+        same = same_client_args(option_name) - named.keys() if usual else {option_name}
+        require_stated_once(option_name, same, others)
+        settings |= named
+    first = {name: settings.pop(name) for name in _ORDER if name in settings}
+    return {**first, **settings}
+
+
+def _recorded(
+    name: str, value: Value, options: Mapping[str, Value], others: Collection[str]
+) -> dict[str, Value]:
+    """An option of the load as client arguments: llm-optimizer's, where it has them."""
+    if name == "trace":
+        return {"dataset_name": "trace", "dataset_path": value}
+    if name == "dataset" and value in DATASETS:
+        return {"dataset_name": value}
+    drawn = "workload" not in options and options.get("dataset", "random") in DATASETS
+    if name in ("input_tokens", "output_tokens") and drawn and (tokens := str(value)).isdecimal():
+        return {f"random_{name.removesuffix('_tokens')}_len": int(tokens)}
+    if name == "prefixes" and "random_prefix_len" in others:
+        return {"num_prefixes": value}
+    return {client_arg_of(name): value}
 
 
 def _joined(
@@ -497,8 +496,8 @@ def _joined(
 def _require_arrivals(client: Mapping[str, object]) -> None:
     if "workload" in client:  # it has users of its own
         return
-    stated = {"max_concurrency", "request_rate", "arrivals"} & client.keys()
-    if not stated and client.get("dataset_name") != "trace":
+    stated = {"max_concurrency", "concurrency", "request_rate", "rate", "arrivals", "trace"}
+    if not stated & client.keys() and client.get("dataset_name") != "trace":
         raise InputError(
             "the workload has no arrivals",
             hint="give --concurrency 32, --rate 4, --arrivals kind=... or --trace FILE",
@@ -524,7 +523,7 @@ def _one_trial(server: dict[str, Any], client: dict[str, Any], run: StudyContext
     trial = next(trials_of(fixed, run))[0]
     source = trial.workload.trace
     if source is not None:
-        recorded = trace_in(source.path, source.time_scale, client.get("num_prompts"))
+        recorded = trace_in(source.path, source.time_scale, load_options(client).requests)
         if recorded.left_out:
             note(
                 f"note: {recorded.left_out:,} requests of {recorded.name} were answered with no "
@@ -559,23 +558,25 @@ def _require_free(artifacts: Artifacts) -> None:
 def _load_text(trial: Trial) -> str:
     """The load in words: `32 users, random`, `4/s poisson`, `trace x.csv`."""
     args, workload = trial.client_args, trial.workload
+    options = load_options(args)
     users = workload.concurrency
     if workload.trace is not None:
-        how = f"trace {args['dataset_path']}"
+        how = f"trace {workload.trace.path}"
         how += f", times x {args['time_scale']:g}" if "time_scale" in args else ""
     elif "=" in args.get("arrivals", ""):
         how = format_arrivals(workload.arrivals)
         how = how if len(how) <= _MOST_SHOWN else f"{how[:_MOST_SHOWN]}..."
-    elif "request_rate" in args and not workload.closed_loop:
-        how = f"{args['request_rate']:g} requests/s, {args.get('arrivals', 'poisson')}"
+    elif options.rate is not None and not workload.closed_loop:
+        how = f"{options.rate:g} requests/s, {args.get('arrivals', 'poisson')}"
     else:
         how = f"{users} users" if users else "all requests at once"
         users = None
     how += f", at most {users} in flight" if users else ""
     if workload.trace is None:
         how += f", {workload.name}" + ("" if "workload" in args else " lengths")
-    if "random_prefix_len" in args or "shared_prefix_tokens" in args:
-        tokens = args.get("random_prefix_len") or args["shared_prefix_tokens"]
-        count = args.get("num_prefixes") or args.get("prefixes") or 1
-        how += f", {tokens} tokens before each of {count} kind" + ("s" if count > 1 else "")
+    if options.shared_prefix_tokens is not None:
+        place = "before each" if "random_prefix_len" in args else "at the beginning of each"
+        count = options.prefixes or 1
+        how += f", {options.shared_prefix_tokens} tokens {place} of {count} kind"
+        how += "s" if count > 1 else ""
     return how + f", seed {workload.seed}"

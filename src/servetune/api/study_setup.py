@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 import msgspec
 
 from servetune.api.inputs import note_idle, read_records
+from servetune.api.load_values import load_values, note_idle_load, require_stated_once
 from servetune.api.notes import note
-from servetune.api.request import given
 from servetune.api.shared_options import Machine
 from servetune.api.study_request import Study
 from servetune.cluster import cluster_nodes, gpus_of_cluster, join_cluster, most_gpus
@@ -20,7 +20,7 @@ from servetune.metrics import LATENCIES, Constraint, parse_constraints
 from servetune.models import NetworkShape, load_shape
 from servetune.perf.sim import without_effect
 from servetune.prediction.calibrations import KeptCalibration
-from servetune.search import Axis, Space, Value, parse_settings
+from servetune.search import Axis, Space, parse_settings
 from servetune.store import Artifacts, TrialRecord
 from servetune.trials import (
     Launch,
@@ -150,20 +150,10 @@ def _load_axes(study: Study, client_args: Collection[str]) -> Iterator[Axis]:
     Raises:
         InputError: A client argument has the same meaning.
     """
-    values: dict[str, tuple[Value, ...]] = {}
-    for field in given(study):
-        if field.part == ("load",):
-            value = field.value(study)
-            values[field.name] = (",".join(value) if field.many else value,)
-    if study.concurrency:
-        values["concurrency"] = study.concurrency
-    for name, swept in values.items():
-        for same in sorted(same_client_args(name) & set(client_args)):
-            raise InputError(
-                f"--{name.replace('_', '-')} and the client argument {same} are the same",
-                hint="give one of the two",
-            )
-        yield Axis(names=(client_arg_of(name),), rows=tuple((value,) for value in swept))
+    for name, value in load_values(study).items():
+        require_stated_once(name, same_client_args(name), client_args)
+        swept = value if isinstance(value, tuple) else (value,)
+        yield Axis(names=(client_arg_of(name),), rows=tuple((each,) for each in swept))
 
 
 def _needed_client_args(swept: Engine, given: Iterable[str]) -> list[str]:
@@ -172,7 +162,7 @@ def _needed_client_args(swept: Engine, given: Iterable[str]) -> list[str]:
         f"{name}={value}" for name, value in swept.client_args.items() if not _is_given(name, given)
     ]
     if needed:
-        note(f"note: {swept.title} is asked with --client-args {';'.join(needed)}")
+        note(f"note: {swept.title} is request with --client-args {';'.join(needed)}")
     return needed
 
 
@@ -256,6 +246,7 @@ def _note_idle_settings(groups: list[list[Trial]], swept: Engine) -> None:
     """Note server settings that change nothing in a simulation, as `simulate` does."""
     idle = {name for group in groups for trial in group[:1] for name in without_effect(trial.plan)}
     note_idle(sorted(idle), swept.argument_types())
+    note_idle_load(dict.fromkeys(name for trial in groups[0] for name in trial.client_args))
 
 
 def _launch(study: Study, node: Node, shape: NetworkShape | None) -> Launch:

@@ -32,8 +32,10 @@ _FIELDS: Mapping[str, str] = MappingProxyType(
 #: Fields of `LoadOptions` with the client arguments that decide the same in another form.
 _SAME: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "input_tokens": ("random_input_len", "random_input_sd"),
-        "output_tokens": ("random_output_len", "random_output_sd", "sharegpt_output_len"),
+        "input_tokens": ("random_input_len", "random_input_sd", "random_range_ratio"),
+        "output_tokens": (
+            "random_output_len", "random_output_sd", "random_range_ratio", "sharegpt_output_len",
+        ),
         "shared_prefix_tokens": ("random_prefix_len",),
         "prefixes": ("num_prefixes",),
         "dataset": ("dataset_name", "dataset_path"),
@@ -41,7 +43,7 @@ _SAME: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "workload": ("dataset_name", "dataset_path"),
         "api": ("backend", "apply_chat_template"),
     }
-)
+)  # fmt: skip
 
 #: Arguments that need more than another name, with their types.
 _READ: Mapping[str, type] = MappingProxyType(

@@ -54,6 +54,8 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         option(
             "Length of prompts in tokens: 1024, or a law such as kind=normal,mean=1024,std=200.",
+            "--input-tokens",
+            "--input-len",
             metavar="LAW",
             default=DEFAULT_INPUT_TOKENS,
         ),
@@ -62,6 +64,8 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         option(
             "Length of answers in tokens, as a number or a law.",
+            "--output-tokens",
+            "--output-len",
             metavar="LAW",
             default=DEFAULT_OUTPUT_TOKENS,
         ),
@@ -464,7 +468,7 @@ def spelling(name: str) -> str:
         '--shared-prefix'
     """
     annotation = get_type_hints(LoadOptions, include_extras=True)[name]
-    names = annotation.__metadata__[0].extra["option"].names
+    [names] = [each.extra["option"].names for each in annotation.__metadata__ if each.extra]
     return str(names[0]) if names else "--" + name.replace("_", "-")
 
 

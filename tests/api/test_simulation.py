@@ -1,0 +1,127 @@
+"""Load options of `simulate`: what they mean, and what a record keeps of them."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+import servetune as st
+from servetune.api.request import checked
+from servetune.api.simulation import simulated_trial
+from servetune.errors import InputError
+
+MODEL = "Qwen/Qwen3-4B"
+LAW = "kind=uniform,min=5,max=9"
+USERS = {"concurrency": 4, "requests": 20}
+
+
+def trial_of(**options):
+    return simulated_trial(checked(st.Simulation, {"model": MODEL, "gpu": "L4", **options}))[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, {}),
+        ({"input_tokens": 100, "output_tokens": "20"},
+         {"random_input_len": 100, "random_output_len": 20}),
+        ({"input_tokens": 100, "input_sd": 9.0}, {"random_input_len": 100, "random_input_sd": 9.0}),
+        ({"range_ratio": 0.5}, {"random_range_ratio": 0.5}),
+        ({"input_tokens": LAW}, {"input_tokens": LAW}),
+        ({"prefix_tokens": 80, "prefixes": 3}, {"random_prefix_len": 80, "num_prefixes": 3}),
+        ({"client_args": "random_prefix_len=80", "prefixes": 3},
+         {"random_prefix_len": 80, "num_prefixes": 3}),
+        ({"shared_prefix_tokens": 80, "prefixes": 3}, {"shared_prefix": 80, "prefixes": 3}),
+        ({"dataset": "sharegpt"}, {"dataset_name": "sharegpt"}),
+        ({"seed": 1}, {"seed": 1}),
+        ({"turns": 3, "think_s": 2.0}, {"turns": "3", "think_s": 2.0}),
+        ({"adapters": ("a=3", "b")}, {"lora": "a=3,b"}),
+    ],
+)  # fmt: skip
+def test_a_record_has_the_client_arguments_that_say_the_same(options, kept):
+    trial = trial_of(**USERS, **options)
+    assert trial.client_args == {"max_concurrency": 4, "num_prompts": 20, **kept}
+    client_args = ";".join(f"{name}={value}" for name, value in trial.client_args.items())
+    assert trial_of(client_args=client_args).workload == trial.workload
+
+
+def test_lengths_without_a_number_are_those_of_a_study():
+    workload = trial_of(concurrency=4).workload
+    assert workload.request_count == 1000
+    assert {(one.input_tokens, one.output_tokens) for one in workload.requests()} == {(1024, 512)}
+
+
+def test_a_prefix_is_put_before_the_prompt_and_a_shared_prefix_is_part_of_it():
+    before = trial_of(**USERS, input_tokens=100, prefix_tokens=80).workload.requests()
+    within = trial_of(**USERS, input_tokens=100, shared_prefix_tokens=80).workload.requests()
+    assert {one.input_tokens for one in before} == {180}
+    assert {one.input_tokens for one in within} == {100}
+
+
+def test_a_trace_is_named_by_a_path_and_recorded_as_ever(tmp_path):
+    path = Path(tmp_path / "t.csv")
+    path.write_text("due_s,input_tokens,output_tokens\n0,100,20\n1.5,50,10\n")
+    found = st.simulate(MODEL, gpu="L4", trace=path, time_scale=2.0)
+    assert [one.due_s for one in found.run.records] == [0.0, 3.0]
+    assert found.record.config.client_args == {
+        "dataset_name": "trace", "dataset_path": str(path), "time_scale": 2.0
+    }  # fmt: skip
+    assert f"trace {path}, times x 2, seed 1" in found.heading
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shared_prefix_tokens": 80},
+         "4 users, random lengths, 80 tokens at the beginning of each of 1 kind, seed 1"),
+        ({"prefix_tokens": 80, "prefixes": 2}, "80 tokens before each of 2 kinds, seed 1"),
+        ({"client_args": "rate=3"}, "3 requests/s, poisson, at most 4 in flight"),
+    ],
+)  # fmt: skip
+def test_the_heading_describes_the_load(options, said):
+    assert said in st.simulate(MODEL, gpu="L4", **USERS, input_tokens=100, **options).heading
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"client_args": "input_tokens=5", "input_tokens": 9}, "--input-tokens and the client"),
+        ({"client_args": "random_input_len=5", "input_tokens": 9}, "random_input_len is given"),
+        ({"client_args": "random_input_sd=5", "input_tokens": LAW},
+         "the client argument random_input_sd are the same"),
+        ({"range_ratio": 0.5, "output_tokens": LAW},
+         "the client argument random_range_ratio are the same"),
+        ({"prefix_tokens": 5, "shared_prefix_tokens": 9}, "random_prefix_len are the same"),
+        ({"client_args": "concurrency=5"}, "the client argument concurrency are the same"),
+        ({"until": "ttft:p99±5%"}, "does not end at a precision"),
+        ({"turn_tokens": "9"}, "--turn-tokens has no meaning without --turns"),
+        ({"workload": "multi_turn_chat", "output_tokens": 9}, "has its own prompts"),
+        ({"trace": "gone.csv", "dataset": "sharegpt"}, "a trace has requests of its own"),
+    ],
+)  # fmt: skip
+def test_options_that_contradict_are_refused(options, said):
+    with pytest.raises(InputError, match=said):
+        trial_of(**{**USERS, **options})
+
+
+@pytest.mark.parametrize(
+    "words", ["concurrency=4", "rate=3", "arrivals=kind=constant,rate_per_s=3"]
+)
+def test_client_arguments_may_say_when_requests_come(words):
+    assert trial_of(client_args=words).workload.request_count == 1000
+
+
+def test_nothing_says_when_requests_come():
+    with pytest.raises(InputError, match="the workload has no arrivals"):
+        trial_of(requests=5)
+
+
+def test_options_of_the_sender_are_noted_as_without_effect(caplog):
+    with caplog.at_level(logging.WARNING, "servetune"):
+        trial = trial_of(**USERS, warmup=3, client_args="disable_ignore_eos=true")
+    assert "without effect on the simulation: --warmup, --stop-at-eos" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "servetune"):
+        st.tune(MODEL, engine="simulated", gpu="L4", **USERS, no_stream=True, dry_run=True)
+    assert "without effect on the simulation: --no-stream" in caplog.text
+    assert trial.workload.warmup_count == 3
