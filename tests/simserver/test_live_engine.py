@@ -90,8 +90,9 @@ def play(engine, requests, aborts=()):
                     engine.next_number(),
                     what.input_tokens,
                     what.output_tokens,
-                    ears[-1],
-                    content=what.prefix,
+                    listener=ears[-1],
+                    prefix=what.prefix,
+                    pieces=what.prefix,
                     priority=what.priority,
                 )
                 engine.submit(jobs[what.index], now_s)

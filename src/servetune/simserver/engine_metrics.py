@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -25,6 +26,29 @@ _TOKEN_GAP_S = (
 _STEP_TOKENS = (1, *(2**power for power in range(3, 15)))
 _ANSWERS = (1, 2, 5, 10, 20)
 _PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
+
+#: Histograms by vLLM's name, without its prefix, to the ends of their buckets; lengths in tokens
+#: have ends by the model's context.
+_HISTOGRAMS: Mapping[str, Sequence[float]] = MappingProxyType(
+    {
+        "request_prompt_tokens": (),
+        "request_generation_tokens": (),
+        "iteration_tokens_total": _STEP_TOKENS,
+        "request_max_num_generation_tokens": (),
+        "request_params_n": _ANSWERS,
+        "request_params_max_tokens": (),
+        "time_to_first_token_seconds": _FIRST_TOKEN_S,
+        "inter_token_latency_seconds": _TOKEN_GAP_S,
+        "request_time_per_output_token_seconds": _TOKEN_GAP_S,
+        "e2e_request_latency_seconds": _REQUEST_S,
+        "request_queue_time_seconds": _REQUEST_S,
+        "request_inference_time_seconds": _REQUEST_S,
+        "request_prefill_time_seconds": _REQUEST_S,
+        "request_decode_time_seconds": _REQUEST_S,
+        "request_num_preemptions": _PREEMPTIONS,
+        "request_prefill_kv_computed_tokens": (),
+    }
+)
 
 
 class Histogram:
@@ -94,45 +118,17 @@ class EngineMetrics:
         self.accepted = [0] * draft_tokens
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         tokens = _one_two_five(longest_tokens)
-        self._first = Histogram(_FIRST_TOKEN_S)
-        self._gap = Histogram(_TOKEN_GAP_S)
-        self._mean_gap = Histogram(_TOKEN_GAP_S)
-        self._whole = Histogram(_REQUEST_S)
-        self._queue = Histogram(_REQUEST_S)
-        self._prefill = Histogram(_REQUEST_S)
-        self._decode = Histogram(_REQUEST_S)
-        self._inference = Histogram(_REQUEST_S)
-        self._prompt = Histogram(tokens)
-        self._answer = Histogram(tokens)
-        self._step = Histogram(_STEP_TOKENS)
-        self._longest_answer = Histogram(tokens)
-        self._answers = Histogram(_ANSWERS)
-        self._limit = Histogram(tokens)
-        self._preempted = Histogram(_PREEMPTIONS)
-        self._computed = Histogram(tokens)
         self.histograms = {
-            "request_prompt_tokens": self._prompt,
-            "request_generation_tokens": self._answer,
-            "iteration_tokens_total": self._step,
-            "request_max_num_generation_tokens": self._longest_answer,
-            "request_params_n": self._answers,
-            "request_params_max_tokens": self._limit,
-            "time_to_first_token_seconds": self._first,
-            "inter_token_latency_seconds": self._gap,
-            "request_time_per_output_token_seconds": self._mean_gap,
-            "e2e_request_latency_seconds": self._whole,
-            "request_queue_time_seconds": self._queue,
-            "request_inference_time_seconds": self._inference,
-            "request_prefill_time_seconds": self._prefill,
-            "request_decode_time_seconds": self._decode,
-            "request_num_preemptions": self._preempted,
-            "request_prefill_kv_computed_tokens": self._computed,
+            name: Histogram(bounds or tokens) for name, bounds in _HISTOGRAMS.items()
         }
+
+    def _note(self, histogram: str, value: float, count: int = 1) -> None:
+        self.histograms[histogram].note(value, count)
 
     def note_step(self, tokens: int) -> None:
         """A step with so many tokens, as vLLM counts: of whole prompts and of answers."""
         if tokens:
-            self._step.note(tokens)
+            self._note("iteration_tokens_total", tokens)
 
     def note_gaps(self, gap_s: float, count: int, tokens: int) -> None:
         """Count gaps between tokens: `count` sequences got `tokens` in all, `gap_s` after the last.
@@ -140,7 +136,7 @@ class EngineMetrics:
         Tokens that came at once are one gap, as vLLM counts.
         """
         self.generation_tokens += tokens
-        self._gap.note(gap_s, count)
+        self._note("inter_token_latency_seconds", gap_s, count)
 
     def note_draft(self, accepted: int) -> None:
         """Count a verified draft and its accepted tokens."""
@@ -156,7 +152,7 @@ class EngineMetrics:
         self.cached_tokens += cached_tokens
         self.brought_tokens += brought_tokens
         self.generation_tokens += 1
-        self._first.note(ttft_s)
+        self._note("time_to_first_token_seconds", ttft_s)
 
     def note_end(
         self,
@@ -178,21 +174,24 @@ class EngineMetrics:
             computed_tokens: Tokens of the prompt that were computed here.
             preemptions: Number of times it lost its cache.
         """
-        first_token_s, now_s = times.first_token_s, times.ended_s
-        self._whole.note(now_s - times.sent_s)
-        self._queue.note(times.admitted_s - times.queued_s)
-        self._prefill.note(first_token_s - times.admitted_s)
-        self._inference.note(now_s - times.admitted_s)
-        self._decode.note(now_s - first_token_s)
+        decode_s = times.ended_s - times.first_token_s
         if output_tokens > 1:
-            self._mean_gap.note((now_s - first_token_s) / (output_tokens - 1))
-        self._prompt.note(prompt_tokens)
-        self._answer.note(output_tokens)
-        self._longest_answer.note(output_tokens)
-        self._answers.note(1)
-        self._limit.note(max_tokens)
-        self._computed.note(computed_tokens)
-        self._preempted.note(preemptions)
+            self._note("request_time_per_output_token_seconds", decode_s / (output_tokens - 1))
+        for name, value in {
+            "e2e_request_latency_seconds": times.ended_s - times.sent_s,
+            "request_queue_time_seconds": times.admitted_s - times.queued_s,
+            "request_prefill_time_seconds": times.first_token_s - times.admitted_s,
+            "request_inference_time_seconds": times.ended_s - times.admitted_s,
+            "request_decode_time_seconds": decode_s,
+            "request_prompt_tokens": prompt_tokens,
+            "request_generation_tokens": output_tokens,
+            "request_max_num_generation_tokens": output_tokens,
+            "request_params_n": 1,
+            "request_params_max_tokens": max_tokens,
+            "request_prefill_kv_computed_tokens": computed_tokens,
+            "request_num_preemptions": preemptions,
+        }.items():
+            self._note(name, value)
 
 
 def _one_two_five(most: int) -> tuple[int, ...]:

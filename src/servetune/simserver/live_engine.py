@@ -24,7 +24,6 @@ from servetune.perf.sim.serving import (
     ServingCore,
 )
 from servetune.simserver.engine_metrics import EngineMetrics, RequestTimes
-from servetune.workload.request import Piece
 
 
 class TokenListener(Protocol):
@@ -37,50 +36,30 @@ class TokenListener(Protocol):
         """Take in that there are no more."""
 
 
-class LiveRequest(ServedRequest):
+class LiveRequest(ServedRequest, eq=False, kw_only=True):
     """One request with a listener.
 
     Attributes:
+        listener: Receiver of its tokens.
         finish_reason: Reason of its end, for the metrics.
-        max_tokens: Largest answer that the client allowed, for the metrics.
+        max_tokens: Largest answer that the client allowed, for the metrics; that of the answer
+            itself if zero.
         sent_s: Time at which it reached the server.
         queued_s: Time at which it reached the scheduler's queue.
         first_token_s: Time of its first token.
         cache_sent: Whether its prompt's cache travels, or has arrived.
     """
 
-    __slots__ = (
-        "cache_sent",
-        "finish_reason",
-        "first_token_s",
-        "listener",
-        "max_tokens",
-        "queued_s",
-        "sent_s",
-    )
+    listener: TokenListener
+    finish_reason: str = "length"
+    max_tokens: int = 0
+    sent_s: float = 0.0
+    queued_s: float = 0.0
+    first_token_s: float | None = None
+    cache_sent: bool = False
 
-    def __init__(
-        self,
-        index: int,
-        prompt_tokens: int,
-        output_tokens: int,
-        listener: TokenListener,
-        *,
-        finish_reason: str = "length",
-        content: tuple[Piece, ...] = (),
-        priority: int = 0,
-        max_tokens: int | None = None,
-    ) -> None:
-        super().__init__(
-            index, prompt_tokens, output_tokens, prefix=content, pieces=content, priority=priority
-        )
-        self.listener = listener
-        self.finish_reason = finish_reason
-        self.max_tokens = output_tokens if max_tokens is None else max_tokens
-        self.sent_s = 0.0
-        self.queued_s = 0.0
-        self.first_token_s: float | None = None
-        self.cache_sent = False
+    def __post_init__(self) -> None:
+        self.max_tokens = self.max_tokens or self.output_tokens
 
     @property
     def transferred_tokens(self) -> int:

@@ -248,9 +248,10 @@ class SimulatedServer:
             self._engine.next_number(),
             handle.prompt_tokens,
             handle.output_tokens,
-            answer,
+            listener=answer,
             finish_reason=handle.finish_reason,
-            content=handle.content,
+            prefix=handle.content,
+            pieces=handle.content,
             priority=handle.priority,
             max_tokens=handle.max_tokens,
         )

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import msgspec
 
 
-class Block:
+class Block(msgspec.Struct, eq=False):
     """A full block of known content.
 
     Attributes:
@@ -30,31 +32,22 @@ class Block:
         users: Sequences that hold it; 0 while it waits for its eviction.
     """
 
-    __slots__ = ("key", "users")
-
-    def __init__(self, key: int) -> None:
-        self.key = key
-        self.users = 1
+    key: int
+    users: int = 1
 
 
-class BlockRun:
+class BlockRun(msgspec.Struct, eq=False):
     """Given-back full blocks in a row that only their own sequence could use."""
 
-    __slots__ = ("blocks", "reusable")
-
-    def __init__(self, blocks: int, *, reusable: bool) -> None:
-        self.blocks = blocks
-        self.reusable = reusable
+    blocks: int
+    reusable: bool
 
 
-class Hit:
+class Hit(NamedTuple):
     """Blocks of a sequence in the cache: a head of known blocks, then blocks of its own."""
 
-    __slots__ = ("known", "own")
-
-    def __init__(self, known: list[Block], own: int) -> None:
-        self.known = known
-        self.own = own
+    known: list[Block]
+    own: int
 
     @property
     def blocks(self) -> int:

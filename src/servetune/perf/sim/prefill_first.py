@@ -31,6 +31,8 @@ import math
 from abc import abstractmethod
 from collections.abc import Collection
 
+import msgspec
+
 from servetune.perf.roofline.step import StepLaw
 from servetune.perf.sim.kvcache import Hit
 from servetune.perf.sim.scheduler import Scheduler
@@ -183,7 +185,7 @@ class PromptStepScheduler(Scheduler):
         sequence.computed = found
 
 
-class _Left:
+class _Left(msgspec.Struct):
     """Tokens that a step has left for prompts.
 
     Attributes:
@@ -195,14 +197,11 @@ class _Left:
             needed; see `PrefillFirstScheduler._fits_in_turn`.
     """
 
-    __slots__ = ("chunk", "now", "prompts", "states", "unreserved_tokens")
-
-    def __init__(self, unreserved_tokens: float, now: int, chunk: int, prompts: int) -> None:
-        self.unreserved_tokens = unreserved_tokens
-        self.now = now
-        self.chunk = chunk
-        self.prompts = prompts
-        self.states: list[tuple[int, int]] | None = None
+    unreserved_tokens: float
+    now: int
+    chunk: int
+    prompts: int
+    states: list[tuple[int, int]] | None = None
 
     @property
     def spent(self) -> bool:

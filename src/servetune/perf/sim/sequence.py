@@ -61,7 +61,7 @@ class GeneratedTokens(msgspec.Struct, frozen=True):
     chunk_tokens: tuple[int, ...] = ()
 
 
-class Sequence:
+class Sequence(msgspec.Struct, eq=False):
     """One request inside the engine.
 
     Attributes:
@@ -78,62 +78,31 @@ class Sequence:
             it lies in this one's cache.
     """
 
-    __slots__ = (
-        "admitted_s",
-        "arrived",
-        "brought_tokens",
-        "cached_tokens",
-        "computed",
-        "finish_step",
-        "first_step",
-        "generated",
-        "index",
-        "keys",
-        "known",
-        "length_at_step_0",
-        "order",
-        "output_tokens",
-        "pieces",
-        "preemptions",
-        "priority",
-        "prompt_tokens",
-        "run",
-        "stretches",
-        "to_compute",
-    )
+    index: int
+    prompt_tokens: int
+    output_tokens: int
+    pieces: tuple[Piece, ...] = ()
+    priority: int = 0
+    brought_tokens: int = 0
+    to_compute: int = 0
+    computed: int = 0
+    generated: int = 0
+    stretches: list[tuple[int, int]] = []
+    admitted_s: float | None = None
+    cached_tokens: int = 0
+    preemptions: int = 0
+    arrived: int = 0
+    order: int = -1
+    first_step: int = 0
+    finish_step: int = -1
+    length_at_step_0: int = 0
+    # What the cache knows of it (`kvcache.Holder`).
+    keys: tuple[int, ...] = ()
+    known: list[Block] = []
+    run: BlockRun | None = None
 
-    def __init__(
-        self,
-        index: int,
-        prompt_tokens: int,
-        output_tokens: int,
-        *,
-        pieces: tuple[Piece, ...] = (),
-        priority: int = 0,
-        brought_tokens: int = 0,
-    ) -> None:
-        self.index = index
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.pieces = pieces
-        self.priority = priority
-        self.brought_tokens = brought_tokens
-        self.to_compute = prompt_tokens
-        self.computed = 0
-        self.generated = 0
-        self.stretches: list[tuple[int, int]] = []
-        self.admitted_s: float | None = None
-        self.cached_tokens = 0
-        self.preemptions = 0
-        self.arrived = 0
-        self.order = -1
-        self.first_step = 0
-        self.finish_step = -1
-        self.length_at_step_0 = 0
-        # What the cache knows of it (`kvcache.Holder`).
-        self.keys: tuple[int, ...] = ()
-        self.known: list[Block] = []
-        self.run: BlockRun | None = None
+    def __post_init__(self) -> None:
+        self.to_compute = self.prompt_tokens
 
     @property
     def rank(self) -> tuple[int, int]:

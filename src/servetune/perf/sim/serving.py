@@ -67,7 +67,7 @@ class RequestOverhead(msgspec.Struct, frozen=True, kw_only=True):
         return sent_s + self.request_s + self.prompt_token_s * prompt_tokens
 
 
-class ServedRequest:
+class ServedRequest(msgspec.Struct, eq=False):
     """One request and the schedulers that serve it.
 
     Attributes:
@@ -80,41 +80,17 @@ class ServedRequest:
         cancelled: Whether its client has gone; its events have no effect then.
     """
 
-    __slots__ = (
-        "cancelled",
-        "index",
-        "output_tokens",
-        "pieces",
-        "prefill_rank",
-        "prefill_sequence",
-        "prefix",
-        "priority",
-        "prompt_tokens",
-        "rank",
-        "sequence",
-    )
-
-    def __init__(
-        self,
-        index: int,
-        prompt_tokens: int,
-        output_tokens: int,
-        *,
-        prefix: tuple[Piece, ...] = (),
-        pieces: tuple[Piece, ...] = (),
-        priority: int = 0,
-    ) -> None:
-        self.index = index
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.prefix = prefix
-        self.pieces = pieces
-        self.priority = priority
-        self.rank: Rank | None = None
-        self.sequence: Sequence | None = None
-        self.prefill_rank: Rank | None = None
-        self.prefill_sequence: Sequence | None = None
-        self.cancelled = False
+    index: int
+    prompt_tokens: int
+    output_tokens: int
+    prefix: tuple[Piece, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    priority: int = 0
+    rank: Rank | None = None
+    sequence: Sequence | None = None
+    prefill_rank: Rank | None = None
+    prefill_sequence: Sequence | None = None
+    cancelled: bool = False
 
 
 class Rank(ABC):

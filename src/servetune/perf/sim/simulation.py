@@ -284,22 +284,23 @@ def known_pieces(request: Request) -> tuple[Piece, ...]:
 _GOLDEN = 0.6180339887498949
 
 
-class _SimulatedRequest(ServedRequest):
+class _SimulatedRequest(ServedRequest, eq=False, kw_only=True):
     """One request and what its user saw."""
 
-    __slots__ = ("due_s", "sent_s")
+    due_s: float
+    sent_s: float | None = None
 
-    def __init__(self, request: Request, due_s: float) -> None:
-        super().__init__(
-            request.index,
-            request.input_tokens,
-            request.output_tokens,
-            prefix=request.prefix,
-            pieces=known_pieces(request),
-            priority=request.priority,
-        )
-        self.due_s = due_s
-        self.sent_s: float | None = None
+
+def _simulated(request: Request, due_s: float) -> _SimulatedRequest:
+    return _SimulatedRequest(
+        request.index,
+        request.input_tokens,
+        request.output_tokens,
+        prefix=request.prefix,
+        pieces=known_pieces(request),
+        priority=request.priority,
+        due_s=due_s,
+    )
 
 
 class _SimulatedRank(Rank):
@@ -438,7 +439,7 @@ class _Simulation(ServingCore[_SimulatedRank]):
         self._due_count += 1
         source = self._requests[index]
         if source.follows is not None:
-            request = self._open[index] = _SimulatedRequest(source, now_s)
+            request = self._open[index] = _simulated(source, now_s)
             if self._closed_loop:
                 self._resume(request, now_s)
                 return
@@ -446,7 +447,7 @@ class _Simulation(ServingCore[_SimulatedRank]):
             self._send(now_s)
             return
         self._await_next()
-        request = self._open[index] = _SimulatedRequest(source, source.due_s)
+        request = self._open[index] = _simulated(source, source.due_s)
         self._unsent.append(request)
         self._send(now_s)
         if index == self._by_clock[-1] and self._unsent:

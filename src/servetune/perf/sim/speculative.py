@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from itertools import chain
 
+import msgspec
 import numpy as np
 
 from servetune.perf.roofline.step import FloatArray, StepLaw
@@ -49,7 +50,7 @@ def gains_of(seed: int, index: int, steps: int, drafts: int, accepted: float) ->
     return np.minimum(tails, drafts + 1).astype(np.int64)
 
 
-class _Growth:
+class _Growth(msgspec.Struct, eq=False):
     """Growth of one stretch of a sequence's decoding; arrays have one entry per step.
 
     Attributes:
@@ -62,20 +63,16 @@ class _Growth:
         taken: Blocks that the step takes.
     """
 
-    __slots__ = ("blocks", "first", "gains", "held", "length", "taken", "total")
+    first: int
+    length: int
+    held: int
+    gains: IntArray
+    total: IntArray
+    blocks: IntArray
 
-    def __init__(
-        self, first: int, length: int, held: int, gains: IntArray, total: IntArray, blocks: IntArray
-    ) -> None:
-        self.first = first
-        self.length = length
-        self.held = held
-        self.gains = gains
-        self.total = total
-        self.blocks = blocks
-        self.taken = blocks.copy()
-        self.taken[1:] -= blocks[:-1]
-        self.taken[0] -= held
+    @property
+    def taken(self) -> IntArray:
+        return np.diff(self.blocks, prepend=self.held)
 
     def gained(self, steps: int) -> int:
         """Tokens of the first `steps` steps."""
