@@ -1,4 +1,5 @@
 import json
+import shlex
 
 import msgspec
 import pytest
@@ -147,7 +148,7 @@ def test_a_confidence_without_ground_is_refused(servetune, confidence):
     assert "--confidence" in done.stderr
 
 
-def test_an_estimate_for_another_engine_uses_its_defaults_and_offers_no_vllm_command(servetune):
+def test_an_estimate_for_another_engine_uses_its_defaults_and_its_words(servetune):
     asked = ("estimate", "--model", "meta-llama/Llama-2-7b-hf", "--instance", "ml.g5.2xlarge")
     lengths = ("--input-len", "256", "--output-len", "256")
     found = data(servetune(*asked, *lengths, "--engine", "tgi", "--json"))
@@ -155,8 +156,10 @@ def test_an_estimate_for_another_engine_uses_its_defaults_and_offers_no_vllm_com
     assert answer["coefficients"].startswith("tgi-1/ampere")
     # Published for one user: 33 ms per token.
     assert answer["best_latency"]["e2e_ms"] / 256 == pytest.approx(33, rel=0.15)
-    assert found["tune_commands"] == {}
-    assert "servetune tune" not in servetune(*asked, *lengths, "--engine", "tgi").stdout
+    assert "--engine tgi " in found["tune_commands"]["simple"]
+    assert "num_shard=[1]" in found["tune_commands"]["simple"]
+    played = shlex.split(found["tune_commands"]["simulated"])
+    assert data(servetune(*played[1:], "--json"))["status"] == "ok"
     assert servetune(*asked, "--engine", "vlm").returncode == 2
 
 
@@ -210,13 +213,14 @@ def test_a_sweep_keeps_to_the_degree_that_is_asked_for(servetune):
 def test_lists_say_whose_they_are(servetune):
     for where, words in ((("--gpu", "L4"), "1x L4"), (("--gpu", "all"), "machines")):
         done = servetune("estimate", "--model", "Qwen/Qwen3-4B", *where, "--sweep", "--top", "1")
-        first = done.stdout.splitlines()[0]
-        assert first.startswith("ESTIMATE (arithmetic, nothing was run): Qwen/Qwen3-4B on ")
-        assert first.endswith(f"{words}, 1024 in, 512 out tokens")
+        first, second = done.stdout.splitlines()[:2]
+        assert first == "ESTIMATE (arithmetic, nothing was run)"
+        assert second.startswith("Qwen/Qwen3-4B on ")
+        assert second.endswith(f"{words}, 1024 in, 512 out tokens")
     done = servetune(
         "estimate", "--model", "Qwen/Qwen3-4B", "--gpu", "all", "--dataset", "sharegpt"
     )
-    assert done.stdout.splitlines()[0].endswith("machines, sharegpt's lengths")
+    assert done.stdout.splitlines()[1].endswith("machines, sharegpt's lengths")
 
 
 ON_H100 = (
@@ -295,3 +299,89 @@ def test_a_limit_on_goodput_is_refused_with_the_verb_that_counts_it(servetune):
     done = servetune(*ON_H100, "--constraints", "goodput>=1")
     assert done.returncode == 2
     assert "simulate --slo" in done.stderr
+
+
+COMMANDS_OF = ("estimate", "--model", "Qwen/Qwen3-8B", "--instance", "ml.g6.12xlarge")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
+@pytest.mark.parametrize("limits", [(), ("--constraints", "itl<=60ms;ttft:p99<=4s")])
+def test_proposed_loads_stay_within_the_estimates_own_limits(servetune, engine, limits):
+    found = data(servetune(*COMMANDS_OF, "--engine", engine, *limits, "--json"))
+    command = shlex.split(found["tune_commands"]["simple"])
+    client = command[command.index("--client-args") + 1]
+    loads = [int(each) for each in client.split("=[")[1].split("]")[0].split(",")]
+    assert max(loads) <= found["chosen"]["answer"]["limits"]["overall"]
+    if limits:
+        held = found["constraints"]["concurrency"]
+        assert min(loads) <= held  # a load that holds is among them
+    else:
+        assert min(loads) <= found["knee"]
+
+
+def test_the_largest_load_within_limits_holds_and_two_percent_more_does_not(servetune):
+    limits = ("--constraints", "itl<=60ms", "--confidence", "0.5")
+    found = data(servetune(*COMMANDS_OF, *limits, "--json"))
+    held = found["constraints"]["concurrency"]
+    beyond = max(held + 1, round(held * 1.02) + 1)
+    for users, holds in ((held, True), (beyond, False)):
+        one = data(servetune(*COMMANDS_OF, *limits, "-c", str(users), "--json"))
+        [point] = [point for point in one["curve"] if point["concurrency"] == users]
+        assert (point["itl_ms"] <= 60) is holds
+
+
+def test_the_knee_has_the_largest_ratio_of_throughput_to_latency(servetune):
+    found = data(servetune(*COMMANDS_OF, "--json"))
+    power = {p["concurrency"]: p["output_tokens_per_s"] / p["e2e_ms"] for p in found["curve"]}
+    assert max(power, key=power.__getitem__) == found["knee"]
+    assert len(found["intervals"]) == len(found["curve"])
+
+
+def test_one_concurrency_is_one_row(servetune):
+    shown = servetune(*COMMANDS_OF, "--concurrency", "12").stdout
+    rows = shown.split("$/M tok\n")[2].splitlines()
+    assert rows[0].split()[0] == "12"
+    assert rows[1].startswith("  knee")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        COMMANDS_OF,
+        (*COMMANDS_OF, "--constraints", "itl<=60ms;ttft:p99<=4s;cost_per_hour<=100"),
+        (*COMMANDS_OF, "--sweep", "--constraints", "ttft:p99<=4s"),
+        ("estimate", "--model", "Qwen/Qwen3-8B", "--instance", "all", "--constraints", "itl<=20ms"),
+        (*COMMANDS_OF, "--sweep", "--constraints", "ttft:p99<=1ms"),
+    ],
+)
+def test_an_estimate_fits_eighty_columns(servetune, arguments):
+    lines = servetune(*arguments).stdout.splitlines()
+    assert lines
+    assert [line for line in lines if len(line) > 80 and "servetune " not in line] == []
+
+
+def test_a_machine_of_ones_own_has_no_price_until_one_is_given(servetune):
+    own = ("estimate", "--model", "Qwen/Qwen3-8B", "--gpu", "L4", "--num-gpus", "4")
+    assert "price                 none known" in servetune(*own).stdout
+    assert "$" not in servetune(*own).stdout.split("Commands")[0].replace("$/M tok", "")
+    given = servetune(*own, "--price-per-hour", "3").stdout
+    assert "$3.00 per hour (given by the user)" in given
+    rented = servetune(*own, "--service", "sagemaker").stdout
+    assert "ml.g6.12xlarge" in rented
+    assert "AWS Price List" in rented
+
+
+def test_cost_per_hour_and_per_token_are_limits(servetune):
+    dear = servetune(*COMMANDS_OF, "--sweep", "--constraints", "cost_per_hour<=1")
+    assert dear.returncode == 1
+    assert "cost_per_hour<=1: 5.75 predicted" in dear.stdout
+    found = data(
+        servetune(*COMMANDS_OF, "--sweep", "--json", "--constraints", "cost_per_million_tokens<=1")
+    )
+    assert found["ranked"]
+    assert found["simulated"] == 0  # arithmetic decides it
+    assert all(one["swept"]["cost_per_million_tokens_usd"] <= 1 for one in found["ranked"])
+    anywhere = ("estimate", "--model", "Qwen/Qwen3-8B", "--instance", "all", "--json")
+    offers = data(servetune(*anywhere, "--constraints", "cost_per_hour<=3"))["offers"]
+    assert offers
+    assert all(offer["node"]["price"]["usd_per_hour"] <= 3 for offer in offers)

@@ -116,10 +116,11 @@ def test_one_gpu_has_the_price_of_the_service_that_is_asked_for(servetune):
     def usd(*arguments):
         done = servetune("estimate", "--model", "Qwen/Qwen3-4B", *arguments, "--json")
         node = data(done)["node"]
-        return node["price"]["usd_per_hour"]
+        return node["price"] and node["price"]["usd_per_hour"]
 
     l4 = ("--gpu", "L4")
-    assert usd(*l4, "--service", "ec2") < usd(*l4, "--service", "sagemaker") == usd(*l4)
+    assert usd(*l4) is None  # a machine of one's own
+    assert usd(*l4, "--service", "ec2") < usd(*l4, "--service", "sagemaker")
     assert usd(*l4, "--service", "all") == usd(*l4, "--service", "ec2")
     named = usd("--instance", "ml.g6.xlarge", "--service", "ec2")
     assert named == usd("--instance", "g6.xlarge")
@@ -153,7 +154,7 @@ def test_numbers_of_gpus_have_the_price_of_the_service(servetune):
 
 def test_prices_name_their_list_and_day(servetune):
     done = servetune(*ON_H100[:3], "--instance", "all", "--service", "all", "--top", "20")
-    prices = [line for line in done.stdout.splitlines() if line.startswith("prices: ")]
+    prices = " ".join(done.stdout.split()).split("prices: ")[1:]
     assert len(prices) >= 2
     assert all("AWS Pric" in line and ", read 20" in line for line in prices)
 
@@ -249,7 +250,7 @@ def test_commands_carry_all_that_the_plan_chose(servetune, tmp_path):
     assert played["status"] == "ok"
     assert played["results"]["p99_e2e_latency_ms"] > 0
     said = servetune(*ON_H100, *chosen, *limits).stdout
-    assert "the simulation below judges it" in said
+    assert "concurrency " in said.split("Under the constraints")[1]  # simulated at once
 
 
 def test_whole_experts_are_told_to_the_engine(servetune):

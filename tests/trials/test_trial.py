@@ -6,7 +6,7 @@ from servetune.models import load_shape
 from servetune.search import Space, parse_settings
 from servetune.trials import StudyContext, run_trials, trials_of
 from servetune.trials.launch import Launch
-from servetune.trials.record import cost_per_million_tokens_usd
+from servetune.hardware import cost_per_million_tokens_usd
 from servetune.trials.sweep import problem_of
 from servetune.workload import CLIENT_ARGS, SHAREGPT, Observed
 

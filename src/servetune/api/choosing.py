@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -15,11 +15,10 @@ from servetune.hardware import Node, Service, device_names, instances, node
 from servetune.metrics import LATENCIES, Constraint, value_of
 from servetune.models import NetworkShape
 from servetune.perf import Calibration
-from servetune.perf.roofline import OperatingPoint, SafetyFactors, safety_factors_of
+from servetune.perf.roofline import SafetyFactors, safety_factors_of
 from servetune.perf.sweep import Offer, Swept, cheapest_offers
 from servetune.plan import Plan
 from servetune.prediction.calibrations import KeptCalibration
-from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 from servetune.workload import Workload
 
 #: What an operating point says about which constraint: means only.
@@ -73,9 +72,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 def judged_by_formula(limits: Sequence[Constraint]) -> tuple[list[Constraint], list[Constraint]]:
     """Limits that means can judge, and those that need a simulation."""
-    means = [
-        limit for limit in limits if limit.metric in POINT_FIELDS and limit.statistic == "mean"
-    ]
+    judged = (*POINT_FIELDS, "cost_per_million_tokens", "cost_per_hour")
+    means = [limit for limit in limits if limit.metric in judged and limit.statistic == "mean"]
     return means, [limit for limit in limits if limit not in means]
 
 
@@ -119,21 +117,16 @@ class Judge:
             )
         return self._cautions[key]
 
-    def holds(
-        self, on: Node, plan: Plan, point: OperatingPoint, correction: Calibration | None = None
-    ) -> bool:
+    def holds(self, on: Node, swept: Swept) -> bool:
         """Whether a steady state holds the limits on means, as corrected by measured runs."""
-        return not self.missed_by(on, plan, point, correction)
+        return not self.missed_by(on, swept)
 
-    def missed_by(
-        self, on: Node, plan: Plan, point: OperatingPoint, correction: Calibration | None = None
-    ) -> tuple[Miss, ...]:
+    def missed_by(self, on: Node, swept: Swept) -> tuple[Miss, ...]:
         """Limits on means that a steady state misses."""
         if not self.means:
             return ()
-        caution = self.caution(on, plan, correction)
-        judged = ((limit, getattr(point, POINT_FIELDS[limit.metric])) for limit in self.means)
-        return _missed(judged, caution)
+        caution = self.caution(on, swept.plan, swept.correction)
+        return _missed(((limit, _mean_of(limit, on, swept)) for limit in self.means), caution)
 
     def missed_in(
         self,
@@ -182,6 +175,15 @@ class Miss(msgspec.Struct, frozen=True):
         return "more" if gains else "unknown"
 
 
+def _mean_of(limit: Constraint, on: Node, swept: Swept) -> float | None:
+    """Predicted value that a limit on a mean is about; costs are unknown without a price."""
+    if limit.metric == "cost_per_hour":
+        return on.price.usd_per_hour if on.price else None
+    if limit.metric == "cost_per_million_tokens":
+        return swept.cost_per_million_tokens_usd
+    return float(getattr(swept.point, POINT_FIELDS[limit.metric]))
+
+
 def _missed(
     judged: Iterable[tuple[Constraint, float | None]], caution: SafetyFactors
 ) -> tuple[Miss, ...]:
@@ -195,7 +197,7 @@ def _missed(
 
 def _cautious(limit: Constraint, value: float, caution: SafetyFactors) -> float:
     """A value made less favourable by what the confidence asks for."""
-    if limit.metric == "error_rate":
+    if limit.metric in ("error_rate", "cost_per_hour"):
         return value
     factor = caution.ttft_factor if limit.metric == "ttft" else caution.tpot_factor
     rises = limit.metric in (*LATENCIES, "cost_per_million_tokens")
@@ -308,9 +310,7 @@ def offers(
     judge = Judge(selection.limits, selection.shape, selection.confidence)
 
     def holds(on: Node, swept: Swept) -> bool:
-        return selection.allows(swept.plan) and judge.holds(
-            on, swept.plan, swept.point, swept.correction
-        )
+        return selection.allows(swept.plan) and judge.holds(on, swept)
 
     if judge.others:
         labels = ", ".join(limit.label for limit in judge.others)
@@ -325,92 +325,3 @@ def offers(
         holds=holds,
         calibrations=by_device,
     )
-
-
-def confidence_text(cautions: Sequence[SafetyFactors]) -> str:
-    """What a confidence did to the times that constraints judged."""
-    confidence = cautions[0].confidence
-    if confidence == 0.5:
-        return "Constraints were judged by predictions at face value (--confidence 0.5)."
-    gaps = _range_text([caution.tpot_factor for caution in cautions])
-    first = _range_text([caution.ttft_factor for caution in cautions])
-    return (
-        f"Constraints hold with confidence {confidence:g}: they were judged with times {gaps} and "
-        f"first tokens {first} times as long as shown."
-    )
-
-
-def _range_text(factors: Sequence[float]) -> str:
-    low, high = f"{min(factors):.2f}", f"{max(factors):.2f}"
-    return low if low == high else f"{low} to {high}"
-
-
-def heading_text(shape: NetworkShape, where: str, workload: Workload) -> str:
-    """The first line of every estimate: what it is of, and that nothing was run."""
-    pair = workload.lengths.fixed_pair
-    load = f"{pair[0]} in, {pair[1]} out tokens" if pair else f"{workload.name}'s lengths"
-    return f"ESTIMATE (arithmetic, nothing was run): {shape.name} on {where}, {load}"
-
-
-def buying_text(found: Sequence[Offer], selection: Selection) -> Iterator[str]:
-    top = selection.top
-    yield heading_text(selection.shape, f"{len(found)} machines", selection.workload)
-    yield "Machines by cost per million output tokens"
-    yield ""
-    usable = [offer for offer in found if offer.best is not None]
-    wide = max((len(offer.node.label) for offer in usable[:top]), default=7)
-    yield (
-        f"   #  {'machine':<{wide}}   $/hour  $/M tokens  concurrency  out tok/s  "
-        "TTFT      ITL       E2E       plan"
-    )
-    for number, offer in enumerate(usable[:top], start=1):
-        assert offer.best is not None
-        point, price = offer.best.point, offer.node.price
-        yield (
-            f"{number:>4}  {offer.node.label:<{wide}}  "
-            f"{format_usd(price.usd_per_hour if price else None):>7}  "
-            f"{format_usd(offer.best.cost_per_million_tokens_usd):>10}  {point.concurrency:>11}  "
-            f"{format_rate(point.output_tokens_per_s):>9}  {times_text(point)}  "
-            f"{offer.best.plan.label}"
-        )
-    priced = [offer for offer in usable if offer.node.price]
-    if priced:
-        cheapest = min(priced, key=lambda o: o.node.price.usd_per_hour if o.node.price else 0.0)
-        assert cheapest.node.price is not None
-        yield ""
-        yield (
-            f"cheapest per hour: {cheapest.node.label} at "
-            f"{format_usd(cheapest.node.price.usd_per_hour)}; cheapest per token: "
-            f"{priced[0].node.label}"
-        )
-        yield from _prices_text(priced[:top])
-    left_out = [offer for offer in found if offer.best is None]
-    if left_out:
-        reasons = sorted({offer.why_not for offer in left_out})
-        yield f"{len(left_out)} machines left out: {' or '.join(reasons)}"
-
-
-def _prices_text(priced: Sequence[Offer]) -> Iterator[str]:
-    """Where the prices of the listed machines are from, and of which day."""
-    priced_from: dict[tuple[str, str, str], list[str]] = {}
-    for offer in priced:
-        price = offer.node.price
-        assert price is not None
-        instance_name, _, source = price.source.rpartition(": ")
-        place = priced_from.setdefault((price.region, source, price.date), [])
-        place.append(instance_name or offer.node.name)
-    for (region, source, date), names in priced_from.items():
-        listed = ", ".join(dict.fromkeys(names))
-        yield f"prices: {source}, {region}, on demand, read {date}: {listed}"
-
-
-def times_text(point: OperatingPoint) -> str:
-    return "  ".join(f"{text:<8}" for text in times_texts(point))
-
-
-def times_texts(point: OperatingPoint) -> tuple[str, str, str]:
-    """TTFT, ITL and end-to-end; answers of one token have no ITL."""
-    ttft_s, itl_s, e2e_s = (
-        time_ms / MS_PER_S for time_ms in (point.ttft_ms, point.itl_ms, point.e2e_ms)
-    )
-    return format_seconds(ttft_s), format_seconds(itl_s or None), format_seconds(e2e_s)

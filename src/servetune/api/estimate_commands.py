@@ -8,14 +8,11 @@ from collections.abc import Sequence
 import msgspec
 
 from servetune.api.estimate_text import Split
-from servetune.engines import DEFAULT_ENGINE, settings_of
+from servetune.engines import DEFAULT_ENGINE, Words, engine, settings_of
 from servetune.hardware import Node, instances
 from servetune.perf import AnchorRun
 from servetune.plan import Plan
 from servetune.workload import Workload
-
-#: Axes of the sweep; everything else that the plan chose stays as it is.
-_SWEPT = ("tensor_parallel_size", "data_parallel_size")
 
 
 def tune_commands(
@@ -23,50 +20,50 @@ def tune_commands(
     best: Split,
     node: Node,
     workload: Workload,
+    *,
     constraints: str | None,
+    centre: int,
 ) -> dict[str, str]:
-    """`servetune tune`: a simple sweep and a wider one, real or simulated.
+    """Commands that try a plan: a simple sweep, a wider one, and the same in virtual time.
 
-    Where tokens are drafted, `drafting` plays the best plan with the acceptance that was given:
-    a sweep starts engines, which take no such number.
+    The loads lie around `centre`, which is expected to hold the constraints, and within what
+    keeps running at the same time. Where tokens are drafted, `drafting` simulates the best plan
+    with the acceptance that was given: a sweep starts engines, which take no such number.
     """
-    throughput = best.answer.best_throughput
-    assert throughput is not None
-    middle = max(2, throughput.concurrency)
-    loads = sorted({max(1, middle // 2), middle, middle + middle // 2})
+    limits = best.answer.limits
+    assert limits is not None
+    most = max(1, limits.overall)
+    centre = min(centre, most)
+    loads = sorted({max(1, centre // 2), centre, min(most, centre + max(1, centre // 2))})
     alike = [s.plan for s in fitting if s.plan.expert_parallel == best.plan.expert_parallel]
-    simple = _splits([(plan.tensor_parallel, plan.replicas) for plan in alike]) + _fixed(best.plan)
-    advanced = f"{simple};max_num_batched_tokens=[2048,8192,16384]"
+    words = engine(best.plan.engine).words
+    simple = _splits(alike, words) + _fixed(best.plan, words)
+    advanced = f"{simple};{words.name_of('max_num_batched_tokens')}=[2048,8192,16384]"
     lengths = _client_lengths(workload)
     client = f"max_concurrency={_listed(loads)};num_prompts={max(1000, 2 * loads[-1])};{lengths}"
-    model = ["--model", best.plan.model]
-    machine = _machine(node)
-    limits = ["--constraints", constraints] if constraints else []
+    about = ["--model", best.plan.model, *_machine(node)]
+    wanted = ["--constraints", constraints] if constraints else []
 
     def tune(engine_name: str, server: str) -> str:
-        arguments = ["servetune", "tune", "--engine", engine_name, *model, *machine]
-        arguments += ["--server-args", server, "--client-args", client, *limits]
+        arguments = ["servetune", "tune", "--engine", engine_name, *about]
+        arguments += ["--server-args", server, "--client-args", client, *wanted]
         return shlex.join([*arguments, "--output-json", f"results/{engine_name}.json"])
 
+    def simulate(users: int) -> str:
+        load = f"max_concurrency={users};num_prompts={max(1000, 2 * users)};{lengths}"
+        plan = _plan_options(best.plan)
+        return shlex.join(["servetune", "simulate", *about, *plan, "--client-args", load, *wanted])
+
     commands = {
-        "simple": tune(DEFAULT_ENGINE, simple),
-        "advanced": tune(DEFAULT_ENGINE, advanced),
-        "simulated": tune("simulated", advanced),
+        "simple": tune(best.plan.engine, simple),
+        "advanced": tune(best.plan.engine, advanced),
     }
+    swept_in_virtual_time = best.plan.engine == DEFAULT_ENGINE
+    commands["simulated"] = (
+        tune("simulated", advanced) if swept_in_virtual_time else simulate(centre)
+    )
     if best.plan.draft_tokens is not None:
-        load = f"max_concurrency={middle};num_prompts={max(1000, 2 * middle)};{lengths}"
-        commands["drafting"] = shlex.join(
-            [
-                "servetune",
-                "simulate",
-                *model,
-                *machine,
-                *_plan_options(best.plan),
-                "--client-args",
-                load,
-                *limits,
-            ]
-        )
+        commands["drafting"] = simulate(centre)
     return commands
 
 
@@ -100,19 +97,27 @@ def _server_args(plan: Plan) -> str:
     return ";".join(f"{name}={_scalar(value)}" for name, value in settings_of(plan).items())
 
 
-def _splits(degrees: Sequence[tuple[int, int]]) -> str:
-    """Tensor parallelism and copies, as items of a sweep; one GPU leaves nothing to vary."""
+def _splits(plans: Sequence[Plan], words: Words) -> str:
+    """Tensor parallelism and copies, as items of a sweep; one GPU leaves nothing to vary.
+
+    An engine without a setting for copies runs one.
+    """
+    tensor, data = words.name_of("tensor_parallel"), words.name_of("data_parallel")
+    degrees = [(plan.tensor_parallel, plan.replicas) for plan in plans]
+    if data is None:
+        return f"{tensor}={_listed([degree for degree, _ in degrees])}"
     if len(degrees) > 1:
-        pairs = ",".join(f"({tensor},{copies})" for tensor, copies in degrees)
-        return f"tensor_parallel_size*data_parallel_size=[{pairs}]"
-    [(tensor, copies)] = degrees
-    return f"tensor_parallel_size={tensor}" + (f";data_parallel_size={copies}" * (copies > 1))
+        pairs = ",".join(f"({degree},{copies})" for degree, copies in degrees)
+        return f"{tensor}*{data}=[{pairs}]"
+    [(degree, copies)] = degrees
+    return f"{tensor}={degree}" + (f";{data}={copies}" * (copies > 1))
 
 
-def _fixed(plan: Plan) -> str:
+def _fixed(plan: Plan, words: Words) -> str:
     """What the plan chose besides its degrees, as items of a sweep."""
-    alone = msgspec.structs.replace(plan, pipeline_parallel=1, data_parallel=1)
-    chosen = {name: value for name, value in settings_of(alone).items() if name not in _SWEPT}
+    alone = msgspec.structs.replace(plan, pipeline_parallel=1, data_parallel=1, replicas=1)
+    swept = (words.name_of("tensor_parallel"), words.name_of("data_parallel"))
+    chosen = {name: value for name, value in settings_of(alone).items() if name not in swept}
     return "".join(f";{name}={_scalar(value)}" for name, value in chosen.items())
 
 
@@ -146,6 +151,7 @@ def _machine(node: Node) -> list[str]:
 def _plan_options(plan: Plan) -> list[str]:
     """The plan in the words of `servetune simulate`."""
     given = {
+        "--engine": plan.engine if plan.engine != DEFAULT_ENGINE else None,
         "--tensor-parallel": plan.tensor_parallel,
         "--replicas": plan.replicas if plan.replicas > 1 else None,
         "--quantization": plan.quantization,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from servetune.api.estimate_text import Split, binding
 from servetune.errors import InputError
 from servetune.hardware import Device, Node
 from servetune.models import NetworkShape
-from servetune.perf import Calibration
-from servetune.perf.roofline import OperatingPoint, Phase, performance_at
+from servetune.perf.roofline import OperatingPoint, Phase
 from servetune.report import (
     BandPoint,
     Curve,
@@ -47,27 +47,9 @@ def write_plot(path: Path, figure: RooflineFigure) -> None:
     write_text(path, draw(figure))
 
 
-def curve(
-    best: Split,
-    shape: NetworkShape,
-    node: Node,
-    workload: Workload,
-    calibration: Calibration | None,
-) -> list[OperatingPoint]:
-    """The steady state from one user to twice the best throughput's, by powers of two."""
-    throughput = best.answer.best_throughput
-    assert throughput is not None
-    most = 2 * throughput.concurrency
-    users = {1 << power for power in range(most.bit_length())} | {throughput.concurrency}
-    return [
-        performance_at(shape, node, best.plan, workload, count, calibration=calibration)
-        for count in sorted(users)
-    ]
-
-
 def roofline_figure(
     best: Split,
-    points: list[OperatingPoint],
+    points: Sequence[OperatingPoint],
     node: Node,
     shape: NetworkShape,
     workload: Workload,
@@ -165,7 +147,7 @@ def _bar(phase: str, label: str, found: Phase) -> StepBar:
 def _curve(
     title: str,
     unit: str,
-    points: list[OperatingPoint],
+    points: Sequence[OperatingPoint],
     field: str,
     low_factor: float,
     high_factor: float,

@@ -5,19 +5,22 @@ Predictions of servetune and of NVIDIA's aiconfigurator stand side by side, neve
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from servetune.api import choosing
 from servetune.api.choosing import Selection
+from servetune.api.estimate_load import HeldLoad
 from servetune.api.estimate_text import Split, estimate_text
 from servetune.api.frames import frame
-from servetune.api.ranking import Priced, Ranked, sweep_text
+from servetune.api.ranking import Priced, Ranked
+from servetune.api.ranking_text import sweep_text
 from servetune.api.shared_options import Estimator
+from servetune.api.wording import buying_text
 from servetune.hardware import Node
 from servetune.models import NetworkShape
-from servetune.perf.roofline import OperatingPoint
+from servetune.perf.roofline import Interval, OperatingPoint
 from servetune.perf.sweep import Offer
 from servetune.workload import Workload
 
@@ -40,11 +43,13 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
         shape: The network.
         estimator: Tool whose predictions are shown.
         limited: Whether there are constraints.
+        concurrency: Number of users whose steady state alone is shown; `None` for all.
     """
 
     shape: NetworkShape
     estimator: Estimator
     limited: bool
+    concurrency: int | None = None
 
 
 class Estimation(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +62,9 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
         splits: All splits, those that do not fit included.
         curve: Steady states of the chosen split from one user to twice its best throughput's.
         second_opinion: aiconfigurator's predictions beside servetune's, where asked for.
-        constraints: The highest concurrency that holds the limits a steady state can judge.
+        intervals: Intervals of the steady states in `curve`.
+        knee: Concurrency beyond which latency grows faster than throughput.
+        constraints: The largest load that holds the constraints.
         tune_commands: Commands that try the chosen plan, by name.
     """
 
@@ -67,7 +74,9 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
     splits: tuple[Split, ...]
     curve: tuple[OperatingPoint, ...]
     second_opinion: tuple[Compared, ...]
-    constraints: dict[str, Any]
+    intervals: tuple[Interval, ...]
+    knee: int
+    constraints: HeldLoad
     tune_commands: dict[str, str]
     shown: Shown
 
@@ -87,7 +96,19 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
         del named["shown"]
         return named
 
+    @property
+    def load_names(self) -> dict[str, int]:
+        """Concurrencies with a name, such as the knee."""
+        names = {"knee": self.knee}
+        if self.shown.limited and self.constraints.concurrency is not None:
+            names["largest within limits"] = self.constraints.concurrency
+        return names
+
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, emphasis: Callable[[str], str] = str) -> str:
+        """Text for a reader; `emphasis` styles the lines that matter most."""
         shape, alone = self.shown.shape, self.shown.estimator == "aiconfigurator"
         opinions = list(
             opinion_text(self.second_opinion, shape, self.node, alone=alone)
@@ -96,16 +117,7 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
         )
         if alone:
             return "\n".join(opinions)
-        checked = self.constraints if self.shown.limited else None
-        lines = estimate_text(
-            self.chosen,
-            self.splits,
-            self.node,
-            shape,
-            self.workload,
-            checked,
-            self.tune_commands,
-        )
+        lines = estimate_text(self, emphasis=emphasis)
         return "\n".join([*lines, *(["", *opinions] if opinions else [])])
 
 
@@ -205,7 +217,7 @@ class MachineComparison(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def __str__(self) -> str:
-        lines = list(choosing.buying_text(self.offers, self.selection))
+        lines = list(buying_text(self.offers, self.selection))
         if self.selection.limits:
             lines.append(
                 f"constraints on means hold with confidence {self.selection.confidence:g} "

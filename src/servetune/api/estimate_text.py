@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from servetune.api.choosing import confidence_text, heading_text, times_texts
+from servetune.api.wording import confidence_text, heading_text, times_texts, wrap
 from servetune.hardware import Node
 from servetune.models import NetworkShape
 from servetune.perf.roofline import Estimate, OperatingPoint, Phase
@@ -20,7 +20,10 @@ from servetune.units import (
     format_seconds,
     format_usd,
 )
-from servetune.workload import Workload
+
+if TYPE_CHECKING:
+    from servetune.api.estimate_load import HeldLoad
+    from servetune.api.estimate_results import Estimation
 
 #: Operations named of each step; the plot and --json have all.
 _PARTS_NAMED = 3
@@ -34,54 +37,66 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
     answer: Estimate
 
 
-def estimate_text(
-    best: Split,
-    splits: Sequence[Split],
-    node: Node,
-    shape: NetworkShape,
-    workload: Workload,
-    checked: Mapping[str, Any] | None,
-    commands: Mapping[str, str],
-) -> Iterator[str]:
-    """Line by line, for a reader.
+def estimate_text(found: Estimation, *, emphasis: Callable[[str], str] = str) -> Iterator[str]:
+    """Lines of an estimate, at most 80 columns wide where names and commands allow.
 
     Args:
-        best: The split that the details are of.
-        splits: All of them.
-        node: The machine.
-        shape: The network.
-        workload: What is asked.
-        checked: How the constraints stand, if there are any.
-        commands: To paste, by name.
+        found: The estimate.
+        emphasis: Style of the chosen split's line, such as bold on a terminal.
     """
+    best, node, shape = found.chosen, found.node, found.shown.shape
     answer = best.answer
-    yield heading_text(shape, node.label, workload)
+    yield heading_text(shape, node.label, found.workload)
     yield ""
     yield from _model_text(best, shape)
+    yield from _price_text(node)
     yield ""
-    yield from _splits_text(splits, best)
+    yield from _splits_text(found.splits, best, emphasis)
+    yield ""
+    yield from _load_text(found, emphasis)
     yield ""
     yield from _roofline_text(answer)
     yield ""
     yield from _limits_text(answer)
     yield ""
-    if checked is not None:
-        yield from _constraints_text(checked, commands)
+    if found.shown.limited:
+        yield from _constraints_text(found.constraints)
         yield ""
     interval = answer.interval
     known = "" if interval.calibrated else ", not calibrated on this machine"
-    yield (
+    yield from wrap(
         f"Times and rates within a factor of {interval.low_factor:.3g} to "
         f"{interval.high_factor:.3g}{known}: {interval.basis}"
     )
     for note in answer.notes:
-        yield f"  - {note}"
-    if commands:
+        yield from wrap(f"  - {note}", subsequent_indent="    ")
+    if found.tune_commands:
         yield ""
         yield "Commands to try it"
-    for name, command in commands.items():
+    for name, command in found.tune_commands.items():
         yield f"  # {name}"
         yield f"  {command}"
+
+
+def price_text(node: Node) -> str:
+    """Price of a machine per hour and whose it is, in words."""
+    price = node.price
+    if price is None:
+        return "none known; give --price-per-hour, or --instance or --service for a rented machine"
+    dated = ", ".join(part for part in (price.region, price.date) if part)
+    source = f"{price.source}, {dated}" if dated else price.source
+    return f"{format_usd(price.usd_per_hour)} per hour ({source})"
+
+
+def _price_text(node: Node) -> Iterator[str]:
+    yield from wrap(f"  price                 {price_text(node)}", subsequent_indent=" " * 24)
+    if node.price is not None:
+        gb_per_s = node.device_count * node.device.memory_bytes_per_s / 1e9
+        usd = node.price.usd_per_hour / gb_per_s
+        yield (
+            f"  memory bandwidth      {gb_per_s:,.0f} GB/s in all: "
+            f"${usd * 1000:.3g} per hour for 1,000 GB/s"
+        )
 
 
 def _model_text(best: Split, shape: NetworkShape) -> Iterator[str]:
@@ -98,46 +113,76 @@ def _model_text(best: Split, shape: NetworkShape) -> Iterator[str]:
     yield f"  KV cache              {format_bytes(answer.kv_bytes_per_token)} per token"
     yield (
         f"  per GPU               {format_bytes(memory.weights_bytes)} weights + "
-        f"{format_bytes(memory.reserved_bytes)} reserved + {format_bytes(memory.kv_cache_bytes)} "
+        f"{format_bytes(memory.reserved_bytes)} reserved"
+    )
+    yield (
+        f"                        + {format_bytes(memory.kv_cache_bytes)} "
         f"cache of {format_bytes(memory.device_bytes)}"
     )
-    yield (
-        f"  fit                   yes: the cache of one copy holds {memory.kv_tokens:,} tokens "
-        f"(longest sequence {longest:,})"
-    )
+    yield (f"  fit                   yes: the cache of one copy holds {memory.kv_tokens:,} tokens")
+    yield f"                        (longest sequence {longest:,})"
 
 
-def _splits_text(splits: Sequence[Split], best: Split) -> Iterator[str]:
-    yield "Best latency (one request) and best throughput, for every split of the GPUs"
-    yield (
-        "  plan        TTFT      ITL       E2E        | concurrency  out tok/s  req/s   "
-        "TTFT      ITL       E2E        $/M tokens"
-    )
+def _splits_text(
+    splits: Sequence[Split], best: Split, emphasis: Callable[[str], str]
+) -> Iterator[str]:
+    yield "Best latency (one user) and best throughput, for every split of the GPUs"
+    yield ("  plan        TTFT      ITL      E2E      | users  out tok/s  ITL       $/M tok")
     for split in splits:
-        plan = (
-            f"TP{split.plan.tensor_parallel}"
-            + (" EP" if split.plan.expert_parallel else "")
-            + (f" x{split.plan.replicas}" if split.plan.replicas > 1 else "")
-        )
         mark = "*" if split is best else " "
         latency, busy = split.answer.best_latency, split.answer.best_throughput
         if latency is None or busy is None:
-            yield f"  {plan:<10}{mark} does not fit: {split.answer.misfit}"
+            yield from wrap(
+                f"  {_layout(split.plan):<10}{mark} does not fit: {split.answer.misfit}",
+                subsequent_indent=" " * 14,
+            )
             continue
-        yield (
-            f"  {plan:<10}{mark} {_times(latency)} | {busy.concurrency:>11}  "
-            f"{format_rate(busy.output_tokens_per_s):>9}  {format_rate(busy.requests_per_s):>5}   "
-            f"{_times(busy)} {format_usd(split.answer.cost_per_million_output_tokens_usd):>10}"
+        cost = format_usd(split.answer.cost_per_million_output_tokens_usd)
+        line = (
+            f"  {_layout(split.plan):<10}{mark} {_times(latency)}| {busy.concurrency:>5}  "
+            f"{format_rate(busy.output_tokens_per_s):>9}  {times_texts(busy)[1]:<9} {cost:>7}"
         )
+        yield emphasis(line) if split is best else line
     whole = any(split.plan.expert_parallel for split in splits)
-    yield "  * the details below are of this one; xN: that many copies side by side" + (
-        "; EP: experts whole, as their columns do not divide" if whole else ""
+    yield "  * the details below are of this one; xN: that many copies side by side"
+    if whole:
+        yield "  EP: experts whole, as their columns do not divide"
+
+
+def _layout(plan: Plan) -> str:
+    return (
+        f"TP{plan.tensor_parallel}"
+        + (" EP" if plan.expert_parallel else "")
+        + (f" x{plan.replicas}" if plan.replicas > 1 else "")
     )
 
 
 def _times(point: OperatingPoint) -> str:
     ttft, itl, e2e = times_texts(point)
-    return f"{ttft:<9} {itl:<9} {e2e:<10}"
+    return f"{ttft:<9} {itl:<8} {e2e:<9}"
+
+
+def _load_text(found: Estimation, emphasis: Callable[[str], str]) -> Iterator[str]:
+    """Steady states of the chosen split by number of users, each with its own interval."""
+    plan, node = found.chosen.plan, found.node
+    shown = found.shown.concurrency
+    yield f"Load on {_layout(plan)}, with the E2E that nine of ten runs are expected between"
+    yield " users out tok/s  req/s  TTFT      ITL      E2E       between            $/M tok"
+    names = found.load_names
+    for point, interval in zip(found.curve, found.intervals, strict=True):
+        if shown is not None and point.concurrency != shown:
+            continue
+        e2e_s = point.e2e_ms / MS_PER_S
+        between = f"{e2e_s * interval.low_factor:.3g} to {e2e_s * interval.high_factor:.3g} s"
+        cost = format_usd(node.cost_per_million_tokens_usd(point.output_tokens_per_s))
+        line = (
+            f"{point.concurrency:>6} {format_rate(point.output_tokens_per_s):>9} "
+            f"{format_rate(point.requests_per_s):>6}  {_times(point)} "
+            f"{between:<17} {cost:>8}"
+        )
+        yield emphasis(line) if point.concurrency in names.values() else line
+    for name, users in names.items():
+        yield f"  {name:<22}{users:,} users"
 
 
 def binding(phase: Phase) -> str:
@@ -163,7 +208,8 @@ def _roofline_text(answer: Estimate) -> Iterator[str]:
             f"{part.name} {part.share_fraction:.0%} ({_SIDES[part.side]})"
             for part in phase.parts[:_PARTS_NAMED]
         )
-        yield f"  {'':<21} {format_seconds(phase.step_ms / MS_PER_S)} a step: {largest}"
+        step = f"{format_seconds(phase.step_ms / MS_PER_S)} a step: {largest}"
+        yield from wrap(f"{'':<24}{step}", subsequent_indent=" " * 24)
     yield f"  critical batch size   {roofline.critical_batch:.0f} sequences"
 
 
@@ -177,9 +223,9 @@ def _limits_text(answer: Estimate) -> Iterator[str]:
     )
     yield (
         f"  prefill               {limits.prefill:,} prompts at once answer within "
-        f"{limits.ttft_limit_ms:.0f} ms; "
-        f"{format_rate(limits.prefill_requests_per_s)} prompts/s at most"
+        f"{limits.ttft_limit_ms:.0f} ms;"
     )
+    yield f"{'':24}{format_rate(limits.prefill_requests_per_s)} prompts/s at most"
     yield (
         f"  decode                {limits.decode:,} sequences keep ITL within "
         f"{limits.itl_limit_ms:.0f} ms"
@@ -188,25 +234,25 @@ def _limits_text(answer: Estimate) -> Iterator[str]:
     yield f"  overall               {limits.overall:,}, bound by {limits.binding}"
 
 
-def _constraints_text(checked: Mapping[str, Any], commands: Mapping[str, str]) -> Iterator[str]:
+def _constraints_text(held: HeldLoad) -> Iterator[str]:
     yield "Under the constraints"
-    if checked["judged"]:
-        point = checked.get("point")
-        labels = ", ".join(checked["judged"])
-        if point is None:
-            yield f"  no concurrency holds {labels} in the steady state"
-        else:
-            gap = f"ITL {point.itl_ms:.1f} ms, " if point.itl_ms else ""
-            yield (
-                f"  concurrency {point.concurrency} holds {labels} on average: "
-                f"{format_rate(point.output_tokens_per_s)} output tokens/s, "
-                f"TTFT {point.ttft_ms:.0f} ms, {gap}"
-                f"end-to-end {format_seconds(point.e2e_ms / MS_PER_S)}"
-            )
-        yield f"  {confidence_text([checked['caution']])}"
-    if checked["by_simulation_only"]:
-        labels = ", ".join(checked["by_simulation_only"])
-        judge = "servetune simulate"
-        if commands:
-            judge = f"the {'simulation' if 'drafting' in commands else 'simulated sweep'} below"
-        yield f"  {labels}: a formula gives means only; {judge} judges it"
+    labels = ", ".join([*held.judged, *held.by_simulation])
+    point = held.point
+    if point is None:
+        yield from wrap(f"  no concurrency holds {labels}", subsequent_indent="  ")
+    else:
+        gap = f"ITL {point.itl_ms:.1f} ms, " if point.itl_ms else ""
+        yield from wrap(
+            f"  concurrency {point.concurrency} holds {labels}: "
+            f"{format_rate(point.output_tokens_per_s)} output tokens/s, "
+            f"TTFT {point.ttft_ms:.0f} ms, {gap}"
+            f"end-to-end {format_seconds(point.e2e_ms / MS_PER_S)} on average",
+            subsequent_indent="  ",
+        )
+    if held.by_simulation:
+        yield from wrap(
+            f"  {', '.join(held.by_simulation)}: judged by simulated runs, because a formula "
+            "gives means only",
+            subsequent_indent="  ",
+        )
+    yield from wrap(f"  {confidence_text([held.caution])}", subsequent_indent="  ")

@@ -11,7 +11,8 @@ import msgspec
 from servetune.api import choosing
 from servetune.api.choosing import Judge, Selection
 from servetune.api.estimate_commands import tune_commands
-from servetune.api.estimate_plot import curve, require_plottable, roofline_figure, write_plot
+from servetune.api.estimate_load import LoadCurve
+from servetune.api.estimate_plot import require_plottable, roofline_figure, write_plot
 from servetune.api.estimate_results import (
     Compared,
     Estimation,
@@ -23,7 +24,6 @@ from servetune.api.estimate_results import (
 from servetune.api.estimate_scope import require_read
 from servetune.api.estimate_text import Split
 from servetune.api.layouts import (
-    checked,
     chosen_split,
     laid_out,
     long_enough,
@@ -83,6 +83,16 @@ class Estimate(Request, frozen=True, kw_only=True):
         Literal["random", "sharegpt"],
         option("Data set of the lengths: random has fixed ones, sharegpt its published ones."),
     ] = "random"
+    concurrency: Annotated[
+        Count | None,
+        option(
+            "Number of concurrent users whose steady state alone is shown.",
+            "--concurrency",
+            "-c",
+            metavar="USERS",
+            default="a table of them",
+        ),
+    ] = None
     tensor_parallel: Annotated[
         Count | None,
         option(
@@ -150,9 +160,9 @@ class Estimate(Request, frozen=True, kw_only=True):
     service: Annotated[
         Literal["sagemaker", "ec2", "all"] | None,
         option(
-            "Service whose machines and prices count.",
+            "Service whose machines and prices count; with --gpu, the price of renting so many.",
             group="Choice",
-            default="sagemaker, or that of the --instance",
+            default="that of the --instance; sagemaker where machines are compared",
         ),
     ] = None
     plot: Annotated[
@@ -320,27 +330,49 @@ def _estimation(
         refuse(splits[-1])
     require_longest_fits(workload, shape, plan, fitting)
     best = chosen_split(fitting, selection.target)
-    points = curve(best, shape, node, workload, correction)
+    busiest = best.answer.best_throughput
+    assert busiest is not None
+    load = LoadCurve(
+        selection,
+        best.plan,
+        node,
+        correction,
+        best=busiest.concurrency,
+        named=request.concurrency,
+    )
     opinions: list[Compared] = []
     if request.estimator != "servetune":
         opinions = side_by_side(best, plan.model, shape, node, workload, correction)
     if request.plot is not None:
-        write_plot(request.plot, roofline_figure(best, points, node, shape, workload))
+        write_plot(request.plot, roofline_figure(best, load.points, node, shape, workload))
         progress(f"plot       {request.plot}")
-    commands = {}
-    if engine(plan.engine).simulated_as:
-        commands = tune_commands(fitting, best, node, workload, request.limits.constraints)
-    judge = Judge(selection.limits, shape, selection.confidence)
+    held = load.held(Judge(selection.limits, shape, selection.confidence))
+    centre = held.concurrency if selection.limits else load.knee.concurrency
+    commands = tune_commands(
+        fitting,
+        best,
+        node,
+        workload,
+        constraints=request.limits.constraints,
+        centre=centre or 1,
+    )
     return Estimation(
         node=node,
         workload=workload,
         chosen=best,
         splits=tuple(splits),
-        curve=tuple(points),
+        curve=load.points,
+        intervals=tuple(load.interval(point.concurrency) for point in load.points),
+        knee=load.knee.concurrency,
         second_opinion=tuple(opinions),
-        constraints=checked(best, judge, shape, node, workload, correction),
+        constraints=held,
         tune_commands=commands,
-        shown=Shown(shape=shape, estimator=request.estimator, limited=bool(selection.limits)),
+        shown=Shown(
+            shape=shape,
+            estimator=request.estimator,
+            limited=bool(selection.limits),
+            concurrency=request.concurrency,
+        ),
     )
 
 

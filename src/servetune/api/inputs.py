@@ -36,9 +36,9 @@ def chosen_node(
 ) -> Node:
     """The machine that the options name, else the one that is here.
 
-    A GPU type without an instance is priced as the cheapest instance in the catalogue
-    that holds as many; the price's source says so. A service (`sagemaker`, `ec2`, `all`) says
-    whose; SageMaker's where it does not, and whose the instance's name is.
+    A machine of one's own has no price until one is given. With a service (`sagemaker`, `ec2`,
+    `all`) a GPU type is priced as its cheapest instance that holds as many, which the price's
+    source names.
 
     Raises:
         UnknownName: No such GPU or instance.
@@ -53,7 +53,7 @@ def chosen_node(
         named = instance(_not_empty(instance_name, "--instance ml.g6.12xlarge"), service=only)
         found = _with_count(named, num_gpus)
     elif gpu is not None:
-        found = _of_gpu(_not_empty(gpu, "--gpu L4"), num_gpus, service or "sagemaker")
+        found = _of_gpu(_not_empty(gpu, "--gpu L4"), num_gpus, service)
     else:
         here = detect() or (detect_cpu() if or_cpu else None)
         if here is None:
@@ -121,7 +121,7 @@ def _with_count(found: Node, num_gpus: int | None) -> Node:
     return msgspec.structs.replace(found, device_count=num_gpus)
 
 
-def _of_gpu(name: str, num_gpus: int | None, service: str) -> Node:
+def _of_gpu(name: str, num_gpus: int | None, service: str | None) -> Node:
     """So many of a GPU, also as `4x L4`, which is how servetune writes it; or an instance."""
     if name.strip().lower() in {**instances("sagemaker"), **instances("ec2")}:
         return _with_count(instance(name), num_gpus)
@@ -132,7 +132,8 @@ def _of_gpu(name: str, num_gpus: int | None, service: str) -> Node:
                 f"--gpu '{name}' and --num-gpus {num_gpus} contradict", hint="give one number"
             )
         name, num_gpus = counted[2], int(counted[1])
-    return _priced(node(gpu=name, count=num_gpus or 1), service)
+    bare = node(gpu=name, count=num_gpus or 1)
+    return bare if service is None else _priced(bare, service)
 
 
 def _priced(bare: Node, service: str) -> Node:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import msgspec
 
-from servetune.api.choosing import Judge, Selection
+from servetune.api.choosing import Selection
 from servetune.api.estimate_text import Split
 from servetune.engines import check_parallel, with_whole_experts
 from servetune.errors import DoesNotFit, PlanError
 from servetune.hardware import Node
 from servetune.models import NetworkShape
-from servetune.perf import Calibration
 from servetune.perf.roofline import estimate as priced
-from servetune.perf.roofline import length_moments, performance_at
-from servetune.perf.roofline.local_corrections import LocalCorrections
+from servetune.perf.roofline import length_moments
 from servetune.plan import Plan
 from servetune.workload import Workload
 
@@ -118,41 +115,3 @@ def refuse_all(selection: Selection, node: Node) -> None:
     split = Split(plan=widest, answer=priced(selection.shape, node, widest, selection.workload))
     if not split.answer.fits:
         refuse(split)
-
-
-def checked(
-    best: Split,
-    judge: Judge,
-    shape: NetworkShape,
-    node: Node,
-    workload: Workload,
-    correction: Calibration | None,
-) -> dict[str, Any]:
-    """The highest concurrency up to the best that holds all limits a steady state can judge."""
-    silent = [limit.label for limit in judge.others]
-    throughput = best.answer.best_throughput
-    if not judge.means or throughput is None:
-        return {"judged": [], "by_simulation_only": silent, "concurrency": None}
-    corrections = LocalCorrections(correction, best.plan, shape, length_moments(workload.lengths))
-    holding = None
-    for concurrency in _concurrencies(throughput.concurrency):
-        point = performance_at(
-            shape, node, best.plan, workload, concurrency, calibration=correction
-        )
-        if judge.holds(node, best.plan, point, corrections.at(concurrency)):
-            holding = point
-    judged_at = corrections.at(holding.concurrency if holding else throughput.concurrency)
-    return {
-        "judged": [limit.label for limit in judge.means],
-        "by_simulation_only": silent,
-        "concurrency": holding.concurrency if holding else None,
-        "point": holding,
-        "caution": judge.caution(node, best.plan, judged_at),
-    }
-
-
-def _concurrencies(most: int) -> list[int]:
-    steps = {1, most} | {
-        round(2 ** (k / 2)) for k in range(2 * max(1, math.ceil(math.log2(most + 1))))
-    }
-    return sorted(c for c in steps if c <= most)

@@ -8,19 +8,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from servetune.api.choosing import (
-    Judge,
-    Miss,
-    Remedy,
-    Selection,
-    confidence_text,
-    heading_text,
-    times_text,
-)
+from servetune.api.choosing import Judge, Miss, Remedy, Selection
 from servetune.api.notes import progress
 from servetune.errors import PlanError
 from servetune.hardware import Node
-from servetune.metrics import LATENCIES
 from servetune.perf import Calibration
 from servetune.perf.roofline import Interval, SafetyFactors, interval_of
 from servetune.perf.sweep import LADDER, Swept, plans_of, sweep
@@ -28,7 +19,6 @@ from servetune.plan import Plan
 from servetune.store import Results
 from servetune.trials.record import percentiles_of
 from servetune.trials.simulated import simulated_results
-from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
 
 #: Token budgets that are simulated at most for one layout and number of users.
 BUDGETS_SIMULATED = 3
@@ -54,7 +44,7 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     swept: Swept
     caution: SafetyFactors
-    results: dict[str, Any] | None = None
+    results: Results | None = None
     interval: Interval
 
 
@@ -259,9 +249,9 @@ class _Search:
     def _look(self, node: Node, limits: _Limits) -> None:
         for swept in _swept(self.selection, node, self._correction_of(node), limits):
             self._count += 1
-            self._face_value_count += self._at_face_value.holds(node, swept.plan, swept.point)
+            self._face_value_count += self._at_face_value.holds(node, swept)
             found = _Found(node, swept)
-            missed = self._judge.missed_by(node, swept.plan, swept.point, swept.correction)
+            missed = self._judge.missed_by(node, swept)
             if missed:
                 self._note(found, missed)
                 continue
@@ -301,11 +291,17 @@ class _Search:
         remedy: Remedy | None = None
         for found in alike:
             self.simulated += 1
-            results = _simulated(found, self.selection, self._correction_of(found.node))
-            if results is None:  # a request can never be served
+            swept = found.swept
+            results = simulated_with(
+                swept.point.concurrency,
+                swept.plan,
+                found.node,
+                self.selection,
+                self._correction_of(found.node),
+            )
+            if results is None:
                 remedy = remedy or "fewer"
                 continue
-            swept = found.swept
             missed = self._judge.missed_in(found.node, swept.plan, results, swept.correction)
             if not missed:
                 return _Judged(found, results)
@@ -357,28 +353,29 @@ def _swept(
     )
 
 
-def _simulated(
-    found: _Found, selection: Selection, correction: Calibration | None
+def simulated_with(
+    users: int, plan: Plan, node: Node, selection: Selection, calibration: Calibration | None
 ) -> Results | None:
-    users = found.swept.point.concurrency
+    """Results of a simulated run with so many users; `None` where a request cannot be served."""
     load = msgspec.structs.replace(
         selection.workload, concurrency=users, request_count=max(200, 8 * users)
     )
     try:
         results = simulated_results(
-            found.swept.plan,
+            plan,
             selection.shape,
-            found.node,
+            node,
             load,
             percentiles=percentiles_of(selection.limits),
-            calibration=correction,
+            calibration=calibration,
         )
     except PlanError:
         return None
-    rate, price = results.output_throughput, found.node.price
-    if price and rate:
-        usd = price.usd_per_hour / 3600 / rate * 1e6
-        results = results.with_fields(cost_per_million_tokens=usd)
+    usd = node.cost_per_million_tokens_usd(results.output_throughput)
+    if node.price and usd is not None:
+        results = results.with_fields(
+            cost_per_million_tokens=usd, cost_per_hour=node.price.usd_per_hour
+        )
     return results
 
 
@@ -397,95 +394,3 @@ def _order(found: _Found, target: str, *, several: bool) -> tuple[float, float]:
     if cost_usd is None:  # after all that have a price
         return (math.inf, -swept.point.output_tokens_per_s / found.node.device_count)
     return (cost_usd, -swept.point.output_tokens_per_s)
-
-
-def sweep_text(
-    ranked: Sequence[Ranked], priced: Priced, nodes: Sequence[Node], selection: Selection
-) -> Iterator[str]:
-    """The ranking, line by line; machines are named where there are several."""
-    several = len(nodes) > 1
-    where = f"{len(nodes)} machines" if several else nodes[0].label
-    yield heading_text(selection.shape, where, selection.workload)
-    yield f"Best of {priced.count:,} combinations of plan and concurrency"
-    if not ranked:
-        yield from _nothing_text(priced, selection)
-        return
-    yield ""
-    wide = max(7, *(len(one.node.label) for one in ranked)) if several else 0
-    head = f"{'machine':<{wide}}  " if several else ""
-    yield (
-        f"   #  {head}concurrency  out tok/s   req/s  TTFT      ITL       E2E       "
-        "$/M tokens  plan"
-    )
-    for number, one in enumerate(ranked, start=1):
-        point = one.swept.point
-        place = f"{one.node.label:<{wide}}  " if several else ""
-        yield (
-            f"{number:>4}  {place}{point.concurrency:>11}  "
-            f"{format_rate(point.output_tokens_per_s):>9}  "
-            f"{format_rate(point.requests_per_s):>6}  {times_text(point)}  "
-            f"{format_usd(one.swept.cost_per_million_tokens_usd):>10}  {one.swept.plan.label}"
-        )
-    yield ""
-    yield _interval_text(ranked)
-    if selection.limits:
-        yield ""
-        yield confidence_text([one.caution for one in ranked])
-    if any(one.results for one in ranked):
-        yield ""
-        yield "Percentiles were judged by simulating each of these in virtual time:"
-        for number, one in enumerate(ranked, start=1):
-            yield f"{number:>4}  {_tails_text(one.results or {})}"
-
-
-def _nothing_text(priced: Priced, selection: Selection) -> Iterator[str]:
-    if priced.at_face_value and priced.confidence > 0.5 and not priced.layouts:
-        yield (
-            f"no plan holds every constraint with confidence {priced.confidence:g}; taken at "
-            f"face value {priced.at_face_value:,} combinations hold those on means: "
-            "--confidence 0.5 lists them, a measurement decides"
-        )
-    else:
-        yield "no plan holds every constraint; relax them or name a larger machine"
-    if priced.simulated:
-        yield (
-            f"Percentiles were judged by {priced.simulated} simulated runs of the "
-            f"{priced.layouts} layouts that hold the limits on means."
-        )
-    nearest = priced.nearest
-    if nearest is not None:
-        users = nearest.swept.point.concurrency
-        where = f" on {nearest.node.label}" if nearest.node.label else ""
-        yield f"nearest: {nearest.swept.plan.label}{where} with {users} concurrent requests"
-        for miss in nearest.misses:
-            yield f"  {_miss_text(miss, selection.confidence)}"
-
-
-def _miss_text(miss: Miss, confidence: float) -> str:
-    """A missed limit with its values, in the limit's unit."""
-    limit = miss.limit
-    if miss.predicted is None or miss.judged is None:
-        return f"{limit.label}: nothing is predicted that it could be judged by"
-    values = [miss.predicted, miss.judged]
-    if limit.metric in LATENCIES:
-        predicted, judged = (format_seconds(value / MS_PER_S) for value in values)
-    else:
-        predicted, judged = (f"{value:.3g}" for value in values)
-    sure = f", {judged} with confidence {confidence:g}" if judged != predicted else ""
-    return f"{limit.label}: {predicted} predicted{sure}"
-
-
-def _interval_text(ranked: Sequence[Ranked]) -> str:
-    widest = max((one.interval for one in ranked), key=lambda each: each.high_factor)
-    return (
-        f"Times and rates within a factor of {widest.low_factor:.3g} to {widest.high_factor:.3g}: "
-        f"{widest.basis}"
-    )
-
-
-def _tails_text(results: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name} p99 {format_seconds(results[f'p99_{name}_ms'] / MS_PER_S)}"
-        for name in LATENCIES
-        if results.get(f"p99_{name}_ms") is not None
-    )

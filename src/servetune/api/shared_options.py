@@ -41,7 +41,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
             "Price of the whole machine, in dollars per hour.",
             "--price-per-hour",
             metavar="USD",
-            default="the catalogue's",
+            default="the instance's; a machine of your own has none",
         ),
     ] = None
 

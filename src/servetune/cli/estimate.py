@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+
+import click
+
 from servetune import api
 from servetune.cli.derive import verb
 from servetune.cli.output import echo, print_json
@@ -23,6 +28,13 @@ def estimate(request: api.Estimate, *, as_json: bool) -> int:
         echo(str(found))
     elif as_json:
         print_json(found.to_json())
+    elif isinstance(found, api.Estimation):
+        bold = (
+            partial(click.style, bold=True)
+            if sys.stdout is not None and sys.stdout.isatty()
+            else str
+        )
+        print(found.text(emphasis=bold))
     else:
         print(found)
     return 0 if found.feasible else 1

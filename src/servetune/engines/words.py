@@ -51,6 +51,10 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
     any_setting: bool = False
     read: Callable[[Mapping[str, Setting]], Settings] = lambda _: {}
 
+    def name_of(self, field: str) -> str | None:
+        """Setting that says a Plan's field; `None` where none says it by itself."""
+        return next((name for name, each in self.fields.items() if each == field), None)
+
     def plan(self, engine: str, model: str, settings: Mapping[str, Setting]) -> Plan:
         """The Plan that settings describe; see `translate.plan_from_settings`."""
         fields: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 from servetune.hardware.catalog import device, device_names, link, load_devices, node
 from servetune.hardware.detect import detect, detect_cpu, device_for_card
-from servetune.hardware.device import Device, Link, Node, Price
+from servetune.hardware.device import Device, Link, Node, Price, cost_per_million_tokens_usd
 from servetune.hardware.instance_catalog import Service, cheapest_instance_with, instance, instances
 from servetune.hardware.user_devices import user_devices_path
 
@@ -13,6 +13,7 @@ __all__ = [
     "Price",
     "Service",
     "cheapest_instance_with",
+    "cost_per_million_tokens_usd",
     "detect",
     "detect_cpu",
     "device",

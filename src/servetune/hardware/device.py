@@ -75,6 +75,19 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     date: str
 
 
+def cost_per_million_tokens_usd(
+    price_per_hour_usd: float | None, tokens_per_s: float | None
+) -> float | None:
+    """Dollars for a million tokens at this rate: price / (rate x 3600) x 10^6.
+
+    The price is the whole node's, whether a plan uses all of its devices or not: that is what
+    the bill says.
+    """
+    if not price_per_hour_usd or not tokens_per_s:
+        return None
+    return price_per_hour_usd / (tokens_per_s * 3600) * 1e6
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One machine: `device_count` equal devices joined by one kind of link.
 
@@ -89,6 +102,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cpus: int | None = None
     memory_bytes: float | None = None
     price: Price | None = None
+
+    def cost_per_million_tokens_usd(self, tokens_per_s: float | None) -> float | None:
+        """Dollars for a million tokens at this rate; `None` without a price."""
+        return cost_per_million_tokens_usd(
+            self.price.usd_per_hour if self.price else None, tokens_per_s
+        )
+
     network_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ RATES = (
     "goodput",
     "error_rate",
     "cost_per_million_tokens",
+    "cost_per_hour",
 )
 METRICS = (*LATENCIES, *RATES)
 

@@ -166,7 +166,9 @@ def sweep(
             yield Swept(
                 plan=plan,
                 point=point,
-                cost_per_million_tokens_usd=_cost_usd(node, point),
+                cost_per_million_tokens_usd=node.cost_per_million_tokens_usd(
+                    point.output_tokens_per_s
+                ),
                 correction=corrections.at(concurrency),
             )
 
@@ -212,9 +214,3 @@ def _order(offer: Offer) -> tuple[int, float]:
     if cost_usd is None:
         return (1, -offer.best.point.output_tokens_per_s / offer.node.device_count)
     return (0, cost_usd)
-
-
-def _cost_usd(node: Node, point: OperatingPoint) -> float | None:
-    if node.price is None or point.output_tokens_per_s <= 0:
-        return None
-    return node.price.usd_per_hour / 3600 / point.output_tokens_per_s * 1e6

@@ -69,6 +69,7 @@ QUANTITIES: Mapping[str, Quantity] = {
         ),
         ("goodput", "Goodput", "Goodput", "requests/s", True),
         ("cost_per_million_tokens", "Cost per million output tokens", "$/M tokens", "USD", False),
+        ("cost_per_hour", "Cost of the machine per hour", "$/hour", "USD", False),
         ("error_rate", "Failed requests", "Errors", "fraction", False),
     )
 }

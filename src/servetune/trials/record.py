@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from servetune.engines import DEFAULT_ENGINE
-from servetune.hardware import Node, instances
+from servetune.hardware import Node, cost_per_million_tokens_usd, instances
 from servetune.loadgen import LoadResult, invocation_account, verdict_of
 from servetune.metrics import Constraint, compat_results, saturation, summarize
 from servetune.metrics.precision import PrecisionTarget
@@ -190,6 +190,7 @@ def _trial_results(trial: Trial, study: StudyContext, results: Results) -> Resul
             **results,
             "total_output_tokens_retokenized": _counted_again(results),
             "cost_per_million_tokens": cost_per_million_tokens_usd(study.price_per_hour_usd, rate),
+            "cost_per_hour": study.price_per_hour_usd,
             "output_throughput_per_gpu": rate / trial.plan.device_count if rate else None,
         }
     )
@@ -309,19 +310,6 @@ def _failure(loaded: LoadResult, results: Results) -> Failure:
 def percentiles_of(constraints: Sequence[Constraint]) -> tuple[float, ...]:
     """Percentiles that constraints name, so that results hold them exactly."""
     return tuple(float(c.statistic[1:]) for c in constraints if c.statistic[0] == "p")
-
-
-def cost_per_million_tokens_usd(
-    price_per_hour_usd: float | None, output_tokens_per_s: float | None
-) -> float | None:
-    """Dollars for a million output tokens at this rate: price / (rate x 3600) x 10^6.
-
-    The price is the whole node's, whether the plan uses all of its devices or not: that
-    is what the bill says.
-    """
-    if not price_per_hour_usd or not output_tokens_per_s:
-        return None
-    return price_per_hour_usd / (output_tokens_per_s * 3600) * 1e6
 
 
 # metadata

@@ -203,7 +203,7 @@ def estimate(
         concurrency = _concurrency_limits(
             law, filled, kv_tokens, moments, ttft_limit_ms, itl_limit_ms, first_token_factor
         )
-        cost_usd = _cost_usd(node, best_throughput)
+        cost_usd = node.cost_per_million_tokens_usd(best_throughput.output_tokens_per_s)
     return Estimate(
         model=shape.name,
         plan=plan.label,
@@ -411,12 +411,6 @@ def _most(seconds_of: Callable[[int], float], limit_s: float) -> int:
         else:
             high = middle
     return low
-
-
-def _cost_usd(node: Node, best: OperatingPoint) -> float | None:
-    if node.price is None or best.output_tokens_per_s <= 0:
-        return None
-    return node.price.usd_per_hour / 3600 / best.output_tokens_per_s * 1e6
 
 
 def _notes(given: Plan, plan: Plan, node: Node, moments: LengthMoments) -> tuple[str, ...]:

@@ -1,0 +1,153 @@
+"""Load of one plan: its steady states by concurrency, the knee, and the largest that holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from servetune.api.choosing import Judge, Selection
+from servetune.api.ranking import simulated_with
+from servetune.hardware import Node
+from servetune.perf import Calibration
+from servetune.perf.roofline import Interval, OperatingPoint, SafetyFactors, interval_of
+from servetune.perf.sweep import Swept, sweep
+from servetune.plan import Plan
+from servetune.store import Results
+
+#: Numbers of users per octave at which the knee is sought.
+_KNEE_STEPS = 12
+
+
+class HeldLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest load that holds the constraints.
+
+    Attributes:
+        judged: Constraints on means, judged by the steady state.
+        by_simulation: Constraints on percentiles, judged by simulated runs.
+        concurrency: Largest number of users with which all hold; `None` where none does.
+        point: Its steady state.
+        results: Results of its simulated run, where one was needed.
+        caution: Factors on times with which the constraints were judged.
+    """
+
+    judged: tuple[str, ...] = ()
+    by_simulation: tuple[str, ...] = ()
+    concurrency: int | None = None
+    point: OperatingPoint | None = None
+    results: Results | None = None
+    caution: SafetyFactors
+
+
+class LoadCurve:
+    """Steady states of a plan on a machine, and the doubt about each.
+
+    Attributes:
+        points: From one user to twice those of the best throughput, by powers of two; the best
+            throughput's, the knee's and the number that was asked for are among them.
+        knee: Steady state with the largest ratio of throughput to end-to-end latency
+            (Kleinrock's power): beyond it latency grows faster than throughput.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        plan: Plan,
+        node: Node,
+        calibration: Calibration | None,
+        *,
+        best: int,
+        named: int | None = None,
+    ) -> None:
+        self._selection, self._plan, self._node = selection, plan, node
+        self._calibration, self._best = calibration, best
+        self._known: dict[int, Swept] = {}
+        most = max(2 * best, named or 1)
+        steps = range(_KNEE_STEPS * most.bit_length())
+        self._price({min(most, round(2 ** (step / _KNEE_STEPS))) for step in steps})
+        self.knee = max((swept.point for swept in self._known.values()), key=_power)
+        users = {1 << power for power in range((2 * best).bit_length())}
+        users |= {best, self.knee.concurrency} | ({named} if named else set())
+        self._price(users)
+        self.points = tuple(self._known[count].point for count in sorted(users))
+
+    def at(self, concurrency: int) -> Swept:
+        """Steady state with so many users, and what it costs."""
+        self._price({concurrency})
+        return self._known[concurrency]
+
+    def interval(self, concurrency: int) -> Interval:
+        """Factors between which nine of ten measured times are expected with so many users."""
+        correction = self.at(concurrency).correction or self._calibration
+        return interval_of(self._node, self._plan, self._selection.shape, correction)
+
+    def held(self, judge: Judge) -> HeldLoad:
+        """The largest load, up to the best throughput's, that holds every constraint."""
+        node, plan = self._node, self._plan
+        simulated: dict[int, Results] = {}
+
+        def by_means(users: int) -> bool:
+            return judge.holds(node, self.at(users))
+
+        def by_simulation(users: int) -> bool:
+            results = simulated_with(users, plan, node, self._selection, self._calibration)
+            if results is None:
+                return False
+            simulated[users] = results
+            return not judge.missed_in(node, plan, results, self.at(users).correction)
+
+        largest = _largest(self._best, by_means)
+        if largest is not None and judge.others:
+            largest = _largest(largest, by_simulation)
+        return HeldLoad(
+            judged=tuple(limit.label for limit in judge.means),
+            by_simulation=tuple(limit.label for limit in judge.others),
+            concurrency=largest,
+            point=None if largest is None else self.at(largest).point,
+            results=None if largest is None else simulated.get(largest),
+            caution=judge.caution(node, plan, self.at(largest or self._best).correction),
+        )
+
+    def _price(self, users: set[int]) -> None:
+        new = sorted(users - self._known.keys())
+        for swept in sweep(
+            [self._plan],
+            self._selection.shape,
+            self._node,
+            self._selection.workload,
+            concurrencies=new,
+            calibration=self._calibration,
+        ):
+            self._known[swept.point.concurrency] = swept
+
+
+def _power(point: OperatingPoint) -> float:
+    return point.output_tokens_per_s / point.e2e_ms
+
+
+def _largest(most: int, holds: Callable[[int], bool]) -> int | None:
+    """The largest number up to `most` that holds, where fewer users are as good or better.
+
+    A limit that only many users reach (a rate) fails at the bottom; the doublings from the top
+    find a number that holds then.
+    """
+    failing = most + 1
+    held: int | None = None
+    for count in _halvings(most):
+        if holds(count):
+            held = count
+            break
+        failing = count
+    if held is None:
+        return None
+    while failing - held > max(1, held // 50):
+        middle = (held + failing) // 2
+        if holds(middle):
+            held = middle
+        else:
+            failing = middle
+    return held
+
+
+def _halvings(most: int) -> Sequence[int]:
+    return sorted({max(1, most >> power) for power in range(most.bit_length())}, reverse=True)

@@ -1,0 +1,115 @@
+"""Text that estimates share: headings, rows of plans, times, prices and confidence."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from servetune.api.choosing import Selection
+from servetune.hardware import Node
+from servetune.models import NetworkShape
+from servetune.perf.roofline import OperatingPoint, SafetyFactors
+from servetune.perf.sweep import Offer, Swept
+from servetune.units import MS_PER_S, format_rate, format_seconds, format_usd
+from servetune.workload import Workload
+
+#: Width that terminals have at least.
+COLUMNS = 80
+#: Head of the rows of `row_text`.
+COLUMNS_TEXT = "   #  users  out tok/s   req/s  TTFT      ITL       E2E          $/M tok"
+
+
+def wrap(text: str, *, subsequent_indent: str = "") -> list[str]:
+    """Lines of at most `COLUMNS` columns."""
+    return textwrap.wrap(text, COLUMNS, subsequent_indent=subsequent_indent, break_on_hyphens=False)
+
+
+def row_text(number: int, swept: Swept, machine: Node | None = None) -> Iterator[str]:
+    """Two lines of a plan in a ranking: its figures, then the machine and the plan."""
+    point = swept.point
+    times = "".join(f"{time:<10}" for time in times_texts(point))
+    yield (
+        f"{number:>4}  {point.concurrency:>5}  {format_rate(point.output_tokens_per_s):>9}  "
+        f"{format_rate(point.requests_per_s):>6}  {times}  "
+        f"{format_usd(swept.cost_per_million_tokens_usd):>8}"
+    )
+    place = ""
+    if machine is not None:
+        price = machine.price
+        rent = f" at {format_usd(price.usd_per_hour)} per hour" if price else ""
+        place = f"{machine.label}{rent}: "
+    yield from wrap(f"      {place}{swept.plan.label}", subsequent_indent=" " * 8)
+
+
+def confidence_text(cautions: Sequence[SafetyFactors]) -> str:
+    """What a confidence did to the times that constraints judged."""
+    confidence = cautions[0].confidence
+    if confidence == 0.5:
+        return "Constraints were judged by predictions at face value (--confidence 0.5)."
+    gaps = _range_text([caution.tpot_factor for caution in cautions])
+    first = _range_text([caution.ttft_factor for caution in cautions])
+    return (
+        f"Constraints hold with confidence {confidence:g}: they were judged with times {gaps} and "
+        f"first tokens {first} times as long as shown."
+    )
+
+
+def _range_text(factors: Sequence[float]) -> str:
+    low, high = f"{min(factors):.2f}", f"{max(factors):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def heading_text(shape: NetworkShape, where: str, workload: Workload) -> str:
+    """The first line of every estimate: what it is of, and that nothing was run."""
+    pair = workload.lengths.fixed_pair
+    load = f"{pair[0]} in, {pair[1]} out tokens" if pair else f"{workload.name}'s lengths"
+    return f"ESTIMATE (arithmetic, nothing was run)\n{shape.name} on {where}, {load}"
+
+
+def buying_text(found: Sequence[Offer], selection: Selection) -> Iterator[str]:
+    top = selection.top
+    yield heading_text(selection.shape, f"{len(found)} machines", selection.workload)
+    yield "Machines by cost per million output tokens"
+    yield ""
+    usable = [offer for offer in found if offer.best is not None]
+    yield COLUMNS_TEXT
+    for number, offer in enumerate(usable[:top], start=1):
+        assert offer.best is not None
+        yield from row_text(number, offer.best, offer.node)
+    priced = [offer for offer in usable if offer.node.price]
+    if priced:
+        cheapest = min(priced, key=lambda o: o.node.price.usd_per_hour if o.node.price else 0.0)
+        assert cheapest.node.price is not None
+        yield ""
+        yield from wrap(
+            f"cheapest per hour: {cheapest.node.label} at "
+            f"{format_usd(cheapest.node.price.usd_per_hour)}; cheapest per token: "
+            f"{priced[0].node.label}"
+        )
+        yield from _prices_text(priced[:top])
+    left_out = [offer for offer in found if offer.best is None]
+    if left_out:
+        reasons = sorted({offer.why_not for offer in left_out})
+        yield f"{len(left_out)} machines left out: {' or '.join(reasons)}"
+
+
+def _prices_text(priced: Sequence[Offer]) -> Iterator[str]:
+    """Where the prices of the listed machines are from, and of which day."""
+    priced_from: dict[tuple[str, str, str], list[str]] = {}
+    for offer in priced:
+        price = offer.node.price
+        assert price is not None
+        instance_name, _, source = price.source.rpartition(": ")
+        place = priced_from.setdefault((price.region, source, price.date), [])
+        place.append(instance_name or offer.node.name)
+    for (region, source, date), names in priced_from.items():
+        listed = ", ".join(dict.fromkeys(names))
+        yield from wrap(f"prices: {source}, {region}, on demand, read {date}: {listed}")
+
+
+def times_texts(point: OperatingPoint) -> tuple[str, str, str]:
+    """TTFT, ITL and end-to-end; answers of one token have no ITL."""
+    ttft_s, itl_s, e2e_s = (
+        time_ms / MS_PER_S for time_ms in (point.ttft_ms, point.itl_ms, point.e2e_ms)
+    )
+    return format_seconds(ttft_s), format_seconds(itl_s or None), format_seconds(e2e_s)
