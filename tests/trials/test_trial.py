@@ -1,12 +1,11 @@
 import pytest
 
-from servetune.hardware import instance
+from servetune.hardware import cost_per_million_tokens_usd, instance
 from servetune.metrics import parse_constraints
 from servetune.models import load_shape
 from servetune.search import Space, parse_settings
 from servetune.trials import StudyContext, run_trials, trials_of
 from servetune.trials.launch import Launch
-from servetune.hardware import cost_per_million_tokens_usd
 from servetune.trials.sweep import problem_of
 from servetune.workload import CLIENT_ARGS, SHAREGPT, Observed
 
