@@ -79,3 +79,21 @@ def test_a_report_from_python_is_the_page_of_the_command_line(journal, tmp_path)
 def test_a_file_that_is_not_there_is_one_clear_error(tmp_path):
     with pytest.raises(StoreError, match="is not there"):
         st.read(tmp_path / "none.jsonl")
+
+
+def test_a_price_given_later_changes_costs_and_is_named(called, journal):
+    shown = called("recommend", journal, "--objective", "cost", "--price-per-hour", "2").stdout
+    assert "price: $2.00 per hour for the whole machine, given by the user" in shown
+    cheap = st.read(journal, rent=st.Rent(price_per_hour_usd=2.0))
+    dear = st.read(journal, rent=st.Rent(instance="ml.p5.48xlarge"))
+    for low, high in zip(cheap, dear, strict=True):
+        rate = low.results.output_throughput
+        assert low.results["cost_per_million_tokens"] == pytest.approx(2 / 3600 / rate * 1e6)
+        assert high.results["cost_per_hour"] > 20
+        assert "AWS" in high.metadata.price_source
+
+
+def test_an_instance_that_does_not_exist_is_refused(called, journal):
+    done = called("report", journal, "--instance", "ml.g6.13xlarge")
+    assert done.returncode == 2
+    assert "ml.g6.12xlarge" in done.stderr

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from servetune.api.study_run import TrialDone
     from servetune.api.suggestion import SuggestedRuns
     from servetune.api.table import TablePrediction
-    from servetune.api.trials import Trials, read
+    from servetune.api.trials import Rent, Trials, read
 
 __all__ = [
     "Apply",
@@ -91,6 +91,7 @@ __all__ = [
     "Recommend",
     "Rendered",
     "RenderedEndpoint",
+    "Rent",
     "Report",
     "Reported",
     "Request",
@@ -164,7 +165,7 @@ _NAMES: Mapping[str, str] = {
     "study_run": "TrialDone",
     "suggestion": "SuggestedRuns",
     "table": "TablePrediction",
-    "trials": "Trials read",
+    "trials": "Rent Trials read",
 }
 #: Name -> module that has it.
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -26,7 +26,7 @@ class HeldLoad(msgspec.Struct, frozen=True, kw_only=True):
         judged: Constraints on means, judged by the steady state.
         by_simulation: Constraints on percentiles, judged by simulated runs.
         concurrency: Largest number of users with which all hold; `None` where none does.
-        point: Its steady state.
+        point: Steady state at that concurrency.
         results: Results of its simulated run, where one was needed.
         caution: Factors on times with which the constraints were judged.
     """
@@ -43,8 +43,8 @@ class LoadCurve:
     """Steady states of a plan on a machine, and the doubt about each.
 
     Attributes:
-        points: From one user to twice those of the best throughput, by powers of two; the best
-            throughput's, the knee's and the number that was asked for are among them.
+        points: Steady states from one user to twice those of the best throughput, by powers of
+            two; the best throughput's, the knee's and the named number's are among them.
         knee: Steady state with the largest ratio of throughput to end-to-end latency
             (Kleinrock's power): beyond it latency grows faster than throughput.
     """

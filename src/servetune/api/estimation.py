@@ -86,7 +86,7 @@ class Estimate(Request, frozen=True, kw_only=True):
     concurrency: Annotated[
         Count | None,
         option(
-            "Number of concurrent users whose steady state alone is shown.",
+            "Concurrent users whose steady state alone is shown.",
             "--concurrency",
             "-c",
             metavar="USERS",

@@ -9,10 +9,10 @@ import msgspec
 
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import Limits
-from servetune.api.trials import Trials, read
+from servetune.api.trials import Rent, Trials, read
 from servetune.metrics import Constraint
 from servetune.option import argument, option
-from servetune.report import recommendation_text
+from servetune.report import price_lines, recommendation_text
 from servetune.search import OBJECTIVES, Recommendation
 from servetune.store import TrialRecord
 
@@ -31,6 +31,7 @@ class Recommend(Request, frozen=True, kw_only=True):
         ),
     ] = "throughput"
     limits: Limits = Limits()
+    rent: Rent = Rent()
 
 
 class Pick(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +68,7 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         lines = [recommendation_text(self.choice)]
         if self.record is not None:
+            lines += [f"  - {text}" for text in price_lines([self.record])]
             if self.record.simulated:
                 lines.append("  - SIMULATED: no model ran; measure it before you rely on it")
             if self.record.cmd:
@@ -86,7 +88,9 @@ def recommend(request: Recommend | str | Path, /, **options: object) -> Pick:
         InputError: An option or a constraint cannot be read.
     """
     request = request_of(Recommend, request, options)
-    return pick_from(read(request.source, request.limits.constraints), request.objective)
+    return pick_from(
+        read(request.source, request.limits.constraints, rent=request.rent), request.objective
+    )
 
 
 def pick_from(trials: Trials, objective: str) -> Pick:

@@ -10,7 +10,7 @@ import msgspec
 from servetune.api.inputs import read_records
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import Limits
-from servetune.api.trials import Trials, read
+from servetune.api.trials import Rent, Trials, read
 from servetune.errors import InputError
 from servetune.metrics import Constraint
 from servetune.option import argument, option
@@ -39,6 +39,7 @@ class Report(Request, frozen=True, kw_only=True):
     ] = None
     force: Annotated[bool, option("Permission to write over files that are there.")] = False
     limits: Limits = Limits()
+    rent: Rent = Rent()
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +68,7 @@ def write_report(request: Report | str | Path, /, **options: object) -> Reported
         InputError: A file would be written over.
     """
     request = request_of(Report, request, options)
-    trials = read(request.source, request.limits.constraints)
+    trials = read(request.source, request.limits.constraints, rent=request.rent)
     compared = tuple(read_records(request.compare)) if request.compare else ()
     artifacts = Artifacts.at(request.output_json or request.source.with_suffix(".json"))
     if not request.force:

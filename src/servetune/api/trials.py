@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
 from servetune.api.frames import frame
 from servetune.api.inputs import constraints_of, read_records
+from servetune.errors import InputError
+from servetune.hardware import cost_per_million_tokens_usd, instance
 from servetune.metrics import Constraint, parse_constraints
+from servetune.option import NonNegative, option
 from servetune.report import candidates_of
 from servetune.search import Recommendation, recommend
 from servetune.store import TrialRecord
@@ -71,7 +74,60 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
         raise KeyError(key)
 
 
-def read(source: str | Path, constraints: str | None = None) -> Trials:
+class Rent(msgspec.Struct, frozen=True, kw_only=True):
+    """Price of the machine that finished trials ran on, where their records have none."""
+
+    group: ClassVar[str] = "Machine"
+
+    instance: Annotated[
+        str | None,
+        option("Instance type whose price per hour costs are of.", metavar="NAME"),
+    ] = None
+    price_per_hour_usd: Annotated[
+        NonNegative | None,
+        option(
+            "Price of the whole machine, in dollars per hour.",
+            "--price-per-hour",
+            metavar="USD",
+            default="the records'",
+        ),
+    ] = None
+
+    def applied(self, records: Sequence[TrialRecord]) -> tuple[TrialRecord, ...]:
+        """The records at this price; as they are where none is named.
+
+        Raises:
+            UnknownName: There is no such instance.
+            InputError: The catalogue has no price of it.
+        """
+        usd, source = self.price_per_hour_usd, "given by the user"
+        if usd is None:
+            if self.instance is None:
+                return tuple(records)
+            price = instance(self.instance).price
+            if price is None:
+                raise InputError(
+                    f"the price of {self.instance} is not known", hint="give --price-per-hour"
+                )
+            usd, source = price.usd_per_hour, f"{price.source}, {price.date}"
+        return tuple(_at_price(record, usd, source, self.instance) for record in records)
+
+
+def _at_price(
+    record: TrialRecord, usd_per_hour: float, source: str, instance_type: str | None
+) -> TrialRecord:
+    results, about = record.results, {"price_per_hour_usd": usd_per_hour, "price_source": source}
+    if instance_type is not None:
+        about["instance_type"] = instance_type
+    if results:
+        usd = cost_per_million_tokens_usd(usd_per_hour, results.output_throughput)
+        results = results.with_fields(cost_per_million_tokens=usd, cost_per_hour=usd_per_hour)
+    return msgspec.structs.replace(
+        record, results=results, metadata=record.metadata.with_fields(**about)
+    )
+
+
+def read(source: str | Path, constraints: str | None = None, *, rent: Rent | None = None) -> Trials:
     """Trials of a journal (`.jsonl`), a summary or a single record (`.json`).
 
     llm-optimizer's journals and summaries are read, too.
@@ -79,6 +135,7 @@ def read(source: str | Path, constraints: str | None = None) -> Trials:
     Args:
         source: The file.
         constraints: Limits in place of those that the run was given.
+        rent: Price of the machine in place of the records' own.
 
     Raises:
         StoreError: It is not there or holds no trial.
@@ -87,7 +144,8 @@ def read(source: str | Path, constraints: str | None = None) -> Trials:
     path = Path(source)
     records = read_records(path)
     limits = constraints_of(constraints, records)
-    return Trials(records=tuple(records), constraints=limits, source=path)
+    priced = rent.applied(records) if rent else tuple(records)
+    return Trials(records=priced, constraints=limits, source=path)
 
 
 def _row(record: TrialRecord) -> dict[str, Any]:

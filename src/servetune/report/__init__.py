@@ -11,6 +11,7 @@ from servetune.report.comparison import (
 )
 from servetune.report.dashboard import dashboard_html
 from servetune.report.figures import page_data
+from servetune.report.prices import price_lines
 from servetune.report.ranking import (
     ConstraintCheck,
     SweptSettings,
@@ -77,6 +78,7 @@ __all__ = [
     "pairs_table",
     "pairs_within",
     "picks",
+    "price_lines",
     "quantity_errors",
     "ranked",
     "ranking_table",

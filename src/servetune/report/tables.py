@@ -20,6 +20,7 @@ from servetune.report.comparison import (
     pairs_between,
     quantity_errors,
 )
+from servetune.report.prices import price_lines
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 from servetune.report.ranking import (
     SweptSettings,
@@ -332,6 +333,7 @@ class _Picks:
             yield from self._left_out()
         else:
             yield from (Text(recommendation_text(pick)) for pick in self._picks.values())
+        yield from (Text(line) for line in price_lines(self._records))
         yield from (Text(f"suggestion for {label}: {text}") for label, text in self._suggested())
 
     def _left_out(self) -> Iterator[Text]:

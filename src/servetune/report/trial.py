@@ -11,6 +11,7 @@ from rich.text import Text
 
 from servetune.metrics import Constraint
 from servetune.metrics.results import JsonObject
+from servetune.report.prices import price_lines
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import constraint_lines
 from servetune.report.tables import fact_table, simulated_notice
@@ -52,7 +53,9 @@ def trial_table(
         lines.append(Text(_MEAN_GAPS))
     if record.results["server"]["saturated"]:
         lines.append(Text(_SATURATED, style="bold"))
-    lines += [Text(line) for line in constraint_lines(record, constraints)]
+    lines += [
+        Text(line) for line in (*price_lines([record]), *constraint_lines(record, constraints))
+    ]
     return Group(*lines)
 
 
