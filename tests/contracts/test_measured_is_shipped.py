@@ -12,11 +12,17 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 from rendered import MODEL, RENDER, has_words, served, started
 
-from servetune.deploy.containers import CONTAINERS, environment, parse_environment
+from servetune.deploy.containers import (
+    CONTAINERS,
+    container_named,
+    environment,
+    parse_environment,
+    usual_container,
+)
 from servetune.deploy.images import images
 from servetune.deploy.launchers import deployable_engines, launcher_of, plan_of_words
 from servetune.engines import ENGINES, engine
-from servetune.errors import UnknownName
+from servetune.errors import CannotRender, UnknownName
 from servetune.hardware import device
 from servetune.plan import Plan
 
@@ -24,6 +30,8 @@ from servetune.plan import Plan
 CASES = {
     "silent": {},
     "spread": {"tensor_parallel": 2, "pipeline_parallel": 2, "data_parallel": 2},
+    "ranks": {"tensor_parallel": 2},
+    "stages": {"pipeline_parallel": 2},
     "experts": {"tensor_parallel": 4, "expert_parallel": True},
     "batch": {"max_num_seqs": 64, "max_num_batched_tokens": 4096, "max_model_len": 8192},
     "memory": {"gpu_memory_fraction": 0.85, "block_tokens": 32, "kv_cache_dtype": "fp8"},
@@ -33,6 +41,10 @@ CASES = {
     "whole prompts": {"chunked_prefill": False, "max_num_batched_tokens": 8192},
     "own settings": {"extra": (("x_switch", True), ("x_text", "a b"), ("x_number", 4))},
 }
+
+
+#: Case that an engine has words for and no deployment can say, to the refusal.
+REFUSED = {("llama.cpp", "spread"): "splits rows or layers"}
 
 
 def plan_of(name, case):
@@ -63,26 +75,42 @@ def measured(launcher, plan, *, host, version):
 )
 def test_every_argument_that_is_measured_is_shipped(name, target, case):
     given = plan_of(name, case)
+    if (name, case) in REFUSED:
+        with pytest.raises(CannotRender, match=REFUSED[name, case]):
+            served(given)
+        return
     made = served(given)
     launcher = launcher_of(given)
     _, words, variables = started(target, RENDER[target](made), name)
     host = words[words.index(launcher.host_word) + 1]
 
+    program, *words = words
     shipped_plan = msgspec.structs.replace(made.plan, model=MODEL)
     exact, exact_variables = measured(launcher, shipped_plan, host=host, version=made.version)
-    assert words == exact
+    assert program in (exact[0], launcher.shipping.program)
+    assert words == exact[1:]
     assert made.variables == exact_variables
     if target != "bentoml":
         assert exact_variables.items() <= variables.items()
 
     # The trial's own words are among them: what a deployment adds was open in the trial.
     own, own_variables = measured(launcher, given, host=host, version=made.version)
-    assert set(own) <= set(words) or name in OPEN_IN_ONE_WORD
+    assert set(own[1:]) <= set(words) or name in OPEN_IN_ONE_WORD
     assert own_variables.items() <= made.variables.items()
 
     command = (launcher.program.command, *launcher.start)
-    back = plan_of_words(launcher, words[len(command) :], made.variables)
+    back = plan_of_words(launcher, words[len(command) - 1 :], made.variables)
     assert msgspec.structs.replace(back, replicas=given.replicas) == made.plan
+
+
+@pytest.mark.parametrize("name", deployable_engines())
+def test_an_engine_without_a_container_of_sagemakers_says_so(name):
+    ran_by = {engine(one.dialect).name for one in CONTAINERS.values()}
+    if name in ran_by:
+        assert container_named(usual_container(name)).dialect == name
+    else:
+        with pytest.raises(CannotRender, match=f"no container of SageMaker's runs {name}"):
+            usual_container(name)
 
 
 #: Engines whose settings share one word, so that words differ where a member is added.

@@ -20,13 +20,25 @@ from servetune.deploy.launchers import launcher_of, plan_of_words, shipping_of
 from servetune.deploy.saturation import SaturationPoint
 from servetune.deploy.served import Served, ServiceOptions, prepare
 from servetune.deploy.systemd import render_systemd
-from servetune.engines import ENGINES, settings_of
+from servetune.engines import ENGINES
+from servetune.engines import engine as engine_named
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan
 
 MODEL = "Qwen/Qwen3-4B"
 SATURATION = SaturationPoint(per_copy=64, rule="largest concurrency within the limits, 128")
-VERSIONS = {"vllm": "0.26.0", "sglang": "0.5.16", "tgi": "3.3.5", "mlc-llm": "0.20.0"}
+VERSIONS = {
+    "vllm": "0.26.0",
+    "sglang": "0.5.16",
+    "tgi": "3.3.5",
+    "mlc-llm": "0.20.0",
+    "tensorrt-llm": "1.2.0",
+    "lmdeploy": "0.18.0",
+    "llama.cpp": "0.5.0",
+    "transformers": "5.23.0",
+    "max": "26.7.0",
+    "vllm-neuron": "0.29.0.1.2.0",
+}
 
 RENDER = {
     "kubernetes": lambda served: render_kubernetes(
@@ -65,10 +77,14 @@ def tuned(engine: str, **fields: Any) -> Plan:
 def has_words(engine: str, field: str, value: Any) -> bool:
     """Whether an engine has a setting for a field; of one that is not known it is said so later."""
     try:
-        engine not in ENGINES or settings_of(Plan(model=MODEL, engine=engine, **{field: value}))
+        engine not in ENGINES or spoken(Plan(model=MODEL, engine=engine, **{field: value}))
     except PlanError:
         return False
     return True
+
+
+def spoken(plan: Plan) -> Any:
+    return engine_named(plan.engine).spoken(plan)
 
 
 def served(plan: Plan, **more: Any) -> Served:
@@ -153,6 +169,6 @@ def read_back(target: str, bundle: Any, engine: str) -> Plan:
     else:
         launcher = launcher_of(Plan(model="m", engine=engine))
         command = (launcher.program.command, *launcher.start)
-        assert tuple(words[: len(command)]) == command
+        assert (words[0].rpartition("/")[2], *words[1 : len(command)]) == command
         plan = plan_of_words(launcher, words[len(command) :], values)
     return msgspec.structs.replace(plan, replicas=copies or 1)

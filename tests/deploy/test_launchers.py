@@ -48,6 +48,42 @@ SAID = {
         ("--overrides=tensor_parallel_shards=2;max_num_sequence=96;prefill_chunk_size=8192"
          ";context_window_size=4096;gpu_memory_utilization=0.85"),
     ],
+    "tensorrt-llm": [
+        MODEL, "--host", "0.0.0.0", "--port", "8000", "--tp_size=2", "--max_batch_size=96",
+        "--max_num_tokens=8192", "--max_seq_len=4096", "--enable_chunked_prefill",
+        f"--served_model_name={MODEL}",
+    ],
+    "lmdeploy": [
+        MODEL, "--server-name", "0.0.0.0", "--server-port", "8000", "--log-level=INFO", "--tp=2",
+        "--max-batch-size=96", "--max-prefill-token-num=8192", "--session-len=4096",
+        "--cache-block-seq-len=16", "--dtype=bfloat16", "--eager-mode", "--quant-policy=fp8",
+        f"--model-name={MODEL}",
+    ],
+    "llama.cpp": [
+        "--hf-repo", MODEL, "--host", "0.0.0.0", "--port", "8000", "--metrics", "--parallel", "96",
+        "--batch-size", "8192", "--no-cache-prompt", "--split-mode", "row", "--ctx-size", "393216",
+        "--cache-type-k", "fp8", "--cache-type-v", "fp8", "--alias", MODEL,
+        "--tensor-split", "1,1",
+    ],
+    "transformers": [
+        MODEL, "--host", "0.0.0.0", "--port", "8000", "--continuous-batching",
+        "--cb-max-batch-tokens=8192", "--cb-block-size=16", "--dtype=bfloat16",
+        "--quantization=fp8", "--no-cb-use-cuda-graph",
+    ],
+    "max": [
+        "--model", MODEL, "--host", "0.0.0.0", "--port", "8000", "--max-batch-size=96",
+        "--max-batch-input-tokens=8192", "--max-length=4096", "--device-memory-utilization=0.85",
+        "--kv-cache-page-size=16", "--quantization-encoding=float8_e4m3fn",
+        "--kv-cache-format=fp8", "--no-enable-prefix-caching", "--enable-chunked-prefill",
+        "--devices=gpu:0,1", "--no-device-graph-capture", f"--served-model-name={MODEL}",
+    ],
+    "vllm-neuron": [
+        MODEL, "--host", "0.0.0.0", "--port", "8000", "--tensor-parallel-size=2",
+        "--max-num-seqs=96", "--max-num-batched-tokens=8192", "--max-model-len=4096",
+        "--gpu-memory-utilization=0.85", "--block-size=16", "--dtype=bfloat16",
+        "--kv-cache-dtype=fp8", "--no-enable-prefix-caching", "--enable-chunked-prefill",
+        "--enforce-eager", f"--served-model-name={MODEL}",
+    ],
 }  # fmt: skip
 
 
@@ -188,6 +224,8 @@ def plans(draw, engine):
         fields |= {"draft_tokens": draw(st.integers(1, 8)), "draft_method": "ngram"}
     if engine not in ("vllm", "sglang", "tgi"):  # these say what they lack in words of their own
         fields = {name: value for name, value in fields.items() if has_words(engine, name, value)}
+    if engine == "llama.cpp" and fields["tensor_parallel"] > 1:  # rows or layers, not both
+        fields["pipeline_parallel"] = 1
     return Plan(model=MODEL, engine=engine, **fields)
 
 
@@ -214,7 +252,7 @@ def test_filling_twice_changes_nothing(data):
     plan = data.draw(plans(engine))
     launcher = engine_named(engine)
     once, _ = filled(launcher, plan, served_name=MODEL)
-    extra = tuple((k, v) for k, v in once.extra if k != "served_model_name")
+    extra = tuple((k, v) for k, v in once.extra if k != launcher.shipping.name_setting)
     twice, _ = filled(launcher, msgspec.structs.replace(once, extra=extra), served_name=MODEL)
     assert twice == once
 

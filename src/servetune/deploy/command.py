@@ -42,9 +42,9 @@ def require_command(served: Served, target: str) -> None:
 
 
 def devices_of(served: Served, copy: int) -> str:
-    """Devices of one copy, as CUDA_VISIBLE_DEVICES names them; empty on cores."""
-    first = copy * served.devices
-    return ",".join(str(first + i) for i in range(served.devices))
+    """Numbers of the ranks of one copy, as `Accelerators.variable` has them; empty on cores."""
+    count = served.plan.devices_per_replica if served.devices else 0
+    return ",".join(str(copy * count + i) for i in range(count))
 
 
 def words_of_copy(served: Served, copy: int) -> list[str]:
@@ -59,7 +59,7 @@ def _script(served: Served, copy: int) -> str:
     lines = ["#!/usr/bin/env bash", f"# {served.plan.label}", "set -euo pipefail"]
     devices = devices_of(served, copy)
     if devices and served.copies > 1:
-        lines.append(f"export CUDA_VISIBLE_DEVICES={devices}")
+        lines.append(f"export {served.accelerators.variable}={devices}")
     lines += [f"export {key}={shlex.quote(text)}" for key, text in served.variables.items()]
     words = [shlex.quote(word) for word in words_of_copy(served, copy)]
     return "\n".join([*lines, "exec " + " \\\n  ".join(words), ""])

@@ -52,21 +52,14 @@ def _service(served: Served, copy: int) -> dict[str, Any]:
             "start_period": "1h",
         },
     }
-    if served.devices:
-        first = copy * served.devices
-        service["deploy"] = {
-            "resources": {
-                "reservations": {
-                    "devices": [
-                        {
-                            "driver": "nvidia",
-                            "device_ids": [str(first + i) for i in range(served.devices)],
-                            "capabilities": ["gpu"],
-                        }
-                    ]
-                }
-            }
-        }
+    numbers = range(copy * served.devices, (copy + 1) * served.devices)
+    if served.devices and served.accelerators.node:
+        nodes = [served.accelerators.node.format(index=number) for number in numbers]
+        service["devices"] = [f"{node}:{node}" for node in nodes]
+    elif served.devices:
+        gpus = {"driver": "nvidia", "device_ids": [str(one) for one in numbers]}
+        devices = [{**gpus, "capabilities": ["gpu"]}]
+        service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
     return service
 
 

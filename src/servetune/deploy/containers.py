@@ -169,9 +169,9 @@ CONTAINERS: Mapping[str, Container] = MappingProxyType(
 # What every container shares
 
 
-def _family(name: str) -> Mapping[str, str] | str:
-    """Engines that share a dialect run each other's plans: the simulated one speaks vLLM's."""
-    return engine(name).words.fields if name in ENGINES else name
+def _family(name: str) -> str:
+    """Engine that runs an engine's plans in a container: the one that it is deployed as."""
+    return (name in ENGINES and engine(name).ships_as) or name
 
 
 def _public_name(model: str) -> str:

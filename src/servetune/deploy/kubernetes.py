@@ -202,7 +202,9 @@ def container_of(served: Served, cluster: ClusterOptions, *, name: str) -> dict[
         ],
     }
     if served.devices:
-        container["resources"] = {"limits": {cluster.gpu_resource: served.devices}}
+        container["resources"] = {
+            "limits": {served.accelerators.resource or cluster.gpu_resource: served.devices}
+        }
     return container
 
 

@@ -95,7 +95,12 @@ def filled(
                 hint="put it into a file and name that file",
             )
     version = version or shipping.usual_version
-    own, notes = shipping.fill(_with_extra(own, extra), concurrency, version)
+    said = {
+        name: value
+        for name, value in extra.items()
+        if value is not False or launcher.false_words(name, version)
+    }
+    own, notes = shipping.fill(_with_extra(own, said), concurrency, version)
     if shipping.name_setting:
         own = _with_extra(own, {shipping.name_setting: served_name, **dict(own.extra)})
     try:
@@ -142,12 +147,11 @@ def plan_of_words(
     """
     shipping = shipping_of(launcher)
     model_path, settings = "", Settings()
-    *model_option, _ = launcher.model_words("")
     address = {launcher.host_word, launcher.port_word}
     for option, text in _pairs(launcher, words):
         if option in address:
             continue
-        if not option or option in model_option:
+        if not option or option in launcher.model_options:
             model_path = launcher.model_of_word(text or "")
             continue
         name = option.removeprefix("--").replace("-", "_")

@@ -16,6 +16,7 @@ from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.launchers import filled, launcher_of, shipping_of, words_of
 from servetune.deploy.saturation import SaturationPoint
 from servetune.engines.command_line import CommandLineEngine
+from servetune.engines.shipping import Accelerators
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan
 
@@ -48,6 +49,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         in_flight: Prometheus query of the requests at one server; empty where it has no metric.
         install: Requirement of the engine without an image; empty where there is none.
         devices: Accelerators of one copy; 0 where it runs on cores.
+        accelerators: Names by which they are asked for.
         saturation: Requests in flight that one copy serves well.
         evidence: The trial that the Plan rests on.
         warnings: Sentences that must be seen before it runs.
@@ -71,6 +73,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: str
     install: str
     devices: int
+    accelerators: Accelerators = Accelerators()
     saturation: SaturationPoint | None = None
     evidence: Evidence | None = None
     warnings: tuple[str, ...] = ()
@@ -150,6 +153,9 @@ def prepare(
         launcher, own, model=model.path, host=options.host, port=options.port, version=version
     )
     shipping = shipping_of(launcher)
+    if options.mounts and shipping.program:
+        command = (shipping.program, *command[1:])
+    accelerators = shipping.accelerators
     uri = image or shipping.image_of(version)
     if options.mounts and not uri:
         raise CannotRender(
@@ -180,7 +186,8 @@ def prepare(
         given=plan,
         folder=model.folder,
         served_name=model.label,
-        devices=0 if options.on_cores else plan.devices_per_replica,
+        devices=0 if options.on_cores else -(-plan.devices_per_replica // accelerators.ranks),
+        accelerators=accelerators,
         saturation=saturation,
         evidence=evidence,
     )

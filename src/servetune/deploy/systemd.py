@@ -35,7 +35,7 @@ def _unit(served: Served, copy: int, user: str) -> str:
     environment = dict(served.variables)
     devices = devices_of(served, copy)
     if devices:
-        environment["CUDA_VISIBLE_DEVICES"] = devices
+        environment[served.accelerators.variable] = devices
     command, *words = words_of_copy(served, copy)
     part_of = [f"PartOf={served.name}.target"] if served.copies > 1 else []
     wanted_by = f"{served.name}.target" if served.copies > 1 else "multi-user.target"

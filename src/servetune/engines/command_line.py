@@ -133,6 +133,11 @@ class CommandLineEngine(Engine):
     def model_words(self, model: str) -> tuple[str, ...]:
         return (model,)
 
+    @property
+    def model_options(self) -> tuple[str, ...]:
+        """Options before the model in `model_words`; empty where it stands alone."""
+        return self.model_words("")[:-1]
+
     def model_of_word(self, word: str) -> str:
         """The model that a word of `model_words` names."""
         return word

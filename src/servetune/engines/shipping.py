@@ -18,12 +18,48 @@ def _nothing_further(_settings: Settings, _variables: Mapping[str, str]) -> dict
     return {}
 
 
+def with_settings(plan: Plan, **usual: Setting) -> Plan:
+    """The Plan with these further settings, where it does not say them itself."""
+    further = tuple(sorted({**usual, **dict(plan.extra)}.items()))
+    return msgspec.structs.replace(plan, extra=further)
+
+
+def whole_experts(settings: Settings, groups: str, ways: Setting) -> dict[str, Setting]:
+    """The field `expert_parallel` where experts have as many groups as matrices are split ways.
+
+    It takes the setting of the groups away.
+    """
+    if settings.get(groups) is None or settings[groups] != ways:
+        return {}
+    del settings[groups]
+    return {"expert_parallel": True}
+
+
+class Accelerators(msgspec.Struct, frozen=True, kw_only=True):
+    """Names by which a deployment asks for accelerators: those of GPUs if nothing else is said.
+
+    Attributes:
+        resource: Kubernetes resource; empty for that of the GPU's vendor.
+        node: Path of a device file, with `{index}`, where a container is given files; empty where
+            the container runtime hands GPUs over.
+        variable: Environment variable that limits a process to some ranks by their numbers.
+        ranks: Number of an engine's ranks that share one device.
+    """
+
+    resource: str = ""
+    node: str = ""
+    variable: str = "CUDA_VISIBLE_DEVICES"
+    ranks: int = 1
+
+
 class Shipping(msgspec.Struct, frozen=True, kw_only=True):
     """The image that an engine comes in, and its Plan as a deployment writes it.
 
     Attributes:
         image: Image of the engine's own project, without a tag; empty where it publishes none.
-        tag: Tag of the image that has a given version.
+        tag: Tag of the image, as a function of the engine's version.
+        program: Path of the program in the image, where its `PATH` does not have it.
+        accelerators: Names by which accelerators are asked for.
         usual_version: Version whose defaults are described, for engines whose measured version is
             not known.
         hub_cache: Folder in which the image keeps what it downloads.
@@ -39,7 +75,9 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
 
     image: str
     usual_version: str
-    tag: str = "v{version}"
+    tag: Callable[[str], str] = "v{}".format
+    program: str = ""
+    accelerators: Accelerators = Accelerators()
     hub_cache: str = "/root/.cache/huggingface"
     in_flight: str = ""
     install: str = ""
@@ -49,5 +87,4 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
 
     def image_of(self, version: str | None) -> str:
         """The image that has a version of the engine; empty where none is published."""
-        tag = self.tag.format(version=version or self.usual_version)
-        return f"{self.image}:{tag}" if self.image else ""
+        return f"{self.image}:{self.tag(version or self.usual_version)}" if self.image else ""

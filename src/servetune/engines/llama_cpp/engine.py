@@ -11,6 +11,7 @@ import msgspec
 
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.llama_cpp.helptext import llama_settings
+from servetune.engines.llama_cpp.shipping import SHIPPING
 from servetune.engines.llama_cpp.words import WORDS
 from servetune.engines.log import LogReading
 from servetune.engines.program import Program
@@ -30,6 +31,7 @@ class LlamaCpp(CommandLineEngine):
     name = "llama.cpp"
     model_has_config = False
     words = WORDS
+    shipping = SHIPPING
     program = Program(
         title="llama.cpp",
         command="llama-server",
@@ -39,8 +41,11 @@ class LlamaCpp(CommandLineEngine):
     )
     decided_here = frozenset({"model", "hf_repo", "host", "port", "m"})
 
+    model_options = ("--model", "--hf-repo")
+
     def model_words(self, model: str) -> tuple[str, ...]:
-        is_file = model.endswith(".gguf") or Path(model).exists()
+        is_path = model.startswith(("/", "./", "../", "~"))
+        is_file = model.endswith(".gguf") or is_path or Path(model).exists()
         return ("--model" if is_file else "--hf-repo", model)
 
     def plan_settings(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:

@@ -6,6 +6,7 @@ import re
 
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.lmdeploy.declarations import DECLARATIONS
+from servetune.engines.lmdeploy.shipping import SHIPPING
 from servetune.engines.lmdeploy.words import WORDS
 from servetune.engines.log import LogReading, python_values
 from servetune.engines.program import Program
@@ -18,6 +19,7 @@ class Lmdeploy(CommandLineEngine):
     name = "lmdeploy"
     image_word = "lmdeploy"
     words = WORDS
+    shipping = SHIPPING
     declarations = DECLARATIONS
     program = Program(
         title="LMDeploy",

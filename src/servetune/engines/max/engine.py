@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.max.declarations import DECLARATIONS
+from servetune.engines.max.shipping import SHIPPING
 from servetune.engines.max.words import WORDS
 from servetune.engines.program import Program
 from servetune.plan.plan import Plan
@@ -15,6 +16,7 @@ class ModularMax(CommandLineEngine):
     name = "max"
     image_word = "max"
     words = WORDS
+    shipping = SHIPPING
     declarations = DECLARATIONS
     program = Program(
         title="Modular MAX",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from servetune.engines.mlc_llm.words import OVERRIDES
-from servetune.engines.shipping import Shipping
+from servetune.engines.shipping import Shipping, with_settings
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan, Setting
@@ -15,12 +13,10 @@ from servetune.plan.plan import Plan, Setting
 
 def _fill(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]]:
     """The mode that was measured, and the members of one option, which no semicolon may part."""
-    extra = {"mode": "server", **dict(plan.extra)}
-    for name, value in extra.items():
+    for name, value in plan.extra:
         if name in OVERRIDES and ";" in str(value):
             raise CannotRender(f"'{name}' holds a semicolon, which ends a member of --overrides")
-    further = tuple(sorted((name, value) for name, value in extra.items() if value is not False))
-    return msgspec.structs.replace(plan, extra=further), []
+    return with_settings(plan, mode="server"), []
 
 
 def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Setting]:

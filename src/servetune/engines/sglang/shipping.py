@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from servetune.engines.shipping import Shipping
+from servetune.engines.shipping import Shipping, whole_experts, with_settings
 from servetune.engines.words import Settings
 from servetune.errors import CannotRender
 from servetune.plan.plan import Plan, Setting
@@ -14,8 +14,6 @@ from servetune.plan.plan import Plan, Setting
 
 def _fill(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]]:
     """Switches that SGLang has only one way round stand for both states."""
-    extra = {name: value for name, value in plan.extra if value is not False}
-    extra.setdefault("enable_metrics", True)  # else no autoscaler and no read-back could see it
     if plan.expert_parallel and plan.tensor_parallel == 1:
         raise CannotRender(
             "SGLang splits experts over tensor parallel ranks, and the plan has one",
@@ -27,8 +25,10 @@ def _fill(plan: Plan, _concurrency: int, _version: str) -> tuple[Plan, list[str]
     }
     if plan.kv_cache_dtype == "fp8":
         changes["kv_cache_dtype"] = "fp8_e4m3"
-    further = tuple(sorted(extra.items()))
-    return msgspec.structs.replace(plan, **changes, extra=further), []
+    extra = tuple((name, value) for name, value in plan.extra if value is not False)
+    plan = msgspec.structs.replace(plan, **changes, extra=extra)
+    # Without metrics no autoscaler and no read-back could see it.
+    return with_settings(plan, enable_metrics=True), []
 
 
 def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Setting]:
@@ -45,10 +45,7 @@ def _read(settings: Settings, _variables: Mapping[str, str]) -> dict[str, Settin
     if not fields["chunked_prefill"]:
         del settings["chunked_prefill_size"]
         fields["max_num_batched_tokens"] = settings.pop("max_prefill_tokens", None)
-    if settings.get("ep_size") == settings.get("tp_size") and settings.get("ep_size") is not None:
-        del settings["ep_size"]
-        fields["expert_parallel"] = True
-    return fields
+    return fields | whole_experts(settings, "ep_size", settings.get("tp_size"))
 
 
 SHIPPING = Shipping(

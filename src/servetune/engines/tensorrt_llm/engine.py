@@ -6,6 +6,7 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.program import Program
 from servetune.engines.tensorrt_llm.behaviour import BEHAVIOUR
 from servetune.engines.tensorrt_llm.declarations import DECLARATIONS
+from servetune.engines.tensorrt_llm.shipping import SHIPPING
 from servetune.engines.tensorrt_llm.words import WORDS
 
 
@@ -22,6 +23,7 @@ class TensorrtLlm(CommandLineEngine):
     words = WORDS
     declarations = DECLARATIONS
     behaviour = BEHAVIOUR
+    shipping = SHIPPING
     program = Program(
         title="TensorRT-LLM",
         command="trtllm-serve",

@@ -120,7 +120,7 @@ def _read(settings: Settings, variables: Mapping[str, str]) -> dict[str, Setting
 
 SHIPPING = Shipping(
     image="ghcr.io/huggingface/text-generation-inference",
-    tag="{version}",
+    tag=str,
     usual_version="3.3.6",
     hub_cache="/data",
     in_flight="tgi_batch_current_size + tgi_queue_size",

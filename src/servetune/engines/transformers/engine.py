@@ -8,6 +8,7 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.program import Program
 from servetune.engines.transformers.declarations import DECLARATIONS
+from servetune.engines.transformers.shipping import SHIPPING
 from servetune.engines.transformers.words import WORDS
 from servetune.plan.plan import Plan, Setting
 
@@ -24,6 +25,7 @@ class TransformersServe(CommandLineEngine):
     name = "transformers"
     image_word = "transformers"
     words = WORDS
+    shipping = SHIPPING
     declarations = DECLARATIONS
     program = Program(
         title="transformers serve",

@@ -8,6 +8,7 @@ from servetune.engines.behaviour import Behaviour, ReleaseDefaults
 from servetune.engines.program import Program
 from servetune.engines.settings import SettingTable
 from servetune.engines.vllm.engine import Vllm
+from servetune.engines.vllm_neuron.shipping import SHIPPING
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
 
@@ -23,7 +24,7 @@ class VllmNeuron(Vllm):
     name = "vllm-neuron"
     simulated_as = ""
     server_words = None
-    shipping = None
+    shipping = SHIPPING
     image_word = ""
     container_module = ""
     behaviour = Behaviour()
