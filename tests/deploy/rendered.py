@@ -77,14 +77,14 @@ def tuned(engine: str, **fields: Any) -> Plan:
 def has_words(engine: str, field: str, value: Any) -> bool:
     """Whether an engine has a setting for a field; of one that is not known it is said so later."""
     try:
-        engine not in ENGINES or spoken(Plan(model=MODEL, engine=engine, **{field: value}))
+        engine not in ENGINES or plan_settings(Plan(model=MODEL, engine=engine, **{field: value}))
     except PlanError:
         return False
     return True
 
 
-def spoken(plan: Plan) -> Any:
-    return engine_named(plan.engine).spoken(plan)
+def plan_settings(plan: Plan) -> Any:
+    return engine_named(plan.engine).plan_settings(plan)
 
 
 def served(plan: Plan, **more: Any) -> Served:
