@@ -154,7 +154,7 @@ def test_what_tgi_works_out_itself_is_said_and_not_written():
 @pytest.mark.parametrize(
     ("engine", "fields", "message"),
     [
-        ("tgi", {"data_parallel": 2}, "no word for data_parallel"),
+        ("tgi", {"data_parallel": 2}, "no setting for data_parallel"),
         ("tgi", {"expert_parallel": True}, "no word for expert_parallel"),
         ("sglang", {"expert_parallel": True, "tensor_parallel": 1}, "the plan has one"),
         ("vllm", {"extra": (("port", 1),)}, "decided by the deployment"),
