@@ -155,7 +155,7 @@ def test_what_tgi_works_out_itself_is_said_and_not_written():
     ("engine", "fields", "message"),
     [
         ("tgi", {"data_parallel": 2}, "no setting for data_parallel"),
-        ("tgi", {"expert_parallel": True}, "no word for expert_parallel"),
+        ("tgi", {"expert_parallel": True}, "no setting for expert_parallel"),
         ("sglang", {"expert_parallel": True, "tensor_parallel": 1}, "the plan has one"),
         ("vllm", {"extra": (("port", 1),)}, "decided by the deployment"),
         ("vllm", {"extra": (("api_key", "x"),)}, "is a credential"),
@@ -258,7 +258,7 @@ def test_filling_twice_changes_nothing(data):
 
 
 def test_words_that_name_no_model_are_refused():
-    with pytest.raises(DeployError, match="name no model"):
+    with pytest.raises(DeployError, match="names no model"):
         plan_of_words(engine_named("sglang"), ["--tp-size=2"])
     with pytest.raises(DeployError, match="wrong value"):
         plan_of_words(engine_named("vllm"), [MODEL, "--max-num-seqs=many"])
