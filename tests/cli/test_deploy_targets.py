@@ -72,6 +72,41 @@ def test_each_target_gets_what_was_tuned_and_what_was_left_open(servetune, journ
     assert again.returncode == 0, again.stderr
 
 
+#: Model of a trial and words of its deployment, by engine; the first that hub ids do not name.
+WITHOUT_DEFAULTS = {
+    "tensorrt-llm": (MODEL, ["--max_batch_size=64", "release:1.2.0"], "1.2.0"),
+    "lmdeploy": (MODEL, ["--max-batch-size=64", "lmdeploy:v0.18.0"], "0.18.0"),
+    "llama.cpp": ("/models/qwen.gguf", ["/models/served", "server-cuda-v0.5.0"], "0.5.0"),
+    "transformers": (MODEL, ["--cb-max-batch-tokens=2048", "registry/own:1"], "5.23.0"),
+    "max": (MODEL, ["--max-batch-size=64", "max-nvidia-full:26.7.0"], "26.7.0"),
+    "mlc-llm": ("mlc-ai/Q-MLC", ["max_num_sequence=64", "registry/own:1"], "0.20.0"),
+    "vllm-neuron": (MODEL, ["--max-num-seqs=64", "sdk2.32.0", "/dev/neuron0"], "0.24.0.1.1.0"),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_DEFAULTS)
+def test_an_engine_whose_defaults_are_not_described_is_deployed_as_it_was_tuned(
+    servetune, tmp_path, name
+):
+    model, words, version = WITHOUT_DEFAULTS[name]
+    chosen = {"max_num_batched_tokens": 2048} if name == "transformers" else {"max_num_seqs": 64}
+    trial = record(16, key="trial-16", latency_ms=150.0)
+    metadata = {**trial.metadata, "framework": name, "model_tag": model}
+    about = {"metadata": metadata, "plan": Plan(model=model, engine=name, **chosen)}
+    path = tmp_path / "own.jsonl"
+    with Journal(path) as journal:
+        journal.append(structs.replace(trial, provenance={"engine_version": version}, **about))
+    image = ("--image", "registry/own:1") if "registry/own:1" in words else ()
+    ran = servetune("deploy", "compose", path, "--out", "out", *image)
+    assert ran.returncode == 0, ran.stderr
+    text = (tmp_path / "out" / "compose.yaml").read_text()
+    assert all(word in text for word in words)
+    assert "are not described here: what the trial left open" in ran.stdout
+    refused = servetune("deploy", "sagemaker", path, "--dry-run")
+    assert refused.returncode != 0
+    assert f"no container of SageMaker's runs {name}" in refused.stderr
+
+
 @pytest.fixture
 def tgi_journal(tmp_path):
     plan = Plan(model=MODEL, engine="tgi", max_model_len=8192)

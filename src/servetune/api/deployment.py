@@ -450,9 +450,11 @@ class ServiceDeployment(TrialChoice, frozen=True, kw_only=True):
         if getattr(self, "container", "") == "lmi":
             plan = _for_lmi(plan)
         target = device_of_trial(trial, self.gpu)
-        version, _ = version_of(launcher_of(plan), getattr(self, "image", None), evidence)
+        launcher = launcher_of(plan)
+        version, _ = version_of(launcher, getattr(self, "image", None), evidence)
+        shape = load_shape(plan.model) if launcher.defaults else None
         served = prepare(
-            explicit_plan(plan, load_shape(plan.model), target, version, trial),
+            explicit_plan(plan, shape, target, version, trial),
             self._service(on_cores=target.architecture == "cpu"),
             saturation=saturation_of_trials(
                 trials.records, trial, trials.constraints, copies=plan.replicas

@@ -38,18 +38,20 @@ def plan_of_trial(trial: TrialRecord) -> Plan:
 
 
 def explicit_plan(
-    plan: Plan, shape: NetworkShape, target: Device, version: str | None, trial: TrialRecord
+    plan: Plan, shape: NetworkShape | None, target: Device, version: str | None, trial: TrialRecord
 ) -> Plan:
     """The Plan with all that the trial left open written out.
 
     First what its server settled at its start, by its log, where the same device will serve; then
-    the defaults of the version that are known before a start. The cache's block size is the
-    attention kernel's to choose.
+    the defaults of the version that are known before a start; none without the network's `shape`.
+    The cache's block size is the attention kernel's to choose.
     """
     if trial.metadata.gpu_type == f"{target.vendor} {target.name}".strip():
         settled = (trial.results.startup or {}).get("settled", {})
         opened = {name: value for name, value in settled.items() if getattr(plan, name) is None}
         plan = msgspec.structs.replace(plan, **opened)
+    if shape is None:
+        return plan
     return msgspec.structs.replace(
         resolved(plan, shape, target, version=version), block_tokens=plan.block_tokens
     )

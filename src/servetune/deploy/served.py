@@ -162,6 +162,9 @@ def prepare(
             f"{launcher.title} has no published image",
             hint="name one of yours with --image, or deploy to systemd or command",
         )
+    if not launcher.defaults:
+        unknown = f"the defaults of {launcher.title} are not described here"
+        notes = (*notes, f"{unknown}: what the trial left open, its server decides")
     if image is None and not known:
         notes = (
             *notes,
