@@ -132,7 +132,7 @@ def test_the_text_says_with_what_confidence_limits_hold(servetune):
     assert "confidence" not in servetune(*ON_L4, "--sweep").stdout
 
 
-def test_what_holds_only_at_face_value_is_said_and_not_listed(servetune):
+def test_what_holds_only_at_face_value_is_reported_and_not_listed(servetune):
     point = data(servetune(*ON_L4, "--sweep", "--json", "--target", "latency"))["ranked"][0]
     tight = ("--constraints", f"itl<={1.02 * point['swept']['point']['itl_ms']:.4f}ms")
     done = servetune(*ON_L4, "--sweep", *tight)

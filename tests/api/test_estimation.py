@@ -197,7 +197,7 @@ def test_a_table_gets_its_answers_beside_ours(servetune, tmp_path):
     assert "no table of the GPU L4" in unknown["aiconfigurator_error"]
 
 
-def test_drafts_are_priced_and_their_acceptance_is_said(servetune):
+def test_drafts_are_priced_and_their_acceptance_is_reported(servetune):
     plain = data(servetune(*ON_H100, "--json"))["chosen"]["answer"]
     drafts = ("--draft-tokens", "3", "--draft-method", "ngram", "--draft-acceptance", "0.8")
     drafted = data(servetune(*ON_H100, *drafts, "--json"))["chosen"]["answer"]
@@ -265,6 +265,6 @@ def test_whole_experts_are_told_to_the_engine(servetune):
     assert "enable_expert_parallel=true" in found["tune_commands"]["simple"]
 
 
-def test_intervals_are_said_in_few_digits(servetune):
+def test_intervals_are_reported_in_few_digits(servetune):
     said = servetune(*ON_H100).stdout.split("within a factor of ")[1].split(",")[0].split(" to ")
     assert all(len(number.replace(".", "").lstrip("0")) <= 3 for number in said)

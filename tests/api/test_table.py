@@ -159,7 +159,7 @@ def test_four_bits_without_kernels_are_priced_for_experts_too(predict):
     ("mode", "says"),
     [("agg", ""), ("", ""), ("disagg", "compute prompts"), ("odd", "mode odd is not known")],
 )
-def test_a_mode_that_the_law_cannot_play_is_said(predict, mode, says):
+def test_a_mode_that_the_law_cannot_play_is_reported(predict, mode, says):
     head = HEAD.replace(",mine", ",mode")
     plain, row = predict(GOOD.replace("kept", "agg"), GOOD.replace("kept", mode), head=head)
     assert row["error"] == ""

@@ -52,7 +52,7 @@ def test_a_pick_is_the_same_from_python_and_from_the_command_line(journal, serve
     assert servetune("recommend", journal, "--objective", "latency").stdout == f"{pick}\n"
 
 
-def test_no_trial_that_holds_the_constraints_is_said(journal):
+def test_no_trial_that_holds_the_constraints_is_reported(journal):
     pick = st.recommend(journal, constraints="e2e_latency:mean<=1ms")
     assert not pick.feasible
     assert not st.read(journal, "e2e_latency:mean<=1ms").recommend().feasible

@@ -365,7 +365,7 @@ def test_a_server_that_dies_half_way_leaves_what_was_measured(fake, tmp_path):
     assert (out / "bench.html").exists()
 
 
-def test_an_answer_of_another_length_is_told_and_fails_if_it_must_not_be(fake):
+def test_an_answer_of_another_length_is_reported_and_fails_if_it_must_not_be(fake):
     server = fake(silent_every=2)
     said = results(server.url, *SMALL, "-n", 4)
     assert said["failed"] == 0

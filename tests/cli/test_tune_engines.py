@@ -118,7 +118,7 @@ def test_a_value_that_the_engine_does_not_take_is_refused_before_the_start(serve
     assert "vLLM's dtype is one of auto, half" in ran.stderr
 
 
-def test_an_unknown_version_is_said_with_the_nearest(servetune, tmp_path):
+def test_an_unknown_version_is_reported_with_the_nearest(servetune, tmp_path):
     vllm = installed(tmp_path, "0.99.1")
     ran = servetune(
         "tune", "--engine", "vllm", "--executable", vllm, "--model", MODEL,
@@ -279,7 +279,7 @@ def test_what_does_not_go_together_is_refused(servetune, options, problem):
     assert "hint:" in ran.stderr
 
 
-def test_what_an_engines_clients_need_is_added_unless_it_is_said(servetune, tmp_path):
+def test_what_an_engines_clients_need_is_added_unless_it_is_given(servetune, tmp_path):
     ran = servetune(
         "tune", "--engine", "transformers", "--model", MODEL, "--client-args", LOAD, "--dry-run",
         env=environment(tmp_path),

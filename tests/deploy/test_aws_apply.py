@@ -126,7 +126,7 @@ def test_throttles_without_end_end_with_a_line(world: World) -> None:
     assert "goes on from there" in caught.value.hint
 
 
-def test_no_quota_is_told_with_the_way_out(world: World) -> None:
+def test_no_quota_is_reported_with_the_way_out(world: World) -> None:
     world.double.control.quota[G6] = 0
     with pytest.raises(AwsError, match="is 0 Instances") as caught:
         make(world)

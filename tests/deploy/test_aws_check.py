@@ -83,7 +83,7 @@ def test_an_image_that_the_driver_cannot_run_stops() -> None:
     assert any("cu129 does not run on al2023" in stop for stop in stops(facts=old))
 
 
-def test_an_image_that_no_table_knows_is_said() -> None:
+def test_an_image_that_no_table_knows_is_reported() -> None:
     report = check(deployment(), facts(image_tag="0.99.0-lmi99.0.0-cu130"), Budget(), today=TODAY)
     assert any(f.level == "note" and "no table" in f.message for f in report.findings)
 
@@ -136,7 +136,7 @@ def test_an_unpriced_type_stops_unless_it_is_reserved_or_priced() -> None:
     assert stops(reserved, facts=facts(unpriced)) == []
 
 
-def test_old_prices_and_those_of_other_regions_are_said() -> None:
+def test_old_prices_and_those_of_other_regions_are_reported() -> None:
     price = Price(usd_per_hour=5, region="us-west-2", source="list", date="2026-01-01")
     report = check(deployment(), facts(), Budget(prices={G6: price}), today=TODAY)
     (told,) = (f for f in report.findings if f.topic == "price")

@@ -62,7 +62,7 @@ def test_orphans_can_be_listed(aws):
     asyncio.run(orphans(aws, now=dt.datetime.now(dt.UTC), prices={}))
 
 
-def test_what_is_not_there_is_told_as_such_by_the_real_services(aws):
+def test_what_is_not_there_is_reported_as_such_by_the_real_services(aws):
     assert asyncio.run(hosted(aws, "servetune-nothing-of-this-name")) is None
     assert jobs.describe(aws.client("sagemaker"), "servetune-nothing-of-this-name") is None
 

@@ -115,7 +115,7 @@ def test_a_thing_that_rests_and_refuses_all_the_same_is_asked_again(world: World
     assert world.left() == []
 
 
-def test_a_refusal_that_never_ends_is_told(world: World) -> None:
+def test_a_refusal_that_never_ends_is_reported(world: World) -> None:
     make(world, deployment())
     world.double.busy["DeleteEndpoint"] = 10**6
     with pytest.raises(DeployError, match="DeleteEndpoint was refused"):
@@ -307,7 +307,7 @@ def test_what_a_crash_left_is_found(world: World, crash_at: int) -> None:
     assert ("model", f"nothing of endpoint {NAME} uses it", 0.0) in found
 
 
-def test_an_endpoint_past_its_time_is_told_with_its_cost(world: World) -> None:
+def test_an_endpoint_past_its_time_is_reported_with_its_cost(world: World) -> None:
     from aws_kit import ROLE, endpoint
 
     hosting = Hosting(instance_types=(G6,), instance_count=2)

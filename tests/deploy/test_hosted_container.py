@@ -53,7 +53,7 @@ def test_what_lmi_was_not_told_is_its_own_default_and_not_vllms():
     assert hosted_plan(dlc).max_num_seqs is None
 
 
-def test_another_image_is_not_guessed_at_and_a_wrong_variable_is_told():
+def test_another_image_is_not_guessed_at_and_a_wrong_variable_is_reported():
     given = Hosted(image=LMI, environment={"HF_MODEL_ID": "m"})
     own = msgspec.structs.replace(given, image="1.dkr.ecr.us-east-1.amazonaws.com/my-vllm:1")
     assert hosted_plan(own) is None

@@ -99,7 +99,7 @@ def said(plan, *, host="0.0.0.0", model=None, concurrency=0, version=""):
 
 
 @pytest.mark.parametrize("engine", deployable_engines())
-def test_each_engine_is_told_everything_in_its_own_words(engine):
+def test_each_engine_gets_everything_in_its_own_words(engine):
     _, words, variables, _ = said(tuned(engine))
     assert words == SAID[engine]
     assert variables == ({"PREFIX_CACHING": "0"} if engine == "tgi" else {})
@@ -141,7 +141,7 @@ def test_tgi_3_cuts_prompts_and_takes_them_longer_than_a_step():
     assert own.chunked_prefill is True
 
 
-def test_what_tgi_works_out_itself_is_said_and_not_written():
+def test_what_tgi_works_out_itself_is_reported_and_not_written():
     plan = Plan(model=MODEL, engine="tgi")
     own, words, variables, notes = said(plan)
     assert own.max_num_batched_tokens is own.max_model_len is own.prefix_caching is None
@@ -167,7 +167,7 @@ def test_what_tgi_works_out_itself_is_said_and_not_written():
         ("llamacpp", {}, "unknown engine"),
     ],
 )
-def test_what_cannot_be_said_is_refused_before_anything_is_written(engine, fields, message):
+def test_what_cannot_be_expressed_is_refused_before_anything_is_written(engine, fields, message):
     with pytest.raises((DeployError, UnknownName), match=message) as caught:
         said(tuned(engine, **fields))
     assert "a1a1" not in f"{caught.value}{getattr(caught.value, 'hint', '')}"
@@ -232,7 +232,7 @@ def plans(draw, engine):
 @pytest.mark.parametrize("engine", deployable_engines())
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_words_read_back_are_the_plan_that_was_said(engine, data):
+def test_words_read_back_are_the_plan(engine, data):
     plan = data.draw(plans(engine))
     own, words, variables, _ = said(plan)
     back = plan_of_words(engine_named(engine), words, variables)

@@ -224,7 +224,7 @@ def test_a_plan_with_nothing_chosen_is_written_out_all_the_same(container: str) 
     assert plan.tensor_parallel == 4
 
 
-def test_fewer_sequences_than_each_copy_had_in_flight_is_said() -> None:
+def test_fewer_sequences_than_each_copy_had_in_flight_is_reported() -> None:
     four = altered(tensor_parallel=1, replicas=4, max_num_seqs=31)
     assert any("below the 32 requests" in text for text in render(four).warnings)
     enough = altered(four, max_num_seqs=32)
@@ -283,7 +283,7 @@ def test_idle_devices_are_counted_and_lmi_is_kept_from_filling_them() -> None:
     assert bundle.json("environment.json")["SERVING_MAX_WORKERS"] == "1"
 
 
-def test_a_tail_beyond_the_invocation_limit_is_said() -> None:
+def test_a_tail_beyond_the_invocation_limit_is_reported() -> None:
     assert any("61 s" in text and "60 s" in text for text in render().warnings)
 
 

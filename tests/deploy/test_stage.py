@@ -202,7 +202,7 @@ def test_a_file_that_changes_meanwhile_is_noticed(store: World, model: Path) -> 
         )
 
 
-def test_a_missing_bucket_is_told_before_anything_is_read(store: World, model: Path) -> None:
+def test_a_missing_bucket_is_reported_before_anything_is_read(store: World, model: Path) -> None:
     store.double.s3.buckets.clear()
     with pytest.raises(InputError, match="no bucket 'bucket'") as caught:
         send(store, model)

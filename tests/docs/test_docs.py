@@ -45,6 +45,39 @@ def test_the_tour_draws_every_room_and_names_files_that_exist():
             assert (base / path.replace("NAME", "vllm")).exists(), path
 
 
+def test_the_tour_names_classes_and_tables_that_are_in_their_files():
+    tour = (ROOT / "docs" / "tour.md").read_text()
+    values = re.findall(r"^\| `(\w+)` \| .* \| `([\w/]+\.py)` \|$", tour, re.M)
+    assert len(values) == 5
+    tables = [
+        (name, path)
+        for name, paths in re.findall(r"(?:table|row of) `(\w+)` in (`[^|]*`)", tour)
+        for path in re.findall(r"`([\w/]+\.py)`", paths)
+    ]
+    assert len(tables) >= 4
+    for name, path in values + tables:
+        text = (PACKAGE / path).read_text()
+        assert re.search(rf"^(class )?{name}\b", text, re.M), f"{name} is not in {path}"
+
+
+def test_paths_in_the_documents_exist():
+    """Paths that begin with a folder of the repository or with a room."""
+    bases = {path.name: ROOT for path in ROOT.iterdir() if path.is_dir()}
+    bases |= dict.fromkeys(ROOMS, PACKAGE)
+    missing = []
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")]:
+        if page.parent.name == "reference":  # names sources of other projects
+            continue
+        for path in re.findall(r"(?<![\w/.{])(\w[\w.-]*(?:/[\w.-]+)+/?)", page.read_text()):
+            base = bases.get(path.partition("/")[0])
+            is_path = path.endswith("/") or re.search(r"\.(py|toml|md|json|jsonl|html|csv)$", path)
+            if base and is_path and not re.search("[A-Z]{4}", path.partition("/")[2]):
+                found = any((one / path).exists() for one in (base, page.parent))
+                if not found:
+                    missing.append(f"{page.relative_to(ROOT)}: {path}")
+    assert missing == []
+
+
 def test_every_verb_is_in_the_readme():
     readme = (ROOT / "README.md").read_text()
     for verb in VERBS:

@@ -120,7 +120,7 @@ async def test_a_slower_server_is_a_regression_with_a_named_difference(
         assert any(words in line for line in compared["differences"])
 
 
-async def test_throttles_are_told_by_name(servetune, aws):
+async def test_throttles_are_reported_by_name(servetune, aws):
     async with running_server(STEADY) as server:
         with SageMakerRuntime(server.port) as runtime:
             runtime.throttle_every = 5

@@ -70,7 +70,7 @@ def test_causes_that_any_server_may_have_are_known(line, kind):
     assert diagnose(f"starting\n{line}\n", 1).kind == kind
 
 
-def test_an_error_with_a_module_path_is_told_whole():
+def test_an_error_with_a_module_path_is_reported_whole():
     log = "Traceback:\n  File x\nhub.errors.NotFound: no\nhub.errors.WidgetError: no blue widget.\n"
     assert diagnose(log, 1).message == "hub.errors.WidgetError: no blue widget"
 

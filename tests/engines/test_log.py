@@ -327,7 +327,7 @@ def test_lmdeploys_line_is_read():
         ),
     ],
 )
-def test_why_an_engine_ended_is_said(name, line, kind, words):
+def test_why_an_engine_ended_is_reported(name, line, kind, words):
     cause = engine(name).explain(f"INFO start\n{line}\n", 1)
     assert cause.kind == kind
     assert words in cause.message

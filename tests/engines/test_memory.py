@@ -227,7 +227,7 @@ def test_a_context_that_does_not_fit_says_which_would():
         check_fits(plan(max_model_len=offered + 16), shape, device("L4"))
 
 
-def test_nothing_that_would_fit_is_said_too():
+def test_nothing_that_would_fit_is_reported_too():
     with pytest.raises(DoesNotFit) as caught:
         check_fits(plan(), shape_of("moonshotai/Kimi-K2-Instruct"), device("T4"))
     assert "nothing up to 8 devices" in caught.value.hint

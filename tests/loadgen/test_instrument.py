@@ -10,7 +10,7 @@ def statistics(lateness_s=(), lags_s=(), **known):
     return SendStatistics(lateness_s=array("d", lateness_s), lags_s=array("d", lags_s), **known)
 
 
-def test_late_departures_are_counted_and_the_worst_is_told():
+def test_late_departures_are_counted_and_the_worst_is_reported():
     told = instrument_of(
         statistics([0.0, LATE_S / 2, LATE_S * 2, LATE_S * 3], [0.001, 0.004]), stamped_by="kernel"
     )

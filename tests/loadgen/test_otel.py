@@ -97,7 +97,7 @@ class TestEndpoint:
             otlp_endpoint(wrong)
 
 
-def test_a_missing_sdk_is_told_with_the_way_to_it(monkeypatch):
+def test_a_missing_sdk_is_reported_with_the_way_to_it(monkeypatch):
     monkeypatch.setattr(otel.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(InputError) as told:
         require_otel()
@@ -228,7 +228,7 @@ class TestExport:
         assert len(collector.requests) == 3
         assert len({span.trace_id for span in collector.spans}) == 1_200
 
-    def test_a_collector_that_refuses_is_told(self):
+    def test_a_collector_that_refuses_is_reported(self):
         with (
             collecting(Collector(status=400)) as url,
             pytest.raises(LoadError, match="took 0 of 3"),

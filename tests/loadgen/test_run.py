@@ -108,7 +108,7 @@ class TestClosedLoop:
             assert 1 <= result.server.max_running_count <= 5
             assert (await load(server.url)).server is None
 
-    async def test_progress_is_told_and_adds_up(self):
+    async def test_progress_is_reported_and_adds_up(self):
         seen = []
         slow = msgspec.structs.replace(CLOSED, request_count=2, warmup_count=0)
         async with running_server(Behaviour(ttft_s=0.6)) as server:
@@ -312,7 +312,7 @@ class TestWarmUp:
         with pytest.raises(LoadError, match="cannot connect to http://127"):
             await load(server.url)
 
-    async def test_a_stream_that_breaks_off_is_told_with_its_outcome(self):
+    async def test_a_stream_that_breaks_off_is_reported_with_its_outcome(self):
         async with running_server(Behaviour(truncate_share=1.0)) as server:
             with pytest.raises(LoadError, match=r"failed \(truncated\)"):
                 await load(server.url)

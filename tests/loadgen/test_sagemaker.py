@@ -146,7 +146,7 @@ async def test_the_clients_own_time_out_is_told_apart():
     assert totals_of["time_limit"] == 0
 
 
-async def test_what_the_service_refuses_is_told_before_any_load():
+async def test_what_the_service_refuses_is_reported_before_any_load():
     async with endpoint_of() as (_, runtime):
         with pytest.raises(ServerRefused, match="ValidationError: Endpoint missing") as caught:
             await load(runtime, name="missing")

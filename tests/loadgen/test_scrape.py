@@ -75,7 +75,7 @@ async def test_an_answer_that_never_comes_is_given_up():
         assert time.monotonic() - before_s >= 0.05
 
 
-def test_a_list_of_models_that_cannot_be_read_is_told():
+def test_a_list_of_models_that_cannot_be_read_is_reported():
     with pytest.raises(LoadError, match="list of models"):
         parse_models("<html>")
 

@@ -147,7 +147,7 @@ def test_drafts_that_make_no_sense_are_refused(wrong):
         Plan(model="m", **wrong)
 
 
-def test_vllm_is_told_of_tokens_and_method_and_not_of_acceptance():
+def test_vllm_gets_tokens_and_method_and_not_the_acceptance():
     settings = settings_of(drafting(3, 0.7, "ngram"))
     assert settings["speculative_config"] == '{"method": "ngram", "num_speculative_tokens": 3}'
     back = plan_from_settings("vllm", SHAPE.name, settings)

@@ -126,7 +126,7 @@ def test_a_configuration_without_a_class_gets_the_one_of_its_type():
         with_architecture({"model_type": "gemma2"})
 
 
-def test_its_warning_about_the_cache_is_said_in_fits():
+def test_its_warning_about_the_cache_is_reported_in_fits():
     fine = AiconfiguratorEstimate(
         concurrency=1, ttft_ms=1, tpot_ms=2, e2e_ms=3, output_tokens_per_s=4, predictor="it"
     )

@@ -45,7 +45,7 @@ def test_no_other_word_is_cut_off_to_find_a_model(name):
     assert made_from(name, catalogue()) is None
 
 
-def test_what_stands_in_is_stored_as_the_name_says_and_is_told():
+def test_what_stands_in_is_stored_as_the_name_says_and_is_reported():
     models = RowModels(None)
     shape = models.shape("nvidia/Qwen3-32B-FP4")
     assert shape.name == "nvidia/Qwen3-32B-FP4"

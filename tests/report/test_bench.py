@@ -97,7 +97,7 @@ def test_intervals_below_ten_percent_have_a_decimal():
     assert "100.0 ms ±20%" in text
 
 
-def test_failures_are_told_in_the_servers_words_and_nothing_else():
+def test_failures_are_reported_in_the_servers_words_and_nothing_else():
     text = printed(record(requests(failed=7)))
     assert "113 of 120 answered" in text
     assert "FAILED 7 x http_status: too busy" in text
@@ -147,7 +147,7 @@ def test_many_kinds_of_failures_do_not_push_the_figures_away():
         ),
     ],
 )
-def test_what_a_reader_must_know_is_said(results, line):
+def test_what_a_reader_must_know_is_reported(results, line):
     assert line in printed(record(**results))
 
 

@@ -123,7 +123,7 @@ def test_the_browser_treats_failed_requests_as_the_command_line(dom, constraints
         assert (">47% failed<" in card) == any("(47%)" in reason for reason in failed)
 
 
-def test_failed_requests_are_told_in_the_table_the_tooltip_and_the_drawer(dom):
+def test_failed_requests_are_reported_in_the_table_the_tooltip_and_the_drawer(dom):
     records = factory.dirty_sweep()
     text = dom(
         opened(
@@ -187,7 +187,7 @@ ALL_OFF = """
 """
 
 
-def test_a_hurried_simulation_and_a_machine_without_a_name_are_told(dom):
+def test_a_hurried_simulation_and_a_machine_without_a_name_are_reported(dom):
     records = [
         msgspec.structs.replace(
             each,

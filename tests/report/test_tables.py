@@ -64,7 +64,7 @@ def test_a_narrow_terminal_shows_fewer_columns_and_says_so(width):
     assert ranking.count(" 2 of 2") + ranking.count(" 1 of 2") + ranking.count(" 0 of 2") == 25
 
 
-def test_constraints_are_told_in_words_and_not_by_colour_alone():
+def test_constraints_are_reported_in_words_and_not_by_colour_alone():
     text = printed(ranking_table(factory.sweep(), LIMITS))
     assert "✓ meets all 2" in text
     assert "✗ misses E2E p99, request_throughput" in text
@@ -86,7 +86,7 @@ def test_all_simulated_is_one_clear_line_and_mixed_is_a_column():
     assert "SIMULATED" not in printed(ranking_table(factory.measured(), LIMITS))
 
 
-def test_a_hurried_server_is_told_with_what_that_does_to_the_figures():
+def test_a_hurried_server_is_reported_with_what_that_does_to_the_figures():
     hurried = [
         msgspec.structs.replace(each, results=each.results | {"simulated_speed": 50.0})
         for each in (factory.record(), factory.record(users=64))

@@ -106,14 +106,14 @@ def test_a_share_of_all_is_written_only_where_nothing_was_answered(failed, of, s
     assert told.sentence.endswith("of the others") == (failed < of)
 
 
-def test_a_rate_without_counts_is_told_as_a_share():
+def test_a_rate_without_counts_is_reported_as_a_share():
     told = failed_requests({"error_rate": 0.25})
     assert told is not None
     assert told.fraction == "25%"
     assert told.sentence == "25% of its requests failed: its figures are of the others"
 
 
-def test_values_are_told_in_words_and_with_their_units():
+def test_values_are_reported_in_words_and_with_their_units():
     limits = parse_constraints("request_throughput>=5;e2e_latency:p99<=2s;error_rate<=0.5")
     one, other = (
         Candidate(
@@ -181,7 +181,7 @@ def test_a_limit_of_zero_is_missed_by_the_plain_amount():
     assert choice.chosen == few
 
 
-def test_every_part_of_a_choice_is_told_also_where_there_is_none():
+def test_every_part_of_a_choice_is_reported_also_where_there_is_none():
     choice = recommend([candidate("k", None), SLOW], (), "cost")
     assert choice.chosen is None
     assert choice.objective == "cost"
@@ -198,7 +198,7 @@ def test_every_part_of_a_choice_is_told_also_where_there_is_none():
     ("other", "apart"),
     [(199.91, "(within 0.1%)"), (199.88, "(-0.1%)"), (190.0, "(-5.0%)"), (100.0, "(-50.0%)")],
 )
-def test_the_distance_to_the_next_is_told_to_a_tenth_of_a_percent(other, apart):
+def test_the_distance_to_the_next_is_reported_to_a_tenth_of_a_percent(other, apart):
     choice = recommend([CLEAN, candidate("next", other)], (), "throughput")
     assert choice.reasons[-1].endswith(apart)
 
@@ -209,7 +209,7 @@ def test_nothing_is_divided_by_a_throughput_of_zero():
     assert choice.reasons[-1] == "next is other: 0 tok/s (within 0.1%)"
 
 
-def test_several_that_are_left_out_are_told_in_the_plural():
+def test_several_that_are_left_out_are_reported_in_the_plural():
     choice = recommend([FAST_DIRTY, candidate("d", 250.0, failed=3), CLEAN], (), "throughput")
     assert "2 trials with more than 1% failed requests are left out" in choice.reasons
 
@@ -217,12 +217,12 @@ def test_several_that_are_left_out_are_told_in_the_plural():
 @pytest.mark.parametrize(
     ("e2e_ms", "text"), [(999.9, "999.9 ms"), (1000.0, "1 s"), (1000.4, "1 s"), (1500.0, "1.5 s")]
 )
-def test_latencies_of_a_second_and_more_are_told_in_seconds(e2e_ms, text):
+def test_latencies_of_a_second_and_more_are_reported_in_seconds(e2e_ms, text):
     choice = recommend([candidate("k", 1.0, e2e_ms=e2e_ms)], (), "latency")
     assert choice.reasons[0].endswith(f": {text}")
 
 
-def test_counts_are_told_only_where_both_are_known():
+def test_counts_are_reported_only_where_both_are_known():
     told = failed_requests({"error_rate": 0.25, "failed": 5})
     assert told is not None
     assert (told.count, told.total) == (None, None)

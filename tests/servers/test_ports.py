@@ -38,7 +38,7 @@ def test_an_address_of_another_machine_is_refused():
         require_free_port("192.0.2.1", 8000)
 
 
-def test_the_owner_of_a_listening_socket_is_told(listener):
+def test_the_owner_of_a_listening_socket_is_reported(listener):
     assert listens_among([os.getpid()], listener) is True
     assert listens_among([], listener) is False
     assert listens_among([os.getpid()], free_port()) is None

@@ -135,7 +135,7 @@ def test_a_crash_names_the_signal(server):
     ("mode", "rung"),
     [("never-opens", r"port \d+ is not open"), ("unready", "/health answers 503")],
 )
-def test_a_server_that_is_late_is_told_by_the_rung_it_reached(server, mode, rung):
+def test_a_server_that_is_late_is_reported_by_the_rung_it_reached(server, mode, rung):
     clock = SteppingClock()
     with server(mode, clock=clock, pause=clock.pause) as one:
         wait_until(lambda: mode == "never-opens" or "503" in (one._rung() or ""))

@@ -52,7 +52,7 @@ async def test_a_streamed_completion_says_the_same_words_token_by_token(serving)
     assert reasons == [None] * 7 + ["length"]
 
 
-async def test_usage_is_told_only_where_it_was_asked_for(serving):
+async def test_usage_is_reported_only_where_it_was_asked_for(serving):
     async with serving() as client:
         plain = await client().ask("POST", "/v1/completions", completion(stream=True))
         ending = await client().ask(
@@ -319,7 +319,7 @@ async def test_prompts_may_be_computed_by_another_engine_than_the_one_that_answe
     assert samples[generated.format(1)] == 0  # its token is thrown away
 
 
-async def test_drafts_are_told_as_vllm_tells_them(serving):
+async def test_drafts_are_reported_as_vllm_tells_them(serving):
     """Sample names of `vllm/v1/spec_decode/metrics.py` of 0.32."""
     async with serving(draft_tokens=3) as client:
         await client().ask("POST", "/v1/completions", completion(max_tokens=200))
@@ -477,7 +477,7 @@ async def test_a_lost_connection_ends_in_the_middle(serving):
     assert left["num_requests_running"] == 0
 
 
-async def test_a_clock_that_cannot_be_kept_is_told(serving):
+async def test_a_clock_that_cannot_be_kept_is_reported(serving):
     log = []
     async with serving(speed=1.0, log=log) as client:
         asking, looking = client(), client()
@@ -491,7 +491,7 @@ async def test_a_clock_that_cannot_be_kept_is_told(serving):
     assert any("behind its own clock" in line for line in log)
 
 
-async def test_a_port_in_use_is_said(serving):
+async def test_a_port_in_use_is_reported(serving):
     async with serving() as client:
         one = client()
         await one.ask("GET", "/health")

@@ -97,7 +97,7 @@ def test_a_text_is_made_beside_its_place_so_that_it_is_replaced_at_once(tmp_path
     assert scratch.name.startswith(".x.json.")
 
 
-def test_what_is_in_the_way_is_said_with_the_way_on(tmp_path):
+def test_what_is_in_the_way_is_reported_with_the_way_on(tmp_path):
     (tmp_path / "x.json").mkdir()
     with pytest.raises(StoreError, match=r"x.json is a folder$") as caught:
         write_text(tmp_path / "x.json", "new")

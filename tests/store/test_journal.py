@@ -166,7 +166,7 @@ def test_the_published_records_are_read_without_loss():
         assert after.results["concurrency"] == pytest.approx(throughput * latency_s)
 
 
-def test_what_stands_in_the_way_of_a_journal_is_said_with_the_way_on(tmp_path, monkeypatch):
+def test_what_stands_in_the_way_of_a_journal_is_reported_with_the_way_on(tmp_path, monkeypatch):
     path = tmp_path / "x.jsonl"
     with Journal(path) as journal:
         journal.append(record())

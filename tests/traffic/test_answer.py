@@ -207,7 +207,7 @@ class TestHowItEnded:
         assert read(chunk("", 0, finish="stop"), DONE).outcome == "empty"
         assert read(DONE).outcome == "empty"
 
-    def test_an_error_status_is_told_in_the_servers_words(self):
+    def test_an_error_status_is_reported_in_the_servers_words(self):
         body = json.dumps({"error": {"message": "m is\n not served", "code": 404}}).encode()
         record = read(body[:7], body[7:], status=404, kind="application/json")
         assert (record.outcome, record.status) == ("http_status", 404)
@@ -386,7 +386,7 @@ class TestResponses:
     def test_a_stream_without_its_last_event_is_truncated(self):
         assert read(*self.stream(self.delta("a"))[:-1], api="responses").outcome == "truncated"
 
-    def test_failures_are_told_in_the_servers_words(self):
+    def test_failures_are_reported_in_the_servers_words(self):
         failed = self.stream(
             end="response.failed",
             error={"code": "server_error", "message": "the engine died"},

@@ -306,7 +306,7 @@ class TestRefusing:
         server.close()
         assert f"http://[::1]:{server.port}" in client(server.port, host="::1").ask()[0].detail
 
-    def test_no_more_files_is_told_and_breaks_nothing(self, scripted, client, whole):
+    def test_no_more_files_is_reported_and_breaks_nothing(self, scripted, client, whole):
         import resource
 
         server = scripted([[whole()]])
@@ -362,7 +362,7 @@ class TestNotHttp:
         assert call.detail.startswith("not HTTP")
         assert len(call.detail) < 300
 
-    def test_it_is_told_though_the_server_says_no_more(self, scripted, client):
+    def test_it_is_reported_though_the_server_says_no_more(self, scripted, client):
         good = [b"1\r\n%d\r\n" % i for i in range(3)]
         steps = [step for piece in good for step in (piece, 0.01)]
         server = scripted([[CHUNKED, 0.02, *steps, b"zz\r\nfour\r\n"]])
@@ -521,7 +521,7 @@ class TestEnding:
         assert {(one.outcome, one.detail) for one in calls} == {("cancelled", "enough")}
         assert asker.reactor.in_flight_count == asker.reactor.in_flight_to(0) == 0
 
-    def test_done_is_told_once_and_counts_come_back_to_nothing(self, scripted, client, whole):
+    def test_done_is_reported_once_and_counts_come_back_to_nothing(self, scripted, client, whole):
         server = scripted([[whole()]] * 3)
         asker = client(server.port, server.port)
         told = []

@@ -195,14 +195,14 @@ def test_the_services_own_limit_is_no_time_out_of_ours_and_no_fault_of_the_model
         (503, "", {}, "status 503:"),
     ],
 )
-def test_refusals_are_told_by_name(status, name, body, wanted):
+def test_refusals_are_reported_by_name(status, name, body, wanted):
     sent = json.dumps(body).encode()
     _, settled = sagemaker([sent], status=status, kind="application/json", name=name)
     assert settled[:2] == ("http_status", status)
     assert settled[2].startswith(wanted)
 
 
-def test_a_stream_that_breaks_inside_a_frame_is_told_as_such():
+def test_a_stream_that_breaks_inside_a_frame_is_reported_as_such():
     raw = part(chunk(0)) + part(chunk(1))[:20]
     _, settled = sagemaker([raw])
     assert settled[0] == "truncated"

@@ -474,7 +474,7 @@ class TestFailuresInARow:
 
 
 class TestBreaking:
-    async def test_a_process_that_is_killed_is_told_and_nothing_hangs(self):
+    async def test_a_process_that_is_killed_is_reported_and_nothing_hangs(self):
         async with running_server(Behaviour(stall_share=1.0)) as server:
 
             def kill(pool):
@@ -487,7 +487,7 @@ class TestBreaking:
                 await asyncio.wait_for(asyncio.to_thread(pool.run), 20)
             assert all(map(gone, others))
 
-    async def test_a_process_that_breaks_is_told_with_its_last_words(self):
+    async def test_a_process_that_breaks_is_reported_with_its_last_words(self):
         async with running_server() as server:
             pool = pool_of(server.url)
             for sender in pool._senders:

@@ -58,7 +58,7 @@ def test_a_server_that_can_forget_is_told_to(server, route):
     assert asked[-1] == route
 
 
-def test_what_cannot_be_forgotten_is_said(server):
+def test_what_cannot_be_forgotten_is_reported(server):
     target, asked = server()
     assert forget_prefixes(target, same_words=True, first=False).startswith("KEPT: ")
     assert len(asked) == 2

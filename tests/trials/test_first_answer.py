@@ -84,7 +84,7 @@ def test_one_that_says_it_is_not_ready_is_asked_again(serve):
 
 
 @pytest.mark.parametrize("status", [400, 404, 500])
-def test_one_that_refuses_has_answered_and_it_is_told(serve, status):
+def test_one_that_refuses_has_answered_and_it_is_reported(serve, status):
     external, first = waiting(serve(status))
     external.wait_ready(30, then=first)
     assert f"status {status}" in first.refusal

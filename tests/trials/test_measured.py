@@ -76,7 +76,7 @@ def test_an_engines_image_tells_its_version_by_its_tag(image, engine_name, versi
     assert version_of(engine(engine_name), launch, ()) == version
 
 
-def test_settings_that_the_server_took_otherwise_are_told():
+def test_settings_that_the_server_took_otherwise_are_reported():
     told = {"taken_otherwise": {"max_num_seqs": {"asked": 256, "taken": 128}}}
     assert taken_otherwise_in(told) == ["max_num_seqs=256 was asked, and the server took 128"]
     assert taken_otherwise_in({"load_s": 1.0}) == []

@@ -74,7 +74,7 @@ def test_blanks_dashes_quotes_and_round_brackets_are_taken():
         ("kind=sine,mean_per_s=4,period_s=60,amplitude_per_s=5", 51, "at most 4"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(text, at, words):
+def test_a_mistake_is_reported_with_its_place(text, at, words):
     with pytest.raises(GrammarError) as told:
         parse_arrivals(text)
     assert told.value.position == at

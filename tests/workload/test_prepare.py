@@ -311,7 +311,7 @@ def test_its_workload_asks_its_requests_when_the_arrivals_say():
     assert made.workload.closed_loop
 
 
-def test_what_was_made_is_said():
+def test_what_was_made_is_reported():
     about = prepare(traffic(100, 30)).about
     assert about.input_tokens_total == 6000
     assert about.output_tokens_mean == 30

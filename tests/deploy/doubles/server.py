@@ -10,7 +10,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from doubles.beside import Beside
+from doubles.services import Beside
 from doubles.control import ControlPlane, Refusal
 from doubles.jobs import AiJobs
 from doubles.runtime import Asked, ContainerRefused, Runtime
