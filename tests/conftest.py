@@ -112,9 +112,9 @@ def called(tmp_path, monkeypatch):
             patch.chdir(cwd)
             with pytest.raises(SystemExit) as stop:
                 main()
-        return subprocess.CompletedProcess(words, stop.value.code, *map(said_on, (out, err)))
+        return subprocess.CompletedProcess(words, stop.value.code, *map(text_of, (out, err)))
 
-    def said_on(stream):
+    def text_of(stream):
         stream.seek(0)
         return stream.read()
 

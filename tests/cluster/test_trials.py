@@ -259,7 +259,9 @@ class TestOnACluster:
         ok = {r.key for r in read_journal(tmp_path / "q.jsonl") if r.status == "ok"}
         assert len(ok) == 6
 
-    def test_too_few_gpus_are_reported_before_anything_starts(self, ray_cluster, servetune, tmp_path):
+    def test_too_few_gpus_are_reported_before_anything_starts(
+        self, ray_cluster, servetune, tmp_path
+    ):
         l4(ray_cluster, 2)
         done = servetune(
             *words(ray_cluster, "--gpu", "L4", "--num-gpus", "4", server="tensor_parallel_size=4")

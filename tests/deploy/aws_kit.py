@@ -57,13 +57,13 @@ class World:
     """A double of AWS and a door to it, on one virtual clock.
 
     Attributes:
-        said: Progress, in the order in which it was told.
+        messages: Progress, in the order in which it was told.
     """
 
     def __init__(self) -> None:
         self.clock = VirtualClock(start_s=1.7e9)
         self.double = FakeAws(self.clock.now_s)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def aws(self, *, secrets_in_use: tuple[str, ...] = (), **crash: Any) -> AwsClient:
         return AwsClient(
@@ -77,17 +77,17 @@ class World:
         return asyncio.run(work)
 
     @property
-    def told(self) -> str:
-        return "\n".join(self.said)
+    def progress_text(self) -> str:
+        return "\n".join(self.messages)
 
     def left(self) -> list[tuple[str, str]]:
         """Everything that stands, in whichever service."""
-        beside = self.double.beside
+        other = self.double.services
         return [
             *self.double.control.rows,
-            *(("target", name) for name in beside.targets),
-            *(("policy", name) for name in beside.policies),
-            *(("alarm", name) for name in beside.alarms),
+            *(("target", name) for name in other.targets),
+            *(("policy", name) for name in other.policies),
+            *(("alarm", name) for name in other.alarms),
         ]
 
 

@@ -27,7 +27,7 @@ def make(world: World, wanted: Any = None, *, state: StateFile | None = None, **
             wanted or deployment(),
             world.aws(**crash),
             state=state or no_state(),
-            on_progress=world.said.append,
+            on_progress=world.messages.append,
             **more,
         )
     )
@@ -40,8 +40,8 @@ def test_a_model_endpoint_is_made_in_order_and_waited_for(world: World) -> None:
     said = world.double.control.describe_endpoint({"EndpointName": NAME})
     assert said["EndpointStatus"] == "InService"
     assert world.clock.now_s() - begin_s >= 300
-    assert "Creating" in world.told
-    assert "InService" in world.told
+    assert "Creating" in world.progress_text
+    assert "InService" in world.progress_text
 
 
 def test_components_adapters_and_scaling_follow_the_endpoint(world: World) -> None:
@@ -62,13 +62,13 @@ def test_components_adapters_and_scaling_follow_the_endpoint(world: World) -> No
     assert needs == {"NumberOfAcceleratorDevicesRequired": 2.0, "MinMemoryRequiredInMb": 65536}
     adapter = world.double.control.rows["InferenceComponent", "qwen-support"]["request"]
     assert adapter["Specification"]["BaseInferenceComponentName"] == "qwen-base"
-    policy = world.double.beside.policies["qwen-requests-in-flight"]
+    policy = world.double.services.policies["qwen-requests-in-flight"]
     tracked = policy["TargetTrackingScalingPolicyConfiguration"]
     assert tracked["TargetValue"] == 51.2
     assert "ConcurrentRequestsPerCopy" in str(tracked)
-    alarm = world.double.beside.alarms["servetune-qwen-no-capacity"]
-    assert alarm["AlarmActions"] == [world.double.beside.policies["qwen-from-zero"]["PolicyARN"]]
-    assert "1 of 2 copies" in world.told
+    alarm = world.double.services.alarms["servetune-qwen-no-capacity"]
+    assert alarm["AlarmActions"] == [world.double.services.policies["qwen-from-zero"]["PolicyARN"]]
+    assert "1 of 2 copies" in world.progress_text
 
 
 def test_running_it_again_makes_nothing_again(world: World) -> None:
@@ -91,7 +91,9 @@ def test_a_run_that_died_anywhere_is_continued_and_leaves_nothing_twice(
     held = json.loads((tmp_path / "state.json").read_text())
     assert {entry["status"] for entry in held["entries"]} == {"there"}
     assert len(held["entries"]) == len(wanted.steps)
-    world.run(delete(NAME, world.aws(), state=StateFile(tmp_path), on_progress=world.said.append))
+    world.run(
+        delete(NAME, world.aws(), state=StateFile(tmp_path), on_progress=world.messages.append)
+    )
     assert world.left() == []
     assert not (tmp_path / "state.json").exists()
 
@@ -144,7 +146,7 @@ def test_no_capacity_is_found_out_after_its_time_out_and_a_rerun_tries_anew(worl
     assert 600 <= world.clock.now_s() - begin_s < 700
     control.no_capacity = set()
     make(world, deployment(hosting))
-    assert "failed before" in world.told
+    assert "failed before" in world.progress_text
     assert control.describe_endpoint({"EndpointName": NAME})["EndpointStatus"] == "InService"
     assert control.made["Model", deployment(hosting).only("model").name] == 1
 
@@ -227,7 +229,7 @@ def test_a_token_reaches_the_container_and_nothing_else(world: World, tmp_path: 
     sent = world.double.control.rows["Model", model]["request"]["PrimaryContainer"]["Environment"]
     assert sent["HF_TOKEN"] == token
     assert token not in (tmp_path / "state.json").read_text()
-    assert token not in world.told
+    assert token not in world.progress_text
 
 
 def test_a_token_that_aws_repeats_in_an_error_is_taken_out(world: World) -> None:

@@ -139,10 +139,10 @@ def test_an_unpriced_type_stops_unless_it_is_reserved_or_priced() -> None:
 def test_old_prices_and_those_of_other_regions_are_reported() -> None:
     price = Price(usd_per_hour=5, region="us-west-2", source="list", date="2026-01-01")
     report = check(deployment(), facts(), Budget(prices={G6: price}), today=TODAY)
-    (told,) = (f for f in report.findings if f.topic == "price")
-    assert told.level == "note"
-    assert "324 days old" in told.message
-    assert "for us-west-2, not us-east-1" in told.message
+    (finding,) = (f for f in report.findings if f.topic == "price")
+    assert finding.level == "note"
+    assert "324 days old" in finding.message
+    assert "for us-west-2, not us-east-1" in finding.message
 
 
 # With AWS asked
@@ -166,24 +166,24 @@ def test_quota_counts_what_runs_already_over_all_pages(world: World) -> None:
     other = deployment(Hosting(instance_types=(G6,), instance_count=2), endpoint_name="other")
     world.run(apply(other, world.aws(), state=no_state(), on_progress=print))
     world.double.calls.clear()
-    (told,) = ask(world)["quota"]
-    assert told.level == "stop"
-    assert told.message == f"{G6}: 2 allowed, 2 in use, 1 wanted"
-    assert "Service Quotas" in told.hint
+    (finding,) = ask(world)["quota"]
+    assert finding.level == "stop"
+    assert finding.message == f"{G6}: 2 allowed, 2 in use, 1 wanted"
+    assert "Service Quotas" in finding.hint
 
 
 def test_quota_below_what_scaling_may_want_is_a_note(world: World) -> None:
     world.double.control.quota[G6] = 2
     scaling = Scaling(minimum=1, maximum=4, requests_per_copy=10)
-    (told,) = ask(world, Hosting(instance_types=(G6,), scaling=scaling))["quota"]
-    assert told.level == "note"
+    (finding,) = ask(world, Hosting(instance_types=(G6,), scaling=scaling))["quota"]
+    assert finding.level == "note"
 
 
 def test_what_may_not_be_asked_is_a_note(world: World) -> None:
     world.double.denied.add("ListServiceQuotas")
-    (told,) = ask(world)["quota"]
-    assert told.level == "note"
-    assert "not authorized" in told.message
+    (finding,) = ask(world)["quota"]
+    assert finding.level == "note"
+    assert "not authorized" in finding.message
 
 
 def test_a_taken_name_stops_and_an_own_one_is_gone_on_with(world: World) -> None:
@@ -196,11 +196,11 @@ def test_a_taken_name_stops_and_an_own_one_is_gone_on_with(world: World) -> None
 
 
 def test_todays_price_is_that_of_hosting(world: World) -> None:
-    world.double.beside.prices[G6] = 6.25
+    world.double.services.prices[G6] = 6.25
     ask(world)
     price = world.prices[G6]  # type: ignore[attr-defined]
     assert (price.usd_per_hour, price.date) == (6.25, "2026-11-21")
-    row = world.double.beside._product(G6, "AsyncInf", 999.0)
+    row = world.double.services._product(G6, "AsyncInf", 999.0)
     assert price_of_product(row) is None
 
 
@@ -301,7 +301,7 @@ def test_only_one_container_tells_of_its_cache(container: str, stopped: bool) ->
 def test_a_secret_is_looked_for_and_not_read(world: World) -> None:
     arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:hf-AbCdEf"
     assert ask(world, secret_arn=arn)["token"][0].level == "stop"
-    world.double.beside.secrets[arn] = "the token"
+    world.double.services.secrets[arn] = "the token"
     assert ask(world, secret_arn=arn)["token"][0].level == "ok"
     assert "GetSecretValue" not in world.double.operations(reading=True)
 

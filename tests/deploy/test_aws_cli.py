@@ -111,7 +111,7 @@ def test_plan_asks_aws_only_when_told_to_and_then_only_reads(
     run(tmp_path, "sagemaker", "sweep.jsonl", "--plan", double=double)
     assert double.calls == []
     double.control.quota["ml.g6.12xlarge"] = 0
-    double.beside.prices["ml.g6.12xlarge"] = 6.5
+    double.services.prices["ml.g6.12xlarge"] = 6.5
     done = run(tmp_path, "sagemaker", "sweep.jsonl", "--plan", "--ask-aws", double=double)
     assert done.returncode == 1
     assert "STOP  quota" in done.stdout
@@ -178,13 +178,13 @@ def test_from_apply_to_delete_nothing_is_left(
     assert there.returncode == 0, there.stdout
     assert there.stdout.count("InService") == 2
 
-    double.beside.log_lines[f"/aws/sagemaker/Endpoints/{ENDPOINT}"] = [
+    double.services.log_lines[f"/aws/sagemaker/Endpoints/{ENDPOINT}"] = [
         "INFO max_num_seqs=64", "using token hf_" + "Aa1" * 10,
     ]  # fmt: skip
-    told = run(tmp_path, "logs", ENDPOINT, double=double)
-    assert "max_num_seqs=64" in told.stdout
-    assert "[redacted]" in told.stdout
-    assert "Aa1Aa1" not in told.stdout
+    progress_text = run(tmp_path, "logs", ENDPOINT, double=double)
+    assert "max_num_seqs=64" in progress_text.stdout
+    assert "[redacted]" in progress_text.stdout
+    assert "Aa1Aa1" not in progress_text.stdout
 
     left = run(tmp_path, "orphans", double=double)
     assert left.returncode == 0, left.stdout

@@ -26,7 +26,7 @@ NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 
 
 def make(world: World, wanted: Deployment) -> None:
-    world.run(apply(wanted, world.aws(), state=no_state(), on_progress=world.said.append))
+    world.run(apply(wanted, world.aws(), state=no_state(), on_progress=world.messages.append))
 
 
 def remove(world: World, wanted: Deployment | None = None, **crash: Any) -> list[str]:
@@ -35,7 +35,7 @@ def remove(world: World, wanted: Deployment | None = None, **crash: Any) -> list
             NAME,
             world.aws(**crash),
             state=no_state(),
-            on_progress=world.said.append,
+            on_progress=world.messages.append,
             deployment=wanted,
         )
     )
@@ -44,7 +44,7 @@ def remove(world: World, wanted: Deployment | None = None, **crash: Any) -> list
 
 def change(world: World, wanted: Deployment, **crash: Any) -> list[str]:
     done: list[str] = world.run(
-        update(wanted, world.aws(**crash), state=no_state(), on_progress=world.said.append)
+        update(wanted, world.aws(**crash), state=no_state(), on_progress=world.messages.append)
     )
     return done
 
@@ -86,7 +86,7 @@ def test_an_endpoint_that_is_being_created_is_waited_for(world: World) -> None:
     remove(world)
     assert world.left() == []
     assert world.clock.now_s() - begin_s >= 300
-    assert "it can be deleted when that has ended" in world.told
+    assert "it can be deleted when that has ended" in world.progress_text
 
 
 def test_components_that_go_slowly_are_waited_for_before_the_endpoint(world: World) -> None:
@@ -169,7 +169,7 @@ def test_what_an_endpoint_shall_have_no_more_goes_and_other_files_come(world: Wo
 
     zero = Scaling(minimum=0, maximum=4, requests_per_copy=50)
     make(world, deployment(hosting(zero, fr="fr", de="de")))
-    assert len(world.double.beside.policies) == 2
+    assert len(world.double.services.policies) == 2
 
     one = Scaling(minimum=1, maximum=4, requests_per_copy=50)
     done = change(world, deployment(hosting(one, fr="fr2")))
@@ -179,12 +179,12 @@ def test_what_an_endpoint_shall_have_no_more_goes_and_other_files_come(world: Wo
     row = world.double.control.rows["InferenceComponent", f"{NAME}-fr"]["request"]
     assert row["Specification"]["Container"]["ArtifactUrl"] == "s3://bucket/fr2.tar.gz"
     assert ("InferenceComponent", f"{NAME}-de") not in world.double.control.rows
-    assert list(world.double.beside.policies) == [f"{NAME}-requests-in-flight"]
-    assert world.double.beside.alarms == {}
+    assert list(world.double.services.policies) == [f"{NAME}-requests-in-flight"]
+    assert world.double.services.alarms == {}
 
     done = change(world, deployment(hosting(None, fr="fr2")))
     assert f"deleted scalable-target inference-component/{NAME}-base" in done
-    assert world.double.beside.targets == {}
+    assert world.double.services.targets == {}
     assert change(world, deployment(hosting(None, fr="fr2"))) == []
 
 
@@ -193,7 +193,7 @@ def test_who_may_not_ask_about_scaling_may_still_update(world: World) -> None:
     world.double.denied = {"DescribeScalingPolicies"}
     wanted = deployment(plan=OTHER)
     assert f"endpoint {NAME} runs {wanted.only('endpoint-config').name}" in change(world, wanted)
-    assert "whether it still scales is not known" in world.told
+    assert "whether it still scales is not known" in world.progress_text
 
 
 def test_an_adapter_with_other_files_is_not_taken_for_the_wanted_one(world: World) -> None:
@@ -262,8 +262,8 @@ def test_status_tells_what_is_missing_beside_what_is_there(world: World) -> None
 
 def test_logs_are_in_order_and_without_credentials(world: World) -> None:
     planted = ["hf_" + "Q1w2" * 9, "AKIA" + "ABCD" * 4]
-    world.double.beside.log_lines["/aws/sagemaker/Endpoints/qwen"] = ["one", f"key {planted[1]}"]
-    world.double.beside.log_lines["/aws/sagemaker/InferenceComponents/qwen-base"] = [
+    world.double.services.log_lines["/aws/sagemaker/Endpoints/qwen"] = ["one", f"key {planted[1]}"]
+    world.double.services.log_lines["/aws/sagemaker/InferenceComponents/qwen-base"] = [
         f"token={planted[0]}"
     ]
     where = LogGroups(endpoint=NAME, components=("qwen-base",))
@@ -322,7 +322,7 @@ def test_an_endpoint_past_its_time_is_reported_with_its_cost(world: World) -> No
 
 def test_an_alarm_of_an_endpoint_that_is_gone_is_found_and_deleted(world: World) -> None:
     make(world, deployment(FULL))
-    alarms = world.double.beside.alarms
+    alarms = world.double.services.alarms
     assert left_over(world) == []
     alarms["servetune-other-no-capacity"] = {}  # somebody deleted endpoint `other` by hand
     alarms["servetune-costs"] = {}  # a stranger's
@@ -334,7 +334,7 @@ def test_an_alarm_of_an_endpoint_that_is_gone_is_found_and_deleted(world: World)
             Change(
                 aws=world.aws(),
                 state=no_state(),
-                on_progress=world.said.append,
+                on_progress=world.messages.append,
                 wait=WaitOptions(),
             ),
         )

@@ -52,7 +52,7 @@ def plan(**fields: Any) -> Plan:
     return Plan(model=MODEL, **fields)
 
 
-def spoken(container: str, **fields: Any) -> Plan:
+def plan_for(container: str, **fields: Any) -> Plan:
     """A plan of the engine that the container runs."""
     return plan(engine=container_named(container).dialect, **fields)
 
@@ -71,7 +71,7 @@ def tuned(container: str) -> Plan:
     }  # fmt: skip
     if container != "tgi":
         chosen |= {"chunked_prefill": True, "block_tokens": 16}
-    return filled(container, spoken(container, **chosen), concurrency=128)
+    return filled(container, plan_for(container, **chosen), concurrency=128)
 
 
 # What each container calls each thing. These spellings are the promise of this room.
@@ -168,7 +168,7 @@ def test_hugging_faces_edition_is_kept_from_adding_what_was_not_measured() -> No
 
 
 def test_the_sglang_container_spells_a_plan_as_flags_without_negatives() -> None:
-    chosen = spoken(
+    chosen = plan_for(
         "sglang",
         tensor_parallel=2,
         replicas=2,
@@ -205,7 +205,7 @@ def test_the_sglang_container_spells_a_plan_as_flags_without_negatives() -> None
 def test_prompts_in_one_piece_are_said_to_sglang_by_the_size_of_a_chunk() -> None:
     whole = filled(
         "sglang",
-        spoken(
+        plan_for(
             "sglang", max_num_seqs=8, max_num_batched_tokens=4096, gpu_memory_fraction=0.8,
             chunked_prefill=False,
         ),
@@ -218,17 +218,17 @@ def test_prompts_in_one_piece_are_said_to_sglang_by_the_size_of_a_chunk() -> Non
 
 def test_what_sglang_would_decide_by_the_device_is_not_made_up() -> None:
     with pytest.raises(InputError, match="leaves max_num_seqs, gpu_memory_fraction open") as caught:
-        filled("sglang", spoken("sglang", max_num_batched_tokens=2048))
+        filled("sglang", plan_for("sglang", max_num_batched_tokens=2048))
     assert "resolved" in caught.value.hint
 
 
 def test_a_false_that_sglang_would_never_hear_is_refused() -> None:
     with pytest.raises(DeployError, match="cannot pass some_switch=false"):
-        rendered("sglang", spoken("sglang", extra=(("some_switch", False),)))
+        rendered("sglang", plan_for("sglang", extra=(("some_switch", False),)))
 
 
 def test_tgi_gets_its_launchers_variables_under_sagemakers_names() -> None:
-    chosen = spoken(
+    chosen = plan_for(
         "tgi",
         tensor_parallel=4,
         max_num_seqs=200,
@@ -268,7 +268,7 @@ def test_tgi_gets_its_launchers_variables_under_sagemakers_names() -> None:
 
 
 def test_tgi_before_3_is_told_nothing_of_chunks_and_says_so() -> None:
-    chosen = spoken("tgi", chunked_prefill=True, max_num_batched_tokens=512, max_model_len=2048)
+    chosen = plan_for("tgi", chunked_prefill=True, max_num_batched_tokens=512, max_model_len=2048)
     told, notes = container_named("tgi").fill(chosen, L4, 0, "2.4.0")
     variables = rendered("tgi", told)
     assert "PREFILL_CHUNKING" not in variables
@@ -278,7 +278,7 @@ def test_tgi_before_3_is_told_nothing_of_chunks_and_says_so() -> None:
 
 
 def test_tgi_3_is_told_its_own_defaults_but_for_what_it_works_out() -> None:
-    own = resolved(spoken("tgi", max_model_len=8192), QWEN, L4, version="3.3.6")
+    own = resolved(plan_for("tgi", max_model_len=8192), QWEN, L4, version="3.3.6")
     told, notes = container_named("tgi").fill(own, L4, 0, "3.3.6")
     assert rendered("tgi", told) == {
         "HF_MODEL_ID": MODEL,
@@ -300,15 +300,15 @@ def test_tgi_3_is_told_its_own_defaults_but_for_what_it_works_out() -> None:
 
 
 def test_tgi_captures_no_graphs_of_weights_that_forbid_it() -> None:
-    told, _ = container_named("tgi").fill(spoken("tgi", quantization="exl2"), L4, 0, "3.3.6")
+    told, _ = container_named("tgi").fill(plan_for("tgi", quantization="exl2"), L4, 0, "3.3.6")
     assert "CUDA_GRAPHS" not in rendered("tgi", told)
 
 
 def test_tgi_says_what_it_sizes_by_itself_and_has_no_copies() -> None:
-    _, notes = container_named("tgi").fill(spoken("tgi"), L4, 0, "3.3.6")
+    _, notes = container_named("tgi").fill(plan_for("tgi"), L4, 0, "3.3.6")
     assert any("works out" in note and "max_model_len" in note for note in notes)
     with pytest.raises(DeployError, match="one copy in its container") as caught:
-        filled("tgi", spoken("tgi", replicas=2))
+        filled("tgi", plan_for("tgi", replicas=2))
     assert "--copies 2" in caught.value.hint
 
 
@@ -408,7 +408,7 @@ def test_words_for_dtypes_that_lmi_lacks_are_translated() -> None:
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_staged_model_is_served_under_its_own_name(container: str) -> None:
     own = container_named(container)
-    env = rendered(container, spoken(container), model_source="s3://bucket/qwen/")
+    env = rendered(container, plan_for(container), model_source="s3://bucket/qwen/")
     assert env[own.model_key] == "/opt/ml/model"
     assert env[own.key("served_model_name")] == MODEL
     assert parse_environment(container, env).model == MODEL
@@ -428,7 +428,7 @@ def test_a_staged_model_is_served_under_its_own_name(container: str) -> None:
 )
 def test_a_credential_among_the_settings_is_refused(container: str, extra: tuple[str, str]) -> None:
     with pytest.raises(DeployError, match="credential") as caught:
-        rendered(container, spoken(container, extra=(extra,)))
+        rendered(container, plan_for(container, extra=(extra,)))
     assert "a1a1" not in f"{caught.value}{caught.value.hint}"
 
 
@@ -436,7 +436,7 @@ def test_a_credential_among_the_settings_is_refused(container: str, extra: tuple
 def test_bounds_of_the_environment_hold(container: str) -> None:
     long = '{"method": "' + "x" * 1100 + '"}'
     with pytest.raises(DeployError, match="characters, SageMaker takes 1024"):
-        rendered(container, spoken(container, extra=(("speculative_config", long),)))
+        rendered(container, plan_for(container, extra=(("speculative_config", long),)))
     with pytest.raises(DeployError, match="environment variables, SageMaker takes 100"):
         rendered("vllm", plan(extra=tuple((f"x{n}", n) for n in range(101))))
 

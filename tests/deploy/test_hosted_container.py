@@ -14,7 +14,7 @@ LMI = "763104351884.dkr.ecr.us-east-1.amazonaws.com/djl-inference:0.36.0-lmi28.0
 
 def made(world, hosting=None):
     world.run(
-        apply(deployment(hosting), world.aws(), state=no_state(), on_progress=world.said.append)
+        apply(deployment(hosting), world.aws(), state=no_state(), on_progress=world.messages.append)
     )
 
 

@@ -113,8 +113,8 @@ def test_an_endpoint_survives_a_kill_at_each_of_its_requests(
         assert deaths <= 7
     assert deaths == 7  # target, alarm, adapter, component, endpoint, configuration, model
     assert double.control.rows == {}
-    assert not double.beside.targets
-    assert not double.beside.alarms
+    assert not double.services.targets
+    assert not double.services.alarms
     assert not (tmp_path / "b" / "state.json").exists()
 
 

@@ -87,7 +87,7 @@ SAID = {
 }  # fmt: skip
 
 
-def said(plan, *, host="0.0.0.0", model=None, concurrency=0, version=""):
+def rendered(plan, *, host="0.0.0.0", model=None, concurrency=0, version=""):
     launcher = launcher_of(plan)
     own, notes = filled(
         launcher, plan, served_name=plan.model, concurrency=concurrency, version=version
@@ -100,41 +100,41 @@ def said(plan, *, host="0.0.0.0", model=None, concurrency=0, version=""):
 
 @pytest.mark.parametrize("engine", deployable_engines())
 def test_each_engine_gets_everything_in_its_own_words(engine):
-    _, words, variables, _ = said(tuned(engine))
+    _, words, variables, _ = rendered(tuned(engine))
     assert words == SAID[engine]
     assert variables == ({"PREFIX_CACHING": "0"} if engine == "tgi" else {})
 
 
 def test_the_simulated_engine_ships_as_vllm():
-    own, words, _, _ = said(tuned("simulated"))
+    own, words, _, _ = rendered(tuned("simulated"))
     assert words == SAID["vllm"]
     assert own.engine == "vllm"
 
 
 def test_prompts_in_one_piece_keep_their_budget_on_sglang():
     plan = tuned("sglang", chunked_prefill=False)
-    _, words, _, _ = said(plan)
+    _, words, _, _ = rendered(plan)
     assert "--chunked-prefill-size=-1" in words
     assert "--max-prefill-tokens=8192" in words
     assert plan_of_words(engine_named("sglang"), words).max_num_batched_tokens == 8192
 
 
 def test_tgi_lets_in_as_many_as_were_measured():
-    _, words, _, _ = said(tuned("tgi"), concurrency=300)
+    _, words, _, _ = rendered(tuned("tgi"), concurrency=300)
     assert "--max-concurrent-requests=300" in words
 
 
 def test_tgi_refuses_prompts_longer_than_it_can_compute_in_one_piece_and_says_so():
     for chunked, version in ((False, "3.3.6"), (None, "3.3.6"), (True, "2.4.0")):
         plan = tuned("tgi", max_num_batched_tokens=2048, chunked_prefill=chunked)
-        _, words, _, notes = said(plan, version=version)
+        _, words, _, notes = rendered(plan, version=version)
         assert "--max-input-tokens=2048" in words
         assert any("above 2048 are refused" in note for note in notes)
 
 
 def test_tgi_3_cuts_prompts_and_takes_them_longer_than_a_step():
     plan = tuned("tgi", max_num_batched_tokens=2048, chunked_prefill=True)
-    own, words, variables, _ = said(plan)
+    own, words, variables, _ = rendered(plan)
     assert "--max-input-tokens=4095" in words
     assert variables == {"PREFIX_CACHING": "0", "PREFILL_CHUNKING": "1"}
     assert plan_of_words(engine_named("tgi"), words, variables).chunked_prefill is True
@@ -143,7 +143,7 @@ def test_tgi_3_cuts_prompts_and_takes_them_longer_than_a_step():
 
 def test_what_tgi_works_out_itself_is_reported_and_not_written():
     plan = Plan(model=MODEL, engine="tgi")
-    own, words, variables, notes = said(plan)
+    own, words, variables, notes = rendered(plan)
     assert own.max_num_batched_tokens is own.max_model_len is own.prefix_caching is None
     assert not [word for word in words if word.startswith(("--max-batch", "--max-total"))]
     assert variables == {}
@@ -169,12 +169,12 @@ def test_what_tgi_works_out_itself_is_reported_and_not_written():
 )
 def test_what_cannot_be_expressed_is_refused_before_anything_is_written(engine, fields, message):
     with pytest.raises((DeployError, UnknownName), match=message) as caught:
-        said(tuned(engine, **fields))
+        rendered(tuned(engine, **fields))
     assert "a1a1" not in f"{caught.value}{getattr(caught.value, 'hint', '')}"
 
 
 def test_a_negative_extra_is_the_switch_turned_off():
-    _, words, _, _ = said(
+    _, words, _, _ = rendered(
         tuned("vllm", prefix_caching=None, extra=(("no-async-scheduling", True),))
     )
     assert "--no-async-scheduling" in words
@@ -234,7 +234,7 @@ def plans(draw, engine):
 @settings(max_examples=150, deadline=None)
 def test_words_read_back_are_the_plan(engine, data):
     plan = data.draw(plans(engine))
-    own, words, variables, _ = said(plan)
+    own, words, variables, _ = rendered(plan)
     back = plan_of_words(engine_named(engine), words, variables)
     assert msgspec.structs.replace(back, replicas=plan.replicas) == own
     # Filling invents nothing about what was chosen, but for words that the engine lacks.

@@ -71,7 +71,7 @@ def send(world: World, folder: Path, **more: Any) -> Staged:
             world.aws(),
             model="org/tiny",
             revision="abc",
-            on_progress=world.said.append,
+            on_progress=world.messages.append,
             least_part_bytes=PART,
             **more,
         )
@@ -177,7 +177,7 @@ def test_a_file_that_changes_meanwhile_is_noticed(store: World, model: Path) -> 
     big = model / "model-00002-of-00002.safetensors"
 
     def on_progress(line: str) -> None:
-        store.said.append(line)
+        store.messages.append(line)
 
     aws = store.aws()
     asked = aws.call

@@ -70,7 +70,7 @@ def seen_secrets(folder, said=()):
 
 def standing(double):
     """Everything that is left in any service of the doubles, and would cost or confuse."""
-    beside, jobs = double.beside, double.jobs
+    beside, jobs = double.services, double.jobs
     return [
         *double.control.rows, *beside.targets, *beside.policies, *beside.alarms, *jobs.jobs,
         *jobs.workloads,

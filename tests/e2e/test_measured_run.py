@@ -184,7 +184,9 @@ def test_kill_9_leaves_no_server_and_resume_runs_only_what_is_missing(tmp_path, 
         assert kept.get(record.key, record) == record
 
 
-def test_an_engine_that_is_not_installed_is_reported_before_anything_starts(servetune, tmp_path, tiny):
+def test_an_engine_that_is_not_installed_is_reported_before_anything_starts(
+    servetune, tmp_path, tiny
+):
     environment = {k: v for k, v in os.environ.items() if k != "SERVETUNE_VLLM"}
     done = servetune(
         "tune",

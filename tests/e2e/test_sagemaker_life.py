@@ -62,7 +62,7 @@ async def test_from_a_sweep_to_an_answering_endpoint_and_back_to_nothing(
     assert set(double.control.made.values()) == {1}
     gone = servetune("deploy", "delete", "b", "--poll-s", "0", env=environ)
     assert gone.returncode == 0, gone.stderr
-    assert double.control.rows == double.beside.targets == double.beside.policies == {}
+    assert double.control.rows == double.services.targets == double.services.policies == {}
 
 
 async def _ask_it(double):

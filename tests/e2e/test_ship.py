@@ -90,7 +90,7 @@ def test_from_a_sweep_to_a_proved_endpoint_and_back_to_nothing(shell, double, fl
     assert sent["HF_TOKEN"] == PLANTED["HF_TOKEN"]  # it is where it must be, and nowhere else
     container = fleet.start(ENDPOINT, f"{ENDPOINT}-base")
     assert "--max-num-seqs=128" in container.command
-    double.beside.say(f"/aws/sagemaker/InferenceComponents/{ENDPOINT}-base",
+    double.services.say(f"/aws/sagemaker/InferenceComponents/{ENDPOINT}-base",
                       ["loaded with HF_TOKEN=" + PLANTED["HF_TOKEN"]])  # fmt: skip
     proved = shell("bench", "--against", "b", *TOLERANCE, "--quiet", "--out", "proof", code=None)
     against = compared(tmp_path, "proof")
@@ -162,8 +162,8 @@ def test_a_container_with_another_setting_is_found_out_and_named(
     deployed(shell, "--container", container)
     # A log outlives its endpoint: this was said before it was made.
     group = f"/aws/sagemaker/Endpoints/{ENDPOINT}"
-    double.beside.log_lines[group] = ["non-default args: {'max_num_seqs': 7}"]
-    double.beside.said_s[group, 0] = 1.0
+    double.services.log_lines[group] = ["non-default args: {'max_num_seqs': 7}"]
+    double.services.said_s[group, 0] = 1.0
     mishap(double, fleet)
     fleet.start(ENDPOINT)
     proved = shell("bench", "--against", "b", *TOLERANCE, "--quiet", "--out", "proof", code=1)

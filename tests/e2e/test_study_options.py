@@ -38,7 +38,7 @@ def records_of(folder):
     return read_journal(folder / "q.jsonl")
 
 
-def said_of(record):
+def settings_of(record):
     return (
         record.config.server_args["max_num_seqs"],
         record.config.client_args["max_concurrency"],
@@ -48,20 +48,20 @@ def said_of(record):
 def test_interleaved_trials_go_round_the_configurations(tune, tmp_path):
     done = tune("--order", "interleaved", "--order-seed", 3)
     assert done.returncode == 0, done.stderr
-    said = [said_of(record) for record in records_of(tmp_path)]
-    assert {seqs for seqs, _ in said[:2]} == {4, 8} == {seqs for seqs, _ in said[2:]}
-    assert len(set(said)) == 4
+    settings = [settings_of(record) for record in records_of(tmp_path)]
+    assert {seqs for seqs, _ in settings[:2]} == {4, 8} == {seqs for seqs, _ in settings[2:]}
+    assert len(set(settings)) == 4
 
 
 def test_a_random_order_is_the_same_for_the_same_seed(tune, tmp_path):
     client = "max_concurrency=[1,2,3,4,5,6];num_prompts=8"
     assert tune("--order", "random", "--order-seed", 5, client=client).returncode == 0
-    first = [said_of(record) for record in records_of(tmp_path)]
+    first = [settings_of(record) for record in records_of(tmp_path)]
     for path in tmp_path.glob("q.*"):
         if path.is_file():
             path.unlink()
     assert tune("--order", "random", "--order-seed", 5, client=client).returncode == 0
-    assert [said_of(record) for record in records_of(tmp_path)] == first
+    assert [settings_of(record) for record in records_of(tmp_path)] == first
     assert first != sorted(first)
 
 

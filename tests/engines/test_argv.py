@@ -32,17 +32,17 @@ CASES = {
 }
 
 
-def said(name, version, fields):
+def command_for(name, version, fields):
     """Each field alone, so that one without words does not hide the others."""
     one = engine(name)
-    plan_settings, refused = {}, {}
+    accepted, refused = {}, {}
     for field, value in fields.items():
         try:
             one.command(Plan(model="m", engine=name, **{field: value}), host="h", port=1)
-            plan_settings[field] = value
+            accepted[field] = value
         except PlanError as error:
             refused[field] = f"{error.message}: {error.hint}"
-    plan = Plan(model="org/model", engine=name, **plan_settings)
+    plan = Plan(model="org/model", engine=name, **accepted)
     try:
         argv = one.command(
             plan, host="127.0.0.1", port=8000, executable=("PROGRAM",), version=version
@@ -71,7 +71,7 @@ def test_each_version_is_spoken_to_as_its_golden_says(name):
     told = {
         version or "of vLLM": {
             "source": engine(name).settings(version or None).source,
-            "cases": {case: said(name, version or None, f) for case, f in CASES.items()},
+            "cases": {case: command_for(name, version or None, f) for case, f in CASES.items()},
         }
         for version in versions_of(name)
     }

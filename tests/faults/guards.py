@@ -57,6 +57,6 @@ def lives(pid):
         return False
 
 
-def leftovers_told(servetune, **options):
+def leftovers_found(servetune, **options):
     told = json.loads(servetune("doctor", "--json", **options).stdout)["findings"]
     return [(one["says"], one["mend"]) for one in told if one["subject"] == "leftover"]

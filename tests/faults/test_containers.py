@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from guards import await_line, kill_all_guards, leftovers_told, watchdog_of
+from guards import await_line, kill_all_guards, leftovers_found, watchdog_of
 
 import forked
 from servetune.servers.leftovers import OWNER_MARK
@@ -121,7 +121,7 @@ def test_a_container_without_watchdog_and_servetune_is_named_by_doctor_and_the_n
 ):
     run = begin(sweep, docker)
     kill_all_guards(run)
-    told = leftovers_told(servetune, env=docker)
+    told = leftovers_found(servetune, env=docker)
     [(says, mend)] = [one for one in told if one[0].startswith("container ")]
     assert re.fullmatch(r"docker rm --force servetune-\d+", mend)
     name = mend.split()[-1]
@@ -133,7 +133,7 @@ def test_a_container_without_watchdog_and_servetune_is_named_by_doctor_and_the_n
     assert f"(process {run.pid}, which has ended)" in again.stderr
     subprocess.run(mend.split(), env=docker, check=True)
     sweep.await_nothing_left()
-    assert name not in str(leftovers_told(servetune, env=docker))
+    assert name not in str(leftovers_found(servetune, env=docker))
 
 
 def test_a_server_that_dies_in_its_container_is_noticed_with_its_last_words(sweep, docker):

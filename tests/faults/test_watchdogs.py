@@ -9,7 +9,7 @@ from guards import (
     await_line,
     kill_all_guards,
     kill_with_watchdog,
-    leftovers_told,
+    leftovers_found,
     lives,
     watchdog_of,
 )
@@ -63,7 +63,7 @@ def test_what_is_left_without_watchdog_and_servetune_is_named_by_doctor_and_the_
     kill_all_guards(run)
     try:
         assert lives(child), "nobody was left to end it"
-        told = dict(reversed(one) for one in leftovers_told(servetune))
+        told = dict(reversed(one) for one in leftovers_found(servetune))
         assert f"process {child} " in told[f"kill -9 {child}"]
         more = ["--resume"] if (sweep.folder / "q.jsonl").exists() else []
         again = sweep.run(sweep.fake, *more, client="num_prompts=6")
@@ -73,4 +73,4 @@ def test_what_is_left_without_watchdog_and_servetune_is_named_by_doctor_and_the_
     finally:
         os.kill(child, signal.SIGKILL)
     sweep.await_nothing_left()
-    assert not [one for one in leftovers_told(servetune) if str(child) in one[1]]
+    assert not [one for one in leftovers_found(servetune) if str(child) in one[1]]

@@ -25,23 +25,23 @@ def completion(**more):
 
 async def test_a_completion_has_the_tokens_that_were_asked_for(serving):
     async with serving() as client:
-        told = await client().ask("POST", "/v1/completions", completion())
-    assert told.status == 200
-    assert told.headers["x-servetune-simulated"] == "1"
-    assert told.json["usage"] == {"prompt_tokens": 50, "total_tokens": 58, "completion_tokens": 8}
-    (choice,) = told.json["choices"]
+        reply = await client().ask("POST", "/v1/completions", completion())
+    assert reply.status == 200
+    assert reply.headers["x-servetune-simulated"] == "1"
+    assert reply.json["usage"] == {"prompt_tokens": 50, "total_tokens": 58, "completion_tokens": 8}
+    (choice,) = reply.json["choices"]
     assert choice["finish_reason"] == "length"
     assert len(choice["text"].split()) == 8
-    assert told.json["object"] == "text_completion"
+    assert reply.json["object"] == "text_completion"
 
 
 async def test_a_streamed_completion_says_the_same_words_token_by_token(serving):
     async with serving() as client:
         whole = await client().ask("POST", "/v1/completions", completion())
-        told = await client().ask(
+        reply = await client().ask(
             "POST", "/v1/completions", completion(stream=True, stream_options=ALWAYS)
         )
-    *chunks, last, done = told.events
+    *chunks, last, done = reply.events
     assert done == "[DONE]"
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == 8
@@ -68,10 +68,10 @@ async def test_a_chat_opens_with_its_role_and_counts_what_the_template_adds(serv
     body = {"model": "tiny", "messages": CHAT, "max_completion_tokens": 5}
     async with serving() as client:
         whole = await client().ask("POST", "/v1/chat/completions", body)
-        told = await client().ask(
+        reply = await client().ask(
             "POST", "/v1/chat/completions", {**body, "stream": True, "stream_options": ALWAYS}
         )
-    role, *chunks, last, done = told.events
+    role, *chunks, last, done = reply.events
     assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     text = "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
     assert whole.json["choices"][0]["message"] == {"role": "assistant", "content": text}
@@ -93,16 +93,16 @@ async def test_a_chat_opens_with_its_role_and_counts_what_the_template_adds(serv
 async def test_a_chat_that_nothing_limits_ends_by_itself(serving, more, tokens, reason):
     body = {"model": "tiny", "messages": CHAT, **more}
     async with serving(max_model_len=128, about={"answer_tokens": 20}) as client:
-        told = await client().ask("POST", "/v1/chat/completions", body)
-    assert told.json["choices"][0]["finish_reason"] == reason
-    assert told.json["usage"]["completion_tokens"] == tokens
+        reply = await client().ask("POST", "/v1/chat/completions", body)
+    assert reply.json["choices"][0]["finish_reason"] == reason
+    assert reply.json["usage"]["completion_tokens"] == tokens
 
 
 async def test_a_completion_without_a_limit_has_sixteen_tokens(serving):
     async with serving() as client:
-        told = await client().ask("POST", "/v1/completions", {"prompt": "a b c"})
-    assert told.json["usage"]["completion_tokens"] == 16
-    assert told.json["model"] == "tiny"
+        reply = await client().ask("POST", "/v1/completions", {"prompt": "a b c"})
+    assert reply.json["usage"]["completion_tokens"] == 16
+    assert reply.json["model"] == "tiny"
 
 
 async def test_an_answer_ends_at_its_stop_string(serving):
@@ -149,10 +149,10 @@ async def test_an_answer_ends_at_its_stop_string(serving):
 async def test_what_cannot_be_served_is_refused_as_vllm_refuses_it(serving, body, status, words):
     async with serving(max_model_len=128) as client:
         asking = client()
-        told = await asking.ask("POST", "/v1/completions", body)
+        reply = await asking.ask("POST", "/v1/completions", body)
         after = await asking.ask("POST", "/v1/completions", completion(max_tokens=78))
-    assert told.status == status
-    error = told.json["error"]
+    assert reply.status == status
+    error = reply.json["error"]
     assert words in error["message"]
     assert error["code"] == status
     assert error["type"] == ("NotFoundError" if status == 404 else "BadRequestError")
@@ -167,26 +167,26 @@ async def test_refusals_are_word_for_word_those_of_a_real_vllm(serving):
         asking = client()
         for row in map(json.loads, recorded):
             body = {"model": "tiny", **row["asked"]}
-            told = await asking.ask("POST", "/v1/completions", body)
-            assert (told.status, told.json) == (row["status"], row["told"])
+            reply = await asking.ask("POST", "/v1/completions", body)
+            assert (reply.status, reply.json) == (row["status"], row["told"])
 
 
 async def test_an_answer_is_cut_where_the_context_ends_as_vllm_cuts_it(serving):
     async with serving(max_model_len=128) as client:
         cut = await client().ask("POST", "/v1/completions", completion(max_tokens=128))
-        told = await client().ask("GET", "/metrics")
+        reply = await client().ask("GET", "/metrics")
     assert cut.json["usage"]["completion_tokens"] == 128 - 50
     assert cut.json["choices"][0]["finish_reason"] == "length"
     limit = 'vllm:request_params_max_tokens_sum{engine="0",model_name="tiny"}'
-    assert parse_metrics(told.body.decode())[limit] == 78
+    assert parse_metrics(reply.body.decode())[limit] == 78
 
 
 async def test_a_chat_whose_limit_is_longer_than_the_context_is_told_its_own_words(serving):
     body = {"model": "tiny", "messages": CHAT, "max_completion_tokens": 129}
     async with serving(max_model_len=128) as client:
-        told = await client().ask("POST", "/v1/chat/completions", body)
-    assert told.status == 400
-    assert told.json["error"] == {
+        reply = await client().ask("POST", "/v1/chat/completions", body)
+    assert reply.status == 400
+    assert reply.json["error"] == {
         "message": "max_completion_tokens=129 cannot be greater than max_model_len=128. Please "
         "request fewer output tokens. (parameter=max_completion_tokens, value=129)",
         "type": "BadRequestError",
@@ -212,7 +212,7 @@ async def test_what_a_server_says_of_itself(serving):
     assert (missing.status, wrong.status) == (404, 405)
     assert words.json["count"] == len(words.json["tokens"]) == 4
     everything = (health, models, version, missing, wrong, words)
-    assert {told.headers["x-servetune-simulated"] for told in everything} == {"1"}
+    assert {reply.headers["x-servetune-simulated"] for reply in everything} == {"1"}
 
 
 async def test_a_key_is_wanted_under_v1_where_one_was_given(serving):
@@ -240,8 +240,8 @@ async def test_metrics_tell_true_counts(serving):
     async with serving() as client:
         for tokens in (8, 1):
             await client().ask("POST", "/v1/completions", completion(max_tokens=tokens))
-        told = await client().ask("GET", "/metrics")
-    samples = parse_metrics(told.body.decode())
+        reply = await client().ask("GET", "/metrics")
+    samples = parse_metrics(reply.body.decode())
     label = '{engine="0",model_name="tiny"}'
     assert samples[f"vllm:prompt_tokens_total{label}"] == 100
     assert samples[f"vllm:generation_tokens_total{label}"] == 9
@@ -263,7 +263,7 @@ async def test_metrics_tell_true_counts(serving):
     names = {name.partition("{")[0] for name in samples}
     theirs = {name for name in names if name.startswith("vllm:")}
     typed = dict(
-        line.split()[2:] for line in told.body.decode().splitlines() if line.startswith("# TYPE")
+        line.split()[2:] for line in reply.body.decode().splitlines() if line.startswith("# TYPE")
     )
     assert typed["vllm:prompt_tokens_total"] == "counter"
     assert typed["vllm:prompt_tokens_created"] == "gauge"
@@ -307,9 +307,9 @@ async def test_metrics_have_the_names_types_and_labels_of_a_real_vllm(serving):
 
 async def test_prompts_may_be_computed_by_another_engine_than_the_one_that_answers(serving):
     async with serving(devices=2, prefill_replicas=1) as client:
-        told = await client().ask("POST", "/v1/completions", completion(max_tokens=8))
+        reply = await client().ask("POST", "/v1/completions", completion(max_tokens=8))
         samples = parse_metrics((await client().ask("GET", "/metrics")).body.decode())
-    assert told.json["usage"] == {"prompt_tokens": 50, "total_tokens": 58, "completion_tokens": 8}
+    assert reply.json["usage"] == {"prompt_tokens": 50, "total_tokens": 58, "completion_tokens": 8}
     tokens = 'vllm:prompt_tokens_by_source_total{{engine="{}",model_name="tiny",source="{}"}}'
     assert samples[tokens.format(0, "local_compute")] == 1  # the prompt's last token, again
     assert samples[tokens.format(0, "external_kv_transfer")] == 49
@@ -339,8 +339,8 @@ async def test_tokens_of_one_step_are_one_chunk(serving):
     body = completion(max_tokens=60, stream=True, stream_options=ALWAYS)
     async with serving(draft_tokens=3) as client:
         whole = await client().ask("POST", "/v1/completions", completion(max_tokens=60))
-        told = await client().ask("POST", "/v1/completions", body)
-    *chunks, last, done = told.events
+        reply = await client().ask("POST", "/v1/completions", body)
+    *chunks, last, done = reply.events
     assert done == "[DONE]"
     counts = [0, *(chunk["usage"]["completion_tokens"] for chunk in chunks)]
     came = {later - before for before, later in itertools.pairwise(counts)}
@@ -356,8 +356,8 @@ async def test_a_stream_breaks_at_its_token_even_within_a_step(serving, after, k
     faults = Faults(truncate_fraction=1.0, after_tokens=after)
     body = completion(max_tokens=60, stream=True)
     async with serving(draft_tokens=3, faults=faults) as client:
-        told = await client().ask("POST", "/v1/completions", body)
-    words = "".join(event["choices"][0]["text"] for event in told.events).split()
+        reply = await client().ask("POST", "/v1/completions", body)
+    words = "".join(event["choices"][0]["text"] for event in reply.events).split()
     assert len(words) == kept
 
 
@@ -378,20 +378,20 @@ async def test_an_equal_beginning_is_found_in_the_prefix_cache(serving, prompts,
     second = [*first, 7, 8, 9] if prompts == "ids" else first + "and some more"
     async with serving(speed=1000.0, prefix_caching=caching) as client:
         for prompt in (first, second):
-            told = await client().ask("POST", "/v1/completions", completion(prompt=prompt))
-            assert told.status == 200
-        told = await gauges(client)
+            reply = await client().ask("POST", "/v1/completions", completion(prompt=prompt))
+            assert reply.status == 200
+        reply = await gauges(client)
     if caching:
-        assert 0.45 < told["prefix_cache_hits_total"] / told["prefix_cache_queries_total"] < 0.5
+        assert 0.45 < reply["prefix_cache_hits_total"] / reply["prefix_cache_queries_total"] < 0.5
     else:
-        assert told["prefix_cache_hits_total"] == told["prefix_cache_queries_total"] == 0
+        assert reply["prefix_cache_hits_total"] == reply["prefix_cache_queries_total"] == 0
 
 
 async def gauges(client):
-    told = await client().ask("GET", "/metrics")
+    reply = await client().ask("GET", "/metrics")
     return {
         name.partition("{")[0].removeprefix("vllm:"): value
-        for name, value in parse_metrics(told.body.decode()).items()
+        for name, value in parse_metrics(reply.body.decode()).items()
         if "abort" in name or "finished_reason" not in name
     }
 
@@ -411,13 +411,13 @@ async def test_a_client_that_leaves_frees_its_place_and_its_blocks(serving):
             if after["request_success_total"] == 3 and after["kv_cache_usage_perc"] == 0:
                 break
             await asyncio.sleep(0.01)
-        told = await client().ask("POST", "/v1/completions", completion())
+        reply = await client().ask("POST", "/v1/completions", completion())
     assert (during["num_requests_running"], during["num_requests_waiting"]) == (2, 1)
     assert during["kv_cache_usage_perc"] > 0
     assert (after["num_requests_running"], after["num_requests_waiting"]) == (0, 0)
     assert after["kv_cache_usage_perc"] == 0
     assert after["request_success_total"] == 3
-    assert told.status == 200
+    assert reply.status == 200
 
 
 async def many(client, count=60, **more):
@@ -430,12 +430,12 @@ async def many(client, count=60, **more):
 async def test_a_share_of_requests_is_answered_with_500_and_equal_seeds_choose_the_same(serving):
     async def statuses(seed):
         async with serving(faults=Faults(error_fraction=0.3, seed=seed)) as client:
-            told = await many(client)
-            failed = [one.json["error"] for one in told if one.status != 200]
+            reply = await many(client)
+            failed = [one.json["error"] for one in reply if one.status != 200]
             assert {(error["type"], error["code"]) for error in failed} == {
                 ("InternalServerError", 500)
             }
-            return [one.status for one in told]
+            return [one.status for one in reply]
 
     first, again, other = await statuses(1), await statuses(1), await statuses(2)
     assert first == again != other
@@ -458,9 +458,9 @@ async def test_a_stalled_stream_stays_open_and_silent(serving):
 async def test_a_truncated_stream_ends_as_if_all_were_well(serving):
     async with serving(faults=Faults(truncate_fraction=1.0)) as client:
         asking = client()
-        told = await asking.ask("POST", "/v1/completions", completion(stream=True))
+        reply = await asking.ask("POST", "/v1/completions", completion(stream=True))
         again = await asking.ask("POST", "/v1/completions", completion(stream=True))
-    for one in (told, again):
+    for one in (reply, again):
         assert one.is_whole
         assert [chunk["choices"][0]["finish_reason"] for chunk in one.events] == [None] * 4
 
@@ -468,11 +468,11 @@ async def test_a_truncated_stream_ends_as_if_all_were_well(serving):
 async def test_a_lost_connection_ends_in_the_middle(serving):
     faults = Faults(disconnect_fraction=1.0, after_tokens=2)
     async with serving(faults=faults) as client:
-        told = await client().ask("POST", "/v1/completions", completion(stream=True))
+        reply = await client().ask("POST", "/v1/completions", completion(stream=True))
         whole = await client().ask("POST", "/v1/completions", completion())
         left = await gauges(client)
-    assert told.body.count(b'"text":') == 2
-    assert not told.is_whole
+    assert reply.body.count(b'"text":') == 2
+    assert not reply.is_whole
     assert not whole.is_whole
     assert left["num_requests_running"] == 0
 
@@ -482,12 +482,12 @@ async def test_a_clock_that_cannot_be_kept_is_reported(serving):
     async with serving(speed=1.0, log=log) as client:
         asking, looking = client(), client()
         await asking.send("POST", "/v1/completions", completion(max_tokens=400, stream=True))
-        told = {}
-        while told.get('vllm:num_requests_running{engine="0",model_name="tiny"}') != 1:
-            told = parse_metrics((await looking.ask("GET", "/metrics")).body.decode())
+        reply = {}
+        while reply.get('vllm:num_requests_running{engine="0",model_name="tiny"}') != 1:
+            reply = parse_metrics((await looking.ask("GET", "/metrics")).body.decode())
         time.sleep(0.3)  # noqa: ASYNC251 - something else has the core, and tokens are due
-        told = parse_metrics((await looking.ask("GET", "/metrics")).body.decode())
-    assert told["servetune_simulated_most_behind_seconds"] > 0.05
+        reply = parse_metrics((await looking.ask("GET", "/metrics")).body.decode())
+    assert reply["servetune_simulated_most_behind_seconds"] > 0.05
     assert any("behind its own clock" in line for line in log)
 
 

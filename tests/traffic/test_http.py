@@ -47,7 +47,7 @@ def fed(body, parts, batches=()):
 PLACES = st.lists(st.integers(0, 400), max_size=30)
 
 
-def told(way):
+def parsed(way):
     """What a way of reading gives, or how it fails."""
     try:
         return way()
@@ -88,7 +88,7 @@ class TestChunked:
     @example(raw=b"\r\n")
     def test_whatever_comes_the_two_ways_agree(self, raw):
         quick, slow = Chunked(), Chunked()
-        assert told(lambda: quick.feed([raw], [1.0])) == told(
+        assert parsed(lambda: quick.feed([raw], [1.0])) == parsed(
             lambda: slow._feed_slowly(raw, [raw], [1.0])
         )
 
@@ -105,7 +105,7 @@ class TestChunked:
         times_s = [float(i) for i in range(len(parts))]
 
         quick, slow = Chunked(), Chunked()
-        assert told(lambda: quick.feed(parts, times_s)) == told(
+        assert parsed(lambda: quick.feed(parts, times_s)) == parsed(
             lambda: slow._feed_slowly(b"".join(parts), parts, times_s)
         )
         assert (quick._left, quick.ended_s) == (slow._left, slow.ended_s)

@@ -161,7 +161,7 @@ class Fleet:
     def start(self, endpoint: str, component: str | None = None) -> Container:
         """Start what an endpoint (or a component on it) runs, and wait until it is healthy."""
         sent = self._model(endpoint, component)["PrimaryContainer"]
-        words = words_of(sent["Image"], self.told(endpoint, component))
+        words = words_of(sent["Image"], self.log_of(endpoint, component))
         group = (
             f"/aws/sagemaker/InferenceComponents/{component}"
             if component
@@ -178,10 +178,10 @@ class Fleet:
         )
         self.containers[endpoint, component] = container
         container.wait_healthy()
-        self.double.beside.say(group, _logged(sent["Image"], container.lines()))
+        self.double.services.say(group, _logged(sent["Image"], container.lines()))
         return container
 
-    def told(self, endpoint: str, component: str | None = None) -> dict[str, str]:
+    def log_of(self, endpoint: str, component: str | None = None) -> dict[str, str]:
         """The variables that a container has."""
         sent = self._model(endpoint, component)["PrimaryContainer"]["Environment"]
         environment = {**sent, **self.overrides}

@@ -10,11 +10,11 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from doubles.services import Beside
 from doubles.control import ControlPlane, Refusal
 from doubles.jobs import AiJobs
 from doubles.runtime import Asked, ContainerRefused, Runtime
 from doubles.s3 import ObjectStore, operation_of
+from doubles.services import OtherServices
 from doubles.signed import wrong_signature
 
 #: X-Amz-Target's prefix -> service
@@ -64,7 +64,7 @@ class FakeAws:
         self._passed_s = 1.7e9
         self._given, self.look_s = now_s, look_s
         self.control = ControlPlane(self.now_s)
-        self.beside = Beside(self.control)
+        self.services = OtherServices(self.control)
         self.s3 = ObjectStore()
         self.runtime = Runtime(self._is_serving)
         self.control.jobs = AiJobs(self.control, self.s3, self._is_serving)
@@ -153,7 +153,7 @@ class FakeAws:
                 self._faults(operation)
                 if service == "sagemaker":
                     return 200, self.control.answer(operation, request)
-                return 200, self.beside.answer(operation, request)
+                return 200, self.services.answer(operation, request)
             except Refusal as refusal:
                 return refusal.status, {"__type": refusal.code, "message": refusal.message}
 

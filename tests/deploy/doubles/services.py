@@ -12,7 +12,7 @@ from doubles.control import ACCOUNT, ControlPlane, Refusal, snake
 Request = dict[str, Any]
 
 
-class Beside:
+class OtherServices:
     """Their state.
 
     Attributes:
