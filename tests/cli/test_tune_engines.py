@@ -263,7 +263,7 @@ def test_an_external_server_that_goes_away_costs_its_trials_and_not_the_run(serv
             "--parallel 2 is for servers that servetune starts",
         ),
         (["--cluster", "auto", "--max-cost", "3"], "--max-cost counts one machine"),
-        (["--engine", "vllm", "--url", "http://127.0.0.1:1"], "for a server that exists already"),
+        (["--engine", "vllm", "--url", "http://127.0.0.1:1"], "for a server that runs already"),
         (["--engine", "command"], "--engine command needs a command line"),
         (["--engine", "command", "--server-cmd", "'x"], "cannot read --server-cmd"),
         (
