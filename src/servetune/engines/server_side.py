@@ -7,16 +7,13 @@ from types import MappingProxyType
 
 import msgspec
 
+from servetune.engines.tables import engine_table
+
 #: Arguments of a server's command line that say nothing of the plan, and their types.
-_SERVER_TYPES: Mapping[str, type] = MappingProxyType(
+_SERVER_TYPES: Mapping[str, str] = MappingProxyType(
     {
-        "model": str,
-        "host": str,
-        "port": int,
-        "served_model_name": str,
-        "tokenizer": str,
-        "seed": int,
-        "api_key": str,
+        **dict.fromkeys(("model", "host", "served_model_name", "tokenizer", "api_key"), "str"),
+        **dict.fromkeys(("port", "seed"), "int"),
     }
 )
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -69,12 +66,23 @@ class ServerWords(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         spellings: Further names of arguments.
-        own: Settings of its scheduler that the simulation plays, and their types.
-        ignored: Arguments that say nothing of the plan, and their types.
+        own: Settings of its scheduler that the simulation plays, and their kinds as in
+            `SettingSpec`.
+        ignored: Arguments that say nothing of the plan, and their kinds.
         closed: Whether the engine's table of settings has them all, so that others are refused.
     """
 
     spellings: Mapping[str, str] = _NONE
-    own: Mapping[str, type] = MappingProxyType({})
-    ignored: Mapping[str, type] = _SERVER_TYPES
+    own: Mapping[str, str] = _NONE
+    ignored: Mapping[str, str] = _SERVER_TYPES
     closed: bool = False
+
+
+def settings_report_of(engine: str) -> SettingsReport:
+    """Places where an engine's servers tell their settings, by `server.toml` in its folder."""
+    return msgspec.convert(engine_table(engine, "server.toml")["report"], SettingsReport)
+
+
+def server_words_of(engine: str) -> ServerWords:
+    """Arguments of an engine's servers, by `server.toml` in its folder."""
+    return msgspec.convert(engine_table(engine, "server.toml")["words"], ServerWords)

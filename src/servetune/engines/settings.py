@@ -10,7 +10,8 @@ import msgspec
 from servetune.errors import PlanError, nearest
 from servetune.plan.plan import Setting
 
-_TYPES: Mapping[str, type] = MappingProxyType(
+#: Kind of a setting to the type of its values.
+TYPES_BY_KIND: Mapping[str, type] = MappingProxyType(
     {"int": int, "float": float, "bool": bool, "str": str, "json": str}
 )
 
@@ -67,10 +68,10 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
 
     def types(self) -> dict[str, type]:
         """Types of the settings, aliases included; JSON counts as text."""
-        found = {name: _TYPES[spec.kind] for name, spec in self.settings.items()}
+        found = {name: TYPES_BY_KIND[spec.kind] for name, spec in self.settings.items()}
         for spec in self.settings.values():
             for alias in spec.aliases:
-                found.setdefault(alias, _TYPES[spec.kind])
+                found.setdefault(alias, TYPES_BY_KIND[spec.kind])
         return found
 
     def check(self, engine: str, settings: Mapping[str, Setting]) -> tuple[str, ...]:

@@ -16,13 +16,11 @@ from typing import Any
 
 import msgspec
 
+from servetune.engines.tables import engine_table
 from servetune.errors import PlanError
 from servetune.plan.plan import Plan, Setting
 
 Settings = dict[str, Setting]
-
-#: Hint of engines whose share of memory is of what the weights leave, with its name.
-FREE_MEMORY_HINT = "{} is a share of the memory that is free after the weights: give that instead"
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -129,6 +127,20 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
         if plan.draft_method is not None:
             drafts["method"] = plan.draft_method
         return json.dumps(drafts, sort_keys=True)
+
+
+def words_of(
+    engine: str,
+    *,
+    values: Mapping[str, Mapping[Setting, Setting]] | None = None,
+    otherwise: Mapping[str, Callable[[Plan], Settings]] = _NONE,
+    read: Callable[[Mapping[str, Setting]], Settings] = lambda _: {},
+) -> Words:
+    """Words of `words.toml` in an engine's folder, and those that no table can hold."""
+    table = engine_table(engine, "words.toml")
+    if values is not None:
+        table = {**table, "values": values}
+    return Words(otherwise=otherwise, read=read, **table)
 
 
 def expert_groups(name: str) -> Callable[[Plan], Settings]:

@@ -16,6 +16,7 @@ import msgspec
 
 from servetune.engines import DEFAULT_ENGINE, ENGINES, engine, simulated_engines
 from servetune.engines.server_side import ServerWords
+from servetune.engines.settings import TYPES_BY_KIND
 from servetune.engines.translate import plan_from_settings
 from servetune.engines.words import FIELD_TYPES
 from servetune.errors import InputError, UnknownName, nearest
@@ -123,7 +124,7 @@ def argument_types(engine_name: str) -> Mapping[str, type]:
     if server_words.closed:
         return plan_settings.argument_types()
     fields = {name: FIELD_TYPES[field] for name, field in plan_settings.words.fields.items()}
-    return {**fields, **server_words.own}
+    return {**fields, **_typed_by_kind(server_words.own)}
 
 
 def _server_words(engine_name: str) -> ServerWords:
@@ -139,7 +140,12 @@ def _server_words(engine_name: str) -> ServerWords:
 
 
 def _types(engine_name: str) -> Mapping[str, type]:
-    return {**_server_words(engine_name).ignored, **argument_types(engine_name)}
+    ignored = _typed_by_kind(_server_words(engine_name).ignored)
+    return {**ignored, **argument_types(engine_name)}
+
+
+def _typed_by_kind(kinds: Mapping[str, str]) -> dict[str, type]:
+    return {name: TYPES_BY_KIND[kind] for name, kind in kinds.items()}
 
 
 def _split(word: str, engine_name: str, types: Collection[str]) -> tuple[str, str | None, bool]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
-from servetune.engines.words import Settings, Words
+from servetune.engines.words import Settings, words_of
 from servetune.plan.plan import Plan
-
-_IN_THE_FILE = "the GGUF file decides it"
 
 
 def _context(plan: Plan) -> Settings:
@@ -27,22 +23,12 @@ def _layers(_plan: Plan) -> Settings:
     return {"split_mode": "layer"}
 
 
-WORDS = Words(
-    fields=MappingProxyType(
-        {
-            "parallel": "max_num_seqs",
-            "batch_size": "max_num_batched_tokens",
-            "cache_prompt": "prefix_caching",
-        }
-    ),
-    aliases=MappingProxyType({"np": "parallel", "b": "batch_size", "c": "ctx_size"}),
-    otherwise=MappingProxyType(
-        {
-            "tensor_parallel": _rows,
-            "pipeline_parallel": _layers,
-            "max_model_len": _context,
-            "kv_cache_dtype": _cache_type,
-        }
-    ),
-    instead=MappingProxyType({"dtype": _IN_THE_FILE, "quantization": _IN_THE_FILE}),
+WORDS = words_of(
+    "llama.cpp",
+    otherwise={
+        "tensor_parallel": _rows,
+        "pipeline_parallel": _layers,
+        "max_model_len": _context,
+        "kv_cache_dtype": _cache_type,
+    },
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
-from servetune.engines.words import FREE_MEMORY_HINT, Settings, Words, expert_groups
+from servetune.engines.words import Settings, expert_groups, words_of
 from servetune.plan.plan import Plan
 
 
@@ -13,26 +11,6 @@ def _cache_type(plan: Plan) -> Settings:
     return {"quant_policy": "none" if plan.kv_cache_dtype == "auto" else plan.kv_cache_dtype}
 
 
-WORDS = Words(
-    fields=MappingProxyType(
-        {
-            "tp": "tensor_parallel",
-            "max_batch_size": "max_num_seqs",
-            "max_prefill_token_num": "max_num_batched_tokens",
-            "session_len": "max_model_len",
-            "cache_block_seq_len": "block_tokens",
-            "dtype": "dtype",
-            "enable_prefix_caching": "prefix_caching",
-            "eager_mode": "enforce_eager",
-        }
-    ),
-    otherwise=MappingProxyType(
-        {"expert_parallel": expert_groups("ep"), "kv_cache_dtype": _cache_type}
-    ),
-    instead=MappingProxyType(
-        {
-            "gpu_memory_fraction": FREE_MEMORY_HINT.format("cache_max_entry_count"),
-            "data_parallel": "its dp is of attention and wants a proxy: give dp itself",
-        }
-    ),
+WORDS = words_of(
+    "lmdeploy", otherwise={"expert_parallel": expert_groups("ep"), "kv_cache_dtype": _cache_type}
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
-from servetune.engines.words import Settings, Words, expert_groups
+from servetune.engines.words import Settings, expert_groups, words_of
 from servetune.plan.plan import Plan
 
 
@@ -23,28 +21,12 @@ def _graphs(plan: Plan) -> Settings:
     return {"device_graph_capture": not plan.enforce_eager}
 
 
-WORDS = Words(
-    fields=MappingProxyType(
-        {
-            "max_batch_size": "max_num_seqs",
-            "max_batch_input_tokens": "max_num_batched_tokens",
-            "max_length": "max_model_len",
-            "device_memory_utilization": "gpu_memory_fraction",
-            "kv_cache_page_size": "block_tokens",
-            "quantization_encoding": "quantization",
-            "kv_cache_format": "kv_cache_dtype",
-            "enable_prefix_caching": "prefix_caching",
-            "enable_chunked_prefill": "chunked_prefill",
-        }
-    ),
-    aliases=MappingProxyType({"model_path": "model"}),
-    values=MappingProxyType({"quantization": {"fp8": "float8_e4m3fn"}}),
-    otherwise=MappingProxyType(
-        {
-            "tensor_parallel": _devices,
-            "data_parallel": _copies,
-            "expert_parallel": expert_groups("ep_size"),
-            "enforce_eager": _graphs,
-        }
-    ),
+WORDS = words_of(
+    "max",
+    otherwise={
+        "tensor_parallel": _devices,
+        "data_parallel": _copies,
+        "expert_parallel": expert_groups("ep_size"),
+        "enforce_eager": _graphs,
+    },
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
-from servetune.engines.words import Settings, Words
+from servetune.engines.words import Settings, words_of
 from servetune.plan.plan import Plan
 
 #: Settings that are members of the one option `--overrides` (`EngineConfigOverride`).
@@ -27,33 +25,9 @@ OVERRIDES = frozenset(
     }
 )
 
-_CONVERTED = "the weights were converted to it: name another converted model"
-
 
 def _prefix_caching(plan: Plan) -> Settings:
     return {"prefix_cache_mode": "radix" if plan.prefix_caching else "disable"}
 
 
-WORDS = Words(
-    fields=MappingProxyType(
-        {
-            "tensor_parallel_shards": "tensor_parallel",
-            "pipeline_parallel_stages": "pipeline_parallel",
-            "max_num_sequence": "max_num_seqs",
-            "prefill_chunk_size": "max_num_batched_tokens",
-            "context_window_size": "max_model_len",
-            "gpu_memory_utilization": "gpu_memory_fraction",
-        }
-    ),
-    otherwise=MappingProxyType({"prefix_caching": _prefix_caching}),
-    instead=MappingProxyType(
-        {
-            "dtype": _CONVERTED,
-            "quantization": _CONVERTED,
-            "kv_cache_dtype": _CONVERTED,
-            "block_tokens": "pages of its KV cache have 16 tokens: leave it out",
-            "chunked_prefill": "prompts are always cut; prefill_mode says whether with answers",
-            "enforce_eager": "opt is the level of its compiler: give opt=O0 to opt=O3",
-        }
-    ),
-)
+WORDS = words_of("mlc-llm", otherwise={"prefix_caching": _prefix_caching})

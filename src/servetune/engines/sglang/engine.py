@@ -9,11 +9,10 @@ from servetune.engines.cause import plain_log
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.log import LogReading, python_values
 from servetune.engines.program import Program
-from servetune.engines.server_side import CacheReset
+from servetune.engines.server_side import CacheReset, server_words_of, settings_report_of
 from servetune.engines.sglang.behaviour import BEHAVIOUR
 from servetune.engines.sglang.declarations import DECLARATIONS
 from servetune.engines.sglang.defaults import DEFAULTS
-from servetune.engines.sglang.server_side import SERVER_WORDS, SETTINGS_REPORT
 from servetune.engines.sglang.shipping import SHIPPING
 from servetune.engines.sglang.words import WORDS
 from servetune.plan.plan import Plan, Setting
@@ -31,8 +30,8 @@ class Sglang(CommandLineEngine):
     declarations = DECLARATIONS
     container_module = "servetune.engines.sglang.containers"
     shipping = SHIPPING
-    server_words = SERVER_WORDS
-    settings_report = SETTINGS_REPORT
+    server_words = server_words_of("sglang")
+    settings_report = settings_report_of("sglang")
     cache_reset = CacheReset(route="/flush_cache")
     variable_prefixes = ("SGLANG_",)
     behaviour = BEHAVIOUR

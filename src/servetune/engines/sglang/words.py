@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
-from servetune.engines.words import Settings, Words, expert_groups
+from servetune.engines.words import Settings, expert_groups, words_of
 from servetune.plan.plan import Plan, Setting
 
 
@@ -36,40 +35,13 @@ def _read(settings: Mapping[str, Setting]) -> Settings:
     return found
 
 
-WORDS = Words(
-    fields=MappingProxyType(
-        {
-            "tp_size": "tensor_parallel",
-            "pp_size": "pipeline_parallel",
-            "dp_size": "data_parallel",
-            "max_running_requests": "max_num_seqs",
-            "chunked_prefill_size": "max_num_batched_tokens",
-            "context_length": "max_model_len",
-            "mem_fraction_static": "gpu_memory_fraction",
-            "page_size": "block_tokens",
-            "dtype": "dtype",
-            "quantization": "quantization",
-            "kv_cache_dtype": "kv_cache_dtype",
-        }
-    ),
-    aliases=MappingProxyType(
-        {
-            "tp": "tp_size",
-            "tensor_parallel_size": "tp_size",
-            "pp": "pp_size",
-            "pipeline_parallel_size": "pp_size",
-            "dp": "dp_size",
-            "data_parallel_size": "dp_size",
-        }
-    ),
-    values=MappingProxyType({"kv_cache_dtype": {"fp8": "fp8_e4m3"}}),
-    otherwise=MappingProxyType(
-        {
-            "expert_parallel": expert_groups("ep_size"),
-            "prefix_caching": _prefix_caching,
-            "chunked_prefill": _chunked_prefill,
-            "enforce_eager": _enforce_eager,
-        }
-    ),
+WORDS = words_of(
+    "sglang",
+    otherwise={
+        "expert_parallel": expert_groups("ep_size"),
+        "prefix_caching": _prefix_caching,
+        "chunked_prefill": _chunked_prefill,
+        "enforce_eager": _enforce_eager,
+    },
     read=_read,
 )

@@ -7,7 +7,7 @@ from servetune.engines.program import Program
 from servetune.engines.tensorrt_llm.behaviour import BEHAVIOUR
 from servetune.engines.tensorrt_llm.declarations import DECLARATIONS
 from servetune.engines.tensorrt_llm.shipping import SHIPPING
-from servetune.engines.tensorrt_llm.words import WORDS
+from servetune.engines.words import expert_groups, words_of
 
 
 class TensorrtLlm(CommandLineEngine):
@@ -20,7 +20,7 @@ class TensorrtLlm(CommandLineEngine):
 
     name = "tensorrt-llm"
     image_word = "tensorrt-llm"
-    words = WORDS
+    words = words_of("tensorrt-llm", otherwise={"expert_parallel": expert_groups("ep_size")})
     declarations = DECLARATIONS
     behaviour = BEHAVIOUR
     shipping = SHIPPING

@@ -12,9 +12,9 @@ from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import LogReading, differences, python_values
 from servetune.engines.program import Program
+from servetune.engines.server_side import server_words_of, settings_report_of
 from servetune.engines.tgi.behaviour import BEHAVIOUR
 from servetune.engines.tgi.defaults import DEFAULTS
-from servetune.engines.tgi.server_side import SERVER_WORDS, SETTINGS_REPORT
 from servetune.engines.tgi.shipping import SHIPPING
 from servetune.engines.tgi.words import VARIABLES, WORDS
 from servetune.plan.plan import Plan, Setting
@@ -42,8 +42,8 @@ class Tgi(CommandLineEngine):
     words = WORDS
     container_module = "servetune.engines.tgi.containers"
     shipping = SHIPPING
-    server_words = SERVER_WORDS
-    settings_report = SETTINGS_REPORT
+    server_words = server_words_of("tgi")
+    settings_report = settings_report_of("tgi")
     behaviour = BEHAVIOUR
     defaults = DEFAULTS
     assumed_version = "3.3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from servetune.engines.words import Settings, Words
+from servetune.engines.words import Settings, words_of
 from servetune.plan.plan import Plan, Setting
 
 #: Fields that have no option but a variable, which the launcher hands on to the server.
@@ -32,28 +32,13 @@ def _read(settings: Mapping[str, Setting]) -> Settings:
     return found
 
 
-WORDS = Words(
-    fields=MappingProxyType(
-        {
-            "num_shard": "tensor_parallel",
-            "max_batch_size": "max_num_seqs",
-            "max_batch_prefill_tokens": "max_num_batched_tokens",
-            "max_total_tokens": "max_model_len",
-            "cuda_memory_fraction": "gpu_memory_fraction",
-            "dtype": "dtype",
-            "quantize": "quantization",
-            "kv_cache_dtype": "kv_cache_dtype",
-        }
-    ),
-    values=MappingProxyType(
-        {"kv_cache_dtype": {"fp8": "fp8_e4m3fn", "auto": None}, "dtype": {"auto": None}}
-    ),
-    otherwise=MappingProxyType(
-        {
-            "enforce_eager": _enforce_eager,
-            "prefix_caching": _in_environment,
-            "chunked_prefill": _in_environment,
-        }
-    ),
+WORDS = words_of(
+    "tgi",
+    values={"kv_cache_dtype": {"fp8": "fp8_e4m3fn", "auto": None}, "dtype": {"auto": None}},
+    otherwise={
+        "enforce_eager": _enforce_eager,
+        "prefix_caching": _in_environment,
+        "chunked_prefill": _in_environment,
+    },
     read=_read,
 )

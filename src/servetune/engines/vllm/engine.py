@@ -10,16 +10,20 @@ from servetune.engines.behaviour import ReleaseDefaults
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.log import LogReading
 from servetune.engines.program import Program
-from servetune.engines.server_side import CacheReset, ServerWords
+from servetune.engines.server_side import (
+    CacheReset,
+    ServerWords,
+    server_words_of,
+    settings_report_of,
+)
 from servetune.engines.shipping import Shipping
 from servetune.engines.vllm.behaviour import BEHAVIOUR
 from servetune.engines.vllm.declarations import DECLARATIONS
 from servetune.engines.vllm.defaults import DEFAULTS
-from servetune.engines.vllm.log import taken_by
+from servetune.engines.vllm.log import printed_settings, taken_by
 from servetune.engines.vllm.refusals import check_starts
-from servetune.engines.vllm.server_side import SERVER_WORDS, SETTINGS_REPORT, printed_settings
 from servetune.engines.vllm.shipping import SHIPPING
-from servetune.engines.vllm.words import WORDS
+from servetune.engines.words import words_of
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan, Setting
@@ -34,12 +38,12 @@ class Vllm(CommandLineEngine):
     image_word = "vllm"
     simulated_as = "simulated"
     lora_settings: ClassVar[Mapping[str, Setting]] = MappingProxyType({"enable_lora": True})
-    words = WORDS
+    words = words_of("vllm")
     declarations = DECLARATIONS
     container_module: ClassVar[str] = "servetune.engines.vllm.containers"
     shipping: ClassVar[Shipping | None] = SHIPPING
-    server_words: ClassVar[ServerWords | None] = SERVER_WORDS
-    settings_report = SETTINGS_REPORT
+    server_words: ClassVar[ServerWords | None] = server_words_of("vllm")
+    settings_report = settings_report_of("vllm")
     # The route is there in development mode only.
     cache_reset: ClassVar[CacheReset | None] = CacheReset(
         route="/reset_prefix_cache", environment=MappingProxyType({"VLLM_SERVER_DEV_MODE": "1"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from servetune.engines.log import python_values
@@ -50,3 +51,22 @@ _RESOLVED = frozenset(
     }
 )
 _NOT_COMPARED = frozenset({"model", "model_tag", "host", "port", "api_server_count"})
+
+_NON_DEFAULT = re.compile(r"non-default args: (\{.*\})\s*$", re.MULTILINE)
+_PAIR = re.compile(r"'(\w+)': (True|False|None|-?\d+(?:\.\d+)?|'[^']*')")
+
+
+def printed_settings(log_text: str) -> dict[str, Setting] | None:
+    """Every setting that was not left to a default; `None` where no line says so.
+
+    A value that is no literal hides only itself: the others are read one by one.
+    """
+    found = _NON_DEFAULT.findall(log_text)
+    if not found:
+        return None
+    try:
+        settings = ast.literal_eval(found[-1])
+    except (ValueError, SyntaxError):
+        settings = {name: ast.literal_eval(value) for name, value in _PAIR.findall(found[-1])}
+    kinds = bool | int | float | str
+    return {name: value for name, value in settings.items() if isinstance(value, kinds)}
