@@ -97,3 +97,44 @@ def test_an_instance_that_does_not_exist_is_refused(called, journal):
     done = called("report", journal, "--instance", "ml.g6.13xlarge")
     assert done.returncode == 2
     assert "ml.g6.12xlarge" in done.stderr
+
+
+def timeline_of_page(path):
+    page = path.read_text(encoding="utf-8")
+    text = page.split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    return json.loads(text)["timeline"]
+
+
+def test_a_report_keeps_the_timelines_of_the_page_that_it_renews(called, tmp_path):
+    simulated = called(
+        "simulate", "--model", "Qwen/Qwen3-4B", "--gpu", "L4", "-c", "4", "-n", "40",
+        "--out", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert simulated.returncode == 0, simulated.stderr
+    [journal] = [p for p in (tmp_path / "run").glob("*.jsonl") if "requests" not in p.name]
+    page = journal.with_suffix(".html")
+    before = timeline_of_page(page)
+    assert before["kv"]
+    assert called("report", str(journal)).returncode == 0
+    assert timeline_of_page(page) == before
+    page.unlink()  # the file of requests has all but the use of the cache
+    assert called("report", str(tmp_path / "run")).returncode == 0
+    again = timeline_of_page(tmp_path / "run" / "report.html")
+    assert again == {**before, "kv": []}
+
+
+def test_a_folder_and_several_sources_are_one_report(called, journal, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_bytes(journal.read_bytes())
+    lines = journal.read_bytes().splitlines(keepends=True)
+    (tmp_path / "b.jsonl").write_bytes(b"".join(lines[:2]))
+    assert len(st.read([tmp_path / "b.jsonl", tmp_path / "a.jsonl"])) == 6
+    assert len(st.read(tmp_path)) == 6
+    done = called("report", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").is_file()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = called("report", str(empty))
+    assert done.returncode == 2
+    assert "holds no journal" in done.stderr

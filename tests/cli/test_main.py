@@ -99,7 +99,7 @@ TUNE = ("tune", "--engine", "simulated", "--model", "Qwen/Qwen3-4B", "--instance
             "hint: ",
         ),
         (("report", "none.jsonl"), "none.jsonl is not there", "hint: "),
-        (("report", "."), ". is a folder", ".jsonl or .json of a run"),
+        (("report", "."), ". holds no journal", ".jsonl or .json of a run"),
         (("recommend", "run.html"), "is a page", ".jsonl or .json of a run"),
         (("recommend", "none.jsonl"), "none.jsonl is not there", "hint: "),
         (("deploy", "sagemaker", "none.json", "--out", "x"), "none.json is not there", "hint: "),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -85,14 +85,19 @@ def constraints_of(text: str | None, records: list[TrialRecord]) -> tuple[Constr
 def read_records(path: Path) -> list[TrialRecord]:
     """Records of a journal (`.jsonl`), a summary or a single record (`.json`).
 
+    Of a folder, those of all journals directly in it, in the order of their names.
+
     Raises:
         StoreError: It holds no trial record.
     """
     from servetune.report.summary import records_from_summary
 
-    if path.is_dir() or path.suffix == ".html":
-        what = "a folder" if path.is_dir() else "a page, not the data behind it"
-        raise StoreError(f"{path} is {what}", hint="give the .jsonl or .json of a run")
+    if path.is_dir():
+        return records_of(journals_in(path))
+    if path.suffix == ".html":
+        raise StoreError(
+            f"{path} is a page, not the data behind it", hint="give the .jsonl or .json of a run"
+        )
     require_file(path)
     if path.suffix == ".json":
         records = records_from_summary(read_json(path))
@@ -101,6 +106,28 @@ def read_records(path: Path) -> list[TrialRecord]:
     if not records:
         raise StoreError(f"{path} holds no trial", hint="run servetune tune first")
     return latest(records)
+
+
+def records_of(paths: Sequence[Path]) -> list[TrialRecord]:
+    """Records of several sources; of a trial that is in several, the last."""
+    found = [record for path in paths for record in read_records(path)]
+    return latest(found)
+
+
+def journals_in(folder: Path) -> list[Path]:
+    """Journals directly in a folder, by name; files of single requests are none.
+
+    Raises:
+        StoreError: There is none.
+    """
+    found = sorted(
+        path for path in folder.glob("*.jsonl") if not path.name.endswith(".requests.jsonl")
+    )
+    if not found:
+        raise StoreError(
+            f"{folder} holds no journal", hint="give the .jsonl or .json of a run, or its folder"
+        )
+    return found
 
 
 def require_file(path: Path) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from servetune.api.inputs import read_records
+from servetune.api.inputs import journals_in, read_records
 from servetune.api.request import Request, request_of
 from servetune.api.shared_options import Limits
 from servetune.api.trials import Rent, Trials, read
 from servetune.errors import InputError
 from servetune.metrics import Constraint
+from servetune.metrics.results import JsonObject
 from servetune.option import argument, option
-from servetune.report import dashboard_html, summary_json
-from servetune.store import Artifacts, TrialRecord, write_text
+from servetune.report import dashboard_html, summary_json, timeline_in, timeline_of
+from servetune.store import Artifacts, TrialRecord, read_requests, write_text
 
 
 class Report(Request, frozen=True, kw_only=True):
@@ -23,9 +25,12 @@ class Report(Request, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "report"
 
-    source: Annotated[
-        Path,
-        argument("Journal (.jsonl), summary or single record (.json).", metavar="SOURCE"),
+    sources: Annotated[
+        tuple[Path, ...],
+        argument(
+            "Journals (.jsonl), summaries or records (.json), or folders of journals.",
+            metavar="SOURCE...",
+        ),
     ]
     compare: Annotated[
         Path | None,
@@ -34,7 +39,9 @@ class Report(Request, frozen=True, kw_only=True):
     output_json: Annotated[
         Path | None,
         option(
-            "Summary file; the dashboard is beside it.", metavar="FILE", default="beside SOURCE"
+            "Summary file; the dashboard is beside it.",
+            metavar="FILE",
+            default="beside SOURCE; report.json for several",
         ),
     ] = None
     force: Annotated[bool, option("Permission to write over files that are there.")] = False
@@ -68,17 +75,26 @@ def write_report(request: Report | str | Path, /, **options: object) -> Reported
         InputError: A file would be written over.
     """
     request = request_of(Report, request, options)
-    trials = read(request.source, request.limits.constraints, rent=request.rent)
+    if not request.sources:
+        raise InputError("a report needs a source", hint="give the .jsonl of a run, or its folder")
+    trials = read(request.sources, request.limits.constraints, rent=request.rent)
     compared = tuple(read_records(request.compare)) if request.compare else ()
-    artifacts = Artifacts.at(request.output_json or request.source.with_suffix(".json"))
+    artifacts = Artifacts.at(request.output_json or _summary_of(request.sources))
     if not request.force:
-        _require_free(artifacts, request.source)
-    if artifacts.summary.resolve() == request.source.resolve():
-        raise InputError(
-            f"{request.source} would be overwritten by its own report",
-            hint="give another name with --output-json",
-        )
-    write_artifacts(artifacts, trials.records, trials.constraints, compared=compared)
+        _require_free(artifacts, request.sources[0])
+    for source in request.sources:
+        if artifacts.summary.resolve() == source.resolve():
+            raise InputError(
+                f"{source} would be overwritten by its own report",
+                hint="give another name with --output-json",
+            )
+    write_artifacts(
+        artifacts,
+        trials.records,
+        trials.constraints,
+        compared=compared,
+        timeline=_timeline_beside(request.sources, trials),
+    )
     return Reported(trials=trials, compared=compared, artifacts=artifacts)
 
 
@@ -100,6 +116,32 @@ def write_artifacts(
         timeline=timeline,
     )
     write_text(artifacts.dashboard, page)
+
+
+def _summary_of(sources: Sequence[Path]) -> Path:
+    """Summary's file where none is named: beside a single source, else in the first's folder."""
+    first = sources[0]
+    if first.is_dir():
+        return first / "report.json"
+    return first.with_suffix(".json") if len(sources) == 1 else first.with_name("report.json")
+
+
+def _timeline_beside(sources: Sequence[Path], trials: Trials) -> JsonObject | None:
+    """Timeline of a single trial: that of its page, else made of its file of requests."""
+    if len(sources) != 1 or len(trials) != 1:
+        return None
+    beside = [sources[0]] if sources[0].is_file() else journals_in(sources[0])
+    run = Artifacts.at(beside[0].with_suffix(".json"))
+    if run.dashboard.is_file():
+        kept = timeline_in(run.dashboard.read_text(encoding="utf-8"))
+        if kept is not None:
+            return kept
+    if not run.requests.is_file():
+        return None
+    records, admitted_s = read_requests(run.requests)
+    return timeline_of(
+        records, admitted_s, kv_use=(), seen_by_client=not trials.records[0].simulated
+    )
 
 
 def _require_free(artifacts: Artifacts, source: Path) -> None:

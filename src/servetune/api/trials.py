@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from servetune.api.frames import frame
-from servetune.api.inputs import constraints_of, read_records
+from servetune.api.inputs import constraints_of, records_of
 from servetune.errors import InputError
 from servetune.hardware import cost_per_million_tokens_usd, instance
 from servetune.metrics import Constraint, parse_constraints
@@ -28,7 +28,7 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         records: One record per trial, as its journal has it.
         constraints: Limits that a choice among them must hold.
-        source: File that they were read from; `None` where they were not.
+        source: First file or folder that they were read from; `None` where they were not.
     """
 
     records: tuple[TrialRecord, ...]
@@ -127,13 +127,18 @@ def _at_price(
     )
 
 
-def read(source: str | Path, constraints: str | None = None, *, rent: Rent | None = None) -> Trials:
+def read(
+    source: str | Path | Sequence[str | Path],
+    constraints: str | None = None,
+    *,
+    rent: Rent | None = None,
+) -> Trials:
     """Trials of a journal (`.jsonl`), a summary or a single record (`.json`).
 
     llm-optimizer's journals and summaries are read, too.
 
     Args:
-        source: The file.
+        source: The file, a folder of journals, or several of these.
         constraints: Limits in place of those that the run was given.
         rent: Price of the machine in place of the records' own.
 
@@ -141,11 +146,11 @@ def read(source: str | Path, constraints: str | None = None, *, rent: Rent | Non
         StoreError: It is not there or holds no trial.
         InputError: The constraints cannot be read.
     """
-    path = Path(source)
-    records = read_records(path)
+    paths = [Path(source)] if isinstance(source, str | Path) else [Path(each) for each in source]
+    records = records_of(paths)
     limits = constraints_of(constraints, records)
     priced = rent.applied(records) if rent else tuple(records)
-    return Trials(records=priced, constraints=limits, source=path)
+    return Trials(records=priced, constraints=limits, source=paths[0])
 
 
 def _row(record: TrialRecord) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from servetune.cli.outcome import print_outcome
 
 @verb(api.Report)
 def report(request: api.Report) -> int:
-    """Make summary and dashboard from SOURCE: a journal (.jsonl), a summary or a record (.json).
+    """Make summary and dashboard from journals (.jsonl), summaries, records (.json) or folders.
 
-    Journals and summaries of llm-optimizer are read, too.
+    Journals and summaries of llm-optimizer are read, too. The timelines of a single trial are
+    kept, or made of the requests beside its journal.
     """
     made = api.write_report(request)
     print_outcome(
@@ -19,6 +20,6 @@ def report(request: api.Report) -> int:
         made.trials.records,
         made.trials.constraints,
         compared=made.compared,
-        journal=request.source,
+        journal=request.sources[0],
     )
     return 0

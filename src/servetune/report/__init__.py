@@ -9,7 +9,7 @@ from servetune.report.comparison import (
     pairs_within,
     quantity_errors,
 )
-from servetune.report.dashboard import dashboard_html
+from servetune.report.dashboard import dashboard_html, timeline_in
 from servetune.report.figures import page_data
 from servetune.report.prices import price_lines
 from servetune.report.ranking import (
@@ -93,6 +93,7 @@ __all__ = [
     "suggestions",
     "summary",
     "summary_json",
+    "timeline_in",
     "timeline_of",
     "trial_table",
     "varying",

@@ -5,6 +5,7 @@ from servetune.store.journal import Journal, latest, read_journal
 from servetune.store.provenance import now_utc, provenance
 from servetune.store.requests import (
     has_parquet,
+    read_requests,
     write_requests,
     write_requests_csv,
     write_requests_parquet,
@@ -34,6 +35,7 @@ __all__ = [
     "provenance",
     "read_journal",
     "read_json",
+    "read_requests",
     "record_from_json",
     "require_regular",
     "trial_key",

@@ -10,13 +10,14 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from servetune.errors import StoreError
 from servetune.metrics import Record
+from servetune.metrics.record import Outcome
 from servetune.store.artifacts import write_pieces
 
 
@@ -82,6 +83,52 @@ def write_requests(
         for record, at in zip(records, admitted_s, strict=True)
     )
     write_pieces(path, lines)
+
+
+def read_requests(path: Path) -> tuple[list[Record], list[float | None]]:
+    """Requests of a trial as `write_requests` wrote them, and when each was admitted.
+
+    Raises:
+        StoreError: A line is none of a request.
+    """
+    records, admitted_s = [], []
+    decoder = msgspec.json.Decoder(RequestLine)
+    with path.open("rb") as lines:
+        for number, text in enumerate(lines, start=1):
+            try:
+                line = decoder.decode(text)
+            except msgspec.MsgspecError as error:
+                raise StoreError(
+                    f"{path}:{number} is no request of a trial: {error}",
+                    hint="move the file away; the report is made without timelines then",
+                ) from error
+            admitted_s.append(line.admitted_s)
+            records.append(_record(line))
+    return records, admitted_s
+
+
+def _record(line: RequestLine) -> Record:
+    times_s = line.token_times_s
+    if times_s is None:
+        times_s = () if line.first_token_s is None else (line.first_token_s,)
+    return Record(
+        index=line.index,
+        input_tokens=line.input_tokens,
+        output_tokens=line.output_tokens,
+        due_s=line.due_s,
+        sent_s=line.sent_s,
+        end_s=line.end_s,
+        chunk_times_s=times_s,
+        chunk_tokens=line.chunk_tokens or (),
+        outcome=cast("Outcome", line.outcome),
+        status=line.status,
+        detail=line.detail,
+        connect_s=line.connect_s,
+        session=line.session,
+        turn=line.turn,
+        target=line.target,
+        model=line.model,
+    )
 
 
 def _line(record: Record, admitted_s: float | None, *, token_times: bool) -> RequestLine:

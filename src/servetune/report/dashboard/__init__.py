@@ -1,5 +1,5 @@
 """The dashboard: one self-contained HTML file that works offline."""
 
-from servetune.report.dashboard.page import dashboard_html
+from servetune.report.dashboard.page import dashboard_html, timeline_in
 
-__all__ = ["dashboard_html"]
+__all__ = ["dashboard_html", "timeline_in"]

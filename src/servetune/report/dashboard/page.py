@@ -95,6 +95,22 @@ def _text(name: str) -> str:
     return (resources.files("servetune.report") / "templates" / name).read_text(encoding="utf-8")
 
 
+_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.S)
+
+
+def timeline_in(page: str) -> JsonObject | None:
+    """Timeline that a page holds; `None` without one, or where it is no page of ours."""
+    found = _DATA.search(page)
+    if found is None:
+        return None
+    try:
+        data = msgspec.json.decode(found[1])
+    except msgspec.DecodeError:
+        return None
+    timeline = data.get("timeline") if isinstance(data, dict) else None
+    return timeline if isinstance(timeline, dict) else None
+
+
 def _embedded(data: object) -> str:
     """JSON with `<`, `>` and `&` escaped, so that it cannot end its script element."""
     text = msgspec.json.encode(data).decode()
