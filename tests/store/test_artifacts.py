@@ -32,7 +32,7 @@ def test_what_is_there_is_not_replaced_unless_it_is_renewed(tmp_path):
     artifacts = Artifacts.at(tmp_path / "run.json")
     artifacts.require_free(renew=False)
     artifacts.dashboard.write_text("somebody's")
-    with pytest.raises(StoreError, match="there already"):
+    with pytest.raises(StoreError, match="exists already"):
         artifacts.require_free(renew=False)
     artifacts.require_free(renew=True)
 
