@@ -75,7 +75,7 @@ def test_a_summary_is_not_named_like_another_artifact(servetune, tmp_path, name)
 @pytest.mark.parametrize("there", ["h.json", "h.html"])
 def test_files_of_others_are_not_overwritten(servetune, tmp_path, there):
     (tmp_path / there).write_text("precious")
-    assert "there already" in one_line(servetune(*TUNE, *SMALL, "--output-json", "h.json"))
+    assert "exists already" in one_line(servetune(*TUNE, *SMALL, "--output-json", "h.json"))
     one_line(servetune(*TUNE, *SMALL, "--output-json", "h.json", "--resume"))
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(there, "precious")]
 

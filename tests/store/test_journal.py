@@ -48,7 +48,7 @@ def test_an_existing_journal_is_neither_overwritten_nor_extended_without_resume(
     with Journal(path) as journal:
         journal.append(record())
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="there already") as caught:
+    with pytest.raises(StoreError, match="exists already") as caught:
         Journal(path)
     assert "--resume" in caught.value.hint
     assert path.read_bytes() == before
