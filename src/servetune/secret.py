@@ -65,8 +65,8 @@ def redacted_text(text: str) -> str:
     """Text with every credential replaced, by its format or by the words before it.
 
     Example:
-        >>> redacted_text("vllm serve m --api-key tiger")
-        'vllm serve m --api-key [redacted]'
+        >>> redacted_text("serve m --api-key tiger")
+        'serve m --api-key [redacted]'
     """
     plain = _TOKENS.sub(REDACTED, text)
     return _LABELLED.sub(

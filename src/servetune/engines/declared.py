@@ -2,7 +2,7 @@
 
 Importing an engine takes seconds and often a GPU; its argument parsers are declarations
 that a syntax tree shows in milliseconds. Four forms are read: calls of `add_argument`,
-annotated fields (`EngineArgs`, SGLang's `A[int, Arg(...)]`, pydantic models), `click.option`
+annotated fields (`EngineArgs`, `A[int, Arg(...)]`, pydantic models), `click.option`
 decorators and typer's annotated parameters. What a value is computed from stays unknown:
 then the type is text and the choices are empty, so nothing is refused for it.
 """

@@ -23,7 +23,7 @@ def resolved(
     `quantization` may stay None: it then means the checkpoint's own storage, which engines
     take from the checkpoint and have no option for. So may drafts and servers that only compute
     prompts, which no engine has unasked; and what an engine works out when it starts, from the
-    machine and what a warm-up leaves of its memory (TGI from 2 on). Resolving twice changes
+    machine and what a warm-up leaves of its memory. Resolving twice changes
     nothing.
 
     Args:

@@ -9,7 +9,8 @@ One device's memory is divided as the engine divides it:
     runtime    = libraries' workspaces, more where devices talk to each other
     cache      = usable - weights - activation - graphs - runtime
 
-SGLang's fraction covers weights and cache alone, so the other three lie outside it.
+Where the fraction covers weights and cache alone (`Behaviour.fraction_covers_activation`), the
+other three lie outside it.
 Activation, graphs and runtime are estimates: engines measure them at start.
 """
 
@@ -68,11 +69,11 @@ WIDEST_FRACTION = 0.95
 _DRIVER_BYTES = 0.4 * GIB
 _DRIVER_FRACTION = 0.002
 
-#: Captured graphs per layer. vLLM logs "Graph capturing finished ... took" 0.3 to 1.0 GiB
-#: for 24 to 80 layers at its default sizes (public logs, 2025-26).
+#: Captured graphs per layer: 0.3 to 1.0 GiB for 24 to 80 layers at the default engine's sizes
+#: ("Graph capturing finished ... took" in public logs, 2025-26).
 _GRAPH_BYTES_PER_LAYER = 12 * MIB
 
-#: cuBLAS workspaces; NCCL's buffers once several devices talk (vLLM's "non-torch" memory in
+#: cuBLAS workspaces; NCCL's buffers once several devices talk ("non-torch" memory in
 #: public logs, 2025-26: about 0.1 GiB on one device, 0.3 to 0.5 on several).
 _RUNTIME_BYTES = 0.1 * GIB
 _COMMUNICATION_BYTES = 0.25 * GIB
@@ -306,7 +307,7 @@ def _holds(plan: Plan, shape: NetworkShape, device: Device) -> bool:
 
 
 def _check_limits(plan: Plan, shape: NetworkShape) -> None:
-    """Refuse what vLLM refuses at start (`SchedulerConfig`, `ModelConfig`, 2026-11)."""
+    """Refuse limits that contradict one another, as engines do at start."""
     tokens, sequences = plan.max_num_batched_tokens or 1, plan.max_num_seqs or 1
     length = plan.max_model_len or 1
     if length > shape.max_context_tokens:
@@ -357,7 +358,7 @@ def _activation_bytes(plan: Plan, shape: NetworkShape) -> float:
 
     Per token the residual stream in four places and the widest part of a layer; per
     sequence its logits. Llama-3-8B with 8,192 tokens and 256 sequences gives 1.15 GiB,
-    where vLLM's log of that run says 1.23 (activation peak, 2024-25).
+    where the engine's log of that run says 1.23 (activation peak, 2024-25).
     """
     assert plan.max_num_batched_tokens is not None
     assert plan.max_num_seqs is not None

@@ -66,7 +66,7 @@ _FRACTIONS = frozenset({"kv_usage_fraction", "draft_acceptance_fraction"})
 
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 
-#: SGLang lets every rank of a copy tell the same; copies themselves differ in `dp_rank`.
+#: Labels of ranks that all tell the same of their copy; copies themselves differ in `dp_rank`.
 _SAME_ON_EVERY = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 
 
@@ -128,7 +128,7 @@ def scraped_names() -> frozenset[str]:
 
 @functools.cache
 def _prefix() -> re.Pattern[str]:
-    """Beginnings of names: relays that allow no colon write `vllm_`; Ray Serve adds its own."""
+    """Beginnings of names: relays that allow no colon write `_`; Ray Serve adds its own."""
     spaces = sorted({name.partition(":")[0] for name in _own_names() if ":" in name})
     return re.compile(rf"^(?:ray_)?({'|'.join(spaces)})[:_]")
 
@@ -175,7 +175,7 @@ def _first(alternatives: Iterable[_MetricSum], found: _Found, *, largest: bool) 
 def _one_per_copy(rows: list[tuple[dict[str, str], float]], modes: Sequence[str]) -> list[float]:
     """Values without those that say again what others say.
 
-    SGLang's totals stand under an empty `priority` where requests have priorities, and a
+    Totals stand under an empty `priority` where requests have priorities, and a
     draft model's worker is an engine of its own.
     """
     totals = [row for row in rows if not row[0].get("priority")] or rows

@@ -82,7 +82,7 @@ def with_whole_experts(plan: Plan, shape: NetworkShape) -> Plan:
 
     Columns of an expert that the devices do not divide, or whose fp8 blocks a split would cut,
     stop an engine at start; whoever runs such a network on so many devices turns expert
-    parallelism on (MiniMax-M2 on 8: vLLM's recipe for it, 2025-11). Any other plan comes back
+    parallelism on (MiniMax-M2 on 8: its published recipe, 2025-11). Any other plan comes back
     as it is.
 
     Example:
@@ -102,7 +102,7 @@ def stage_layers(plan: Plan, shape: NetworkShape) -> tuple[tuple[Layer, ...], ..
     """Layer groups of each pipeline stage, first to last.
 
     Layers are shared out evenly; a remainder goes to the stages before the last, from the
-    back, as the last one also holds the output head (vLLM `get_pp_indices`, 2026-11).
+    back, as the last one also holds the output head.
     """
     stages = plan.pipeline_parallel
     share, remainder = divmod(shape.layer_count, stages)
@@ -149,8 +149,8 @@ def layer_share(plan: Plan, layer: Layer, hidden: int) -> LayerParameters:
 def expert_ways(plan: Plan) -> int:
     """Over how many devices one layer's routed experts are spread.
 
-    vLLM spreads them over tensor- and data-parallel devices together, whole or by column
-    (`FusedMoEParallelConfig`, 2026-11); SGLang's data-parallel copies keep their own.
+    Where `Behaviour.experts_span_copies`, they are spread over tensor- and data-parallel devices
+    together, whole or by column; elsewhere data-parallel copies keep their own.
     """
     if engine(plan.engine).behaviour.experts_span_copies:
         return plan.tensor_parallel * plan.data_parallel

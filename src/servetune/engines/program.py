@@ -14,7 +14,7 @@ import msgspec
 
 from servetune.errors import EngineError
 
-_VERSION_TIMEOUT_S = 120.0  # `vllm --version` imports torch first
+_VERSION_TIMEOUT_S = 120.0  # `--version` may import torch first
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         title: The engine's name for a reader.
-        command: Name of the command, such as `sglang`.
+        command: Name of the command on `PATH`.
         variable: Environment variable that may name another.
         install: The command that installs it.
         image: Container image of the engine's project, named where few users install the engine

@@ -22,7 +22,7 @@ def check_starts(plan: Plan, shape: NetworkShape, device: Device) -> None:
         >>> check_starts(plan, load_shape(plan.model, catalogue_first=True), named("L4"))
         Traceback (most recent call last):
         ...
-        servetune.errors.PlanError: vLLM refuses to start: max_num_batched_tokens (32) must be \
+        servetune.errors.PlanError: ...max_num_batched_tokens (32) must be \
 greater than or equal to max_num_seqs (64)
     """
     found = engine(plan.engine)

@@ -130,7 +130,7 @@ def _require_value(engine: str, spec: SettingSpec, value: Setting) -> None:
 
 def _problem(spec: SettingSpec, value: Setting) -> str:
     if spec.kind == "bool":
-        # An optional switch may take a word as well, such as TGI's `sharded`.
+        # An optional switch may take a word as well.
         return "" if isinstance(value, bool) or value in spec.choices else "is true or false"
     if isinstance(value, bool) and spec.kind != "str":
         return f"takes {_KINDS[spec.kind]}"

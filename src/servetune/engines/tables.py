@@ -18,7 +18,7 @@ from servetune.engines.settings import SettingSpec, SettingTable
 
 
 def folder_name(engine: str) -> str:
-    """An engine's folder in this room, also a Python package: `llama.cpp` is in `llama_cpp`."""
+    """An engine's folder in this room, also a Python package: `_` stands for dots and dashes."""
     return engine.replace("-", "_").replace(".", "_")
 
 

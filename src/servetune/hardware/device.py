@@ -17,7 +17,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     size where error correction takes a share.
 
     `half_dtype` is the 16-bit type that engines serve in and `bf16_flops` its rate. It is fp16
-    on Volta and Turing, which have no bf16: vLLM and SGLang then choose fp16 by default.
+    on Volta and Turing, which have no bf16: engines then choose fp16 by default.
     `tdp_watts` is the board's power limit, or the one that the driver enforces; a low limit
     keeps clocks below those that the rates assume.
     """

@@ -80,7 +80,7 @@ class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     one address and several addresses are added up, except for shares.
 
     Attributes:
-        engine: `vllm`, `sglang` or `tgi`.
+        engine: Engine's name, a key of `engines.ENGINES`.
         prefix_queries_tokens: Prompt tokens looked up in the prefix cache.
         prefix_hits_tokens: Prompt tokens found there.
         max_kv_usage_fraction: KV cache use of the fullest engine.

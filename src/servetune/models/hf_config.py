@@ -191,7 +191,7 @@ def _tied(outer: Config, keys: Keys, family: Family) -> bool:
 
 
 def _dtype(outer: Config, keys: Keys) -> str:
-    """Dtype that engines serve in: fp16 for 32-bit checkpoints (vLLM `--dtype auto`)."""
+    """Dtype that engines serve in: fp16 for 32-bit checkpoints (`--dtype auto`)."""
     for config in (keys.config, outer):
         named = config.get("dtype") or config.get("torch_dtype")
         if isinstance(named, str):

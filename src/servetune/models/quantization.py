@@ -439,7 +439,7 @@ def _matches(pattern: str, name: str) -> bool:
 
     `re:` marks a regular expression, `*` is a wildcard; a plain name covers the module of
     that path, its submodules, and any module whose path ends with it
-    (`gate`, `lm_head`), as transformers and vLLM match them.
+    (`gate`, `lm_head`), as engines match them.
     """
     if pattern.startswith("re:"):
         try:

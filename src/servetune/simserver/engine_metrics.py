@@ -1,4 +1,4 @@
-"""Metrics of one rank of the engine: the numbers that vLLM shows under `/metrics`."""
+"""Metrics of one rank of the engine: the numbers that a real server shows under `/metrics`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
-# Upper ends of vLLM's buckets (vllm/v1/metrics/buckets.py of 0.32, read in November 2026).
+# Upper ends of the default engine's buckets (v1/metrics/buckets.py, read in November 2026).
 _REQUEST_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
@@ -27,7 +27,7 @@ _STEP_TOKENS = (1, *(2**power for power in range(3, 15)))
 _ANSWERS = (1, 2, 5, 10, 20)
 _PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 
-#: Histograms by vLLM's name, without its prefix, to the ends of their buckets; lengths in tokens
+#: Histograms by their names without a prefix, to the ends of their buckets; lengths in tokens
 #: have ends by the model's context.
 _HISTOGRAMS: Mapping[str, Sequence[float]] = MappingProxyType(
     {
@@ -99,7 +99,7 @@ class EngineMetrics:
         drafts: Number of verified drafts.
         accepted: Number of accepted tokens, by position in the draft.
         finished: Requests that ended, by reason.
-        histograms: Histograms by vLLM's name, without its `vllm:`.
+        histograms: Histograms by their names without a prefix.
     """
 
     def __init__(self, longest_tokens: int = 1_000_000, draft_tokens: int = 0) -> None:
@@ -126,14 +126,14 @@ class EngineMetrics:
         self.histograms[histogram].note(value, count)
 
     def note_step(self, tokens: int) -> None:
-        """A step with so many tokens, as vLLM counts: of whole prompts and of answers."""
+        """A step with so many tokens, as a real server counts: of whole prompts and of answers."""
         if tokens:
             self._note("iteration_tokens_total", tokens)
 
     def note_gaps(self, gap_s: float, count: int, tokens: int) -> None:
         """Count gaps between tokens: `count` sequences got `tokens` in all, `gap_s` after the last.
 
-        Tokens that came at once are one gap, as vLLM counts.
+        Tokens that came at once are one gap, as a real server counts.
         """
         self.generation_tokens += tokens
         self._note("inter_token_latency_seconds", gap_s, count)

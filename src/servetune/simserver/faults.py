@@ -16,7 +16,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Faults and their frequency. Seconds are real ones, whatever the speed.
 
     Attributes:
-        slow_start_s: Time for which the port is closed, as it is while vLLM loads weights.
+        slow_start_s: Time for which the port is closed, as it is while a real server loads weights.
         die_after_s: Time from the beginning of listening to the end of the process.
         oom_at_start: Whether the process ends for lack of memory instead of listening.
         oom_at_concurrency: Number of running sequences at which it ends for lack of memory.

@@ -4,7 +4,7 @@ Members that change what a model would say and not when (temperature, tools, a g
 read over. What would change the number of answers or of tokens and is not simulated is
 refused: a silent difference would be measured as if it were the engine's.
 
-Refusals have vLLM's statuses and types (0.32, `entrypoints/openai`).
+Refusals have the default engine's statuses and types (`entrypoints/openai`, November 2026).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from servetune.simserver.vocabulary import MESSAGE_TOKENS, OPENING_TOKENS, Vocab
 from servetune.workload.request import Piece
 
 DEFAULT_COMPLETION_TOKENS = 16
-"""Answer length of the completions route without `max_tokens`: OpenAI's default, and vLLM's."""
+"""Answer length of the completions route without `max_tokens`: OpenAI's default."""
 
 
 class RequestRefused(Exception):
@@ -33,7 +33,7 @@ class RequestRefused(Exception):
         self.param = param
 
     def body(self) -> bytes:
-        """Body of the error, as vLLM has it."""
+        """Body of the error, as a real server has it."""
         error = {
             "message": self.message,
             "type": self.kind,
@@ -282,7 +282,7 @@ def _content(
 
 
 def _invalid(message: str, param: str, value: int) -> RequestRefused:
-    """A refusal as vLLM's `VLLMValidationError` reads."""
+    """A refusal as a real server's validation error reads."""
     return RequestRefused(400, f"{message} (parameter={param}, value={value})", param=param)
 
 
@@ -313,7 +313,7 @@ def _answer_tokens(
             limit,
         )
     if prompt_tokens > longest:
-        # vLLM stops reading a text at the first token too many, and knows no more of it.
+        # A real server stops reading a text at the first token too many, and knows no more of it.
         some = "at least " if body.reads_text or prompt_tokens == longest + 1 else ""
         stated = longest + 1 if some else prompt_tokens
         raise _invalid(
@@ -326,7 +326,7 @@ def _answer_tokens(
     if limit is None and not chat:
         limit = DEFAULT_COMPLETION_TOKENS
     most_left = longest - prompt_tokens
-    most = most_left if limit is None else min(limit, most_left)  # as vLLM does, without a word
+    most = most_left if limit is None else min(limit, most_left)  # as a real server does, silently
     if most < 1:
         raise _invalid(f"max_tokens must be at least 1, got {most}.", "max_tokens", most)
     least = body.min_tokens or 0

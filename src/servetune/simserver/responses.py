@@ -1,6 +1,6 @@
 """The answer to one request, written to its connection as its tokens come.
 
-Chunks have the members and the order of vLLM's (0.32): a chat opens with a chunk that names
+Chunks have the members and the order of the default engine's: a chat opens with a chunk that names
 the role, the last token's chunk has the finish reason, then usage where it was asked for,
 then `[DONE]`. What of a chunk is the same for all tokens is built once.
 """
@@ -81,7 +81,7 @@ class ResponseStream:
         self._before, self._after = self._frame(None)
 
     def tokens(self, count: int) -> None:
-        """Take in the next tokens, which are one chunk as in vLLM."""
+        """Take in the next tokens, which are one chunk as in a real server's stream."""
         request, sent = self._request, self._sent
         self._sent = sent + count
         if self._fault is not None and self._sent > self._breaks_after:

@@ -1,7 +1,7 @@
 """The real engine's words, as a server is started with them.
 
-`vllm serve MODEL --max-num-seqs 8 --no-enable-prefix-caching -tp 2` and what stands in for
-it: the words behind `servetune simulate --serve`. They become settings by the engine's own
+`serve MODEL --max-num-seqs 8 --no-enable-prefix-caching -tp 2`: the words behind
+`servetune simulate --serve`. They become settings by the engine's own
 table of arguments, then a Plan by its dialect, so nothing is spelt twice. A word that the
 engine does not know is refused as the engine does; one that it knows and the simulation has
 no use for is accepted and named in the log.
@@ -72,7 +72,7 @@ class ServerArguments(msgspec.Struct, frozen=True, kw_only=True):
 def parse_server_arguments(
     words: Sequence[str], *, engine_name: str = DEFAULT_ENGINE
 ) -> ServerArguments:
-    """Read the words behind `vllm serve`, `sglang serve` or `text-generation-launcher`.
+    """Read the words behind an engine's own command.
 
     A leading `serve` is passed over, and the first word without a dash is the model.
 
@@ -186,7 +186,7 @@ def _typed(name: str, text: str, kind: type) -> Setting:
 
 
 def _whole_number(text: str) -> int:
-    """An integer; vLLM also reads 4k as 4,000 and 4K as 4,096."""
+    """An integer, also 4k for 4,000 and 4K for 4,096, as real servers read it."""
     if text and text[-1] in _SUFFIXES:
         number = float(text[:-1]) * _SUFFIXES[text[-1]]
         if number != int(number):

@@ -1,12 +1,8 @@
 """Read back: what an engine says of its own settings, to name why a run is not reproduced.
 
-What can be asked differs: vLLM tells a few settings in its metrics and its model list, and all
-that was set in its start-up log; SGLang answers with every argument; TGI with its limits. The
-start-up logs of SGLang and TGI have every setting, and what they settled. Behind SageMaker there
-is the log, in CloudWatch, and what the model was given. What nothing tells is not guessed.
-
-Sources: vLLM 0.32 `v1/metrics/loggers.py` (cache_config_info) and the line "non-default args"
-of its start-up log; SGLang 0.5 `/get_server_info`; TGI 3.x `/info`, read in November 2026.
+What can be asked differs from engine to engine (`SettingsReport`): a route with every argument or
+a few limits, labels of a metric, the start-up log. Behind SageMaker there is the log, in
+CloudWatch, and what the model was given. What nothing tells is not guessed.
 """
 
 from __future__ import annotations
@@ -72,7 +68,7 @@ def read_server(target: Target) -> ReadBack | None:
 
 
 def read_metrics(text: str) -> Settings:
-    """Fields of a Plan that a scrape tells in the labels of a metric, such as vLLM's."""
+    """Fields of a Plan that a scrape tells in the labels of a metric."""
     settings: Settings = {}
     for name in ENGINES:
         report = engine(name).settings_report
@@ -138,7 +134,7 @@ def _events(client: Any, **parameters: Any) -> list[dict[str, Any]]:
 
 
 def _block(client: Any, group: str, first: Mapping[str, Any]) -> list[str]:
-    """The lines from this one to a closing brace; TGI 3 prints one setting a line."""
+    """The lines from this one to a closing brace, as some engines print one setting a line."""
     stream = {"logStreamNames": [first["logStreamName"]]} if "logStreamName" in first else {}
     began_ms = first["timestamp"]
     events = _events(

@@ -248,7 +248,7 @@ def _executable(engine: Engine, launch: Launch) -> tuple[str, ...]:
 
 
 def engine_of(study: StudyContext) -> Engine:
-    """Engine whose options a study's servers take; the simulated engine takes vLLM's."""
+    """Engine whose options a study's servers take: the default engine for simulated ones."""
     return engine_named(DEFAULT_ENGINE if study.simulated else study.engine)
 
 

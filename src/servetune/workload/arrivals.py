@@ -8,7 +8,7 @@ gaps become a Poisson process of that rate, equal gaps one arrival whenever Λ g
     all_at_once   all due at the start: a closed loop           -
     constant      equal gaps                                    0
     poisson       exponential gaps                              1
-    gamma         gamma gaps, as vLLM's burstiness              1 / burstiness
+    gamma         gamma gaps, by their burstiness               1 / burstiness
     mmpp          Poisson with a rate that jumps at random      above 1
     piecewise     one rate after another                        1, or 0 if even
     ramp          from one rate to another, then hold           1, or 0 if even
@@ -109,11 +109,11 @@ class Poisson(
 
 
 class Gamma(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="gamma"):
-    """Independent gamma gaps, in the words of `vllm bench serve --burstiness`.
+    """Independent gamma gaps, by their burstiness.
 
     The gaps' shape is `burstiness` and their mean 1 / rate, so their coefficient of variation
-    is 1 / sqrt(burstiness): 1 is Poisson, less comes in bursts, more is smoother. Unlike vLLM
-    the times are left as drawn, not stretched until the last one fits the rate.
+    is 1 / sqrt(burstiness): 1 is Poisson, less comes in bursts, more is smoother.
+    The times are left as drawn, not stretched until the last one fits the rate.
     """
 
     rate_per_s: float

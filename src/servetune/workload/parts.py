@@ -155,7 +155,7 @@ class DataSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         subset: Configuration of a Hugging Face data set.
         conversations: Whether a conversation is asked turn by turn; otherwise its first turn.
         min_tokens: Least tokens of a row's first prompt and of its answer; shorter rows are left
-            out. SGLang's and llm-optimizer's clients take 2 for ShareGPT.
+            out. llm-optimizer's client takes 2 for ShareGPT.
         max_total_tokens: Most tokens of a row's first prompt and answer together; longer rows
             are left out.
     """

@@ -1,8 +1,8 @@
 """Container of an endpoint as AWS describes it: its image and its variables.
 
-Some containers log little of their settings when they start: LMI logs none of vLLM's arguments
-(djl-serving's `vllm_async_service`, read in November 2026). The description of the model has
-them, though, and a setting that it lacks is the container's default.
+Some containers log little of their settings when they start: LMI logs none of its engine's
+arguments (djl-serving, read in November 2026). The description of the model has them, and a setting
+that it lacks is the container's default.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ async def hosted(aws: AwsClient, endpoint: str, component: str = "") -> Hosted |
 def hosted_plan(found: Hosted) -> Plan | None:
     """The Plan of a container's variables; `None` for a container in no table of ours.
 
-    A setting that LMI fills by itself, other than vLLM would, is filled here too.
+    A setting that LMI fills by itself, other than the engine would, is filled here too.
 
     Raises:
         DeployError: The variables cannot be read.
     """
     for container in CONTAINERS.values():
-        # "djl-inference:0.36.." or "..amazonaws.com/vllm:0.27.."
+        # "djl-inference:0.36.." or "..amazonaws.com/NAME:0.27.."
         if found.image.rpartition("/")[2].partition(":")[0] == container.repository:
             plan = parse_environment(container.name, found.environment)
             if plan.max_num_seqs is None:

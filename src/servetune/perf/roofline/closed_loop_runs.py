@@ -38,7 +38,7 @@ class ClosedLoopRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         engine: Engine whose kernels and overheads apply; the plan's if `None`. It may be one
-            that no plan can name yet, such as `trtllm`.
+            that plans name otherwise (`StepLawFacts.name`).
         engine_version: Release of the engine, empty if unknown; releases differ in coefficients.
         admission_delay_steps: Mean delay before the engine admits a waiting prompt, in decode
             steps: it polls for requests every so many steps, or gathers several prompts.

@@ -165,8 +165,8 @@ class LaunchOverheads(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         experts_s: Further time per layer of experts: routing, sorting and grouping are many small
             kernels [0-1.5 ms]. In steps that compute prompts it is added, not hidden behind the
             products: prompts of one network cost some 30 ms more than their products on one
-            device as on eight (gpt-oss-120b on H200, TensorRT-LLM).
-        captured_tokens: Largest step that captured graphs cover (vLLM: 512 tokens); the drafted
+            device as on eight (gpt-oss-120b on H200).
+        captured_tokens: Largest step that captured graphs cover; the drafted
             tokens of one sequence count as one.
     """
 
@@ -207,14 +207,13 @@ class SchedulingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Facts of an engine's scheduler that its steady state depends on.
 
     Attributes:
-        prefill_first: Whether all waiting prompts are computed before decoding continues (SGLang
-            without mixed chunks).
+        prefill_first: Whether all waiting prompts are computed before decoding continues.
         separate_prefill: Whether prompts are computed in steps of their own, in which nothing
-            decodes (text-generation-inference).
+            decodes.
         admission_steps: Decode steps between two steps that admit prompts, where an engine counts
             them; zero where it does not.
         whole_answers: Whether a request is admitted only when its whole answer has room in the
-            cache (text-generation-inference, TensorRT-LLM).
+            cache.
     """
 
     prefill_first: bool = False

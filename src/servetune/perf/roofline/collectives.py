@@ -7,7 +7,7 @@ slot that binds beyond two devices but the way through the host (root complexes,
 host memory), which all devices share: going from two to four devices costs a factor of
 eight, not of 1.5 as a ring over free slots would.
 
-Constants come from vLLM's all-reduce inside captured graphs and NCCL 2.27-2.29, as
+Constants come from the default engine's all-reduce inside captured graphs and NCCL 2.27-2.29, as
 measured on H200, A100 (NVLink) and L40S (PCIe 4.0 x16); public operator tables of
 aiconfigurator-core 0.12.0 (Apache-2.0), read 2026-11-20, fitted by
 `tools/operator_facts.py` with mean |log error| 0.03-0.11 on L40S and 0.04-0.22 on NVLink.

@@ -93,7 +93,8 @@ def coefficients_for(
 ) -> Coefficients:
     """The coefficients of the device's architecture under an engine, corrected by the fit.
 
-    The simulated engine is vLLM's. Silicon in `_UNCORRECTED` keeps its table as it is.
+    The simulated engine counts as the one that it plays. Silicon in `_UNCORRECTED` keeps its
+    table as it is.
 
     Args:
         version: Release of the engine; the present generation if empty.

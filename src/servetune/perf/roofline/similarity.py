@@ -57,9 +57,10 @@ def run_features(
     lengths: Lengths | LengthMoments,
     concurrency: float,
 ) -> RunFeatures:
-    """Features of a closed-loop run of a plan; the simulated engine counts as vLLM.
+    """Features of a closed-loop run of a plan.
 
-    Copies that share nothing are each a run of their own, with their part of the users.
+    The simulated engine counts as the one that it plays. Copies that share nothing are
+    each a run of their own, with their part of the users.
     """
     moments = lengths if isinstance(lengths, LengthMoments) else length_moments(lengths)
     copies = plan.replicas * (1 if plan.expert_parallel else plan.data_parallel)

@@ -277,7 +277,7 @@ class StepLaw:
         if ops.tensor_parallel > 1 and tokens:
             reduce = self._reduce
             seconds += ops.reduce_count * reduce.seconds(hidden_bytes)
-            # vLLM gathers the logits of every sequence, split by vocabulary, on all devices.
+            # The logits of every sequence, split by vocabulary, are gathered on all devices.
             seconds += reduce.seconds(GATHER_SHARE * ops.logit_bytes_per_row * logit_rows)
         if ops.expert_exchange_count and tokens:
             sent_bytes = ops.expert_exchange_bytes_per_token * tokens

@@ -9,10 +9,10 @@ more for every sequence from its first computed token on, whatever its length.
 
 With prefix caching a full block keeps what it holds after its sequence gave it back, until
 its memory is needed. Given-back blocks wait in one queue, the tail of a sequence before its
-head, and are evicted from the front; blocks that hold nothing reusable go first. This is
-vLLM's block pool. Only blocks that another prompt could contain are objects here. All other
-full blocks of a sequence (it alone could find them again, after a preemption) are one `BlockRun`
-with a length, so the work grows with requests and not with tokens.
+head, and are evicted from the front; blocks that hold nothing reusable go first.
+Only blocks that another prompt could contain are objects here. All other full
+blocks of a sequence (it alone could find them again, after a preemption) are one `BlockRun` with a
+length, so the work grows with requests and not with tokens.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Holder(Protocol):
 class PagedCache:
     """Blocks of `block_tokens` tokens, `capacity_blocks` of them.
 
-    Equal blocks stay two, as in vLLM, unless the cache `merges` them, as SGLang's tree does.
+    Equal blocks stay two unless the cache `merges` them, as a prefix tree does.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """An engine that computes prompts for others to decode (disaggregated prefill).
 
-As in vLLM 0.32, such an engine computes one token, which is dropped, and keeps a
+Such an engine computes one token, which is dropped, and keeps a
 prompt's blocks until another engine has them. That one admits the request with its cache
 full but for the prompt's last token, which it computes again for the first token of the
 answer. So a first token waits for its prompt, for the hand-over, for a place where it is
@@ -15,7 +15,7 @@ from servetune.perf.sim.sequence import SchedulerConfig, Sequence
 
 
 class PrefillOnlyScheduler(Scheduler):
-    """vLLM's scheduler for answers of one token, whose blocks stay until they are released."""
+    """Scheduler for answers of one token, whose blocks stay until they are released."""
 
     def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
         super().__init__(config, law)

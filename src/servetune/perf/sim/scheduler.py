@@ -1,4 +1,4 @@
-"""Continuous batching as vLLM V1 does it, one replica, one step after another.
+"""Continuous batching in mixed steps: one replica, one step after another.
 
 Each step has a budget of `max_num_batched_tokens`. Running sequences take one token each,
 then the rest goes to prompts in order of arrival, the last of which may be cut (chunked

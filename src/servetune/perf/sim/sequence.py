@@ -21,13 +21,13 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         prefix_caching: Whether full blocks are found again by their content.
         policy: Order of admission and of preemption.
         whole_prompt_fits: Whether a prompt waits until all of it would fit the cache, and
-            not only its first part (vLLM's `scheduler_reserve_full_isl`).
+            not only its first part.
         async_scheduling: Whether a step is composed while the one before it runs.
         draft_tokens: Drafted for every decoding sequence and verified in its next step.
         draft_acceptance_fraction: Chance that a draft is right if those before it were.
         lookahead_tokens: Room in the cache that the drafter writes to, beyond what is verified.
         seed: Seed of the draws that accept drafts.
-        variant: Scheduler of another engine; `None` for vLLM's.
+        variant: Scheduler that composes steps otherwise; `None` for mixed steps.
     """
 
     max_num_seqs: int

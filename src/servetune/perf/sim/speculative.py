@@ -10,7 +10,7 @@ So what a sequence will gain in its steps is known when its decoding begins, and
 still advances by whole stretches: a ledger has, for each step ahead, how many tokens and
 blocks all decoding sequences together gain in it.
 
-Blocks are taken as vLLM 0.32 does it: for all k + 1 tokens of the coming step and, where a layer
+Blocks are taken for all k + 1 tokens of the coming step and, where a layer
 on the device drafts (MTP, EAGLE), for k more that it writes ahead (`num_lookahead_tokens`);
 what is refused is written over. The step that ends a prompt verifies nothing and yields one
 token.
@@ -100,7 +100,7 @@ class _Ledger:
 
 
 class SpeculativeScheduler(Scheduler):
-    """vLLM's scheduler where every decoding sequence has `config.draft_tokens` drafts."""
+    """Scheduler where every decoding sequence has `config.draft_tokens` drafts."""
 
     def __init__(self, config: SchedulerConfig, law: StepLaw) -> None:
         super().__init__(config, law)

@@ -1,4 +1,4 @@
-"""Settings of SGLang's and TGI's schedulers besides the limits of a step."""
+"""Settings of schedulers besides the limits of a step."""
 
 from __future__ import annotations
 
