@@ -44,7 +44,7 @@ Choices = Sequence[str] | Callable[[], Sequence[str]]
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """What a field is on the command line, beyond its name, type and default.
+    """Declaration of a field for the command line, beyond its name, type and default.
 
     Attributes:
         names: Spellings, canonical first; empty for the field's own name with dashes.

@@ -240,7 +240,7 @@ def _given(found: Hosted | None) -> ReadBack | None:
 def _sagemaker_log(
     aws: AwsClient, endpoint: str, component: str, found: Hosted | None
 ) -> ReadBack | None:
-    """Of CloudWatch, if these credentials may read it."""
+    """Log in CloudWatch, if these credentials may read it."""
     import botocore.exceptions
 
     from servetune.trials.read_back import cloudwatch_log, read_log

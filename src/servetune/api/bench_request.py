@@ -115,7 +115,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sending(msgspec.Struct, frozen=True, kw_only=True):
-    """How the load is sent, and when it ends early."""
+    """Sender processes, time-outs and early end of a load."""
 
     group: ClassVar[str] = "Sending"
 
@@ -184,7 +184,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured and kept."""
+    """Measurements and files of a load test."""
 
     group: ClassVar[str] = "Results"
 

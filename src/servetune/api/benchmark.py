@@ -34,7 +34,7 @@ OnProgress = Callable[[PreparedLoad, Progress | None], None]
 
 
 class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a load test gave.
+    """Result of a load test.
 
     Attributes:
         record: Record as the journal has it; `None` after a dry run.

@@ -47,7 +47,7 @@ Remedy: TypeAlias = Literal["fewer", "more", "unknown"]
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a choice among plans or machines is for.
+    """Constraints and objective of a choice among plans or machines.
 
     Attributes:
         plan: Plan whose unset fields the choice may vary.
@@ -221,8 +221,8 @@ def machines(
         kind: `instance` or `gpu`. A number of GPUs is priced as the cheapest instance with
             exactly as many, where there is one.
         service: `sagemaker`, `ec2`, or `all` for both.
-        device_name: Only machines with this device.
-        device_count: Only machines with exactly so many devices.
+        device_name: Device that the machines have.
+        device_count: Exact number of devices that the machines have.
 
     Raises:
         InputError: No machine is left.

@@ -114,7 +114,7 @@ def _splits(plans: Sequence[Plan], words: Words) -> str:
 
 
 def _fixed(plan: Plan, words: Words) -> str:
-    """What the plan chose besides its degrees, as items of a sweep."""
+    """Settings of the plan besides its degrees of parallelism, as items of a sweep."""
     alone = msgspec.structs.replace(plan, pipeline_parallel=1, data_parallel=1, replicas=1)
     swept = (words.name_of("tensor_parallel"), words.name_of("data_parallel"))
     chosen = {name: value for name, value in settings_of(alone).items() if name not in swept}

@@ -37,7 +37,7 @@ from servetune.units import MS_PER_S, format_rate, format_seconds
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What an estimation's text depends on besides its figures.
+    """Inputs of an estimation's text besides its figures.
 
     Attributes:
         shape: The network.

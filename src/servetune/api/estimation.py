@@ -224,7 +224,7 @@ Estimated: TypeAlias = Estimation | Ranking | MachineComparison | TablePredictio
 
 
 def estimate(request: Estimate | str, /, **options: object) -> Estimated:
-    """What a model can do on a machine: fit, latency, throughput, limits and cost.
+    """Fit, latency, throughput, limits and cost of a model on a machine.
 
     Nothing is run or downloaded where the catalogue, a folder or the hub's cache has the model.
 
@@ -396,7 +396,7 @@ def _machines(request: Estimate) -> list[Node]:
 def _comparison(
     selection: Selection, nodes: Sequence[Node], kept: KeptCalibration | None
 ) -> MachineComparison:
-    """Which machine for this workload at least cost."""
+    """Comparison of machines by cost for this workload."""
     by_device = choosing.corrections(kept, selection.shape)
     found = choosing.offers(selection, nodes, by_device)
     return MachineComparison(selection=selection, offers=tuple(found))

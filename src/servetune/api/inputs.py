@@ -1,4 +1,4 @@
-"""From what the user wrote to nouns: the model, the machine, the constraints."""
+"""Conversion of the user's words to a model, a machine and constraints."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def chosen_node(
 
 
 def constraints_of(text: str | None, records: list[TrialRecord]) -> tuple[Constraint, ...]:
-    """What `--constraints` says; without it, what the run itself was given."""
+    """Constraints of `--constraints`; without it, those of the run itself."""
     if text is not None:
         return parse_constraints(text)
     if not records:
@@ -189,7 +189,7 @@ def note_idle(names: Collection[str], known: Collection[str] = ()) -> None:
     """Name the engine's settings that change nothing in a simulation.
 
     Args:
-        names: Of them.
+        names: Names of the settings.
         known: All arguments of the engine, where there is a table; a real one ends at any other.
     """
     if names:

@@ -222,7 +222,7 @@ class _Search:
         )
 
     def priced(self, *, none_holds: bool) -> Priced:
-        """What was looked at."""
+        """Size of the set of plans, in words."""
         return Priced(
             count=self._count,
             at_face_value=self._face_value_count,

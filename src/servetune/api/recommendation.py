@@ -35,7 +35,7 @@ class Recommend(Request, frozen=True, kw_only=True):
 
 
 class Pick(msgspec.Struct, frozen=True, kw_only=True):
-    """What was picked.
+    """Recommended trial.
 
     Attributes:
         objective: Objective as the user wrote it.
@@ -97,7 +97,7 @@ def pick_from(trials: Trials, objective: str) -> Pick:
     """The best of these trials among those that hold their constraints, and why.
 
     Args:
-        trials: To choose from.
+        trials: Trials to choose from.
         objective: `throughput`, `latency` or `cost`.
     """
     choice = trials.recommend(objective)

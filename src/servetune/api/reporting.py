@@ -50,7 +50,7 @@ class Report(Request, frozen=True, kw_only=True):
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report was made of, and where it is.
+    """Source and files of a report.
 
     Attributes:
         trials: Trials and their constraints.

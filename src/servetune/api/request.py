@@ -28,7 +28,7 @@ WRITTEN = "# Options of a finished or running command; --config FILE repeats it.
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one run of a verb is to do.
+    """Request of a verb: all its options as one value.
 
     Attributes:
         verb: Words that name it on the command line, and its table in a configuration file.

@@ -50,7 +50,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             or_cpu: Whether the processor counts as a machine where there is no GPU.
-            service: Whose instances and prices: `sagemaker`, `ec2` or `all`.
+            service: Service whose instances and prices apply: `sagemaker`, `ec2` or `all`.
 
         Raises:
             UnknownName: There is no such GPU or instance.
@@ -67,7 +67,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a configuration must hold."""
+    """Constraints that a configuration must meet."""
 
     group: ClassVar[str] = "Limits"
 

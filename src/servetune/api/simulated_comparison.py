@@ -134,7 +134,7 @@ def _context_of(
 
 
 def _machine_of(measured: TrialRecord) -> Node:
-    """Where it was measured, as its metadata says.
+    """Machine of a measured trial, from its metadata.
 
     Raises:
         InputError: It does not say, or names what the catalogue does not know.

@@ -87,7 +87,7 @@ class Staging(Request, frozen=True, kw_only=True):
 
 
 class StagingPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What staging would send.
+    """Files that staging would send.
 
     Attributes:
         where: Prefix in S3.
@@ -108,7 +108,7 @@ class StagingPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_staging(request: Staging | str, /, **options: object) -> StagingPlan:
-    """What `stage` would send; nothing is sent.
+    """Files that `stage` would send; nothing is sent.
 
     Args:
         request: The request, or the model.

@@ -44,7 +44,7 @@ class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a study gave.
+    """Result of a study.
 
     Attributes:
         trials: Trials that ended, those of earlier calls among them.

@@ -55,7 +55,7 @@ class StudyFiles(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
     def artifacts(self) -> Artifacts:
-        """Where the files are.
+        """Paths of the study's files.
 
         Raises:
             InputError: The summary's name cannot be one.

@@ -21,7 +21,7 @@ from servetune.units import format_bytes
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """How a study goes through its trials."""
+    """Order, parallelism and limits of a study's trials."""
 
     group: ClassVar[str] = "Schedule"
 

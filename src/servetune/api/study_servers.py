@@ -21,7 +21,7 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the servers of a study are started and addressed."""
+    """Start and address of a study's servers."""
 
     group: ClassVar[str] = "Servers"
 
@@ -162,7 +162,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def launch(self, model: str, node: Node, shape: NetworkShape | None) -> Launch:
-        """How servers of a model are started on a machine; the schedule's part is not set.
+        """Start options of a model's servers on a machine; the schedule's part is not set.
 
         Raises:
             InputError: No container can have the machine's devices or the model's folder.

@@ -70,9 +70,9 @@ def suggest_runs(candidates: Candidates, *, count: int, name: str) -> SuggestedR
     """The runs to measure first.
 
     Args:
-        candidates: What may be served.
+        candidates: Model, machine and settings that may be served.
         count: Number of runs.
-        name: Of the calibration that the commands keep.
+        name: Name of the calibration that the commands keep.
 
     Raises:
         PlanError: No plan of the model runs on the machine.

@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a busy resource is looked at, and for how long."""
+    """Interval and time-out of waiting for a resource."""
 
     group: ClassVar[str] = "Waiting"
 

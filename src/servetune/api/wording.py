@@ -42,7 +42,7 @@ def row_text(number: int, swept: Swept, machine: Node | None = None) -> Iterator
 
 
 def confidence_text(cautions: Sequence[SafetyFactors]) -> str:
-    """What a confidence did to the times that constraints judged."""
+    """Effect of the confidence on the times that constraints judged, in words."""
     confidence = cautions[0].confidence
     if confidence == 0.5:
         return "Constraints were judged by predictions at face value (--confidence 0.5)."
@@ -94,7 +94,7 @@ def buying_text(found: Sequence[Offer], selection: Selection) -> Iterator[str]:
 
 
 def _prices_text(priced: Sequence[Offer]) -> Iterator[str]:
-    """Where the prices of the listed machines are from, and of which day."""
+    """Source and date of the prices of the listed machines, in words."""
     priced_from: dict[tuple[str, str, str], list[str]] = {}
     for offer in priced:
         price = offer.node.price

@@ -157,7 +157,7 @@ def _clients(request: Bench) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """What boto3 itself refuses, before or instead of a call, as one line."""
+    """Errors of boto3 itself, before or instead of a call, as one line."""
     import botocore.exceptions
 
     from servetune.errors import LoadError

@@ -1,4 +1,4 @@
-"""What every verb says alike: progress on stderr, data on stdout."""
+"""Output of every verb: progress on stderr, data on stdout."""
 
 from __future__ import annotations
 

@@ -191,15 +191,15 @@ def serve(
 
     Args:
         words: The engine's own, as behind its command.
-        engine_name: Whose words they are.
+        engine_name: Engine whose arguments they are.
         gpu: Device type; the machine's own, or its processor, without any name.
-        num_gpus: As many as the plan needs where a type alone is given.
+        num_gpus: Number of GPUs; as many as the plan needs where a type alone is given.
         instance_name: Instead of `gpu`.
         replicas: Copies behind one address.
         prefill_replicas: Further ones that compute prompts for them.
-        kv_link: What carries those prompts' caches.
-        calibration_name: Of a kept calibration.
-        speed: How many of the engine's seconds pass in one.
+        kv_link: Link over which KV caches are transferred.
+        calibration_name: Name of a kept calibration.
+        speed: Seconds of the engine per second of real time.
         answer_tokens: Length of a chat answer that nothing limits.
         faults: Fields of `simserver.Faults`.
 

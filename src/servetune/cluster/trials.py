@@ -198,7 +198,7 @@ def run_trials_on_cluster(
     Args:
         groups: Trials by server configuration, as from `trials_of`; a group may be empty where
             its trials are done.
-        study: What the trials have in common.
+        study: Settings that all trials have in common.
         launch: Options of starting the servers.
         address: Cluster: `auto`, or the head's HOST:PORT.
         logs: Folder for the ends of the servers' logs, once their trials are over.

@@ -46,7 +46,7 @@ def render_bentoml(served: Served, *, gpu_type: str | None = None) -> Bundle:
     """A folder that `bentoml serve` and `bentoml deploy` take.
 
     Args:
-        served: What runs, on port 8000, where BentoML's proxy looks for it.
+        served: Service on port 8000, where BentoML's proxy looks for it.
         gpu_type: BentoCloud's name of the device, such as `nvidia-l4`.
 
     Raises:

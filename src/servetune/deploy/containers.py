@@ -90,12 +90,12 @@ def environment(
     """A container's environment that says everything the Plan chose.
 
     Args:
-        container: Whose spelling to use.
+        container: Container whose spelling is used.
         plan: Resolved: every field that a default could change is set.
         image: Decides conventions that changed between versions.
         model_source: Hub id, or `s3://` prefix, which SageMaker mounts.
         concurrency: Requests that will be in flight, for the length of queues.
-        load_timeout_s: How long the container may load the model.
+        load_timeout_s: Time-out of loading the model.
 
     Raises:
         CannotRender: The container cannot express something that the Plan says.
@@ -175,7 +175,7 @@ def _family(name: str) -> str:
 
 
 def _public_name(model: str) -> str:
-    """What clients call a model: its hub id, or a local folder's last part."""
+    """Name of a model for clients: its hub id, or a local folder's last part."""
     is_path = model.startswith(("/", ".", "~")) or model.count("/") > 1
     return model.rstrip("/").rsplit("/", 1)[-1] if is_path else model
 

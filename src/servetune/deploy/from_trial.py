@@ -1,4 +1,4 @@
-"""From a trial to what is deployed: its plan, machine, saturation point and evidence."""
+"""Plan, machine, saturation point and evidence of a trial, for its deployment."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def explicit_plan(
 
 
 def evidence_of(trial: TrialRecord, source: Path) -> Evidence:
-    """What a trial of a journal or summary proves."""
+    """Evidence of a trial of a journal or summary."""
     metadata, results = trial.metadata, trial.results
     concurrency = results.get("max_concurrency")
     dataset = results.get("dataset_name") or "random"

@@ -1,4 +1,4 @@
-"""Which container image runs a Plan: tables of images, their CUDA, and who owns them where."""
+"""Container images for a Plan: tables of tags, CUDA versions and registries by region."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def choose_image(
 
     Args:
         container: A key of the image table.
-        engine_version: Of the engine that was measured.
+        engine_version: Version of the engine that was measured.
         able: Whether an image can express the Plan at all.
 
     Returns:
@@ -117,7 +117,7 @@ def regions() -> tuple[str, ...]:
 
 
 def image_uri(repository: str, tag: str, region: str) -> str:
-    """Where a region pulls the image from.
+    """URI of the image in a region.
 
     Raises:
         UnknownName: No account is known for the region.

@@ -46,7 +46,7 @@ def launcher_of(plan: Plan) -> CommandLineEngine:
 
 
 def shipping_of(launcher: CommandLineEngine) -> Shipping:
-    """How an engine is deployed that `launcher_of` found."""
+    """Shipping of an engine that `launcher_of` found."""
     assert launcher.shipping is not None
     return launcher.shipping
 
@@ -62,11 +62,11 @@ def filled(
     """The Plan as the launcher will be told it, and what a reader must know of the difference.
 
     Args:
-        launcher: Whose command.
+        launcher: Engine whose command is rendered.
         plan: Resolved: every field that a default could change is set.
-        served_name: What clients call the model.
+        served_name: Name of the model for clients.
         concurrency: Requests in flight at one copy, for launchers that refuse beyond a limit.
-        version: Of the engine that will run; the engine's usual one where empty.
+        version: Version of the engine that will run; the usual one where empty.
 
     Raises:
         CannotRender: The Plan says something that the launcher has no word for, or a credential.
@@ -122,12 +122,12 @@ def words_of(
     """The command, the words behind it and the variables beside it.
 
     Args:
-        launcher: Whose command.
+        launcher: Engine whose command is rendered.
         plan: A filled one.
-        model: Where the server finds the model: hub id or a path that it sees.
-        host: To listen on.
-        port: To listen on.
-        version: Of the engine that will run.
+        model: Model as the server finds it: hub id or a path that it sees.
+        host: Address to listen on.
+        port: Port to listen on.
+        version: Version of the engine that will run.
     """
     served = msgspec.structs.replace(plan, model=model)
     command = (launcher.program.command, *launcher.start)

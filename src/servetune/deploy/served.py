@@ -85,7 +85,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How and where a service listens, and what it is loaded from.
+    """Name, address and model source of a service.
 
     Attributes:
         container: `engine` for the engine's own image and command; `lmi` for AWS's Large Model
@@ -197,7 +197,7 @@ def prepare(
 
 
 class _ModelPath(NamedTuple):
-    """Where a model is: its folder on the machine, if any, and its path for the engine."""
+    """Location of a model: its folder on the machine, if any, and its path for the engine."""
 
     folder: str
     path: str

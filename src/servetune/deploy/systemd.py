@@ -87,5 +87,5 @@ def _quoted(text: str) -> str:
 
 
 def _quoted_word(text: str) -> str:
-    """In commands a dollar begins a variable; two stand for one."""
+    """Word of a command line; a dollar is doubled, because one begins a variable."""
     return _quoted(text.replace("$", "$$"))

@@ -82,7 +82,7 @@ def diagnose(
 
     Args:
         log_text: The log, or its last part.
-        exit_code: Of the server; negative for a signal, `None` where it is not known.
+        exit_code: Exit code of the server; negative for a signal, `None` where it is not known.
         symptoms: The engine's own, most specific first.
         echoes: A regular expression of error lines that only repeat an earlier one.
     """

@@ -27,9 +27,9 @@ def resolved(
     nothing.
 
     Args:
-        plan: Whose fields stay as they are where they are set.
+        plan: Plan whose unset fields are filled.
         shape: The network.
-        device: That it runs on.
+        device: Device that it runs on.
         version: Of the engine; `None` for the release that estimates and simulations are of,
             which is the oldest that is described.
 

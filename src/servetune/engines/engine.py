@@ -139,7 +139,7 @@ class Engine:
     def settings(
         self, version: str | None = None, executable: tuple[str, ...] | None = None
     ) -> SettingTable:
-        """Its settings with their types and ranges.
+        """Settings of the engine with their types and ranges.
 
         Those that the program itself declares where `executable` is given and can be read,
         else the bundled table of the version, else that of the nearest known version.
@@ -215,7 +215,7 @@ class Engine:
         return {}
 
     def plan_settings(self, plan: Plan, version: str | None = None) -> dict[str, Setting]:
-        """Its settings that say everything the Plan chose, for a version.
+        """Settings of the engine that express the whole Plan, for a version.
 
         The command that is measured, the one that is deployed and a container's variables all
         come from these.

@@ -135,7 +135,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needed_bytes(self) -> float:
-        """Before the first cached token."""
+        """Memory needed before the first cached token."""
         return self.weights_bytes + self.reserved_bytes
 
 
@@ -214,10 +214,10 @@ def check_fits(
     """The plan's memory, if its weights and one longest sequence fit.
 
     Args:
-        plan: What is asked.
+        plan: Plan to be served.
         shape: The network.
-        device: Where it shall run.
-        device_limit: How many devices a better plan may use; 8 by default.
+        device: Device that it runs on.
+        device_limit: Number of devices that a suggested plan may use; 8 by default.
 
     Raises:
         PlanError: Its limits contradict each other or the model.
@@ -275,10 +275,10 @@ def with_useful_places(
     as many as there is room for.
 
     Args:
-        plan: With its `max_num_seqs`.
+        plan: Plan with its `max_num_seqs`.
         shape: The network.
-        device: Where.
-        context_tokens: What a sequence takes of the cache, on average.
+        device: Device that it runs on.
+        context_tokens: Mean tokens of a sequence in the cache.
     """
     if plan.max_num_seqs is None:
         return plan

@@ -45,7 +45,7 @@ def check_parallel(plan: Plan, shape: NetworkShape, node: Node | None = None) ->
     """Refuse a plan that the network or the machine cannot carry out.
 
     Args:
-        plan: What is asked.
+        plan: Plan to be served.
         shape: The network to split.
         node: The machine; None asks about the network alone.
 
@@ -147,7 +147,7 @@ def layer_share(plan: Plan, layer: Layer, hidden: int) -> LayerParameters:
 
 
 def expert_ways(plan: Plan) -> int:
-    """Over how many devices one layer's routed experts are spread.
+    """Number of devices over which one layer's routed experts are spread.
 
     Where `Behaviour.experts_span_copies`, they are spread over tensor- and data-parallel devices
     together, whole or by column; elsewhere data-parallel copies keep their own.

@@ -92,7 +92,7 @@ class Sampler:
         Args:
             targets: Servers whose `/metrics` is scraped; a key comes from the environment
                 variable that a target names.
-            every_s: Between two scrapes of a source.
+            every_s: Interval between two scrapes of a source.
             dcgm_url: A DCGM exporter's metrics, such as `http://node:9400/metrics`, in place
                 of NVML on this machine.
             cards: NVML's numbers of the cards that serve; all where not given, none for `()`.

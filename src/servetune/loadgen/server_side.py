@@ -193,7 +193,7 @@ def totals_of(series: Sequence[Series], *, timed: bool = True) -> ServerMetrics:
 
 
 def increase(values: Values) -> float | None:
-    """What was added to a counter; one that falls has begun anew, and so has its server.
+    """Increase of a counter; a counter that falls has restarted with its server.
 
     A counter that is missing at first comes into being with the load and counts from zero.
 

@@ -118,7 +118,7 @@ def _key(variable: str) -> str:
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where requests go: scheme, host, port, and the path before the API's own routes.
+    """Address of requests: scheme, host, port, and the path before the API's own routes.
 
     Example:
         >>> Origin.parse("https://models.example/tenant/v1")

@@ -182,7 +182,7 @@ def cheapest_offers(
     holds: Holds,
     calibrations: Mapping[str, Calibration] = MappingProxyType({}),
 ) -> list[Offer]:
-    """For each machine the cheapest layout that holds, cheapest machine first.
+    """Cheapest layout of each machine that holds the constraints, cheapest machine first.
 
     Machines without a price come after those with one, by throughput per device; machines
     on which nothing fits or holds come last. `calibrations` are of this model, by the name

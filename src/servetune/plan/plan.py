@@ -107,7 +107,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def label(self) -> str:
-        """For a reader, only what was chosen: `TP4 max_num_batched_tokens=8192`."""
+        """Description of the fields that were set: `TP4 max_num_batched_tokens=8192`."""
         parts = [f"TP{self.tensor_parallel}"]
         for short, count in (
             ("PP", self.pipeline_parallel),

@@ -1,4 +1,4 @@
-"""How InferenceMAX started the servers of its rows, where its tables do not say.
+"""Settings with which InferenceMAX started its servers and which its tables omit.
 
 InferenceMAX (SemiAnalysis, 2025-26; Apache-2.0) names every benchmarked cell in
 `.github/configs/nvidia-master.yaml` (model, GPU, precision, image, lengths, degrees, users) and

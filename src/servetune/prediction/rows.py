@@ -203,7 +203,7 @@ def prediction_columns(
 
     Args:
         run: Run of the row.
-        predicted: Its point, already corrected where there is a calibration.
+        predicted: Operating point, already corrected where there is a calibration.
         calibration: Calibration that narrows the interval.
     """
     point, band = predicted.point, interval_of(run.node, run.plan, run.shape, calibration)

@@ -33,7 +33,7 @@ class BoundedLog:
 
     Args:
         path: The file, replaced if it is there.
-        most_bytes: How large it may become.
+        most_bytes: Largest size of the log.
 
     Attributes:
         lost_bytes: Bytes that could not be written to the disk.

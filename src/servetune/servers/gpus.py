@@ -113,7 +113,7 @@ class DeviceMemory:
 
         Args:
             devices: Numbers; `None` for all.
-            patience_s: How long to wait.
+            patience_s: Longest wait.
         """
         if not self._before:
             return []

@@ -1,4 +1,4 @@
-"""From a Plan to a server that starts: the engine's words meet the process."""
+"""Server processes of a Plan: the engine's command line in a process."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def server_of(
     """The server that an engine would run for a plan, not yet started.
 
     Args:
-        engine: Which engine.
-        plan: How it serves.
+        engine: Engine to start.
+        plan: Plan to be served.
         log_path: File for its output.
-        port: Where it will listen.
-        host: Which address it will listen on.
+        port: Port to listen on.
+        host: Address to listen on.
         executable: The program's first words; `None` finds it on this machine.
         environment: Added to servetune's own environment, and stronger.
 

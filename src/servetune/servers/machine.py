@@ -19,7 +19,7 @@ _UNLIMITED_BYTES = 1 << 60  # what control groups say when they mean no limit
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """This machine as it is now. `None` where the system does not say.
+    """State of this machine. `None` where the system does not report a value.
 
     Attributes:
         kernel: Name and version.
@@ -53,8 +53,8 @@ def machine_here(folders: tuple[Path, ...] = (), *, root: Path = Path("/")) -> M
     """Look at everything once.
 
     Args:
-        folders: Whose disks matter; those that are not there are left out.
-        root: Of the file system, for tests.
+        folders: Folders whose disks are reported; missing ones are left out.
+        root: Root of the file system, for tests.
     """
     memory = _memory(root)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -83,7 +83,7 @@ def port_holders(port: int) -> list[str]:
 
 
 def driver_version(nvml: Any = None) -> str | None:
-    """Of NVIDIA's driver; `None` where there is none."""
+    """Version of NVIDIA's driver; `None` where there is none."""
     nvml = nvml or installed_nvml()
     if nvml is None:
         return None
@@ -110,7 +110,7 @@ def _memory(root: Path) -> Mapping[str, int]:
 
 
 def _memory_limit(root: Path) -> int | None:
-    """Of this control group: version 2 first, then 1."""
+    """Memory limit of this control group: version 2 first, then 1."""
     for place in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         word = _word(root / place)
         if word is not None and word.isdigit() and int(word) < _UNLIMITED_BYTES:

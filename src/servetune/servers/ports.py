@@ -31,7 +31,7 @@ def claimed_port(host: str = "127.0.0.1", given: int | None = None) -> Iterator[
     """A port that no other server of this process is given meanwhile.
 
     Args:
-        host: Which address will be listened on.
+        host: Address to listen on.
         given: The user's choice; `None` for a free one.
 
     Raises:

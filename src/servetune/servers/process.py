@@ -99,12 +99,12 @@ class ServerProcess:
         """Describe a server; `start`, or `with`, starts it.
 
         Args:
-            command: What to run; looked up on the server's PATH.
+            command: Command line; the program is looked up on the server's PATH.
             log_path: File for its output, replaced if it exists.
-            port: Where it will listen. Nobody may listen there yet.
-            host: Which address it will listen on.
-            options: Its name, readiness, environment and end.
-            clock: For deadlines.
+            port: Port to listen on, which must be free.
+            host: Address to listen on.
+            options: Name, readiness, environment and end of the process.
+            clock: Clock of the deadlines.
             pause: Waits a number of seconds.
         """
         self.command = tuple(command)
@@ -194,7 +194,7 @@ class ServerProcess:
         """Wait until the server takes requests.
 
         Args:
-            timeout_s: How long at most.
+            timeout_s: Longest wait.
             give_up: Asked a few times a second; ends the wait when it says so.
             then: The rung above health: what is still missing, `None` for nothing.
 

@@ -47,7 +47,7 @@ def model_folder(model: str, *, hub: Path | None = None) -> Path | None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Of the first form that is there: a folder may hold the same weights in several."""
+    """Weight files in the first format found: a folder may have the same weights in several."""
     for form in _FORMS:
         files = sorted(path for path in folder.glob(form) if path.is_file())
         if files:
@@ -59,7 +59,7 @@ def warm_up(folder: Path, *, halt: threading.Event, available_bytes: int | None)
     """Read the weights once, unless there is no room for them.
 
     Args:
-        folder: Of the model.
+        folder: Folder of the model.
         halt: Ends it.
         available_bytes: Memory to be had; `None` where the system does not say.
     """

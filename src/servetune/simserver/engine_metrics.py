@@ -167,9 +167,9 @@ class EngineMetrics:
         """A request has all its tokens.
 
         Args:
-            prompt_tokens: Its prompt.
-            output_tokens: Its answer.
-            times: Its times.
+            prompt_tokens: Tokens of the prompt.
+            output_tokens: Tokens of the answer.
+            times: Times of the request.
             max_tokens: Largest answer that it allowed.
             computed_tokens: Tokens of the prompt that were computed here.
             preemptions: Number of times it lost its cache.

@@ -160,7 +160,7 @@ class LiveRank(Rank):
         return ends_s[min(self._delivered_steps, len(ends_s) - 1)] if ends_s else None
 
     def metrics(self) -> EngineMetrics:
-        """Its metrics, with gauges of this moment."""
+        """Metrics of the rank, with gauges of this moment."""
         metrics, scheduler = self._metrics, self.scheduler
         metrics.steps = scheduler.steps + self._delivered_steps
         metrics.preemptions = scheduler.preemptions

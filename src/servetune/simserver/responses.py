@@ -45,8 +45,8 @@ class ResponseStream:
         request: The request.
         number: Number of the answer, for its id.
         wire: Connection that it is written to.
-        fault: What goes wrong with it.
-        breaks_after: After how many tokens that is.
+        fault: Fault of the stream, if any.
+        breaks_after: Tokens after which the fault occurs.
         touched: Called when there is something to flush that was not there before.
 
     Attributes:

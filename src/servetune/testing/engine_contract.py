@@ -1,4 +1,4 @@
-"""What servetune relies on in an engine, as tests that anyone may run on one of their own.
+"""Contract of an engine, as tests that anyone may run on one of their own.
 
     from servetune.testing.engine_contract import EngineContract, RunningEngineContract
 
@@ -53,7 +53,7 @@ _RUBBISH = "\x1b[31mINFO\x1b[0m all is well\r50%\r100%\n\x00\ufffd {'a': }\n"
 
 
 class _Refused:
-    """What a refusal said, once it came."""
+    """Message and hint of an expected refusal."""
 
     message = ""
     hint = ""

@@ -24,7 +24,7 @@ PREPARED_CHUNK_YIELD = 16
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """How the server behaves. Shares are of requests, drawn with `seed`, from 0 to 1.
+    """Behaviour of the server. Shares are of requests, drawn with `seed`, from 0 to 1.
 
     Attributes:
         model: Model name that it serves; any other is answered with 404.
@@ -104,7 +104,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Truth(msgspec.Struct, kw_only=True):
-    """What happened to one request, on the machine's monotonic clock.
+    """True times of one request, on the machine's monotonic clock.
 
     Attributes:
         received_s: Time at which the request's last byte was read.

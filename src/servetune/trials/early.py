@@ -38,7 +38,7 @@ Why = Literal["violates", "trial_time", "budget", "until"]
 
 
 class Early(msgspec.Struct, frozen=True):
-    """Why a trial ended early.
+    """Reason why a trial ended early.
 
     Attributes:
         why: `violates` a constraint; its own time was over (`trial_time`); the run's was

@@ -21,7 +21,7 @@ from servetune.trials.retry import LOAD_NODE_LOST
 
 
 def failure_of(error: ServetuneError, server: Server) -> Failure:
-    """Of a server that could not be started, or died."""
+    """Failure of a server that could not be started, or died."""
     if isinstance(error, PortBusy):
         return Failure(kind="port_busy", reason=error.message)
     if isinstance(error, PlanError):
@@ -36,7 +36,7 @@ def failure_of(error: ServetuneError, server: Server) -> Failure:
 
 
 def load_failure(error: LoadError, server: Server) -> tuple[Failure, bool]:
-    """Of load that could not be sent, and whether the server died of it."""
+    """Failure of load that could not be sent, and whether the server died of it."""
     death = death_soon(server)
     if death is not None:
         return failure_of(death, server), True
@@ -46,7 +46,7 @@ def load_failure(error: LoadError, server: Server) -> tuple[Failure, bool]:
 
 
 def unanswered(loaded: LoadResult, results: Results, server: Server) -> Failure:
-    """Of a run in which no request was answered, or which ended by itself."""
+    """Failure of a run in which no request was answered, or which ended by itself."""
     if loaded.aborted_reason:
         lost = loaded.aborted_reason.startswith(ALL_NODES_LOST)
         return Failure(kind=LOAD_NODE_LOST if lost else "load", reason=loaded.aborted_reason)

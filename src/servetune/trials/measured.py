@@ -80,7 +80,7 @@ class ServerGroup:
 
     Args:
         trials: Trials that are still to be run, all with equal server settings.
-        study: What the study's trials have in common.
+        study: Settings that all trials have in common.
         launch: Options of starting the server.
         program: Engine as it is installed here.
         log_path: Log of the first start; where it exists already the next gets a number.

@@ -50,7 +50,7 @@ def require_server(
 
     Args:
         engine: Engine of the servers.
-        launch: How servers are started.
+        launch: Start options of the servers.
         groups: Trials by server configuration.
         dry_run: Whether nothing will be started, so that nothing need be installed.
 

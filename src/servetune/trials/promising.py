@@ -27,7 +27,7 @@ class Promising:
 
     Args:
         trials: Trials to choose from.
-        study: What they have in common.
+        study: Settings that all trials have in common.
 
     Raises:
         InputError: Nothing can be predicted: model or machine are not known.

@@ -25,7 +25,7 @@ Settings = dict[str, Setting]
 
 
 class ReadBack(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine says that it runs with.
+    """Settings that an engine reports.
 
     Attributes:
         settings: Fields of a `Plan` to their values.
@@ -45,7 +45,7 @@ _BLOCK_MS = 10_000
 
 
 def read_server(target: Target) -> ReadBack | None:
-    """What a server says by itself; `None` where it says nothing.
+    """Settings that a server reports over HTTP; `None` where it reports none.
 
     Servers are asked in turn as each engine would be; a route that is not there is no error.
     """
@@ -147,7 +147,7 @@ def _block(client: Any, group: str, first: Mapping[str, Any]) -> list[str]:
 
 
 def of_plan(plan: Plan, source: str) -> ReadBack:
-    """What a Plan says that was itself read from a container's variables.
+    """Settings of a Plan that was itself read from a container's variables.
 
     Copies are left out: a trial's copies may be a container's own, or an endpoint's.
     """
@@ -160,7 +160,7 @@ def of_plan(plan: Plan, source: str) -> ReadBack:
 
 
 def differences(plan: Plan, read: ReadBack) -> list[str]:
-    """What the engine runs with and the trial did not, one line each."""
+    """Differences between the engine's settings and the trial's, one line each."""
     lines: list[str] = []
     for field, now in sorted(read.settings.items()):
         was = getattr(plan, field)

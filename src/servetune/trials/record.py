@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one trial.
+    """Outcome of one trial.
 
     Attributes:
         cmd: Server command line.

@@ -1,4 +1,4 @@
-"""What a server said of its start, beside what it was asked for; and servers of other people."""
+"""Facts from a server's start-up log, differences from its plan, and external servers."""
 
 from __future__ import annotations
 

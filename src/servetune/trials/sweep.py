@@ -94,7 +94,7 @@ def run_trials(
     Args:
         groups: Trials by server configuration, as from `trials_of`; a group may be empty where
             its trials are done.
-        study: What the trials have in common.
+        study: Settings that all trials have in common.
         launch: Options of starting servers.
         logs: Folder for the servers' logs.
         ended: Takes each record.

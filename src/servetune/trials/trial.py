@@ -91,7 +91,7 @@ def trials_of(space: Space, study: StudyContext) -> Iterator[list[Trial]]:
 
     Args:
         space: Server and client settings.
-        study: What the trials have in common.
+        study: Settings that all trials have in common.
 
     Raises:
         InputError: A client argument has no meaning, or its data set or trace cannot be read.

@@ -1,4 +1,4 @@
-"""What is asked of a server, and when."""
+"""Requests to a server and their arrival."""
 
 from servetune.workload.arrivals import (
     AllAtOnce,

@@ -1,4 +1,4 @@
-"""When requests arrive: laws of due times, drawn from a generator that is passed in.
+"""Arrival processes: laws of due times, drawn from a generator that is passed in.
 
 Laws whose rate moves (`Piecewise`, `Ramp`, `Sine`) are exact: gaps of rate one are drawn and
 carried through the inverse of the expected count Λ(t), the integral of the rate. Exponential
@@ -242,7 +242,7 @@ class Piecewise(
         return _dispersion(self.gaps)
 
     def mean_rate_per_s(self, duration_s: float) -> float | None:
-        """Over the first `duration_s` seconds."""
+        """Mean rate over the first `duration_s` seconds."""
         ends_s, counts = self._marks()
         rounds, rest_s = divmod(duration_s, ends_s[-1]) if self.repeat else (0.0, duration_s)
         held_s = max(0.0, rest_s - ends_s[-1])
@@ -267,14 +267,14 @@ class Piecewise(
         )
 
     def _marks(self) -> tuple[list[float], list[float]]:
-        """Where steps begin and end, and how many arrivals are expected by then."""
+        """Times at which steps begin and end, and the arrivals expected by then."""
         ends_s = list(itertools.accumulate((s for s, _ in self.steps), initial=0.0))
         counts = list(itertools.accumulate((s * rate for s, rate in self.steps), initial=0.0))
         return ends_s, counts
 
 
 class Ramp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="ramp"):
-    """From one rate to another, which then holds.
+    """Change from one rate to another, which then holds.
 
     Attributes:
         over_s: Duration of the change from one rate to the other.
@@ -303,7 +303,7 @@ class Ramp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
         return _dispersion(self.gaps)
 
     def mean_rate_per_s(self, duration_s: float) -> float | None:
-        """Over the first `duration_s` seconds."""
+        """Mean rate over the first `duration_s` seconds."""
         ramped_s = min(duration_s, self.over_s)
         count = self._count(ramped_s) + (duration_s - ramped_s) * self.to_per_s
         return count / duration_s
@@ -321,7 +321,7 @@ class Ramp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
         return _carried(rng, self.gaps, moments_s)
 
     def _growth_per_s(self) -> float:
-        """Of the rate's logarithm, on an exponential ramp."""
+        """Growth of the rate's logarithm, on an exponential ramp."""
         return math.log(self.to_per_s / self.from_per_s) / self.over_s
 
     def _count(self, by_s: float) -> float:
@@ -333,7 +333,7 @@ class Ramp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
         return first * math.expm1(growth * by_s) / growth
 
     def _moments_s(self, counts: _Times) -> _Times:
-        """Where Λ reaches `counts`."""
+        """Times at which Λ reaches `counts`."""
         first, change = self.from_per_s, self.to_per_s - self.from_per_s
         if self.shape == "linear" or not change:
             root = np.sqrt(np.maximum(0.0, first * first + 2 * counts * change / self.over_s))
@@ -377,7 +377,7 @@ class Sine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
         return _dispersion(self.gaps)
 
     def mean_rate_per_s(self, duration_s: float) -> float | None:
-        """Over the first `duration_s` seconds, which need not be whole periods."""
+        """Mean rate over the first `duration_s` seconds, which need not be whole periods."""
         return float(self._counts(np.float64(duration_s))) / duration_s
 
     def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
@@ -400,7 +400,7 @@ class Sine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
         return _carried(rng, self.gaps, moments_s)
 
     def _swing(self) -> float:
-        """How far Λ leaves its mean line: amplitude · period / 2π."""
+        """Largest distance of Λ from its mean line: amplitude · period / 2π."""
         return self.amplitude_per_s * self.period_s / (2 * math.pi)
 
     def _counts(self, by_s: _Times | np.float64) -> _Times:
@@ -437,7 +437,7 @@ class Scheduled(
         return 0.0
 
     def mean_rate_per_s(self, duration_s: float) -> float | None:
-        """Over the first `duration_s` seconds."""
+        """Mean rate over the first `duration_s` seconds."""
         return bisect.bisect_right(self.times_s, duration_s / self.time_scale) / duration_s
 
     def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:

@@ -45,7 +45,7 @@ def tools_of(part: Part) -> tuple[dict[str, Any], ...]:
 
 
 def members_of(part: Part) -> str:
-    """What a part's requests say besides their prompt, as JSON text; empty for nothing."""
+    """Members of a part's requests besides the prompt, as JSON text; empty for none."""
     members: dict[str, Any] = {}
     tools = tools_of(part)
     if tools:

@@ -88,10 +88,10 @@ def mended(
     """Texts made longer or shorter at their ends until each has the wanted number of tokens.
 
     Args:
-        texts: To be mended, by their places.
+        texts: Texts to be adjusted, by their places.
         target_tokens: Tokens of each.
-        words: What is put to the end of a text that is too short.
-        counts: Of tokens, for many texts.
+        words: Words appended to a text that is too short.
+        counts: Function that counts the tokens of many texts.
         found: The texts' own counts; what they have in the end is written to it, another
             number than wanted where no words fit.
     """
@@ -120,7 +120,7 @@ def pictures(images: Images, seed: int, index: int) -> list[dict[str, object]]:
 
 
 def _words(stock: Stock, tokens: int) -> int:
-    """How many words make so many tokens: as many, or a guess where nobody counts."""
+    """Number of words for so many tokens: equal, or an estimate without a tokenizer."""
     return tokens if stock.counted or tokens == 0 else max(1, round(tokens / TOKENS_PER_WORD))
 
 

@@ -36,9 +36,9 @@ def law_of_text(
     """Law that a line of text names.
 
     Args:
-        text: Such as `kind=mmpp,rates_per_s=[2,40],dwell_s=[30,5]`.
+        text: Text such as `kind=mmpp,rates_per_s=[2,40],dwell_s=[30,5]`.
         kinds: Laws that it may be.
-        noun: What they are laws of, for messages.
+        noun: Quantity that they are laws of, for messages.
         defaults: Values of keys that the law has and the text leaves out.
 
     Raises:

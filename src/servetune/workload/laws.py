@@ -418,12 +418,12 @@ def _slices(count: int, rng: np.random.Generator) -> Floats:
 
 
 def _inverse(bell: NormalDist, shares: Sequence[float]) -> Floats:
-    """Where a bell's distribution function has these values."""
+    """Inverse of a bell's distribution function at these values."""
     return np.array([bell.inv_cdf(min(max(p, 1e-12), 1 - 1e-12)) for p in shares])
 
 
 def _shares(bell: NormalDist, ends: tuple[float, float]) -> tuple[float, float]:
-    """What part of a bell lies below each of two ends.
+    """Share of a bell below each of two ends.
 
     Raises:
         InputError: Next to nothing lies between them.

@@ -32,7 +32,7 @@ class ChatTemplate:
         """Compile a template.
 
         Args:
-            source: In jinja's language.
+            source: Template in jinja's language.
             specials: Names such as `bos_token` to what they stand for.
 
         Raises:
@@ -60,7 +60,7 @@ class ChatTemplate:
         self._specials = dict(specials or {})
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> str:
-        """What the model reads before it answers.
+        """Text that the model reads before it answers.
 
         Raises:
             InputError: The template refuses the messages, as some do with a system message.

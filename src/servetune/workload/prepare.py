@@ -57,7 +57,7 @@ def prepare(
     """Requests and prompts of a workload; the same arguments give the same.
 
     Args:
-        workload: What is asked.
+        workload: Workload to prepare.
         tokenizer: Tokenizer in place of the one that the workload names.
         vocab_size: Entries of the model's vocabulary. Random prompts are then token ids, which
             are exact without a tokenizer, where the route takes them.

@@ -1,4 +1,4 @@
-"""What a perfect prefix cache would find: unlimited, to the token, of requests one by one."""
+"""Hits of a perfect prefix cache: unlimited, to the token, of requests one by one."""
 
 from __future__ import annotations
 

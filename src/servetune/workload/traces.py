@@ -49,7 +49,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
 
     def prefixes(self) -> tuple[tuple[Piece, ...], ...]:
-        """What each prompt may share with others, as `Request.prefix`; empty if not told.
+        """Shared prefix of each prompt, as `Request.prefix`; empty if the trace has none.
 
         The last block of a prompt is as long as the prompt's rest; blocks that a trace names
         beyond the prompt's length are passed over.
@@ -64,7 +64,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def first(self, count: int) -> Trace:
-        """Its first `count` requests.
+        """Trace of the first `count` requests.
 
         Raises:
             InputError: It has fewer.
@@ -83,7 +83,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
-    """How one kind of trace names its columns; letter case does not count.
+    """Column names of one kind of trace; letter case does not count.
 
     Attributes:
         seconds: Function from a time as written to seconds on any clock.
@@ -156,8 +156,8 @@ def read_trace(
     answered with no token (BurstGPT keeps failures so) are left out and counted.
 
     Args:
-        lines: With or without their ends.
-        name: Of the file, for messages.
+        lines: Lines with or without their ends.
+        name: Name of the file, for messages.
         time_scale: Factor on all times: 0.5 is twice the load.
         most: Requests to read; published traces have millions.
 

@@ -56,7 +56,7 @@ _MARKS = ("Ġ", "▁")
 
 
 class Stock(msgspec.Struct, frozen=True, kw_only=True):
-    """What prompts are made of.
+    """Words or token ids that prompts are made of.
 
     Attributes:
         words: Words of one token each inside a text. Empty for token ids, see `ids`.

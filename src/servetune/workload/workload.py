@@ -54,7 +54,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """What is asked of a server, and when. Equal workloads ask equal requests.
+    """Requests to a server and their arrival. Equal workloads have equal requests.
 
     Attributes:
         name: Name in messages and records: `random`, a data set's, a named workload's.

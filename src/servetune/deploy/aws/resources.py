@@ -71,7 +71,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What one command needs while it changes an endpoint.
+    """Clients, state and progress of one command that changes an endpoint.
 
     Attributes:
         aws: Client of the endpoint's region.

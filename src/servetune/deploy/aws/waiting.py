@@ -34,7 +34,7 @@ class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how long a resource is waited for.
+    """Interval and time-out of waiting for a resource.
 
     Attributes:
         poll_s: Seconds between two descriptions.

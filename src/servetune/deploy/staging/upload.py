@@ -301,7 +301,7 @@ def combined_crc32(parts: Iterable[tuple[int, int]]) -> int:
 
 
 def _shifted(crc: int, length: int) -> int:
-    """What a CRC becomes by `length` zero bytes after it."""
+    """CRC of a content followed by `length` zero bytes."""
     # The map of one zero bit: shift right, and the polynomial where a one falls out.
     step: Matrix = [_POLYNOMIAL, *(1 << bit for bit in range(31))]
     bits = 8 * length

@@ -41,7 +41,7 @@ class Simulated(Vllm):
     def find_executable(
         self, given: str | None = None, *, environ: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
-        """This very Python: the engine is servetune."""
+        """Python interpreter of this process: the engine is servetune."""
         return (given,) if given else (sys.executable,)
 
     def version(self, executable: tuple[str, ...]) -> str | None:

@@ -208,7 +208,7 @@ class ClosedLoops:
         return np.asarray((placed - 1) / placed)
 
     def _waiting(self, laws: StepLaws, per_step: Array, running: Array) -> tuple[Array, Array]:
-        """To the first token and between tokens while `per_step` prompts come per step."""
+        """Times to the first token and between tokens while `per_step` prompts come per step."""
         others = self._others(laws)
         decoding = np.maximum(1.0, running)
         none = 0 * decoding

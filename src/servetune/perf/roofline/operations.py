@@ -253,7 +253,7 @@ def operations(plan: Plan, shape: NetworkShape) -> Operations:
     """Operations of one device of a plan's tensor-parallel group in a forward pass.
 
     Args:
-        plan: Only degrees of parallelism and dtypes are read.
+        plan: Plan, of which degrees of parallelism and dtypes are read.
         shape: The network as published.
     """
     split = _Split(plan, shape)

@@ -462,7 +462,7 @@ class Scheduler:
         """Tokens and blocks that one has in the cache when `step` begins.
 
         Args:
-            sequence: It decodes, or its prompt is cut.
+            sequence: Sequence that decodes, or whose prompt is cut.
             step: The step.
             ahead: Whether it has the next token's block by then.
         """

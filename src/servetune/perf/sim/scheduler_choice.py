@@ -1,4 +1,4 @@
-"""Which scheduler plays which config."""
+"""Choice of the scheduler for a configuration."""
 
 from __future__ import annotations
 

@@ -28,5 +28,5 @@ def docker_answers(*words: str) -> str:
 
 
 def daemon_version() -> str | None:
-    """Of the daemon that would start containers; `None` where none answers."""
+    """Version of the daemon that would start containers; `None` where none answers."""
     return docker_answers("version", "--format", "{{.Server.Version}}").strip() or None

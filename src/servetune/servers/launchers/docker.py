@@ -124,15 +124,15 @@ def docker_command(
     is found: `servetune-PORT`. The image's entry point is replaced by the command's first word.
 
     Args:
-        container: What it is given.
-        command: As it would run without a container.
-        port: For the name.
-        environment: What servetune sets.
+        container: Settings of the container.
+        command: Command line as without a container.
+        port: Port of the server, for the container's name.
+        environment: Environment variables that servetune sets.
         passed: Variables that keep the value they have here, by name alone: a token is not
             written into words that everybody may list.
         placement: Its devices and cores. Inside, the devices are counted from 0, so that no
             `CUDA_VISIBLE_DEVICES` goes with them.
-        environ: Of this process, for the devices that it may see.
+        environ: Environment of this process, for the devices that it may see.
     """
     placement = placement or Placement()
     words = ["docker", "run", "--rm", "--init", f"--name={container_name(port)}", "--network=host"]

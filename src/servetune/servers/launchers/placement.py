@@ -48,7 +48,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         return {name: ",".join(self.device_names(environ))}
 
     def device_names(self, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-        """Its devices as their runtime calls them; empty for all of the machine.
+        """Device names as their runtime spells them; empty for all of the machine.
 
         Raises:
             InputError: A device is not visible to this process.
