@@ -77,6 +77,15 @@ def test_devices_of_gpus_are_reserved_by_number():
     assert reserved == [{"driver": "nvidia", "device_ids": ["2", "3"], "capabilities": ["gpu"]}]
 
 
+def test_limits_of_processes_are_those_that_the_project_asks_for():
+    made = served(Plan(model=MODEL, engine="tensorrt-llm"))
+    (service,) = yaml.safe_load(RENDER["compose"](made).text("compose.yaml"))["services"].values()
+    assert service["ulimits"] == {"memlock": -1, "stack": 67108864}
+    usual = served(Plan(model=MODEL))
+    (service,) = yaml.safe_load(RENDER["compose"](usual).text("compose.yaml"))["services"].values()
+    assert "ulimits" not in service
+
+
 def test_rows_and_layers_at_once_are_refused():
     plan = Plan(model=MODEL, engine="llama.cpp", tensor_parallel=2, pipeline_parallel=2)
     with pytest.raises(CannotRender, match="splits rows or layers"):

@@ -52,6 +52,8 @@ def _service(served: Served, copy: int) -> dict[str, Any]:
             "start_period": "1h",
         },
     }
+    if served.ulimits:
+        service["ulimits"] = dict(served.ulimits)
     numbers = range(copy * served.devices, (copy + 1) * served.devices)
     if served.devices and served.accelerators.node:
         nodes = [served.accelerators.node.format(index=number) for number in numbers]

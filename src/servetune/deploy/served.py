@@ -50,6 +50,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         install: Requirement of the engine without an image; empty where there is none.
         devices: Accelerators of one copy; 0 where it runs on cores.
         accelerators: Names by which they are asked for.
+        ulimits: Limits of the container's processes, as Docker names them.
         saturation: Requests in flight that one copy serves well.
         evidence: The trial that the Plan rests on.
         warnings: Sentences that must be seen before it runs.
@@ -74,6 +75,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     install: str
     devices: int
     accelerators: Accelerators = Accelerators()
+    ulimits: Mapping[str, int] = {}
     saturation: SaturationPoint | None = None
     evidence: Evidence | None = None
     warnings: tuple[str, ...] = ()
@@ -191,6 +193,7 @@ def prepare(
         served_name=model.label,
         devices=0 if options.on_cores else -(-plan.devices_per_replica // accelerators.ranks),
         accelerators=accelerators,
+        ulimits=shipping.ulimits,
         saturation=saturation,
         evidence=evidence,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -62,6 +63,7 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
         accelerators: Names by which accelerators are asked for.
         usual_version: Version whose defaults are described, for engines whose measured version is
             not known.
+        ulimits: Limits of the container's processes that the project asks for, by Docker's names.
         hub_cache: Folder in which the image keeps what it downloads.
         in_flight: Prometheus query of the requests that one server has, in the batch or waiting;
             empty where it tells none.
@@ -77,6 +79,7 @@ class Shipping(msgspec.Struct, frozen=True, kw_only=True):
     usual_version: str
     tag: Callable[[str], str] = "v{}".format
     program: str = ""
+    ulimits: Mapping[str, int] = MappingProxyType({})
     accelerators: Accelerators = Accelerators()
     hub_cache: str = "/root/.cache/huggingface"
     in_flight: str = ""

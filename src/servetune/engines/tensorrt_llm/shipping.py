@@ -1,13 +1,14 @@
 """Deployment of TensorRT-LLM in NVIDIA's release image.
 
-Sources: containers page of TensorRT-LLM's documentation (1.3 release candidates); tags 1.2.0 and
-1.2.1 of `nvcr.io/nvidia/tensorrt-llm/release` as others pin them (November 2026). Its metrics are
-no counters, so no autoscaler can ask for the requests in flight.
+Sources: containers page and quick start of TensorRT-LLM's documentation (1.3); tags
+1.2.0 and 1.2.1 of `nvcr.io/nvidia/tensorrt-llm/release` as others pin them (November 2026). Its
+metrics are no counters, so no autoscaler can ask for the requests in flight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -30,6 +31,7 @@ SHIPPING = Shipping(
     image="nvcr.io/nvidia/tensorrt-llm/release",
     tag=str,
     usual_version="1.2.0",
+    ulimits=MappingProxyType({"memlock": -1, "stack": 64 << 20}),
     fill=_fill,
     read=_read,
 )
