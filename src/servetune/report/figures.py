@@ -23,7 +23,7 @@ from servetune.report.ranking import (
     short_name,
     varying,
 )
-from servetune.report.suggestions import LOAD_SETTINGS, load_of, suggestions
+from servetune.report.suggestions import LOAD_SETTINGS, Evidence, load_of
 from servetune.report.summary import simulated_share, simulated_speed
 from servetune.search import (
     OBJECTIVES,
@@ -60,6 +60,7 @@ def page_data(
     """
     names = varying(records)
     load = load_setting_of(records)
+    evidence = Evidence(records, constraints)
     pairs = [*pairs_within(records), *pairs_between(records, comparison or ())]
     return {
         "servetune": servetune.__version__,
@@ -80,7 +81,7 @@ def page_data(
         ],
         "load": load,
         "trials": [
-            _trial(record, names, load) | {"id": index, "suggestions": suggestions(record, records)}
+            _trial(record, names, load) | {"id": index, "suggestions": evidence.suggestions(record)}
             for index, record in enumerate(records)
         ],
         "picks": {name: _pick(pick) for name, pick in picks(records, constraints).items()},

@@ -1,17 +1,22 @@
-"""Suggestions for a trial's figures; hints to a reader, never verdicts.
+"""Suggestions for what to try next, from what the trials of a run showed; never verdicts.
 
-The limits are those of SageMaker's benchmarks: a first token after more than 500 ms suggests a
-smaller batch or a faster instance, inter-token gaps above 50 ms suggest tensor parallelism or
-a faster backend, and a throughput that no longer grows with load suggests more replicas.
+A setting is judged by trials that differ in it alone. The limits of 500 ms to the first token
+and 50 ms between tokens are those of SageMaker's benchmarks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import TypeAlias
 
-from servetune.metrics import value_of
-from servetune.metrics.results import JsonObject
+import msgspec
+
+from servetune.engines import ENGINES, engine
+from servetune.metrics import Constraint, value_of
 from servetune.report.quantities import shown
+from servetune.report.ranking import setting_text, short_name, varying
+from servetune.search import failed_requests
 from servetune.store.schema import TrialRecord
 
 TTFT_LIMIT_MS = 500.0
@@ -19,29 +24,197 @@ ITL_LIMIT_MS = 50.0
 #: Plateau: throughput gains less than this share from at least 1.5 times the load.
 PLATEAU_GAIN_FRACTION = 0.05
 PLATEAU_LOAD_RATIO = 1.5
+#: Difference in throughput that counts as none between trials.
+EQUAL_FRACTION = 0.01
 #: Client settings that determine the load.
 LOAD_SETTINGS = ("max_concurrency", "request_rate")
+#: Settings that are varied together, by name.
+_Axis: TypeAlias = tuple[str, ...]
 
 
-def suggestions(record: TrialRecord, records: Sequence[TrialRecord] = ()) -> list[str]:
-    """Suggestions for one trial; other `records` of the run show whether it is saturated."""
-    if record.status != "ok":
+class Evidence:
+    """Trials of one run, found by what they have in common."""
+
+    def __init__(
+        self, records: Sequence[TrialRecord], constraints: tuple[Constraint, ...] = ()
+    ) -> None:
+        self._constraints = constraints
+        sound = [record for record in records if _is_sound(record)]
+        names = varying(sound)
+        layout = tuple(name for name in names.server if name in _layout_settings())
+        self._axes: list[_Axis] = [layout] if layout else []
+        self._axes += [(name,) for name in names.server if name not in layout]
+        self._load = next((name for name in LOAD_SETTINGS if name in names.client), None)
+        self._differing_in: dict[tuple[_Axis, bytes], list[TrialRecord]] = {}
+        axes = [*self._axes, *([(self._load,)] if self._load else [])]
+        for record in sound:
+            for axis in axes:
+                self._differing_in.setdefault((axis, _key(record, axis)), []).append(record)
+
+    def suggestions(self, record: TrialRecord) -> list[str]:
+        """Suggestions for one trial, each with the figures behind it."""
+        if record.status != "ok":
+            return []
+        about_settings = [
+            text for axis in self._axes if (text := self._about(axis, record)) is not None
+        ]
+        return [*self._about_limits(record), *about_settings, *self._about_load(record)]
+
+    def _alike(self, record: TrialRecord, axis: _Axis) -> list[TrialRecord]:
+        """Trials that differ from one in an axis at most."""
+        return self._differing_in.get((axis, _key(record, axis)), [])
+
+    def _about(self, axis: _Axis, record: TrialRecord) -> str | None:
+        """Effect of a server setting at this trial's load; `None` where it was not varied."""
+        mine = _rate(record)
+        rates = {
+            _axis_text(axis, other): _rate(other)
+            for other in self._alike(record, axis)
+            if other.key != record.key
+        }
+        if not rates or not mine:
+            return None
+        spread = max(*rates.values(), mine) / min(*rates.values(), mine) - 1
+        at = f" at {self._load_text(record)}" if self._load else ""
+        if spread < EQUAL_FRACTION:
+            names = ", ".join(map(short_name, axis))
+            return (
+                f"{names} changed nothing{at}: {spread:.1%} of the output tokens/s between "
+                f"{len(rates) + 1} values"
+            )
+        best = max(rates, key=rates.__getitem__)
+        gain = rates[best] / mine - 1
+        if gain > EQUAL_FRACTION:
+            return f"{best} was faster{at}: {gain:+.0%} output tokens/s"
+        if gain < -EQUAL_FRACTION:
+            return f"{best} was slower{at}: {gain:+.0%} output tokens/s"
+        return f"{best} was as fast{at}: {gain:+.1%} output tokens/s"
+
+    def _about_limits(self, record: TrialRecord) -> list[str]:
+        """Long waits, where no trial of the run shows what would shorten them."""
+        found = []
+        ttft_ms, itl_ms = (value_of(record.results, name) for name in ("ttft", "itl"))
+        if ttft_ms is not None and ttft_ms > TTFT_LIMIT_MS:
+            lighter = self._shorter(record, self._lighter(), "ttft", ttft_ms)
+            found.append(
+                f"mean TTFT {shown(ttft_ms, 'ms')} is above 500 ms: "
+                + (lighter or "a lighter load was not tried")
+            )
+        if itl_ms is not None and itl_ms > ITL_LIMIT_MS:
+            split = next((axis for axis in self._axes if axis[0] in _layout_settings()), None)
+            other = self._shorter(record, split, "itl", itl_ms)
+            lighter = self._shorter(record, self._lighter(), "itl", itl_ms)
+            untried = (
+                "no other split of the GPUs was shorter"
+                if split
+                else ("other splits of the GPUs and lighter loads were not tried")
+            )
+            found.append(
+                f"mean ITL {shown(itl_ms, 'ms')} is above 50 ms: {other or lighter or untried}"
+            )
+        return found
+
+    def _lighter(self) -> _Axis | None:
+        return (self._load,) if self._load else None
+
+    def _shorter(
+        self, record: TrialRecord, axis: _Axis | None, metric: str, than_ms: float
+    ) -> str | None:
+        """The trial with the shortest time among those that differ in one axis."""
+        if axis is None:
+            return None
+        times = [
+            (value, other)
+            for other in self._alike(record, axis)
+            if (value := value_of(other.results, metric)) is not None and value < than_ms
+        ]
+        if not times:
+            return None
+        value, other = min(times, key=lambda pair: pair[0])
+        return f"with {_axis_text(axis, other)} it was {shown(value, 'ms')}"
+
+    def _about_load(self, record: TrialRecord) -> list[str]:
+        """Loads to try next with the same server."""
+        if self._load is None or load_of(record, self._load) is None:
+            return []
+        loads = (
+            (load_of(other, self._load), other) for other in self._alike(record, (self._load,))
+        )
+        tried = sorted(
+            ((load, other) for load, other in loads if load is not None), key=lambda pair: pair[0]
+        )
+        flat = self._plateau(record, tried)
+        if flat is not None:
+            return [flat]
+        held = [load for load, other in tried if self._holds(other)]
+        if not held:
+            return []
+        most = max(held)
+        missed = [load for load, other in tried if load > most]
+        if missed and self._constraints:
+            return self._between(most, min(missed))
+        grown = self._growth(tried)
+        if not missed and grown is not None:
+            further = f"{_round(1.5 * most)} to {_round(2 * most)} {self._unit()}"
+            return [f"throughput still grows ({grown}): try {further} next"]
         return []
-    found = []
-    ttft_ms = value_of(record.results, "ttft")
-    itl_ms = value_of(record.results, "itl")
-    if ttft_ms is not None and ttft_ms > TTFT_LIMIT_MS:
-        found.append(
-            f"mean TTFT {shown(ttft_ms, 'ms')} is above 500 ms: "
-            "a smaller batch or a faster instance may help"
+
+    def _between(self, held: float, missed: float) -> list[str]:
+        low, high = held + (missed - held) / 4, missed - (missed - held) / 4
+        if self._load == "max_concurrency" and missed - held < 2:
+            return []
+        edge = f"the constraints hold with {held:g} {self._unit()} and not with {missed:g}"
+        return [f"{edge}: try {_round(low)} to {_round(high)} next"]
+
+    def _growth(self, tried: Sequence[tuple[float, TrialRecord]]) -> str | None:
+        if len(tried) < 2:
+            return None
+        (before, lighter), (load, heaviest) = tried[-2:]
+        gain = _rate(heaviest) / (_rate(lighter) or 1.0) - 1
+        if gain < PLATEAU_GAIN_FRACTION:
+            return None
+        return f"{gain:+.0%} from {before:g} to {load:g}"
+
+    def _plateau(
+        self, record: TrialRecord, tried: Sequence[tuple[float, TrialRecord]]
+    ) -> str | None:
+        assert self._load is not None
+        load, reached = load_of(record, self._load), _rate(record)
+        assert load is not None
+        lighter = [
+            (other_load, rate)
+            for other_load, other in tried
+            if other_load * PLATEAU_LOAD_RATIO <= load and (rate := _rate(other))
+        ]
+        if not lighter or not reached:
+            return None
+        before_load, before = max(lighter)
+        gain = reached / before - 1
+        if gain >= PLATEAU_GAIN_FRACTION:
+            return None
+        return (
+            f"throughput has flattened ({gain:+.1%} from {self._load} {before_load:g} to "
+            f"{load:g}): scaling out may serve more than a higher load"
         )
-    if itl_ms is not None and itl_ms > ITL_LIMIT_MS:
-        found.append(
-            f"mean ITL {shown(itl_ms, 'ms')} is above 50 ms: "
-            "more tensor parallelism or a faster backend may help"
-        )
-    plateau = _plateau(record, records)
-    return [*found, plateau] if plateau else found
+
+    def _holds(self, record: TrialRecord) -> bool:
+        return all(limit.holds(record.results) for limit in self._constraints)
+
+    def _load_text(self, record: TrialRecord) -> str:
+        assert self._load is not None
+        return _axis_text((self._load,), record)
+
+    def _unit(self) -> str:
+        return "users" if self._load == "max_concurrency" else "requests/s"
+
+
+def suggestions(
+    record: TrialRecord,
+    records: Sequence[TrialRecord] = (),
+    constraints: tuple[Constraint, ...] = (),
+) -> list[str]:
+    """Suggestions for one trial; the other `records` of the run are the evidence."""
+    return Evidence(records or [record], constraints).suggestions(record)
 
 
 def load_of(record: TrialRecord, name: str) -> float | None:
@@ -52,40 +225,41 @@ def load_of(record: TrialRecord, name: str) -> float | None:
     return float(value) if 0 < value < float("inf") else None
 
 
-def _plateau(record: TrialRecord, records: Sequence[TrialRecord]) -> str | None:
-    for name in LOAD_SETTINGS:
-        load, reached = load_of(record, name), value_of(record.results, "output_throughput")
-        if load is None or reached is None:
-            continue
-        lighter = [
-            (other_load, throughput)
-            for other in records
-            if other.status == "ok"
-            and _same_but_load(other, record, name)
-            and (other_load := load_of(other, name)) is not None
-            and other_load * PLATEAU_LOAD_RATIO <= load
-            and (throughput := value_of(other.results, "output_throughput"))
-        ]
-        if lighter:
-            before_load, before = max(lighter)
-            gain = reached / before - 1
-            if gain < PLATEAU_GAIN_FRACTION:
-                return (
-                    f"throughput has flattened ({gain:+.1%} from {name} {before_load:g} to "
-                    f"{load:g}): scaling out may serve more than a higher load"
-                )
-    return None
+def _is_sound(record: TrialRecord) -> bool:
+    if record.status != "ok":
+        return False
+    failed = failed_requests(record.results)
+    return failed is None or not failed.beyond_tolerance
 
 
-def _same_but_load(one: TrialRecord, other: TrialRecord, load_name: str) -> bool:
-    return (
-        one.config.server_args == other.config.server_args
-        and _without(one.config.client_args, load_name)
-        == _without(other.config.client_args, load_name)
-        and one.simulated == other.simulated
+def _rate(record: TrialRecord) -> float:
+    return value_of(record.results, "output_throughput") or 0.0
+
+
+@cache
+def _layout_settings() -> frozenset[str]:
+    """Settings that lay a model over the GPUs, in every engine's words; sweeps tie them."""
+    return frozenset(
+        name
+        for each in ENGINES
+        for name, field in engine(each).words.fields.items()
+        if field in ("tensor_parallel", "data_parallel", "pipeline_parallel")
     )
 
 
-def _without(settings: JsonObject, name: str) -> JsonObject:
-    # num_prompts usually grows with the load and is not an independent setting.
-    return {key: value for key, value in settings.items() if key not in (name, "num_prompts")}
+def _axis_text(axis: _Axis, record: TrialRecord) -> str:
+    config = record.config
+    settings = config.client_args if axis[0] in LOAD_SETTINGS else config.server_args
+    return " ".join(setting_text(name, settings.get(name)) for name in axis)
+
+
+def _round(value: float) -> str:
+    return f"{round(value):d}" if value >= 10 else f"{value:.2g}"
+
+
+def _key(record: TrialRecord, axis: _Axis) -> bytes:
+    """Configuration apart from an axis; `num_prompts` usually grows with the load."""
+    left_out = {*axis, "num_prompts"}
+    sides = (record.config.server_args, record.config.client_args)
+    rest = [{name: value for name, value in side.items() if name not in left_out} for side in sides]
+    return msgspec.json.encode((record.simulated, rest), order="sorted")

@@ -33,7 +33,7 @@ from servetune.report.ranking import (
     short_name,
     varying,
 )
-from servetune.report.suggestions import suggestions
+from servetune.report.suggestions import Evidence
 from servetune.report.summary import simulated_share, simulated_speed
 from servetune.search import TOLERATED_ERROR_RATE, Recommendation, failed_requests
 from servetune.store.schema import TrialRecord
@@ -348,8 +348,9 @@ class _Picks:
     def _suggested(self) -> Iterator[tuple[str, str]]:
         """Suggestions for the chosen trials, each trial once."""
         chosen = {pick.chosen.key: pick.chosen for pick in self._picks.values() if pick.chosen}
+        evidence = Evidence(self._records, self._constraints)
         for key, candidate in chosen.items():
-            for text in suggestions(self._by_key[key], self._records):
+            for text in evidence.suggestions(self._by_key[key]):
                 yield candidate.label, text
 
     def _table(self) -> Table:
