@@ -4,7 +4,7 @@
 
 Reads `seed_measurements.csv` of the shared data: the JumpStart study (latency of one user,
 highest throughput) and the multi-replica study, both of January 2024. `--fit` first finds the
-three overheads of the engine (`coefficients.TGI_FIT`) from the rows of `FITTED` and prints them;
+three overheads of the engine (`TGI_FIT`) from the rows of `FITTED` and prints them;
 the tables then use those. Every other row is unseen. Marked rows say why they are not counted.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from servetune.engines.tgi.behaviour import OVERHEADS as TGI_FIT
+from servetune.engines import step_law_facts
 from servetune.hardware import instances
 from servetune.models import load_shape
 from servetune.perf.roofline import OperatingPoint, performance_at
@@ -44,6 +44,12 @@ MODELS = {
 #: As the study served Llama 2: the model's context, and one step of prompts that holds it.
 CONTEXT_TOKENS = PROMPT_TOKENS = 4096
 #: Measured quantity -> its table, and what an operating point says of it.
+#: Overheads of TGI that `--fit` fits, as its `behaviour.toml` has them.
+TGI_FIT: Mapping[str, float] = {
+    path: step_law_facts("tgi").coefficients[path]
+    for path in ("host.step_s", "host.sequence_s", "launch.layer_s")
+}
+
 METRICS: Mapping[str, tuple[str, Callable[[OperatingPoint, int], float]]] = {
     "min_latency_per_token_e2e": (
         "JumpStart, latency of one user",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from servetune.engines.tables import engine_table
 from servetune.hardware.device import Device
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
@@ -38,7 +39,7 @@ class EarlierSteps(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     before: tuple[int, int]
-    coefficients: Mapping[str, float] = MappingProxyType({})
+    coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
     added_s: Mapping[str, float] = MappingProxyType({})
 
 
@@ -60,7 +61,7 @@ class StepLawFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""
     table_names: tuple[str, ...] = ()
-    coefficients: Mapping[str, float] = MappingProxyType({})
+    coefficients: Mapping[str, bool | int | float] = MappingProxyType({})
     experts: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     earlier: tuple[EarlierSteps, ...] = ()
     plain_experts: bool = False
@@ -99,3 +100,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     fraction_covers_activation: bool = True
     experts_span_copies: bool = True
     step_law: StepLawFacts = StepLawFacts()
+
+
+def behaviour_of(engine: str) -> Behaviour:
+    """Behaviour of an engine by `behaviour.toml` in its folder."""
+    return msgspec.convert(engine_table(engine, "behaviour.toml"), Behaviour)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from servetune.engines.behaviour import behaviour_of
 from servetune.engines.cause import plain_log
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.log import LogReading, python_values
 from servetune.engines.program import Program
 from servetune.engines.server_side import CacheReset, server_words_of, settings_report_of
-from servetune.engines.sglang.behaviour import BEHAVIOUR
 from servetune.engines.sglang.declarations import DECLARATIONS
 from servetune.engines.sglang.defaults import DEFAULTS
 from servetune.engines.sglang.shipping import SHIPPING
@@ -34,7 +34,7 @@ class Sglang(CommandLineEngine):
     settings_report = settings_report_of("sglang")
     cache_reset = CacheReset(route="/flush_cache")
     variable_prefixes = ("SGLANG_",)
-    behaviour = BEHAVIOUR
+    behaviour = behaviour_of("sglang")
     defaults = DEFAULTS
     program = Program(
         title="SGLang",

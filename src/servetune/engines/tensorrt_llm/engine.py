@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from servetune.engines.behaviour import behaviour_of
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.program import Program
-from servetune.engines.tensorrt_llm.behaviour import BEHAVIOUR
 from servetune.engines.tensorrt_llm.declarations import DECLARATIONS
 from servetune.engines.tensorrt_llm.shipping import SHIPPING
 from servetune.engines.words import expert_groups, words_of
@@ -22,7 +22,7 @@ class TensorrtLlm(CommandLineEngine):
     image_word = "tensorrt-llm"
     words = words_of("tensorrt-llm", otherwise={"expert_parallel": expert_groups("ep_size")})
     declarations = DECLARATIONS
-    behaviour = BEHAVIOUR
+    behaviour = behaviour_of("tensorrt-llm")
     shipping = SHIPPING
     program = Program(
         title="TensorRT-LLM",

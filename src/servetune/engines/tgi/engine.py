@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from servetune.engines.behaviour import behaviour_of
 from servetune.engines.cause import plain_log
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.engine import FirstCompletion
 from servetune.engines.log import LogReading, differences, python_values
 from servetune.engines.program import Program
 from servetune.engines.server_side import server_words_of, settings_report_of
-from servetune.engines.tgi.behaviour import BEHAVIOUR
 from servetune.engines.tgi.defaults import DEFAULTS
 from servetune.engines.tgi.shipping import SHIPPING
 from servetune.engines.tgi.words import VARIABLES, WORDS
@@ -44,7 +44,7 @@ class Tgi(CommandLineEngine):
     shipping = SHIPPING
     server_words = server_words_of("tgi")
     settings_report = settings_report_of("tgi")
-    behaviour = BEHAVIOUR
+    behaviour = behaviour_of("tgi")
     defaults = DEFAULTS
     assumed_version = "3.3"
     program = Program(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from servetune.engines.behaviour import ReleaseDefaults
+from servetune.engines.behaviour import ReleaseDefaults, behaviour_of
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.log import LogReading
 from servetune.engines.program import Program
@@ -17,7 +17,6 @@ from servetune.engines.server_side import (
     settings_report_of,
 )
 from servetune.engines.shipping import Shipping
-from servetune.engines.vllm.behaviour import BEHAVIOUR
 from servetune.engines.vllm.declarations import DECLARATIONS
 from servetune.engines.vllm.defaults import DEFAULTS
 from servetune.engines.vllm.log import printed_settings, taken_by
@@ -49,7 +48,7 @@ class Vllm(CommandLineEngine):
         route="/reset_prefix_cache", environment=MappingProxyType({"VLLM_SERVER_DEV_MODE": "1"})
     )
     variable_prefixes = ("VLLM_",)
-    behaviour = BEHAVIOUR
+    behaviour = behaviour_of("vllm")
     defaults: ClassVar[tuple[ReleaseDefaults, ...]] = DEFAULTS
     program = Program(
         title="vLLM",
