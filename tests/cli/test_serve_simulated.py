@@ -43,3 +43,9 @@ def test_with_serve_the_engines_words_are_read_and_refused_before_anything_start
     done = run("--serve", "Qwen/Qwen3-4B", "--gpu", "L4", "--max-num-seq", "8")
     assert done.exception.message == "unrecognized arguments: --max-num-seq"
     assert run("--serve", "--gpu", "L4").exception.message == "no model is named"
+
+
+def test_a_plan_that_the_engine_refuses_ends_as_its_log_does(capsys):
+    words = ("--serve", "Qwen/Qwen3-4B", "--gpu", "L4", "--max-model-len", "100000")
+    assert cli.main(["simulate", *words], standalone_mode=False) == 1
+    assert "ValueError: max_model_len 100000" in capsys.readouterr().err

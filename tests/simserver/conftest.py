@@ -93,7 +93,9 @@ def serving():
     """A server of a plan on an L4, with a way to ask it."""
 
     @asynccontextmanager
-    async def start(*, speed=200.0, faults=None, api_key=None, log=None, devices=1, **settings):
+    async def start(
+        *, speed=200.0, faults=None, fault_seed=0, api_key=None, log=None, devices=1, **settings
+    ):
         about = {"names": ("tiny",), **settings.pop("about", {})}
         plan = Plan(model=MODEL, **settings)
         shape = load_shape(MODEL, catalogue_first=True)
@@ -108,6 +110,7 @@ def serving():
             service,
             speed=speed,
             faults=faults or Faults(),
+            fault_seed=fault_seed,
             api_key=api_key,
             say=lines.append,
             die=die,

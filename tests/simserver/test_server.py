@@ -429,7 +429,7 @@ async def many(client, count=60, **more):
 
 async def test_a_share_of_requests_is_answered_with_500_and_equal_seeds_choose_the_same(serving):
     async def statuses(seed):
-        async with serving(faults=Faults(error_fraction=0.3, seed=seed)) as client:
+        async with serving(faults=Faults(error_fraction=0.3), fault_seed=seed) as client:
             reply = await many(client)
             failed = [one.json["error"] for one in reply if one.status != 200]
             assert {(error["type"], error["code"]) for error in failed} == {

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from servetune.api.shared_options import Machine
     from servetune.api.simulated_comparison import SimulationComparison
     from servetune.api.simulation import Simulation, SimulationResult, simulate
+    from servetune.api.simulation_server import SimulationServer, serve_simulation
     from servetune.api.staging import Staging, StagingPlan, plan_staging, stage
     from servetune.api.study import PlannedServer, StudyResult, tune
     from servetune.api.study_request import Study
@@ -100,6 +101,7 @@ __all__ = [
     "Simulation",
     "SimulationComparison",
     "SimulationResult",
+    "SimulationServer",
     "Staging",
     "StagingPlan",
     "Status",
@@ -126,6 +128,7 @@ __all__ = [
     "recommend",
     "render",
     "schema",
+    "serve_simulation",
     "simulate",
     "stage",
     "status",
@@ -159,6 +162,7 @@ _NAMES: Mapping[str, str] = {
     "shared_options": "Machine",
     "simulated_comparison": "SimulationComparison",
     "simulation": "Simulation SimulationResult simulate",
+    "simulation_server": "SimulationServer serve_simulation",
     "staging": "Staging StagingPlan plan_staging stage",
     "study": "PlannedServer StudyResult tune",
     "study_request": "Study",

@@ -1,4 +1,4 @@
-"""Option groups that verbs share: machine and price, limits, corrections, drafted tokens."""
+"""Option groups that verbs share: machine, price, copies, limits, corrections, drafted tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from servetune.api.inputs import chosen_node
-from servetune.errors import UnknownName
+from servetune.engines import simulated_engines
+from servetune.errors import InputError, UnknownName
 from servetune.hardware import Node
 from servetune.option import Fraction, NonNegative, option
 from servetune.prediction.calibrations import KeptCalibration, calibration_named
@@ -16,8 +17,8 @@ DeviceCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 """Number of devices; no node has more than 1024."""
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine that plans run on."""
+class Devices(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices that plans run on."""
 
     group: ClassVar[str] = "Machine"
 
@@ -35,6 +36,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
             metavar="NAME",
         ),
     ] = None
+
+
+class Machine(Devices, frozen=True, kw_only=True):
+    """The machine that plans run on, and its price."""
+
     price_per_hour_usd: Annotated[
         NonNegative | None,
         option(
@@ -64,6 +70,51 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
             or_cpu=or_cpu,
             service=service,
         )
+
+
+SimulatedEngine = Annotated[
+    str,
+    option(
+        "Engine whose scheduler, defaults and setting names are simulated.",
+        choices=simulated_engines,
+    ),
+]
+"""Name of an engine that can be simulated."""
+
+CopyCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+"""Number of copies of a server."""
+
+
+class Copies(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies of a simulated engine behind one address."""
+
+    group: ClassVar[str] = "Plan"
+
+    replicas: Annotated[
+        CopyCount, option("Number of copies, which take turns.", metavar="COUNT")
+    ] = 1
+    prefill_replicas: Annotated[
+        CopyCount | None,
+        option(
+            "Number of further copies that only compute prompts for the others.", metavar="COUNT"
+        ),
+    ] = None
+    kv_link: Annotated[
+        Literal["node", "network"] | None,
+        option("Link that carries caches between copies, with --prefill-replicas.", default="node"),
+    ] = None
+
+    def require_agreement(self) -> None:
+        """Refuse a link for caches where no copy computes prompts for others.
+
+        Raises:
+            InputError: There is one.
+        """
+        if self.kv_link is not None and self.prefill_replicas is None:
+            raise InputError(
+                "--kv-link needs separate copies for prompts",
+                hint="give their number with --prefill-replicas, or leave --kv-link out",
+            )
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
@@ -15,9 +15,16 @@ from servetune.api.load_values import load_values, note_idle_load, require_state
 from servetune.api.notes import note, progress
 from servetune.api.reporting import write_artifacts
 from servetune.api.request import Request, given, request_of
-from servetune.api.shared_options import Calibrated, Drafts, Limits, Machine
+from servetune.api.shared_options import (
+    Calibrated,
+    Copies,
+    Drafts,
+    Limits,
+    Machine,
+    SimulatedEngine,
+)
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
-from servetune.engines import DEFAULT_ENGINE, engine, simulated_engines
+from servetune.engines import DEFAULT_ENGINE, engine
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet
 from servetune.models import load_shape
@@ -63,17 +70,11 @@ _OF_COMPARISON = frozenset(
 
 
 class SimulatedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Plan to simulate, besides its drafts."""
+    """Plan to simulate, besides its copies and drafts."""
 
     group: ClassVar[str] = "Plan"
 
-    engine: Annotated[
-        str,
-        option(
-            "Engine whose scheduler, defaults and setting names are simulated.",
-            choices=simulated_engines,
-        ),
-    ] = DEFAULT_ENGINE
+    engine: SimulatedEngine = DEFAULT_ENGINE
     tensor_parallel: Annotated[
         Count | None,
         option(
@@ -83,20 +84,6 @@ class SimulatedPlan(msgspec.Struct, frozen=True, kw_only=True):
             metavar="COUNT",
             default="1",
         ),
-    ] = None
-    replicas: Annotated[
-        Annotated[int, msgspec.Meta(ge=1, le=1024)],
-        option("Number of copies, which take turns.", metavar="COUNT"),
-    ] = 1
-    prefill_replicas: Annotated[
-        Annotated[int, msgspec.Meta(ge=1, le=1024)] | None,
-        option(
-            "Number of further copies that only compute prompts for the others.", metavar="COUNT"
-        ),
-    ] = None
-    kv_link: Annotated[
-        Literal["node", "network"] | None,
-        option("Link that carries caches between copies, with --prefill-replicas.", default="node"),
     ] = None
     quantization: Annotated[
         str | None,
@@ -190,6 +177,7 @@ class Simulation(Request, frozen=True, kw_only=True):
     ] = None
     machine: Machine = Machine()
     plan: SimulatedPlan = SimulatedPlan()
+    copies: Copies = Copies()
     drafts: Drafts = Drafts()
     load: LoadOptions = LoadOptions()
     dataset: Annotated[
@@ -329,11 +317,7 @@ def simulate(
 def _require_agreement(request: Simulation) -> None:
     """Refuse options that contradict each other."""
     request.drafts.require_known_method()
-    if request.plan.kv_link is not None and request.plan.prefill_replicas is None:
-        raise InputError(
-            "--kv-link needs separate copies for prompts",
-            hint="give their number with --prefill-replicas, or leave --kv-link out",
-        )
+    request.copies.require_agreement()
     if request.token_times and request.out is None:
         raise InputError("--token-times are kept with --out", hint="name a folder with --out DIR")
     if request.load.trace is not None and request.dataset is not None:
@@ -374,7 +358,7 @@ def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
         raise InputError("simulate needs a model", hint="name one with --model Qwen/Qwen3-4B")
     _require_agreement(request)
     context = _context(request, request.model)
-    plan, drafts, name = request.plan, request.drafts, request.plan.engine
+    plan, copies, drafts, name = request.plan, request.copies, request.drafts, request.plan.engine
     space = Space(
         server=parse_settings(";".join(plan.server_args), types=argument_types(name)),
         client=parse_settings(
@@ -386,14 +370,14 @@ def simulated_trial(request: Simulation) -> tuple[Trial, StudyContext]:
     )
     words = ("tensor_parallel", "quantization", "kv_cache_dtype", "max_model_len")
     chosen = {_word(name, field): getattr(plan, field) for field in words}
-    server = _joined(space, "server", {**chosen, "kv_link": plan.kv_link}, name)
+    server = _joined(space, "server", {**chosen, "kv_link": copies.kv_link}, name)
     swept = {name for axis in space.client for name in axis.names}
     client = _joined(space, "client", _client_settings(request, swept), name)
     _require_arrivals(client)
     note_idle_load(client)
     fields = {
-        "replicas": plan.replicas,
-        "prefill_replicas": plan.prefill_replicas,
+        "replicas": copies.replicas,
+        "prefill_replicas": copies.prefill_replicas,
         "draft_tokens": drafts.draft_tokens,
         "draft_method": drafts.draft_method,
         "draft_acceptance_fraction": drafts.draft_acceptance_fraction,

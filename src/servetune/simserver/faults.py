@@ -3,41 +3,79 @@
 from __future__ import annotations
 
 import random
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
 from servetune.errors import InputError
+from servetune.option import Count, Fraction, NonNegative, NonNegativeCount, option
 
 Fault = Literal["error", "stall", "truncate", "disconnect"]
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """Faults and their frequency. Seconds are real ones, whatever the speed.
+    """Faults and their frequency. Seconds are real ones, whatever the speed."""
 
-    Attributes:
-        slow_start_s: Time for which the port is closed, as it is while a real server loads weights.
-        die_after_s: Time from the beginning of listening to the end of the process.
-        oom_at_start: Whether the process ends for lack of memory instead of listening.
-        oom_at_concurrency: Number of running sequences at which it ends for lack of memory.
-        error_fraction: Share of requests that are answered with status 500.
-        stall_fraction: Share of requests whose streams stop sending and stay open.
-        truncate_fraction: Share of requests whose streams end early, without an error.
-        disconnect_fraction: Share of requests whose connections are closed before the end.
-        after_tokens: Tokens after which a stream breaks; `None` for half of its tokens.
-        seed: Seed of the draws, one for each request in order of arrival.
-    """
+    group: ClassVar[str] = "Faults"
 
-    slow_start_s: float = 0.0
-    die_after_s: float | None = None
-    oom_at_start: bool = False
-    oom_at_concurrency: int | None = None
-    error_fraction: float = 0.0
-    stall_fraction: float = 0.0
-    truncate_fraction: float = 0.0
-    disconnect_fraction: float = 0.0
-    after_tokens: int | None = None
-    seed: int = 0
+    slow_start_s: Annotated[
+        NonNegative,
+        option("Seconds for which the port is closed at first.", "--slow-start", metavar="S"),
+    ] = 0.0
+    die_after_s: Annotated[
+        NonNegative | None,
+        option(
+            "Seconds from the beginning of listening to the end of the process.",
+            "--die-after",
+            metavar="S",
+        ),
+    ] = None
+    oom_at_start: Annotated[
+        bool, option("End of the process for lack of memory instead of listening.")
+    ] = False
+    oom_at_concurrency: Annotated[
+        Count | None,
+        option(
+            "Running sequences at which the process ends for lack of memory.", metavar="SEQUENCES"
+        ),
+    ] = None
+    error_fraction: Annotated[
+        Fraction,
+        option("Share of requests answered with status 500.", "--error-rate", metavar="FRACTION"),
+    ] = 0.0
+    stall_fraction: Annotated[
+        Fraction,
+        option(
+            "Share of requests whose streams stop sending and stay open.",
+            "--stall-rate",
+            metavar="FRACTION",
+        ),
+    ] = 0.0
+    truncate_fraction: Annotated[
+        Fraction,
+        option(
+            "Share of requests whose streams end early, without an error.",
+            "--truncate-rate",
+            metavar="FRACTION",
+        ),
+    ] = 0.0
+    disconnect_fraction: Annotated[
+        Fraction,
+        option(
+            "Share of requests whose connections are closed before the end.",
+            "--disconnect-rate",
+            metavar="FRACTION",
+        ),
+    ] = 0.0
+    after_tokens: Annotated[
+        NonNegativeCount | None,
+        option(
+            "Tokens after which a stream with a fault breaks.",
+            "--stall-after",
+            metavar="TOKENS",
+            default="half of its tokens",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if sum(fraction for _, fraction in self.fractions) > 1:
@@ -62,16 +100,16 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(
             f"{name}={value}"
             for name in self.__struct_fields__
-            if name != "seed" and (value := getattr(self, name)) != getattr(default, name)
+            if (value := getattr(self, name)) != getattr(default, name)
         )
 
 
 class FaultDraws:
     """The fault of each request, one after another."""
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: Faults, seed: int) -> None:
         self._fractions = faults.fractions
-        self._rng = random.Random(faults.seed)  # noqa: S311 - faults, not secrets
+        self._rng = random.Random(seed)  # noqa: S311 - faults, not secrets
 
     def next(self) -> Fault | None:
         """The next request's fault; every request draws once, so that seeds stay in step."""

@@ -57,6 +57,7 @@ class SimulatedServer:
         service: Service to answer for.
         speed: Seconds of the engine per real second.
         faults: Faults on demand.
+        fault_seed: Seed of the draws of faults, one for each request in order of arrival.
         api_key: Key that clients must send under /v1; `None` for none.
         say: Takes lines for the log.
         die: Ends the process with a status, at once.
@@ -68,6 +69,7 @@ class SimulatedServer:
         *,
         speed: float = 1.0,
         faults: Faults | None = None,
+        fault_seed: int = 0,
         api_key: str | None = None,
         say: Callable[[str], None],
         die: Callable[[int], None],
@@ -75,7 +77,7 @@ class SimulatedServer:
         self._service = service
         self._speed = speed
         self._faults = faults or Faults()
-        self._draws = FaultDraws(self._faults)
+        self._draws = FaultDraws(self._faults, fault_seed)
         self._api_key = api_key
         self._say, self._die = say, die
         self._engine = service.engine()
