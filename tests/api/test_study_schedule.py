@@ -2,8 +2,8 @@
 
 import pytest
 
-from servetune.api import study_schedule
-from servetune.api.study_schedule import Schedule
+from servetune.api import study_request
+from servetune.api.study_request import Schedule
 from servetune.errors import EngineError, InputError
 from servetune.hardware import node
 from servetune.plan import Plan
@@ -32,8 +32,8 @@ def here(monkeypatch, *used_bytes):
         Card(number=n, name="NVIDIA L4", total_bytes=23 * GIB, used_bytes=used, processes=(9,))
         for n, used in enumerate(used_bytes)
     ]
-    monkeypatch.setattr(study_schedule, "visible_cards", lambda: cards)
-    monkeypatch.setattr(study_schedule, "none_can_be", lambda: False)
+    monkeypatch.setattr(study_request, "visible_cards", lambda: cards)
+    monkeypatch.setattr(study_request, "none_can_be", lambda: False)
 
 
 def test_a_busy_gpu_is_refused_in_one_line_that_names_who_uses_it(monkeypatch):
@@ -57,7 +57,7 @@ def test_a_busy_gpu_that_no_server_will_use_is_no_hindrance(monkeypatch):
 
 def test_a_gpu_that_is_named_where_none_can_be_is_refused(monkeypatch):
     here(monkeypatch)
-    monkeypatch.setattr(study_schedule, "none_can_be", lambda: True)
+    monkeypatch.setattr(study_request, "none_can_be", lambda: True)
     with pytest.raises(EngineError, match="would run on L4, and no GPU is visible here") as caught:
         Schedule().policy(groups(), node(gpu="L4", count=1), real=True)
     assert "leave --gpu and --instance out" in caught.value.hint
@@ -138,21 +138,21 @@ def test_order_retries_and_time_hold_everywhere():
 )
 def test_cores_are_read_as_numbers_and_ranges_with_both_ends(monkeypatch, text, cores):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(9)))
-    assert study_schedule._cores(text) == cores
+    assert study_request._cores(text) == cores
 
 
 @pytest.mark.parametrize("text", ["", "a", "-", "0,,1", "0-x", "0;1"])
 def test_what_is_no_list_of_cores_is_refused(monkeypatch, text):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     with pytest.raises(InputError, match="is no list of cores") as caught:
-        study_schedule._cores(text)
+        study_request._cores(text)
     assert caught.value.hint == "write it like 0-3,8"
 
 
 def test_cores_that_may_not_be_used_are_named(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 4})
     with pytest.raises(InputError, match=r"this process may not use 2, 3$") as caught:
-        study_schedule._cores("0-4")
+        study_request._cores("0-4")
     assert caught.value.hint == "choose of 0, 1, 4"
     with pytest.raises(InputError, match="this process may not use any of these"):
-        study_schedule._cores("3-1")  # a range that ends before it begins
+        study_request._cores("3-1")  # a range that ends before it begins

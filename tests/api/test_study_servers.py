@@ -2,7 +2,7 @@
 
 import pytest
 
-from servetune.api.study_servers import LaunchOptions
+from servetune.api.study_request import LaunchOptions
 from servetune.errors import InputError
 from servetune.hardware import node
 from servetune.models import load_shape

@@ -2,7 +2,7 @@ import csv
 
 import pytest
 
-from servetune.api.table import predict_file
+from servetune.api.estimate_results import predict_file
 from servetune.errors import PlanError
 from servetune.prediction import tables
 

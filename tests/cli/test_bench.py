@@ -442,7 +442,7 @@ def test_parquet_says_the_same(fake, tmp_path):
 
 
 def test_without_pyarrow_there_is_a_note_and_no_parquet(fake, tmp_path, monkeypatch):
-    monkeypatch.setattr("servetune.api.bench_outputs.has_parquet", lambda: False)
+    monkeypatch.setattr("servetune.api.benchmark.has_parquet", lambda: False)
     run(fake().url, *SMALL, "-n", 2, "--out", tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "bench.html",

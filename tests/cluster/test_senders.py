@@ -5,9 +5,9 @@ import threading
 import msgspec
 import pytest
 
-from servetune.cluster.clocks import Clocks, ClockSample
 from servetune.cluster.nodes import join_cluster, sending_nodes
 from servetune.cluster.senders import ClusterSenders, assigned, unfinished
+from servetune.cluster.worker import Clocks, ClockSample
 from servetune.errors import InputError, LoadError
 from servetune.loadgen.run import LoadHooks, LoadSettings, run_load
 from servetune.loadgen.sender_pool import ALL_NODES_LOST

@@ -10,16 +10,13 @@ from typing import Any
 import yaml
 
 from servetune.deploy.bentoml import render_bentoml
-from servetune.deploy.command import render_command
+from servetune.deploy.command import render_command, render_systemd
 from servetune.deploy.compose import render_compose
 from servetune.deploy.containers import parse_environment
-from servetune.deploy.evidence import Evidence
-from servetune.deploy.kserve import render_kserve
-from servetune.deploy.kubernetes import render_kubernetes
+from servetune.deploy.evidence import Evidence, SaturationPoint
+from servetune.deploy.kubernetes import render_kserve, render_kubernetes
 from servetune.deploy.launchers import launcher_of, plan_of_words, shipping_of
-from servetune.deploy.saturation import SaturationPoint
 from servetune.deploy.served import Served, ServiceOptions, prepare
-from servetune.deploy.systemd import render_systemd
 from servetune.engines import ENGINES
 from servetune.engines import engine as engine_named
 from servetune.errors import PlanError

@@ -8,8 +8,8 @@ import pytest
 from aws_kit import G6, NAME, World, components, deployment, no_state
 
 from servetune.deploy.aws import Finding, apply, check, check_live
+from servetune.deploy.aws.account import price_of_product
 from servetune.deploy.aws.check import Budget, CheckInputs, require_go
-from servetune.deploy.aws.price import price_of_product
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.hosting import Adapter, Hosting, Routing, Scaling, parse_routing
 from servetune.errors import DeployError, InputError, UnknownName

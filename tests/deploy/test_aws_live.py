@@ -16,9 +16,8 @@ import pytest
 from servetune.clock import MonotonicClock
 from servetune.deploy import EndpointOptions, endpoint_of
 from servetune.deploy.aws import AwsClient, StateFile, apply, check_live, delete, jobs, orphans
+from servetune.deploy.aws.account import price_today, quotas
 from servetune.deploy.aws.hosted_container import hosted, hosted_plan
-from servetune.deploy.aws.price import price_today
-from servetune.deploy.aws.quota import quotas
 from servetune.deploy.deployment import deployment_of
 from servetune.hardware import instance
 from servetune.plan import Plan

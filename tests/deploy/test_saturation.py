@@ -1,6 +1,6 @@
 import pytest
 
-from servetune.deploy.saturation import Level, saturation_point
+from servetune.deploy.evidence import Level, saturation_point
 
 
 def test_the_saturation_point_is_where_the_smallest_latency_has_doubled():

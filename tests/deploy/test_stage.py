@@ -29,7 +29,7 @@ from servetune.deploy.staging import (
     place,
     stage,
 )
-from servetune.deploy.staging.files import part_bytes
+from servetune.deploy.staging.upload import part_bytes
 from servetune.errors import DeployError, InputError
 from servetune.units import MIB
 

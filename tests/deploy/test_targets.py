@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from rendered import MODEL, RENDER, SATURATION, read_back, served, started, tuned
 from test_launchers import plans
 
-from servetune.deploy.bundle import write
+from servetune.deploy.bundle import documents, write, yaml_text
 from servetune.deploy.launchers import deployable_engines
 from servetune.deploy.served import MODEL_MOUNT, service_name
-from servetune.deploy.yamltext import documents, yaml_text
 from servetune.engines import engine as engine_named
 from servetune.errors import DeployError
 from servetune.plan.plan import Plan

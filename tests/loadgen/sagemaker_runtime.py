@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from doubles.signed import wrong_signature
 
-from servetune.traffic.eventstream import frame_of
+from servetune.traffic.sagemaker_answer import frame_of
 
 ACCESS_KEY, SECRET_KEY, TOKEN = "AKIDEXAMPLE", "wJalrXUtnFEMI/EXAMPLE", "session-token/=="
 

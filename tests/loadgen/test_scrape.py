@@ -3,9 +3,8 @@ import time
 import pytest
 
 from servetune.errors import LoadError, ServerRefused
-from servetune.loadgen.fetch import fetch, fetch_blocking
 from servetune.loadgen.sampler import parse_metrics, parse_models, server_metrics
-from servetune.loadgen.target import Target
+from servetune.loadgen.target import Target, fetch, fetch_blocking
 from servetune.testing import Behaviour, running_server
 
 VLLM = """

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from servetune.metrics.columns import columns_of
-from servetune.metrics.littles_law import in_system_means, littles_law
+from servetune.metrics.steady import in_system_means, littles_law
 
 
 def test_the_number_in_the_system_is_integrated_exactly():

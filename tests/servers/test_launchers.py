@@ -19,7 +19,7 @@ from servetune.servers.launchers import (
     removal,
     slurm_script,
 )
-from servetune.servers.launchers.left import INSPECTED, find_left_containers
+from servetune.servers.launchers.docker import INSPECTED, find_left_containers
 from servetune.servers.leftovers import MARKS
 
 SERVE = ("vllm", "serve", "m", "--port", "8000")

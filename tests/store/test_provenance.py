@@ -3,7 +3,7 @@ import platform
 from datetime import UTC, datetime, timedelta
 
 from servetune import __version__
-from servetune.store.provenance import now_utc, provenance
+from servetune.store.schema import now_utc, provenance
 
 
 def test_a_result_says_when_where_and_with_which_versions_it_was_measured():

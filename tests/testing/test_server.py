@@ -3,10 +3,9 @@ import asyncio
 import pytest
 
 from servetune.errors import LoadError, ServerRefused
-from servetune.loadgen.fetch import fetch
 from servetune.loadgen.run import LoadSettings, run_load
 from servetune.loadgen.sampler import parse_metrics
-from servetune.loadgen.target import Target
+from servetune.loadgen.target import Target, fetch
 from servetune.testing import Behaviour, running_server
 from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import token_prompts

@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servetune.traffic.answer import ANSWERS
-from servetune.traffic.eventstream import BadFrame, EventStream, frame_of
-from servetune.traffic.sagemaker_answer import FRAMED, SageMakerAnswer
+from servetune.traffic.sagemaker_answer import (
+    FRAMED,
+    BadFrame,
+    EventStream,
+    SageMakerAnswer,
+    frame_of,
+)
 from servetune.traffic.sse import DONE
 
 

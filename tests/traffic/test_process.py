@@ -20,10 +20,9 @@ from load_options import load_options
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import sender_pool as pool_module
 from servetune.loadgen.bodies import head_of, prepared_request
-from servetune.loadgen.fetch import fetch_blocking
 from servetune.loadgen.run import LoadSettings, run_load_blocking
 from servetune.loadgen.sender_pool import SenderEvents, SenderPool, SenderPoolConfig
-from servetune.loadgen.target import Target
+from servetune.loadgen.target import Target, fetch_blocking
 from servetune.testing import Behaviour, running_server
 from servetune.traffic.messages import FrameReader, MoveUsers, Setup, Start, Stop, frame
 from servetune.traffic.request_file import RequestColumns, RequestFile, write_request_file

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from servetune.loadgen import Target
-from servetune.trials.caches import forget_prefixes
+from servetune.trials.startup import forget_prefixes
 
 
 @pytest.fixture

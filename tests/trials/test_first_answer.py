@@ -11,7 +11,7 @@ from servetune.engines import FirstCompletion
 from servetune.errors import EngineNotReady
 from servetune.loadgen import Target
 from servetune.servers import ExternalServer
-from servetune.trials.first_answer import FirstAnswer
+from servetune.trials.startup import FirstAnswer
 
 
 class Slow(BaseHTTPRequestHandler):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from servetune.workload.bodies import tools_of
+from servetune.workload.apis import tools_of
 from servetune.workload.words import WORDS
 from servetune.workload.workload import one_part
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from servetune.errors import InputError, UnknownName
-from servetune.workload.bodies import format_names, members_of, tool_names, tools_of
+from servetune.workload.apis import format_names, members_of, tool_names, tools_of
 from servetune.workload.workload import one_part
 
 

@@ -1,5 +1,5 @@
 from servetune.workload.request import Request
-from servetune.workload.reuse import PerfectCache, hit_fraction
+from servetune.workload.sampler import PerfectCache, hit_fraction
 
 
 def asked(index, input_tokens, *prefix, **members):

@@ -6,8 +6,7 @@ import pytest
 
 from servetune.errors import InputError
 from servetune.workload.parts import Adapter
-from servetune.workload.reuse import hit_fraction
-from servetune.workload.sampler import Cost, Item, Turn, apportion, sampled
+from servetune.workload.sampler import Cost, Item, Turn, apportion, hit_fraction, sampled
 from servetune.workload.workload import one_part, workload_of
 
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from servetune.api.bench_request import Bench
     from servetune.api.benchmark import BenchResult, bench
-    from servetune.api.calibration import Calibrate, CalibrationNames, KeptResult, calibrate
+    from servetune.api.calibration import (
+        Calibrate,
+        CalibrationNames,
+        KeptResult,
+        SuggestedRuns,
+        calibrate,
+    )
     from servetune.api.checks import Checkup, Doctor, Finding, doctor
     from servetune.api.deployment import (
         BentomlDeployment,
@@ -43,23 +49,33 @@ if TYPE_CHECKING:
         status,
         update,
     )
-    from servetune.api.estimate_results import Estimation, MachineComparison, Ranking
+    from servetune.api.estimate_results import (
+        Estimation,
+        MachineComparison,
+        Ranking,
+        TablePrediction,
+    )
     from servetune.api.estimation import Estimate, estimate
     from servetune.api.layout_study import ComparedLayouts, StudyLayouts, study_layouts
-    from servetune.api.recommendation import Pick, Recommend, recommend
-    from servetune.api.reporting import Report, Reported, write_report
     from servetune.api.request import Request, fields_of, schema
     from servetune.api.shared_options import Machine
     from servetune.api.simulated_comparison import SimulationComparison
     from servetune.api.simulation import Simulation, SimulationResult, simulate
     from servetune.api.simulation_server import SimulationServer, serve_simulation
     from servetune.api.staging import Staging, StagingPlan, plan_staging, stage
-    from servetune.api.study import PlannedServer, StudyResult, tune
+    from servetune.api.study import PlannedServer, StudyResult, TrialDone, tune
     from servetune.api.study_request import Study
-    from servetune.api.study_run import TrialDone
-    from servetune.api.suggestion import SuggestedRuns
-    from servetune.api.table import TablePrediction
-    from servetune.api.trials import Rent, Trials, read
+    from servetune.api.trials import (
+        Pick,
+        Recommend,
+        Rent,
+        Report,
+        Reported,
+        Trials,
+        read,
+        recommend,
+        write_report,
+    )
 
 __all__ = [
     "Apply",
@@ -142,7 +158,7 @@ __all__ = [
 _NAMES: Mapping[str, str] = {
     "bench_request": "Bench",
     "benchmark": "BenchResult bench",
-    "calibration": "Calibrate CalibrationNames KeptResult calibrate",
+    "calibration": "Calibrate CalibrationNames KeptResult SuggestedRuns calibrate",
     "checks": "Checkup Doctor Finding doctor",
     "deployment": (
         "BentomlDeployment CommandDeployment ComposeDeployment KserveDeployment "
@@ -153,23 +169,18 @@ _NAMES: Mapping[str, str] = {
         "Apply Delete EndpointChange EndpointStatus Logs Orphans Status Update apply "
         "delete logs orphans status update"
     ),
-    "estimate_results": "Estimation MachineComparison Ranking",
+    "estimate_results": "Estimation MachineComparison Ranking TablePrediction",
     "estimation": "Estimate estimate",
     "layout_study": "ComparedLayouts StudyLayouts study_layouts",
-    "recommendation": "Pick Recommend recommend",
-    "reporting": "Report Reported write_report",
     "request": "Request fields_of schema",
     "shared_options": "Machine",
     "simulated_comparison": "SimulationComparison",
     "simulation": "Simulation SimulationResult simulate",
     "simulation_server": "SimulationServer serve_simulation",
     "staging": "Staging StagingPlan plan_staging stage",
-    "study": "PlannedServer StudyResult tune",
+    "study": "PlannedServer StudyResult TrialDone tune",
     "study_request": "Study",
-    "study_run": "TrialDone",
-    "suggestion": "SuggestedRuns",
-    "table": "TablePrediction",
-    "trials": "Rent Trials read",
+    "trials": "Pick Recommend Rent Report Reported Trials read recommend write_report",
 }
 #: Name -> module that has it.
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

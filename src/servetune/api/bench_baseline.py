@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from servetune.api.bench_request import Bench, values_of
+from servetune.api.inputs import read_records, require_file
 from servetune.api.notes import note, progress
 from servetune.api.request import request_of
+from servetune.clock import MonotonicClock
+from servetune.deploy.aws import AwsClient
+from servetune.deploy.aws.hosted_container import Hosted, hosted, hosted_plan
+from servetune.deploy.bundle import PLAN_FILE
+from servetune.deploy.deployment import DEPLOYMENT_FILE, read_deployment
+from servetune.deploy.from_trial import TRIAL_FILE
+from servetune.engines import DEFAULT_ENGINE, plan_from_settings
 from servetune.errors import InputError, ServetuneError
-from servetune.workload import LoadOptions
-
-if TYPE_CHECKING:
-    from servetune.deploy.aws import AwsClient
-    from servetune.deploy.aws.hosted_container import Hosted
-    from servetune.plan import Plan
-    from servetune.report.baseline import BaselineComparison
-    from servetune.store import TrialRecord
-    from servetune.trials import Benched
-    from servetune.trials.read_back import ReadBack
+from servetune.loadgen import Target
+from servetune.plan import Plan
+from servetune.report.baseline import BaselineComparison, compare_with_baseline
+from servetune.store import TrialRecord, read_json
+from servetune.trials import Benched
+from servetune.trials.read_back import (
+    ReadBack,
+    cloudwatch_log,
+    differences,
+    of_plan,
+    read_log,
+    read_server,
+)
+from servetune.workload import CLIENT_ARGS, LoadOptions, load_options
 
 #: Fields about what is asked; one that is given replaces all of the trial's.
 _WHAT = (
@@ -33,6 +45,13 @@ _WHAT = (
 _WHEN = ("concurrency", "rate", "arrivals")
 
 
+def reproducing(request: Bench) -> tuple[Bench, TrialRecord | None]:
+    """Request with the load of the trial that it shall reproduce, and that trial, if any."""
+    request = with_bundle(request)
+    trial = earlier_trial(request)
+    return (request, None) if trial is None else (like_trial(request, trial), trial)
+
+
 def with_bundle(request: Bench) -> Bench:
     """Request with the trial, endpoint and model of a bundle behind --against.
 
@@ -41,11 +60,6 @@ def with_bundle(request: Bench) -> Bench:
     Raises:
         InputError: The folder is no bundle of an endpoint.
     """
-    from servetune.deploy.bundle import PLAN_FILE
-    from servetune.deploy.deployment import DEPLOYMENT_FILE, read_deployment
-    from servetune.deploy.from_trial import TRIAL_FILE
-    from servetune.store import read_json
-
     folder = request.baseline.against
     if folder is None or not folder.is_dir():
         return request
@@ -79,8 +93,6 @@ def earlier_trial(request: Bench) -> TrialRecord | None:
         InputError: Several trials match, or none can.
         StoreError: The file holds no trial.
     """
-    from servetune.api.inputs import read_records, require_file
-
     if request.baseline.engine_log is not None:
         require_file(request.baseline.engine_log)
     if request.baseline.against is None:
@@ -121,8 +133,6 @@ def like_trial(request: Bench, trial: TrialRecord) -> Bench:
     Raises:
         InputError: What is given is another load than the trial's.
     """
-    from servetune.workload import LoadOptions
-
     concurrency = trial.results.max_concurrency
     if request.load.concurrency is not None and concurrency not in (None, request.load.concurrency):
         raise InputError(
@@ -153,15 +163,13 @@ def like_trial(request: Bench, trial: TrialRecord) -> Bench:
 
 
 def compare(
-    request: Bench, trial: TrialRecord, benched: Benched, *, explain: bool = True
+    request: Bench, trial: TrialRecord, benched: Benched
 ) -> tuple[BaselineComparison, Benched]:
     """The comparison, and the run with it in its record; settings are read where it fails."""
-    from servetune.report.baseline import compare_with_baseline
-
     compared = compare_with_baseline(
         trial.results, benched.record.results, key=trial.key, tolerance=request.baseline.tolerance
     )
-    if not compared.reproduced and explain:
+    if not compared.reproduced:
         lines = _named_differences(request, trial, benched)
         compared = msgspec.structs.replace(compared, differences=tuple(lines))
     results = {**benched.record.results, "against": compared.to_json()}
@@ -170,8 +178,6 @@ def compare(
 
 
 def _named_differences(request: Bench, trial: TrialRecord, benched: Benched) -> list[str]:
-    from servetune.trials.read_back import differences
-
     plan = _plan_of(trial)
     if plan is None:
         return ["the trial does not say its server's settings"]
@@ -183,25 +189,17 @@ def _named_differences(request: Bench, trial: TrialRecord, benched: Benched) -> 
 
 
 def _read_back(request: Bench, benched: Benched) -> ReadBack | None:
-    from servetune.trials.read_back import read_log, read_server
-
     if request.baseline.engine_log is not None:
         return read_log(request.baseline.engine_log.read_text("utf-8", "replace"))
     if request.endpoint.sagemaker:
         return _sagemaker(request)
-    return read_server(benched_target(request, benched))
-
-
-def benched_target(request: Bench, benched: Benched) -> Any:
-    """The first server that was asked, for questions."""
-    from servetune.loadgen import Target
-
-    return Target(
+    target = Target(  # the first server that was asked
         base_url=request.server.urls[0],
         model=benched.record.metadata.model or "",
         api_key_env=request.server.api_key_env,
         cafile=str(request.server.cafile) if request.server.cafile else None,
     )
+    return read_server(target)
 
 
 def _sagemaker(request: Bench) -> ReadBack | None:
@@ -209,10 +207,6 @@ def _sagemaker(request: Bench) -> ReadBack | None:
 
     Each may be asked only where these credentials allow it; what is not, is told.
     """
-    from servetune.clock import MonotonicClock
-    from servetune.deploy.aws import AwsClient
-    from servetune.deploy.aws.hosted_container import hosted
-
     assert request.endpoint.sagemaker is not None
     aws = AwsClient(_region(request), clock=MonotonicClock(), profile=request.endpoint.profile)
     component = request.endpoint.component or request.endpoint.adapter or ""
@@ -226,9 +220,6 @@ def _sagemaker(request: Bench) -> ReadBack | None:
 
 
 def _given(found: Hosted | None) -> ReadBack | None:
-    from servetune.deploy.aws.hosted_container import hosted_plan
-    from servetune.trials.read_back import of_plan
-
     try:
         plan = hosted_plan(found) if found else None
     except ServetuneError as error:
@@ -242,8 +233,6 @@ def _sagemaker_log(
 ) -> ReadBack | None:
     """Log in CloudWatch, if these credentials may read it."""
     import botocore.exceptions
-
-    from servetune.trials.read_back import cloudwatch_log, read_log
 
     try:
         text = cloudwatch_log(
@@ -272,7 +261,6 @@ def _plan_of(trial: TrialRecord) -> Plan | None:
         return trial.plan
     if not trial.config.server_args:
         return None
-    from servetune.engines import DEFAULT_ENGINE, plan_from_settings
 
     engine = str(trial.metadata.engine or trial.results.backend or DEFAULT_ENGINE)
     try:
@@ -299,8 +287,6 @@ def _options_of(trial: TrialRecord, *, own: bool) -> LoadOptions:
     Raises:
         InputError: Its prompts were those of a data set, which the record does not hold.
     """
-    from servetune.workload import CLIENT_ARGS, load_options
-
     args = dict(trial.config.client_args)
     dataset = args.get("dataset_name")
     source = {"dataset", "dataset_path", "trace", "workload"} & args.keys()

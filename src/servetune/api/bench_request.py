@@ -10,14 +10,7 @@ import msgspec
 from servetune.api.request import Request, fields_of
 from servetune.api.shared_options import Limits
 from servetune.metrics import TOOLS
-from servetune.option import (
-    Count,
-    Fraction,
-    NonNegative,
-    Positive,
-    argument,
-    option,
-)
+from servetune.option import Count, Fraction, NonNegative, Positive, argument, option
 from servetune.workload import LoadOptions
 
 

@@ -18,12 +18,7 @@ from servetune.errors import InputError, ServetuneError, UnknownName
 from servetune.hardware.detect import device_for_card
 from servetune.option import option
 from servetune.servers.gpus import Card, cards, visible_cards
-from servetune.servers.launchers import (
-    LeftContainer,
-    daemon_version,
-    docker_answers,
-    find_strays,
-)
+from servetune.servers.launchers import LeftContainer, daemon_version, docker_answers, find_strays
 from servetune.servers.leftovers import Leftover
 from servetune.servers.machine import Machine, driver_version, machine_here, port_holders
 from servetune.trials.ceiling import Ceiling, load_ceiling

@@ -28,7 +28,7 @@ from servetune.deploy.aws.check import (
 )
 from servetune.deploy.bentoml import render_bentoml
 from servetune.deploy.bundle import Bundle
-from servetune.deploy.command import render_command
+from servetune.deploy.command import render_command, render_systemd
 from servetune.deploy.compose import render_compose
 from servetune.deploy.deployment import Deployment, deployment_of, with_role
 from servetune.deploy.endpoint import Endpoint, EndpointOptions, endpoint_of, image_for
@@ -41,20 +41,18 @@ from servetune.deploy.from_trial import (
     saturation_of_trials,
     with_trial,
 )
-from servetune.deploy.hosting_options import HostingOptions
+from servetune.deploy.hosting import HostingOptions
 from servetune.deploy.images import named_image
-from servetune.deploy.kserve import render_kserve
-from servetune.deploy.kubernetes import ClusterOptions, render_kubernetes
+from servetune.deploy.kubernetes import ClusterOptions, render_kserve, render_kubernetes
 from servetune.deploy.launchers import launcher_of
 from servetune.deploy.names import require_name, require_region, require_role
 from servetune.deploy.sagemaker import render_sagemaker
 from servetune.deploy.served import Served, ServiceOptions, prepare, version_of
-from servetune.deploy.systemd import render_systemd
 from servetune.engines import engine
 from servetune.errors import CannotRender, InputError, UnknownName
 from servetune.hardware import Device, Node, Price, instance
 from servetune.models import NetworkShape, load_shape, weight_bytes
-from servetune.option import Count, Positive, argument, option
+from servetune.option import Positive, argument, option
 from servetune.plan import Plan
 from servetune.search import OBJECTIVES, failed_requests
 from servetune.store import TrialRecord
@@ -507,32 +505,14 @@ class ContainerDeployment(ImageDeployment, frozen=True, kw_only=True):
 class ClusterDeployment(ContainerDeployment, frozen=True, kw_only=True):
     """A service in a Kubernetes cluster."""
 
-    namespace: Annotated[str, option("Namespace of all objects.", metavar="NAME")] = "default"
-    max_copies: Annotated[
-        Count | None,
-        option("Copies that an autoscaler may make.", metavar="COUNT", default="twice the trial's"),
-    ] = None
-    secret: Annotated[
-        str,
-        option("Kubernetes Secret whose key HF_TOKEN holds the hub's token.", metavar="NAME"),
-    ] = ClusterOptions().secret
-    claim: Annotated[str | None, option("Volume claim that holds the weights.", metavar="NAME")] = (
-        None
-    )
-    prometheus: Annotated[
-        str, option("Address of Prometheus, for an autoscaler.", metavar="URL")
-    ] = ClusterOptions().prometheus
+    cluster: ClusterOptions = ClusterOptions()
 
-    def cluster(self, target: Device) -> ClusterOptions:
-        """Names and limits of the cluster."""
-        return ClusterOptions(
-            namespace=self.namespace,
-            max_copies=self.max_copies,
-            secret=self.secret,
-            claim=self.claim,
-            gpu_resource="amd.com/gpu" if target.vendor.lower() == "amd" else "nvidia.com/gpu",
-            prometheus=self.prometheus,
-        )
+    def _asking_for(self, served: Served, target: Device) -> Served:
+        """The service with the Kubernetes resource of the GPU's vendor."""
+        if served.accelerators.resource or target.vendor.lower() != "amd":
+            return served
+        amd = msgspec.structs.replace(served.accelerators, resource="amd.com/gpu")
+        return msgspec.structs.replace(served, accelerators=amd)
 
 
 class KubernetesDeployment(ClusterDeployment, frozen=True, kw_only=True):
@@ -547,7 +527,8 @@ class KubernetesDeployment(ClusterDeployment, frozen=True, kw_only=True):
 
     def bundle(self, served: Served, target: Device) -> Bundle:
         """Manifests for kubectl."""
-        return render_kubernetes(served, self.cluster(target), autoscaler=self.autoscaler)
+        served = self._asking_for(served, target)
+        return render_kubernetes(served, self.cluster, autoscaler=self.autoscaler)
 
 
 class KserveDeployment(ClusterDeployment, frozen=True, kw_only=True):
@@ -557,7 +538,7 @@ class KserveDeployment(ClusterDeployment, frozen=True, kw_only=True):
 
     def bundle(self, served: Served, target: Device) -> Bundle:
         """The InferenceService."""
-        return render_kserve(served, self.cluster(target))
+        return render_kserve(self._asking_for(served, target), self.cluster)
 
 
 class ComposeDeployment(ContainerDeployment, frozen=True, kw_only=True):

@@ -5,8 +5,10 @@ Predictions of servetune and of NVIDIA's aiconfigurator stand side by side, neve
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -14,26 +16,26 @@ from servetune.api.choosing import Selection
 from servetune.api.estimate_load import HeldLoad
 from servetune.api.estimate_text import Split, estimate_text
 from servetune.api.frames import frame
+from servetune.api.notes import progress
 from servetune.api.ranking import Priced, Ranked
 from servetune.api.ranking_text import sweep_text
 from servetune.api.shared_options import Estimator
 from servetune.api.wording import buying_text
+from servetune.errors import InputError
 from servetune.hardware import Node
-from servetune.models import NetworkShape
-from servetune.perf.roofline import Interval, OperatingPoint
+from servetune.models import NetworkShape, load_config
+from servetune.perf import Calibration
+from servetune.perf.roofline import ClosedLoopRun, Interval, OperatingPoint, performance_at
 from servetune.perf.sweep import Offer
+from servetune.prediction.aiconfigurator import AiconfiguratorEstimate, estimate_run
+from servetune.prediction.rows import Cell
+from servetune.prediction.tables import TableOptions, predict_table, read_table, table_text
+from servetune.store import write_text
+from servetune.units import MS_PER_S, format_rate, format_seconds
 from servetune.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
-import math
-from collections.abc import Iterator, Sequence
-
-from servetune.models import load_config
-from servetune.perf import Calibration
-from servetune.perf.roofline import ClosedLoopRun, performance_at
-from servetune.prediction.aiconfigurator import AiconfiguratorEstimate, estimate_run
-from servetune.units import MS_PER_S, format_rate, format_seconds
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,3 +310,58 @@ def _row(
         f"  {concurrency:>11}  {predictor:<14}  {ttft:<9} {tpot:<9} {e2e:<10} "
         f"{format_rate(rate):>9}"
     )
+
+
+class TablePrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Predictions of a table's rows.
+
+    Attributes:
+        out: File that they were written to.
+        columns: Names of the table's columns.
+        rows: Rows of the table; a row that could not be predicted has the reason in `error`.
+    """
+
+    feasible: ClassVar[bool] = True
+
+    out: Path
+    columns: tuple[str, ...]
+    rows: tuple[Mapping[str, Cell], ...]
+
+    @property
+    def df(self) -> pd.DataFrame:
+        """One row per row of the table, as a pandas frame."""
+        return frame({name: row[name] for name in self.columns} for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"out": str(self.out), "rows": self.rows}
+
+    def __str__(self) -> str:
+        answered = sum(row["tpot_ms"] != "" for row in self.rows)
+        unfit = sum(row["fits"] == "false" for row in self.rows)
+        return (
+            f"{answered} of {len(self.rows)} rows predicted"
+            f"{f', of which {unfit} are said not to fit' if unfit else ''}; {self.out}"
+        )
+
+
+def predict_file(source: Path, out: Path | None, options: TableOptions) -> TablePrediction:
+    """Predict every row of a table and write it with its predictions.
+
+    Raises:
+        InputError: A file is missing or would be written over, or the table lacks a column that
+            every row needs; or an anchor cannot be read.
+    """
+    if out is None:
+        raise InputError("--batch needs --out", hint="give the file for the predictions")
+    if options.models_dir is not None and not options.models_dir.is_dir():
+        raise InputError(f"{options.models_dir} is not a folder", hint="give --models DIR")
+    if out.resolve() == source.resolve():
+        raise InputError(
+            f"--out {out} is the table itself", hint="give another file, so that no cell is lost"
+        )
+    predicted = predict_table(read_table(source), options)
+    for line in predicted.notes:
+        progress(line)
+    write_text(out, table_text(predicted))
+    return TablePrediction(out=out, columns=predicted.columns, rows=predicted.rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -19,9 +19,10 @@ from servetune.api.estimate_results import (
     MachineComparison,
     Ranking,
     Shown,
+    TablePrediction,
+    predict_file,
     side_by_side,
 )
-from servetune.api.estimate_scope import require_read
 from servetune.api.estimate_text import Split
 from servetune.api.layouts import (
     chosen_split,
@@ -34,9 +35,8 @@ from servetune.api.layouts import (
 )
 from servetune.api.notes import progress
 from servetune.api.ranking import ranked_plans
-from servetune.api.request import Request, request_of
+from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import Calibrated, Confidence, Drafts, Estimator, Limits, Machine
-from servetune.api.table import TablePrediction, predict_file
 from servetune.engines import DEFAULT_ENGINE, engine, engines_with_defaults
 from servetune.errors import InputError
 from servetune.hardware import Node, device
@@ -415,3 +415,73 @@ def _ranking(selection: Selection, nodes: Sequence[Node], kept: KeptCalibration 
     return Ranking(
         nodes=tuple(nodes), selection=selection, ranked=tuple(ranked), priced=chosen_from
     )
+
+
+#: Options beside a table, whose rows have all others as columns.
+_BESIDE_A_TABLE = frozenset(
+    {"batch", "out", "models", "anchors", "calibration", "estimator", "convention"}
+)
+
+_TABLES_ALONE = "it goes with --batch"
+_ONE_PLAN = "it is about one plan: leave --sweep and 'all' out beside it"
+
+#: form -> option -> why that form has no effect on it.
+_UNREAD: Mapping[str, Mapping[str, str]] = {
+    "one plan": {
+        "out": _TABLES_ALONE,
+        "models": _TABLES_ALONE,
+        "anchors": _TABLES_ALONE,
+        "top": "one plan is shown: add --sweep, --gpu all or --instance all",
+    },
+    "a sweep": {
+        "out": _TABLES_ALONE,
+        "models": _TABLES_ALONE,
+        "anchors": _TABLES_ALONE,
+        "plot": _ONE_PLAN,
+        "estimator": _ONE_PLAN,
+    },
+    "a comparison of machines": {
+        "out": _TABLES_ALONE,
+        "models": _TABLES_ALONE,
+        "anchors": _TABLES_ALONE,
+        "plot": _ONE_PLAN,
+        "estimator": _ONE_PLAN,
+        "target": "machines are ordered by cost: add --sweep to order their plans",
+        "price_per_hour_usd": "machines have prices of their own: name one machine for it",
+    },
+    "a sweep over machines": {
+        "out": _TABLES_ALONE,
+        "models": _TABLES_ALONE,
+        "anchors": _TABLES_ALONE,
+        "plot": _ONE_PLAN,
+        "estimator": _ONE_PLAN,
+        "price_per_hour_usd": "machines have prices of their own: name one machine for it",
+    },
+}
+
+
+def require_read(request: Estimate, *, everywhere: bool) -> None:
+    """Refuse options that were given and would be passed over.
+
+    Raises:
+        InputError: With the first such option and why.
+    """
+    spelled = {field.name: field.names[0] for field in given(request)}
+    if request.batch is not None:
+        others = [option for name, option in spelled.items() if name not in _BESIDE_A_TABLE]
+        if others:
+            raise InputError(
+                f"--batch takes model, machine and lengths from its rows, not from "
+                f"{', '.join(others)}",
+                hint="leave them out, or put them in the table's columns",
+            )
+        return
+    form = {
+        (False, False): "one plan",
+        (True, False): "a sweep",
+        (False, True): "a comparison of machines",
+        (True, True): "a sweep over machines",
+    }[request.sweep, everywhere]
+    for name, why in _UNREAD[form].items():
+        if name in spelled:
+            raise InputError(f"{spelled[name]} has no effect on {form}", hint=why)

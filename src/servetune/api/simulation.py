@@ -13,7 +13,6 @@ from servetune.api.frames import frame
 from servetune.api.inputs import note_idle
 from servetune.api.load_values import load_values, note_idle_load, require_stated_once
 from servetune.api.notes import note, progress
-from servetune.api.reporting import write_artifacts
 from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import (
     Calibrated,
@@ -24,6 +23,7 @@ from servetune.api.shared_options import (
     SimulatedEngine,
 )
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
+from servetune.api.trials import write_artifacts
 from servetune.engines import DEFAULT_ENGINE, engine
 from servetune.errors import InputError, StoreError
 from servetune.metrics import LATENCIES, Constraint, parse_constraints, unmet

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from servetune.api.notes import progress
-from servetune.api.recommendation import Pick, pick_from
-from servetune.api.reporting import write_artifacts
-from servetune.api.request import command_words, request_of
-from servetune.api.study_request import Study
-from servetune.api.study_run import OnProgress, execution_policy, run_study
+from servetune.api.request import command_words, request_of, write_repeating
+from servetune.api.study_request import Study, note_leftovers
 from servetune.api.study_setup import StudySetup, study_setup
-from servetune.api.trials import Trials
-from servetune.cluster import require_capacity
+from servetune.api.trials import Pick, Trials, pick_from, write_artifacts
+from servetune.cluster import require_capacity, run_trials_on_cluster
 from servetune.errors import InputError
 from servetune.metrics import unmet
+from servetune.report import candidates_of
+from servetune.search import recommend
 from servetune.servers.launchers import Job, kubernetes_job, slurm_script
 from servetune.store import Artifacts, Journal, TrialRecord, latest
-from servetune.trials import commands_of
+from servetune.trials import ExecutionPolicy, Trial, commands_of, run_trials
+from servetune.trials.order import finished_keys, is_put_off
+from servetune.trials.promising import Promising
+from servetune.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 #: Exit status of a study that the user interrupted.
 INTERRUPTED = 130
@@ -213,3 +220,237 @@ def _status_of(trials: Trials) -> int:
         return 2
     limits = trials.constraints
     return int(bool(limits) and all(unmet(limits, record.results) for record in ok))
+
+
+#: Share of the median TTFT: a load client that is later than this spoils what it measures.
+TRUSTED_SHARE = 0.1
+#: Lag of the load client that is not worth a note.
+SMALL_LAG_S = 0.005
+
+
+class TrialDone(msgspec.Struct, frozen=True, kw_only=True):
+    """Progress of a study: a trial ended, well or not.
+
+    Attributes:
+        record: Trial that ended, as the journal has it.
+        done: Number of the study's trials that the journal has.
+        total: Number of the study's trials.
+        best: Trial of highest throughput so far that holds the constraints, else the nearest
+            miss; `None` while no trial has a result.
+    """
+
+    record: TrialRecord
+    done: int
+    total: int
+    best: TrialRecord | None
+
+    def __str__(self) -> str:
+        return _progress_line(self.record, self.done, self.total)
+
+
+OnProgress = Callable[[TrialDone], None]
+"""Callback of a study. Calls come one at a time, from several threads."""
+
+
+def run_study(
+    setup: StudySetup,
+    policy: ExecutionPolicy,
+    journal: Journal,
+    on_progress: OnProgress | None,
+) -> bool:
+    """Run the trials that the journal lacks, or the few of them that promise most.
+
+    Args:
+        setup: The study.
+        policy: Order, servers side by side and budgets.
+        journal: Open; takes each record as its trial ends.
+        on_progress: Called after each trial.
+
+    Returns:
+        Whether the user interrupted it (Ctrl-C, or SIGTERM in the main thread).
+    """
+    study = setup.request
+    done = finished_keys(journal.records, setup.context, retry_failed=study.files.retry_failed)
+    once = request_of(Study, study, {"resume": False, "retry_failed": False})
+    write_repeating(once, setup.artifacts.configuration)
+    count = _ProgressCount(setup, journal, on_progress)
+    missing = [[trial for trial in group if trial.key not in done] for group in setup.groups]
+    if done:
+        left = sum(len(group) for group in missing)
+        progress(f"{count.total - left} of {count.total} trials are in the journal already")
+    try:
+        with _sigterm_as_interrupt():
+            _run(setup, missing, journal, policy, count.ended)
+    except KeyboardInterrupt:
+        progress(
+            f"interrupted; {count.done} of {count.total} trials are safe in "
+            f"{setup.artifacts.journal}\nhint: run the same command with --resume to go on"
+        )
+        return True
+    put_off = [record for record in latest(journal.records) if is_put_off(record)]
+    if put_off:
+        assert put_off[0].failure is not None
+        progress(
+            f"{len(put_off)} of {count.total} trials were put off: {put_off[0].failure.reason}\n"
+            "hint: run the same command with --resume to go on"
+        )
+    return False
+
+
+def execution_policy(setup: StudySetup) -> ExecutionPolicy:
+    """Execution policy of a study; servers that an earlier run left on this machine are noted.
+
+    Raises:
+        InputError: An option of the schedule cannot be read.
+        EngineError: A device that is needed is busy or missing.
+    """
+    here = setup.request.clusters.cluster is None
+    starts_here = here and not setup.context.simulated and setup.launch.url is None
+    if starts_here:
+        note_leftovers()
+    return setup.request.schedule.policy(
+        setup.groups,
+        setup.node,
+        real=starts_here and setup.launch.server_cmd is None,
+        own_program=setup.launch.executable is not None,
+        on_this_machine=here,
+    )
+
+
+class _ProgressCount:
+    """Progress of a study: writes each record to the journal and reports it."""
+
+    def __init__(self, setup: StudySetup, journal: Journal, on_progress: OnProgress | None) -> None:
+        self._journal, self._on_progress = journal, on_progress
+        self._limits = setup.context.constraints
+        self._keys = {trial.key for group in setup.groups for trial in group}
+        self._done = {record.key for record in journal.records} & self._keys
+        self._best: TrialRecord | None = None
+        self.total = sum(len(group) for group in setup.groups)
+        if on_progress is not None:
+            self._best = self._better(*latest(journal.records))
+
+    @property
+    def done(self) -> int:
+        """Number of the study's trials that the journal has."""
+        return len(self._done)
+
+    def ended(self, record: TrialRecord) -> None:
+        self._journal.append(record)
+        self._done.update({record.key} & self._keys)
+        progress(_progress_line(record, self.done, self.total))
+        if self._on_progress is not None:
+            self._best = self._better(*([self._best] if self._best else ()), record)
+            self._on_progress(
+                TrialDone(record=record, done=self.done, total=self.total, best=self._best)
+            )
+
+    def _better(self, *records: TrialRecord) -> TrialRecord | None:
+        chosen = recommend(candidates_of(records), self._limits, "throughput").chosen
+        return next((each for each in records if chosen and each.key == chosen.key), None)
+
+
+def _run(
+    setup: StudySetup,
+    missing: list[list[Trial]],
+    journal: Journal,
+    policy: ExecutionPolicy,
+    ended: Callable[[TrialRecord], None],
+) -> None:
+    address = setup.request.clusters.cluster
+    if address is not None:
+        run_trials_on_cluster(
+            missing,
+            setup.context,
+            setup.launch,
+            address=address,
+            logs=setup.artifacts.logs,
+            ended=ended,
+            say=progress,
+            policy=policy,
+        )
+        return
+    for groups in _rounds(setup, missing, journal):
+        run_trials(
+            groups,
+            setup.context,
+            setup.launch,
+            logs=setup.artifacts.logs,
+            ended=ended,
+            say=progress,
+            policy=policy,
+        )
+
+
+def _rounds(
+    setup: StudySetup, missing: list[list[Trial]], journal: Journal
+) -> Iterator[list[list[Trial]]]:
+    """All that is missing at once, or one after another the few that promise most."""
+    measure = setup.request.schedule.measure
+    if measure is None:
+        yield missing
+        return
+    trials = [trial for group in setup.groups for trial in group]
+    progress(f"{len(trials)} trials are predicted; {measure} of them are run")
+    promising = Promising(trials, setup.context)
+    for count in range(measure):
+        records = latest(journal.records)
+        if any(is_put_off(record) for record in records):
+            return
+        trial = promising.next(records)
+        if trial is None:
+            progress(f"{count} were enough: no other trial is likely to do better")
+            return
+        yield [[trial]]
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM stops the servers, too; only the main thread may handle signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _progress_line(record: TrialRecord, done: int, total: int) -> str:
+    settings = " ".join(
+        f"{name}={value}"
+        for name, value in {**record.config.server_args, **record.config.client_args}.items()
+    )
+    head = f"[{done}/{total}] {'simulated ' if record.simulated else ''}{settings}"
+    if record.failure:
+        return f"{head}: FAILED ({record.failure.kind}) {record.failure.reason}"
+    results = record.results
+    latency_s = (results.get("p99_e2e_latency_ms") or 0) / 1000
+    line = (
+        f"{head}: {results.get('output_throughput') or 0:,.0f} output tokens/s, "
+        f"p99 end-to-end {format_seconds(latency_s)}, "
+        f"{results.get('completed')} ok, {results.get('failed')} failed"
+    )
+    return "\n  ! ".join([line, *_doubts(results)])
+
+
+def _doubts(results: Mapping[str, Any]) -> Iterator[str]:
+    """Reasons why the figures may not be what was configured."""
+    lag_s = (results.get("instrument") or {}).get("loop_lag_p99_s") or 0.0
+    smallest_s = (results.get("median_ttft_ms") or 0.0) / 1000
+    if lag_s > max(SMALL_LAG_S, TRUSTED_SHARE * smallest_s):
+        yield (
+            f"the load client itself came up to {format_seconds(lag_s)} late (p99): "
+            "this machine is too busy for these latencies to be trusted"
+        )
+    wrong = results.get("wrong_length") or {}
+    if wrong.get("count"):
+        yield (
+            f"{wrong['count']:,} answers have another length than asked, such as "
+            f"{wrong['samples'][0]}"
+        )

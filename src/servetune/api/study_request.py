@@ -1,21 +1,42 @@
-"""Request of `tune`: what is swept, on which machine, under which limits, to which files."""
+"""Request of `tune`: what is swept, on which machine, under which limits, to which files.
+
+It holds how servers are launched (program, place, environment) and the schedule of trials (order,
+servers side by side, retries, budgets).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from servetune.api.notes import note
 from servetune.api.request import Request
 from servetune.api.shared_options import Calibrated, Limits, Machine
-from servetune.api.study_schedule import Schedule
-from servetune.api.study_servers import LaunchOptions
-from servetune.engines import DEFAULT_ENGINE, ENGINES
-from servetune.option import Count, option
+from servetune.engines import DEFAULT_ENGINE, ENGINES, Engine
+from servetune.errors import EngineError, InputError
+from servetune.hardware import Node
+from servetune.models import NetworkShape
+from servetune.option import Count, NonNegative, NonNegativeCount, Positive, option
+from servetune.servers.gpus import DeviceMemory, none_can_be, visible_cards
+from servetune.servers.launchers import container_for, environment_of, find_strays, visible_devices
 from servetune.store import Artifacts
+from servetune.trials import (
+    Budget,
+    ExecutionPolicy,
+    Launch,
+    Trial,
+    default_ready_timeout_s,
+    parse_duration_s,
+    require_idle_gpus,
+)
+from servetune.trials.order import Order
+from servetune.trials.retry import DEFAULT_RETRIES
+from servetune.units import format_bytes
 from servetune.workload import LoadOptions
 
 JOB_KINDS = ("slurm", "kubernetes")
@@ -94,6 +115,412 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
             metavar="FOLDER",
         ),
     ] = ""
+
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+"""TCP port."""
+
+
+class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Start and address of a study's servers."""
+
+    group: ClassVar[str] = "Servers"
+
+    launcher: Annotated[
+        Literal["process", "docker"],
+        option("Kind of server: a process of this machine, or a container on it."),
+    ] = "process"
+    image: Annotated[
+        str | None,
+        option("Container image with the engine, for --launcher docker.", metavar="IMAGE"),
+    ] = None
+    executable: Annotated[
+        str | None,
+        option(
+            "Program of the engine.",
+            "--executable",
+            f"--{DEFAULT_ENGINE}-executable",
+            metavar="PATH",
+            default="that of the engine's environment variable, else the one on PATH",
+        ),
+    ] = None
+    server_cmd: Annotated[
+        str | None,
+        option(
+            "Command that starts the server in place of the engine's own; {model}, {host}, {port}, "
+            "{settings} and {NAME} of a setting are filled in.",
+            metavar="COMMAND",
+        ),
+    ] = None
+    server_env: Annotated[
+        tuple[str, ...],
+        option(
+            "Environment variable of the servers, repeated for several; NAME alone copies this "
+            "process's value, also into a container.",
+            metavar="NAME[=VALUE]",
+        ),
+    ] = ()
+    server_folder: Annotated[
+        Path | None,
+        option("Working directory of the servers.", metavar="DIR", default="the current one"),
+    ] = None
+    url: Annotated[
+        str | None,
+        option(
+            "Address of the server of --engine external, which is neither started nor stopped.",
+            metavar="URL",
+        ),
+    ] = None
+    host: Annotated[str, option("Address that servers listen on.", metavar="ADDRESS")] = "127.0.0.1"
+    port: Annotated[
+        Port | None,
+        option("Port that servers listen on.", metavar="PORT", default="a free one"),
+    ] = None
+    ready_endpoint: Annotated[
+        str | None,
+        option(
+            "Path of the server that answers 200 when it is ready.",
+            metavar="PATH",
+            default="the engine's",
+        ),
+    ] = None
+    ready_timeout_s: Annotated[
+        Positive | None,
+        option(
+            "Seconds that a server may take to become ready.",
+            "--server-timeout",
+            metavar="S",
+            default="600, and more for large models",
+        ),
+    ] = None
+    request_timeout_s: Annotated[
+        Positive,
+        option("Seconds after which a request counts as failed.", "--request-timeout", metavar="S"),
+    ] = 600.0
+    rest_s: Annotated[
+        NonNegative,
+        option("Pause between two trials on one server, in seconds.", "--rest", metavar="S"),
+    ] = 0.0
+
+    def environment(self) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Variables by value, and names of those to copy from this process.
+
+        Raises:
+            InputError: A variable cannot be given.
+        """
+        return environment_of(self.server_env)
+
+    def require_fit(self, engine: Engine, *, simulated: bool, cluster: bool) -> None:
+        """Refuse options that contradict one another, the engine or the place of the servers.
+
+        Args:
+            engine: Engine of the servers.
+            simulated: Whether trials are simulated.
+            cluster: Whether servers run on the nodes of a cluster.
+
+        Raises:
+            InputError: Two options contradict, or a folder is not there.
+        """
+        starts = engine.starts_servers and not simulated
+        given: Mapping[str, object] = {
+            "--server-env": self.server_env,
+            "--server-folder": self.server_folder,
+        }
+        for name, value in given.items():
+            if value and not starts:
+                raise InputError(
+                    f"{name} is for servers that servetune starts", hint="leave it out"
+                )
+        if self.server_folder is not None and not self.server_folder.is_dir():
+            raise InputError(
+                f"--server-folder {self.server_folder} does not exist",
+                hint="give a directory of this machine",
+            )
+        if self.launcher == "docker":
+            self._require_container(engine, starts=starts, cluster=cluster)
+        elif self.image is not None:
+            raise InputError("--image is for --launcher docker", hint="add it, or leave both out")
+
+    def _require_container(self, engine: Engine, *, starts: bool, cluster: bool) -> None:
+        if not starts:
+            raise InputError(
+                "--launcher docker needs an engine whose servers are started", hint="leave it out"
+            )
+        if cluster:
+            raise InputError(
+                "--launcher docker is for this machine, and --cluster runs servers on others",
+                hint="leave one of them out",
+            )
+        if self.server_folder is not None:
+            raise InputError(
+                "--server-folder is for processes, and a container has folders of its own",
+                hint="leave it out; the image says where its servers work",
+            )
+        if self.image is None:
+            name = engine.shipping.image if engine.shipping else "NAME"
+            raise InputError(
+                "--launcher docker needs the engine's image", hint=f"such as --image {name}:TAG"
+            )
+
+    def launch(self, model: str, node: Node, shape: NetworkShape | None) -> Launch:
+        """Start options of a model's servers on a machine; the schedule's part is not set.
+
+        Raises:
+            InputError: No container can have the machine's devices or the model's folder.
+        """
+        environment, copied = self.environment()
+        ready_timeout_s = self.ready_timeout_s
+        if ready_timeout_s is None:
+            ready_timeout_s = default_ready_timeout_s(shape)
+        return Launch(
+            executable=self.executable,
+            container=container_for(self.image, model, node.device) if self.image else None,
+            environment=environment,
+            passed=copied,
+            folder=self.server_folder.resolve() if self.server_folder else None,
+            server_cmd=self.server_cmd,
+            url=self.url,
+            host=self.host,
+            port=self.port,
+            ready_path=self.ready_endpoint,
+            ready_timeout_s=ready_timeout_s,
+            request_timeout_s=self.request_timeout_s,
+            rest_s=self.rest_s,
+        )
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Order, parallelism and limits of a study's trials."""
+
+    group: ClassVar[str] = "Schedule"
+
+    order: Annotated[
+        Order,
+        option(
+            "Order of the trials: as written, random, or interleaved, which goes round the server "
+            "configurations so that slow changes of the machine touch all alike."
+        ),
+    ] = "grid"
+    order_seed: Annotated[int, option("Seed of a random order.", metavar="NUMBER")] = 0
+    parallel: Annotated[
+        str,
+        option("Servers under load at once, each on GPUs of its own.", metavar="auto|N"),
+    ] = "1"
+    retries: Annotated[
+        NonNegativeCount,
+        option(
+            "Number of times that a failed start or trial is repeated; the same cause twice ends "
+            "it.",
+            metavar="COUNT",
+        ),
+    ] = DEFAULT_RETRIES
+    early_stop: Annotated[
+        bool, option("Early end of a trial that plainly misses the constraints.")
+    ] = True
+    max_time_per_trial: Annotated[
+        str | None,
+        option("Time after which a trial's load ends with what it has: 90s, 5m.", metavar="TIME"),
+    ] = None
+    budget: Annotated[
+        str | None,
+        option("Time for this call: 45m, 2h. Trials left over stay for --resume.", metavar="TIME"),
+    ] = None
+    max_cost_usd: Annotated[
+        Positive | None,
+        option(
+            "Cost of this call in dollars: the machine's price times the time.",
+            "--max-cost",
+            metavar="USD",
+        ),
+    ] = None
+    server_cpus: Annotated[
+        str | None,
+        option("CPU cores that servers run on, such as 4-15 (taskset).", metavar="LIST"),
+    ] = None
+    server_numa_node: Annotated[
+        NonNegativeCount | None,
+        option("NUMA node whose cores and memory servers use (numactl).", metavar="NUMBER"),
+    ] = None
+    measure: Annotated[
+        Count | None,
+        option(
+            "Number of trials to run instead of all: each the one with most throughput expected "
+            "within the constraints, given those before it. All are predicted first.",
+            metavar="COUNT",
+        ),
+    ] = None
+
+    @property
+    def budget_s(self) -> float | None:
+        """Seconds that the call may take."""
+        return None if self.budget is None else parse_duration_s(self.budget)
+
+    @property
+    def max_trial_s(self) -> float | None:
+        """Seconds that the load of a trial may take."""
+        if self.max_time_per_trial is None:
+            return None
+        return parse_duration_s(self.max_time_per_trial)
+
+    def require_own_servers(self) -> None:
+        """Refuse, for a server that runs already, options about placing servers.
+
+        Raises:
+            InputError: Such an option is given.
+        """
+        for name in self._about_placing():
+            raise InputError(
+                f"{name} is for servers that servetune starts, and --engine external starts none",
+                hint="leave it out",
+            )
+
+    def require_this_machine(self, *, job: bool) -> None:
+        """Refuse, for trials on a cluster, options about one machine.
+
+        Raises:
+            InputError: Such an option is given.
+        """
+        for name in self._about_placing():
+            raise InputError(
+                f"{name} is for this machine, and --cluster runs servers on others",
+                hint="leave it out: as many run at once as the cluster has room for",
+            )
+        if self.max_cost_usd is not None:
+            raise InputError(
+                "--max-cost counts one machine, and --cluster uses as many as have room",
+                hint="limit the time, with --budget",
+            )
+        if self.measure is not None:
+            raise InputError(
+                "--measure chooses one trial after the other, and --cluster runs many at once",
+                hint="leave one of them out",
+            )
+        if job:
+            raise InputError(
+                "--job uses one machine, and --cluster joins others",
+                hint="leave one of them out",
+            )
+
+    def policy(
+        self,
+        groups: Sequence[list[Trial]],
+        node: Node,
+        *,
+        real: bool,
+        own_program: bool = False,
+        on_this_machine: bool = True,
+    ) -> ExecutionPolicy:
+        """Execution policy of the trials on a machine.
+
+        Args:
+            groups: Trials by server configuration.
+            node: Machine.
+            real: Whether an engine is started on this machine; a user's own command may use
+                devices that are elsewhere.
+            own_program: Whether the user names the engine's program, which may be a stand-in.
+            on_this_machine: Whether servers run here, not on a cluster's nodes.
+
+        Raises:
+            InputError: An option cannot be read.
+            EngineError: A device that is needed is busy or missing.
+        """
+        parallel = _server_count(self.parallel)
+        if self.measure is not None and parallel != 1:
+            raise InputError(
+                "--measure chooses one trial after the other, and --parallel runs several at once",
+                hint="leave one of them out",
+            )
+        on_gpus = node.device.architecture != "cpu"
+        visible = visible_cards() if on_gpus else []
+        if real and on_gpus and node.device.vendor == "NVIDIA":
+            if not visible and not own_program and none_can_be():
+                raise EngineError(
+                    f"the engine would run on {node.device.name}, and no GPU is visible here",
+                    hint="leave --gpu and --instance out to run on the processor; servetune doctor "
+                    "says what is here",
+                )
+            require_idle_gpus(visible, node, groups)
+        return ExecutionPolicy(
+            order=self.order,
+            order_seed=self.order_seed,
+            parallel=parallel,
+            budget=Budget(
+                limit_s=self.budget_s,
+                max_cost_usd=self.max_cost_usd,
+                price_per_hour_usd=node.price.usd_per_hour if node.price else None,
+            ),
+            cpus=_cores(self.server_cpus),
+            numa_node=self.server_numa_node,
+            memory=DeviceMemory(visible_cards) if visible else None,
+            most_devices=_usable_devices(node, len(visible)) if on_this_machine else None,
+        )
+
+    def _about_placing(self) -> tuple[str, ...]:
+        """Options given that place servers on a machine's devices and cores."""
+        given = {
+            f"--parallel {self.parallel}": self.parallel.strip() != "1",
+            "--server-cpus": self.server_cpus is not None,
+            "--server-numa-node": self.server_numa_node is not None,
+        }
+        return tuple(name for name, is_given in given.items() if is_given)
+
+
+def note_leftovers() -> None:
+    """Note servers that an earlier servetune has left."""
+    containers, processes = find_strays()
+    for each in containers:
+        note(
+            f"note: {each.label} was left by an earlier servetune (process {each.owner_pid}, which "
+            f"has ended); end it with docker rm --force {each.name}"
+        )
+    for one in processes:
+        note(
+            f"note: {one.label} was left by an earlier servetune (process {one.owner_pid}, which "
+            f"has ended) and holds {format_bytes(one.resident_bytes)}; end it with "
+            f"kill -9 {one.pid}"
+        )
+
+
+def _usable_devices(node: Node, visible_count: int) -> int | None:
+    """Number of the machine's devices that servers may use; `None` where it is not known."""
+    named = visible_devices(node.device.vendor)
+    count = len(named) if named else visible_count
+    if count and count < node.device_count:
+        note(f"note: servers use the {count} of {node.device_count} GPUs that can be seen here")
+    return count or None
+
+
+def _server_count(text: str) -> int | None:
+    """Number of servers at once; `None` for as many as there is room for."""
+    if text.strip().lower() == "auto":
+        return None
+    if not text.strip().isdigit() or int(text) < 1:
+        raise InputError(f"--parallel {text} is neither auto nor a number of servers")
+    return int(text)
+
+
+def _cores(text: str | None) -> tuple[int, ...]:
+    """Core numbers of a list such as `0-3,8`."""
+    if text is None:
+        return ()
+    cores: set[int] = set()
+    try:
+        for part in text.split(","):
+            low, _, high = part.partition("-")
+            cores |= set(range(int(low), int(high or low) + 1))
+    except ValueError:
+        raise InputError(
+            f"--server-cpus {text} is no list of cores", hint="write it like 0-3,8"
+        ) from None
+    usable = os.sched_getaffinity(0)
+    missing = cores - usable
+    if missing or not cores:
+        raise InputError(
+            f"--server-cpus {text}: this process may not use "
+            f"{', '.join(map(str, sorted(missing))) or 'any of these'}",
+            hint=f"choose of {', '.join(map(str, sorted(usable)))}",
+        )
+    return tuple(sorted(cores))
 
 
 class Study(Request, frozen=True, kw_only=True):

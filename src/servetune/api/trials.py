@@ -1,4 +1,8 @@
-"""Trials of one or several runs, as they are read, compared and chosen from."""
+"""Trials of one or several runs, as they are read, compared and chosen from.
+
+The verbs `recommend` (the best trial, and why) and `report` (summary and dashboard) need nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,26 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from servetune.api.frames import frame
-from servetune.api.inputs import constraints_of, records_of
+from servetune.api.inputs import constraints_of, journals_in, read_records, records_of
+from servetune.api.request import Request, request_of
+from servetune.api.shared_options import Limits
 from servetune.errors import InputError
 from servetune.hardware import cost_per_million_tokens_usd, instance
 from servetune.metrics import Constraint, parse_constraints
-from servetune.option import NonNegative, option
-from servetune.report import candidates_of
-from servetune.search import Recommendation, recommend
-from servetune.store import TrialRecord
+from servetune.metrics.results import JsonObject
+from servetune.option import NonNegative, argument, option
+from servetune.report import (
+    candidates_of,
+    dashboard_html,
+    price_lines,
+    recommendation_text,
+    summary_json,
+    timeline_in,
+    timeline_of,
+)
+from servetune.search import OBJECTIVES, Recommendation
+from servetune.search import recommend as recommended
+from servetune.store import Artifacts, TrialRecord, read_requests, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +76,7 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
             constraints: Limits in place of the run's own.
         """
         limits = self.constraints if constraints is None else parse_constraints(constraints)
-        return recommend(candidates_of(self.records), limits, objective)
+        return recommended(candidates_of(self.records), limits, objective)
 
     def record(self, key: str) -> TrialRecord:
         """The trial of that key, such as the one that `recommend` chose.
@@ -177,3 +193,226 @@ def _row(record: TrialRecord) -> dict[str, Any]:
             if value is None or isinstance(value, bool | int | float | str)
         }
     return row
+
+
+class Recommend(Request, frozen=True, kw_only=True):
+    """A pick among finished trials."""
+
+    verb: ClassVar[str] = "recommend"
+
+    source: Annotated[Path, argument("Journal (.jsonl) or summary (.json).", metavar="SOURCE")]
+    objective: Annotated[
+        str,
+        option(
+            "Quantity that is best among the trials that hold the constraints.",
+            choices=tuple(OBJECTIVES),
+        ),
+    ] = "throughput"
+    limits: Limits = Limits()
+    rent: Rent = Rent()
+
+
+class Pick(msgspec.Struct, frozen=True, kw_only=True):
+    """Recommended trial.
+
+    Attributes:
+        objective: Objective as the user wrote it.
+        constraints: Limits that the pick holds.
+        choice: Choice of the trial: whether one holds all constraints, the pick, and the reasons.
+        record: The picked trial; `None` where none was tried.
+    """
+
+    objective: str
+    constraints: tuple[Constraint, ...]
+    choice: Recommendation
+    record: TrialRecord | None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a trial holds every constraint."""
+        return self.choice.feasible
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "objective": self.objective,
+            "constraints": [limit.to_json() for limit in self.constraints],
+            "feasible": self.choice.feasible,
+            "reasons": self.choice.reasons,
+            "unmet": [limit.to_json() for limit in self.choice.unmet],
+            "record": self.record,
+        }
+
+    def __str__(self) -> str:
+        lines = [recommendation_text(self.choice)]
+        if self.record is not None:
+            lines += [f"  - {text}" for text in price_lines([self.record])]
+            if self.record.simulated:
+                lines.append("  - SIMULATED: no model ran; measure it before you rely on it")
+            if self.record.cmd:
+                lines.append(f"\n{self.record.cmd}")
+        return "\n".join(lines)
+
+
+def recommend(request: Recommend | str | Path, /, **options: object) -> Pick:
+    """The best configuration of a journal or summary, and why.
+
+    Args:
+        request: The request, or the file.
+        options: Fields of `Recommend`.
+
+    Raises:
+        StoreError: The file is not there or holds no trial.
+        InputError: An option or a constraint cannot be read.
+    """
+    request = request_of(Recommend, request, options)
+    return pick_from(
+        read(request.source, request.limits.constraints, rent=request.rent), request.objective
+    )
+
+
+def pick_from(trials: Trials, objective: str) -> Pick:
+    """The best of these trials among those that hold their constraints, and why.
+
+    Args:
+        trials: Trials to choose from.
+        objective: `throughput`, `latency` or `cost`.
+    """
+    choice = trials.recommend(objective)
+    chosen = trials.record(choice.chosen.key) if choice.chosen else None
+    return Pick(objective=objective, constraints=trials.constraints, choice=choice, record=chosen)
+
+
+class Report(Request, frozen=True, kw_only=True):
+    """Summary and dashboard of finished trials."""
+
+    verb: ClassVar[str] = "report"
+
+    sources: Annotated[
+        tuple[Path, ...],
+        argument(
+            "Journals (.jsonl), summaries or records (.json), or folders of journals.",
+            metavar="SOURCE...",
+        ),
+    ]
+    compare: Annotated[
+        Path | None,
+        option("Measured or published records shown beside these.", metavar="FILE"),
+    ] = None
+    output_json: Annotated[
+        Path | None,
+        option(
+            "Summary file; the dashboard is beside it.",
+            metavar="FILE",
+            default="beside SOURCE; report.json for several",
+        ),
+    ] = None
+    force: Annotated[bool, option("Permission to write over files that are there.")] = False
+    limits: Limits = Limits()
+    rent: Rent = Rent()
+
+
+class Reported(msgspec.Struct, frozen=True, kw_only=True):
+    """Source and files of a report.
+
+    Attributes:
+        trials: Trials and their constraints.
+        compared: Records beside them.
+        artifacts: Paths of summary and dashboard.
+    """
+
+    trials: Trials
+    compared: tuple[TrialRecord, ...]
+    artifacts: Artifacts
+
+
+def write_report(request: Report | str | Path, /, **options: object) -> Reported:
+    """Make the summary and the dashboard of a journal, a summary or a record.
+
+    Args:
+        request: The request, or the file.
+        options: Fields of `Report`.
+
+    Raises:
+        StoreError: The file is not there or holds no trial.
+        InputError: A file would be written over.
+    """
+    request = request_of(Report, request, options)
+    if not request.sources:
+        raise InputError("a report needs a source", hint="give the .jsonl of a run, or its folder")
+    trials = read(request.sources, request.limits.constraints, rent=request.rent)
+    compared = tuple(read_records(request.compare)) if request.compare else ()
+    artifacts = Artifacts.at(request.output_json or _summary_of(request.sources))
+    if not request.force:
+        _require_free(artifacts, request.sources[0])
+    for source in request.sources:
+        if artifacts.summary.resolve() == source.resolve():
+            raise InputError(
+                f"{source} would be overwritten by its own report",
+                hint="give another name with --output-json",
+            )
+    write_artifacts(
+        artifacts,
+        trials.records,
+        trials.constraints,
+        compared=compared,
+        timeline=_timeline_beside(request.sources, trials),
+    )
+    return Reported(trials=trials, compared=compared, artifacts=artifacts)
+
+
+def write_artifacts(
+    artifacts: Artifacts,
+    records: tuple[TrialRecord, ...] | list[TrialRecord],
+    constraints: tuple[Constraint, ...],
+    *,
+    compared: tuple[TrialRecord, ...] | list[TrialRecord] = (),
+    timeline: dict[str, Any] | None = None,
+) -> None:
+    """Make the summary and the dashboard; equal records make equal files."""
+    write_text(artifacts.summary, summary_json(records, constraints).decode())
+    page = dashboard_html(
+        records,
+        constraints,
+        title=artifacts.summary.stem,
+        comparison=compared,
+        timeline=timeline,
+    )
+    write_text(artifacts.dashboard, page)
+
+
+def _summary_of(sources: Sequence[Path]) -> Path:
+    """Summary's file where none is named: beside a single source, else in the first's folder."""
+    first = sources[0]
+    if first.is_dir():
+        return first / "report.json"
+    return first.with_suffix(".json") if len(sources) == 1 else first.with_name("report.json")
+
+
+def _timeline_beside(sources: Sequence[Path], trials: Trials) -> JsonObject | None:
+    """Timeline of a single trial: that of its page, else made of its file of requests."""
+    if len(sources) != 1 or len(trials) != 1:
+        return None
+    beside = [sources[0]] if sources[0].is_file() else journals_in(sources[0])
+    run = Artifacts.at(beside[0].with_suffix(".json"))
+    if run.dashboard.is_file():
+        kept = timeline_in(run.dashboard.read_text(encoding="utf-8"))
+        if kept is not None:
+            return kept
+    if not run.requests.is_file():
+        return None
+    records, admitted_s = read_requests(run.requests)
+    return timeline_of(
+        records, admitted_s, kv_use=(), seen_by_client=not trials.records[0].simulated
+    )
+
+
+def _require_free(artifacts: Artifacts, source: Path) -> None:
+    """Refuse to renew files other than those that the same journal made."""
+    if artifacts.journal == source:
+        return
+    for path in (artifacts.summary, artifacts.dashboard):
+        if path.exists():
+            raise InputError(
+                f"{path} exists already", hint="choose another --output-json, or use --force"
+            )

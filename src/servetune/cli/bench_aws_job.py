@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from servetune.api.bench_outputs import require_free
 from servetune.api.bench_request import Bench, values_of
+from servetune.api.benchmark import require_free
 from servetune.cli.main import INTERRUPTED
 from servetune.cli.output import echo, print_json
 from servetune.errors import InputError

@@ -7,11 +7,7 @@ from pathlib import Path
 
 from servetune.cli.output import echo
 from servetune.metrics import Constraint
-from servetune.report import (
-    comparison_table,
-    console,
-    ranking_table,
-)
+from servetune.report import comparison_table, console, ranking_table
 from servetune.store import Artifacts, TrialRecord
 
 

@@ -17,9 +17,8 @@ import msgspec
 import numpy as np
 
 from servetune import __version__
-from servetune.cluster.clocks import ClockSample
 from servetune.cluster.nodes import ClusterNode, join_cluster, sending_nodes
-from servetune.cluster.worker import COME_UP_S, TaskLink, TaskState, WorkerHandle, poll
+from servetune.cluster.worker import COME_UP_S, ClockSample, TaskLink, TaskState, WorkerHandle, poll
 from servetune.errors import InputError, LoadError
 from servetune.loadgen import Target
 from servetune.loadgen.sender_pool import (

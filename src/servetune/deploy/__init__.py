@@ -4,9 +4,7 @@ from servetune.deploy.bundle import Bundle, write
 from servetune.deploy.containers import CONTAINERS, parse_environment, usual_container
 from servetune.deploy.endpoint import Endpoint, EndpointOptions, endpoint_of
 from servetune.deploy.evidence import Evidence
-from servetune.deploy.images import regions
 from servetune.deploy.sagemaker import render_sagemaker
-from servetune.secret import redacted
 
 __all__ = [
     "CONTAINERS",
@@ -16,8 +14,6 @@ __all__ = [
     "Evidence",
     "endpoint_of",
     "parse_environment",
-    "redacted",
-    "regions",
     "render_sagemaker",
     "usual_container",
     "write",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from servetune.deploy.bundle import Bundle
+from servetune.deploy.bundle import Bundle, documents
 from servetune.deploy.served import MODEL_MOUNT, Served, bundle_of
-from servetune.deploy.yamltext import documents
 
 
 def render_compose(served: Served) -> Bundle:

@@ -1,9 +1,17 @@
-"""Evidence: what is known of a Plan's performance, and how it came to be known."""
+"""Evidence: what is known of a Plan's performance, how it came to be known, and where it saturates.
+
+Autoscalers hold requests per copy at a target. The right target is where more concurrency
+buys latency and little throughput else; without limits that is where the latency has become
+twice its smallest (utilisation one half of an M/M/1 queue). The midpoint of smallest and largest
+latency is not used: it moves with how far the sweep was pushed.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -55,3 +63,78 @@ def usd_per_million_tokens(node: Node, evidence: Evidence | None) -> float | Non
     if not math.isfinite(per_s) or per_s <= 0:
         return None
     return node.price.usd_per_hour / 3600 / per_s * 1e6
+
+
+#: Share of the saturation point that is kept free for what arrives while a new copy starts.
+HEADROOM = 0.2
+
+
+class Level(msgspec.Struct, frozen=True):
+    """One trial of a sweep over concurrency, with the same server.
+
+    Attributes:
+        concurrency: Requests in flight.
+        latency_ms: Median latency, end to end.
+        meets_limits: Whether it met the limits that were given; `None` where there were none.
+    """
+
+    concurrency: int
+    latency_ms: float
+    meets_limits: bool | None = None
+
+
+class SaturationPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests in flight that one copy serves well.
+
+    Attributes:
+        per_copy: Requests in flight at the saturation point.
+        rule: Rule by which it was found, for a reader.
+    """
+
+    per_copy: float
+    rule: str
+
+    @property
+    def target(self) -> int:
+        """Requests in flight at which an autoscaler holds each copy: less the headroom."""
+        return max(1, math.floor(self.per_copy * (1 - HEADROOM)))
+
+
+def saturation_point(levels: Sequence[Level], copies: int) -> SaturationPoint | None:
+    """The saturation point of one server's trials at several concurrencies; `None` for none.
+
+    Args:
+        levels: The trials, in any order.
+        copies: Copies that shared each trial's requests.
+
+    Example:
+        >>> levels = [Level(1, 100.0), Level(8, 150.0), Level(16, 250.0)]
+        >>> saturation_point(levels, copies=2).per_copy
+        6.0
+    """
+    ordered = sorted(levels, key=lambda level: level.concurrency)
+    if not ordered:
+        return None
+    if any(level.meets_limits is not None for level in ordered):
+        good = [level.concurrency for level in ordered if level.meets_limits]
+        if not good:
+            return None
+        return SaturationPoint(
+            per_copy=good[-1] / copies, rule=f"largest concurrency within the limits, {good[-1]}"
+        )
+    if len(ordered) == 1:
+        only = ordered[0].concurrency
+        return SaturationPoint(
+            per_copy=only / copies, rule=f"the only concurrency that was tried, {only}"
+        )
+    edge_ms = 2 * min(level.latency_ms for level in ordered)
+    for before, after in itertools.pairwise(ordered):
+        if before.latency_ms <= edge_ms < after.latency_ms:
+            share = (edge_ms - before.latency_ms) / (after.latency_ms - before.latency_ms)
+            at = before.concurrency + share * (after.concurrency - before.concurrency)
+            return SaturationPoint(per_copy=at / copies, rule=f"median latency doubles at {at:.0f}")
+    most = ordered[-1].concurrency
+    return SaturationPoint(
+        per_copy=most / copies,
+        rule=f"median latency had not doubled at the largest concurrency, {most}",
+    )

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 from servetune.deploy.bundle import PLAN_FILE, Bundle, json_text
-from servetune.deploy.evidence import Evidence
-from servetune.deploy.saturation import Level, SaturationPoint, saturation_point
+from servetune.deploy.evidence import Evidence, Level, SaturationPoint, saturation_point
 from servetune.engines import DEFAULT_ENGINE, plan_from_settings, resolved
 from servetune.errors import InputError
 from servetune.hardware import Device, Node, cheapest_instance_with, device, instance, instances

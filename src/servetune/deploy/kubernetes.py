@@ -1,52 +1,54 @@
-"""Kubernetes: a Deployment, its Service and an autoscaler at the measured saturation point."""
+"""Kubernetes: a Deployment, its Service and an autoscaler at the measured saturation point.
+
+KServe takes the same container as an InferenceService.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from servetune.deploy.bundle import Bundle
+from servetune.deploy.bundle import Bundle, documents
 from servetune.deploy.served import MODEL_MOUNT, Served, bundle_of
-from servetune.deploy.yamltext import documents
 from servetune.errors import CannotRender, InputError
+from servetune.option import Count, option
 
 Autoscaler = Literal["none", "hpa", "keda"]
 
 SHARED_MEMORY = "16Gi"
 """Memory that tensor parallel ranks and torch's loaders share."""
 
-TOKEN_SECRET = "hf-token"  # noqa: S105 - the name of a secret, which holds it
-"""Kubernetes Secret whose key `HF_TOKEN` holds the hub's token."""
-
 LOAD_MINUTES = 60
 """Minutes after which the start-up probe gives up; weights may come from the hub."""
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Names and limits of the cluster that a service runs in.
+    """Names and limits of the cluster that a service runs in."""
 
-    Attributes:
-        namespace: Namespace of all objects.
-        max_copies: Copies that an autoscaler may make; twice the measured where `None`.
-        secret: Secret whose key `HF_TOKEN` holds the hub's token; it may be missing.
-        claim: PersistentVolumeClaim for downloaded weights, or with the model's folder.
-        gpu_resource: Resource by which an accelerator is requested.
-        prometheus: Address of Prometheus, for an autoscaler that asks it.
-    """
+    group: ClassVar[str] = "Options"
 
-    namespace: str = "default"
-    max_copies: int | None = None
-    secret: str = TOKEN_SECRET
-    claim: str | None = None
-    gpu_resource: str = "nvidia.com/gpu"
-    prometheus: str = "http://prometheus-operated.monitoring:9090"
+    namespace: Annotated[str, option("Namespace of all objects.", metavar="NAME")] = "default"
+    max_copies: Annotated[
+        Count | None,
+        option("Copies that an autoscaler may make.", metavar="COUNT", default="twice the trial's"),
+    ] = None
+    secret: Annotated[
+        str,
+        option("Kubernetes Secret whose key HF_TOKEN holds the hub's token.", metavar="NAME"),
+    ] = "hf-token"  # noqa: S105 - the name of a secret, which holds it
+    claim: Annotated[str | None, option("Volume claim that holds the weights.", metavar="NAME")] = (
+        None
+    )
+    prometheus: Annotated[
+        str, option("Address of Prometheus, for an autoscaler.", metavar="URL")
+    ] = "http://prometheus-operated.monitoring:9090"
 
     def __post_init__(self) -> None:
-        for option in ("namespace", "secret", "claim"):
-            name = getattr(self, option)
+        for field in ("namespace", "secret", "claim"):
+            name = getattr(self, field)
             if name and not all(c.isalnum() or c in "-." for c in name):
-                raise InputError(f"--{option} {name!r} is not a name that Kubernetes takes")
+                raise InputError(f"--{field} {name!r} is not a name that Kubernetes takes")
 
 
 #: Options of a cluster with nothing chosen.
@@ -203,7 +205,7 @@ def container_of(served: Served, cluster: ClusterOptions, *, name: str) -> dict[
     }
     if served.devices:
         container["resources"] = {
-            "limits": {served.accelerators.resource or cluster.gpu_resource: served.devices}
+            "limits": {served.accelerators.resource or "nvidia.com/gpu": served.devices}
         }
     return container
 
@@ -305,3 +307,65 @@ def _scaler_comment(served: Served, autoscaler: Autoscaler) -> str:
             f"{served.in_flight}"
         )
     return text
+
+
+def render_kserve(served: Served, cluster: ClusterOptions = USUAL_CLUSTER) -> Bundle:
+    """One InferenceService (serving.kserve.io/v1beta1) with a container of its own.
+
+    It runs in the raw mode, as plain Deployments, where KEDA scales it by Prometheus; without
+    a saturation point it has a fixed number of copies.
+
+    Raises:
+        CannotRender: The folder of a model has no claim.
+    """
+    scales = served.saturation is not None and bool(served.in_flight)
+    pod = pod_of(served, cluster, container_name="kserve-container")
+    namespace = cluster.namespace
+    usual = (2 if scales else 1) * served.copies
+    predictor: dict[str, Any] = {
+        "minReplicas": served.copies,
+        "maxReplicas": max(served.copies, cluster.max_copies or usual),
+        **pod,
+    }
+    annotations = {"serving.kserve.io/deploymentMode": "RawDeployment"}
+    if served.saturation is not None and scales:
+        annotations["serving.kserve.io/autoscalerClass"] = "keda"
+        predictor["autoScaling"] = {
+            "metrics": [
+                {
+                    "type": "External",
+                    "external": {
+                        "metric": {
+                            "backend": "prometheus",
+                            "serverAddress": cluster.prometheus,
+                            "query": in_flight_query(served, namespace),
+                        },
+                        "target": {
+                            "type": "AverageValue",
+                            "averageValue": str(served.saturation.target),
+                        },
+                    },
+                }
+            ]
+        }
+    else:
+        annotations["serving.kserve.io/autoscalerClass"] = "none"
+    service = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {
+            "name": served.name,
+            "namespace": namespace,
+            "labels": {"app.kubernetes.io/managed-by": "servetune"},
+            "annotations": annotations,
+        },
+        "spec": {"predictor": predictor},
+    }
+    steps = f"""
+1. A gated model needs a token, by reference alone:
+   `{token_command(cluster)}`
+2. `kubectl apply -f inferenceservice.yaml`
+3. `kubectl -n {namespace} wait --for=condition=Ready --timeout=1h inferenceservice/{served.name}`
+"""
+    texts = {"inferenceservice.yaml": documents(service, comment=served.plan.label)}
+    return bundle_of(served, "kserve", texts, steps=steps)

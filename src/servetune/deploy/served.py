@@ -11,10 +11,9 @@ import msgspec
 
 from servetune.deploy.bundle import MARKER, PLAN_FILE, Bundle, json_text
 from servetune.deploy.containers import container_named, environment
-from servetune.deploy.evidence import Evidence
+from servetune.deploy.evidence import Evidence, SaturationPoint
 from servetune.deploy.images import choose_image, image_uri, named_image
 from servetune.deploy.launchers import filled, launcher_of, shipping_of, words_of
-from servetune.deploy.saturation import SaturationPoint
 from servetune.engines.command_line import CommandLineEngine
 from servetune.engines.shipping import Accelerators
 from servetune.errors import CannotRender

@@ -22,7 +22,6 @@ import numpy as np
 
 from servetune.errors import InputError, LoadError, ServerRefused, ServetuneError
 from servetune.loadgen.bodies import answer_form, head_of, prepared_request
-from servetune.loadgen.fetch import tls_context
 from servetune.loadgen.instrument import Instrument, instrument_of
 from servetune.loadgen.sampler import Sampler
 from servetune.loadgen.sender_pool import (
@@ -35,7 +34,7 @@ from servetune.loadgen.sender_pool import (
     SendStatistics,
 )
 from servetune.loadgen.server_side import ServerMetrics, ServerSide
-from servetune.loadgen.target import Target, without
+from servetune.loadgen.target import Target, tls_context, without
 from servetune.metrics.record import Record
 from servetune.traffic.messages import RequestTrace, Setup
 from servetune.traffic.request_file import (

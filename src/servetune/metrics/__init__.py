@@ -1,10 +1,9 @@
 """Request records and the metrics of a trial, as pure functions of those records."""
 
-from servetune.metrics.intervals import Interval
 from servetune.metrics.other_tools import TOOLS, compat_results
-from servetune.metrics.overload import Saturation, saturation
-from servetune.metrics.precision import PrecisionProgress, PrecisionTarget
-from servetune.metrics.record import Outcome, Record
+from servetune.metrics.overload import saturation
+from servetune.metrics.precision import PrecisionTarget
+from servetune.metrics.record import Record
 from servetune.metrics.slo import (
     LATENCIES,
     METRICS,
@@ -14,7 +13,7 @@ from servetune.metrics.slo import (
     unmet,
     value_of,
 )
-from servetune.metrics.steady import Window, steady_window
+from servetune.metrics.steady import steady_window
 from servetune.metrics.summary import summarize
 
 __all__ = [
@@ -22,13 +21,8 @@ __all__ = [
     "METRICS",
     "TOOLS",
     "Constraint",
-    "Interval",
-    "Outcome",
-    "PrecisionProgress",
     "PrecisionTarget",
     "Record",
-    "Saturation",
-    "Window",
     "compat_results",
     "constraint_from_json",
     "parse_constraints",

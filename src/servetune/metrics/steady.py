@@ -12,6 +12,9 @@ The window ends when the last request is sent, or earlier, when the requests in 
 drop for good (conversations run out, say): the same cut on the reversed series. If the end of
 the run cancelled requests, the window ends before the first of them was due, because only the
 short requests due at that time have ended.
+
+Requests in the system follow Little's law; a request is in the system from its due time to its
+end, whatever its outcome. `steady_results` has the main metrics of a run within the window.
 """
 
 from __future__ import annotations
@@ -22,12 +25,20 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from servetune.metrics.columns import BoolArray, Columns, FloatArray, columns_of
-from servetune.metrics.intervals import student_t
-from servetune.metrics.latency import Arrivals, arrivals_of
-from servetune.metrics.littles_law import in_system_means
+from servetune.metrics.columns import BoolArray, Columns, FloatArray, IntArray, columns_of, known
+from servetune.metrics.distribution import (
+    SHOWN,
+    RunRecords,
+    field_of_percentile,
+    latency_intervals,
+    quantiles,
+    statistics,
+)
+from servetune.metrics.intervals import rate_interval, student_t
+from servetune.metrics.latency import Arrivals, Gaps, arrivals_of, gaps_between
 from servetune.metrics.record import Record
-from servetune.units import format_seconds
+from servetune.metrics.results import JsonObject
+from servetune.units import MS_PER_S, format_seconds
 
 #: Smallest number of requests in a steady-state window.
 LEAST_REQUESTS = 50
@@ -240,3 +251,142 @@ def _none(columns: Columns, reason: str) -> Window:
     first_s = float(columns.due_s.min()) if len(columns) else 0.0
     last_s = float(columns.end_s.max()) if len(columns) else 0.0
     return Window(start_s=first_s, end_s=last_s, reason=reason, settled=False)
+
+
+class LittlesLaw(msgspec.Struct, frozen=True, kw_only=True):
+    """Little's law over one interval of time, each side measured independently.
+
+    Attributes:
+        in_system: Mean number of requests in the system over the interval.
+        rate_per_s: Requests due in the interval, per second.
+        mean_time_s: Mean time in the system of those requests, up to their end.
+        residual: Relative difference (in_system - rate_per_s * mean_time_s) / in_system. Near zero
+            over a steady interval that is much longer than one request; zero over a whole run that
+            began and ended empty, apart from requests outside the run.
+    """
+
+    in_system: float
+    rate_per_s: float
+    mean_time_s: float | None
+    residual: float | None
+
+
+def littles_law(columns: Columns, from_s: float, until_s: float) -> LittlesLaw | None:
+    """Little's law between two times; `None` for an empty interval."""
+    if not until_s > from_s:
+        return None
+    in_system = mean_in_system(columns.due_s, columns.end_s, from_s, until_s)
+    due = (columns.due_s >= from_s) & (columns.due_s < until_s)
+    rate_per_s = float(due.sum()) / (until_s - from_s)
+    mean_time_s = float(columns.e2e_s[due].mean()) if due.any() else None
+    residual = None
+    if in_system > 0 and mean_time_s is not None:
+        residual = (in_system - rate_per_s * mean_time_s) / in_system
+    return LittlesLaw(
+        in_system=in_system, rate_per_s=rate_per_s, mean_time_s=mean_time_s, residual=residual
+    )
+
+
+def mean_in_system(due_s: FloatArray, end_s: FloatArray, from_s: float, until_s: float) -> float:
+    """Mean number of requests in the system between two times."""
+    spent_s = np.minimum(end_s, until_s) - np.maximum(due_s, from_s)
+    return float(np.maximum(spent_s, 0).sum()) / (until_s - from_s)
+
+
+def in_system_means(due_s: FloatArray, end_s: FloatArray, edges_s: FloatArray) -> FloatArray:
+    """Mean number of requests in the system in each interval between neighbouring edges.
+
+    Returns:
+        Shape (edges - 1,).
+    """
+    spent_s = _spent_s(np.sort(due_s), edges_s) - _spent_s(np.sort(end_s), edges_s)
+    return np.diff(spent_s) / np.diff(edges_s)
+
+
+def _spent_s(since_s: FloatArray, at_s: FloatArray) -> FloatArray:
+    """Sum of the elapsed times since each moment of `since_s` (sorted), at each of `at_s`."""
+    before = np.searchsorted(since_s, at_s)
+    sums_s = np.concatenate(([0.0], np.cumsum(since_s)))
+    return before * at_s - sums_s[before]
+
+
+def steady_results(run: RunRecords, arrivals: Arrivals, percentiles: Sequence[float]) -> JsonObject:
+    """Steady-state window and, where there is one, the metrics within it.
+
+    Latencies are of the requests due within the window, wherever they ended: dropping those
+    that ended later would drop the long ones. Inter-token gaps are those that ended within
+    the window. Throughputs count tokens by arrival, prompts by first token and requests by
+    end, of any request.
+    """
+    window = steady_window(run.records, run.columns, arrivals)
+    results: JsonObject = msgspec.to_builtins(window)
+    if not window.settled:
+        return results
+    law = littles_law(run.columns, window.start_s, window.end_s)
+    rates, rate_intervals = _rates(run, arrivals, window)
+    gaps = gaps_between(arrivals, window.start_s, window.end_s).only(run.whole)
+    inside = run.answered.only(window.holds(run.answered.due_s))
+    intervals = latency_intervals(inside, gaps, percentiles)
+    return {
+        **results,
+        **_counts(run, window),
+        **rates,
+        "littles_law": msgspec.to_builtins(law),
+        "intervals": {**rate_intervals, **intervals},
+        **_latency("e2e_latency", inside.e2e_s * MS_PER_S, percentiles),
+        **_latency("ttft", known(inside.ttft_s) * MS_PER_S, percentiles),
+        **_latency("tpot", known(inside.tpot_s) * MS_PER_S, percentiles),
+        **_latency("itl", _in_ms(gaps), percentiles),
+    }
+
+
+def _counts(run: RunRecords, window: Window) -> JsonObject:
+    due = window.holds(run.columns.due_s)
+    return {
+        "requests": int(due.sum()),
+        "request_fraction": float(due.mean()),
+        "unfinished": int((due & run.cut_off).sum()),
+    }
+
+
+def _rates(
+    run: RunRecords, arrivals: Arrivals, window: Window
+) -> tuple[dict[str, float | None], dict[str, list[float | None]]]:
+    """Throughputs within the window and their confidence intervals."""
+    answered, good = run.answered, run.good()
+    firsts_s = np.where(np.isnan(answered.first_s), answered.end_s, answered.first_s)
+    arrivals = arrivals.only(run.whole | run.cut_off)
+    amounts: dict[str, tuple[FloatArray, FloatArray | IntArray | None]] = {
+        "request_throughput": (answered.end_s, None),
+        "input_throughput": (firsts_s, answered.input_tokens),
+        "output_throughput": (arrivals.times_s, arrivals.tokens),
+    }
+    if good is not None:
+        amounts["goodput"] = (answered.end_s[good], None)
+    rates: dict[str, float | None] = {"goodput": None}
+    intervals: dict[str, list[float | None]] = {}
+    for name, (at_s, amount) in amounts.items():
+        within = window.holds(at_s)
+        weights = None if amount is None else amount[within]
+        total = float(within.sum() if weights is None else weights.sum())
+        rates[name] = total / (window.end_s - window.start_s)
+        interval = rate_interval(at_s[within], weights, window.start_s, window.end_s)
+        if interval is not None:
+            intervals[name] = interval.ends
+    rates["total_throughput"] = (rates["input_throughput"] or 0) + (rates["output_throughput"] or 0)
+    return rates, intervals
+
+
+def _latency(
+    name: str, values_ms: FloatArray, percentiles: Sequence[float]
+) -> dict[str, float | None]:
+    results = statistics(name, values_ms)
+    further = [percent for percent in percentiles if percent not in SHOWN]
+    for percent, value in quantiles(values_ms, further).items():
+        results[field_of_percentile(name, float(percent))] = value
+    return results
+
+
+def _in_ms(gaps: Gaps) -> FloatArray:
+    """Gaps in milliseconds, converted in place: a long run has gigabytes of them."""
+    return np.multiply(gaps.seconds, MS_PER_S, out=gaps.seconds)

@@ -1,4 +1,4 @@
-"""Results of one trial, as a pure function of its records.
+"""Results of one trial, failures by kind included, as a pure function of its records.
 
 The field names are those of llm-optimizer's journals (`p99_e2e_latency_ms`, ...), which
 users' scripts read; see `docs/reference/metrics.md` for the definition of each, and
@@ -12,23 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from servetune.metrics.columns import Columns, FloatArray, IntArray, columns_of, known
+from servetune.metrics.columns import BoolArray, Columns, FloatArray, IntArray, columns_of, known
 from servetune.metrics.distribution import (
     SHOWN,
+    RunRecords,
     described,
     latency_intervals,
     quantiles,
     statistics,
 )
-from servetune.metrics.failures import failures_of, token_check, without, wrong_lengths
 from servetune.metrics.intervals import rate_interval
 from servetune.metrics.latency import arrivals_of, gaps_between, gaps_of
-from servetune.metrics.littles_law import littles_law
 from servetune.metrics.record import Record
 from servetune.metrics.results import JsonObject
-from servetune.metrics.run_records import RunRecords
 from servetune.metrics.slo import Constraint
-from servetune.metrics.steady_results import steady_results
+from servetune.metrics.steady import littles_law, steady_results
 from servetune.units import MS_PER_S
 
 #: Percentiles of the quantile grid in every trial record.
@@ -208,3 +206,80 @@ def _rate_intervals(run: RunRecords) -> dict[str, list[float | None]]:
 
 def _rate(amount: float, duration_s: float) -> float | None:
     return amount / duration_s if duration_s > 0 else None
+
+
+WRONG_LENGTH = "wrong_length"
+#: Kept samples of each kind.
+SAMPLES = 3
+
+
+def failures_of(
+    records: Sequence[Record], wrong: Mapping[int, str] | None = None
+) -> list[JsonObject]:
+    """Failures by kind, with counts and up to three distinct samples, most frequent first.
+
+    Args:
+        records: All records of a run.
+        wrong: Descriptions of answers that fail by their length, by index in `records`.
+    """
+    kinds: dict[str, tuple[int, list[str]]] = {}
+    failed = [(record.outcome, record.detail) for record in records if record.outcome != "ok"]
+    for kind, detail in [*failed, *((WRONG_LENGTH, text) for text in (wrong or {}).values())]:
+        count, samples = kinds.get(kind, (0, []))
+        if len(samples) < SAMPLES and detail not in samples:
+            samples.append(detail)
+        kinds[kind] = (count + 1, samples)
+    return [
+        {"outcome": kind, "count": count, "sample": samples[0], "samples": samples}
+        for kind, (count, samples) in sorted(kinds.items(), key=lambda item: -item[1][0])
+    ]
+
+
+def wrong_lengths(records: Sequence[Record], requested: Mapping[int, int]) -> dict[int, str]:
+    """Complete answers whose length differs from the requested one.
+
+    Args:
+        records: All records of a run.
+        requested: Output tokens by `Record.index`, of the requests with `ignore_eos`; others
+            are not judged.
+
+    Returns:
+        Descriptions of the differences, by index in `records`.
+    """
+    return {
+        place: f"request {record.index}: asked {requested[record.index]} tokens, "
+        f"got {record.output_tokens}"
+        for place, record in enumerate(records)
+        if record.outcome == "ok"
+        and requested.get(record.index, record.output_tokens) != record.output_tokens
+    }
+
+
+def without(whole: BoolArray, places: Mapping[int, str]) -> BoolArray:
+    """Mask of complete answers with some indexes removed."""
+    kept = whole.copy()
+    kept[list(places)] = False
+    return kept
+
+
+def token_check(records: Sequence[Record]) -> JsonObject | None:
+    """Token counts of the server and of the client's tokenizer; `None` without client counts.
+
+    Both sums are over the answers that the client counted.
+    """
+    pairs = [
+        (record.output_tokens, record.counted_output_tokens)
+        for record in records
+        if record.outcome == "ok" and record.counted_output_tokens is not None
+    ]
+    if not pairs:
+        return None
+    server, counted = np.array(pairs, dtype=np.int64).T
+    differences = np.abs(server - counted)
+    return {
+        "requests": len(pairs),
+        "server_tokens": int(server.sum()),
+        "counted_tokens": int(counted.sum()),
+        "largest_difference": int(differences.max()),
+        "equal_fraction": float((differences == 0).mean()),
+    }

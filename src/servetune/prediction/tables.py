@@ -20,11 +20,7 @@ import msgspec
 from servetune.errors import InputError, ServetuneError, StoreError, UnknownName
 from servetune.perf import Calibration
 from servetune.perf.roofline import ClosedLoopRun, predict_runs
-from servetune.prediction.aiconfigurator import (
-    estimate_columns,
-    estimate_run,
-    require_installed,
-)
+from servetune.prediction.aiconfigurator import estimate_columns, estimate_run, require_installed
 from servetune.prediction.assumptions import assumed
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.prediction.conventions import Convention

@@ -1,20 +1,17 @@
 """Reports of a run: JSON summary, terminal tables and dashboard."""
 
-from servetune.report.bench import bench_table
+from servetune.report.bench import bench_table, trial_table
 from servetune.report.comparison import (
     PredictionPair,
-    QuantityError,
     median_errors,
     pairs_between,
     pairs_within,
     quantity_errors,
 )
 from servetune.report.dashboard import dashboard_html, timeline_in
-from servetune.report.figures import page_data
+from servetune.report.figures import page_data, timeline_of
 from servetune.report.prices import price_lines
 from servetune.report.ranking import (
-    ConstraintCheck,
-    SweptSettings,
     candidates_of,
     check_constraints,
     label_of,
@@ -35,12 +32,7 @@ from servetune.report.roofline import (
     roofline_svg,
 )
 from servetune.report.suggestions import suggestions
-from servetune.report.summary import (
-    records_from_summary,
-    simulated_share,
-    summary,
-    summary_json,
-)
+from servetune.report.summary import records_from_summary, summary, summary_json
 from servetune.report.tables import (
     comparison_table,
     console,
@@ -49,22 +41,17 @@ from servetune.report.tables import (
     recommendation_text,
     simulated_notice,
 )
-from servetune.report.timeline import timeline_of
-from servetune.report.trial import trial_table
 
 __all__ = [
     "BandPoint",
-    "ConstraintCheck",
     "Curve",
     "Dot",
     "PredictionPair",
-    "QuantityError",
     "ReplicaRow",
     "Roof",
     "RooflineFigure",
     "StepBar",
     "StepSlice",
-    "SweptSettings",
     "bench_table",
     "candidates_of",
     "check_constraints",
@@ -89,7 +76,6 @@ __all__ = [
     "roofline_html",
     "roofline_svg",
     "simulated_notice",
-    "simulated_share",
     "suggestions",
     "summary",
     "summary_json",

@@ -100,42 +100,6 @@ _COLOURS = {
 _WIDTH, _HEIGHT = 1360, 900
 #: Smallest share of a step with a label under the roof.
 _LABELLED_FRACTION = 0.025
-_STYLE = """
-svg.roofline { background: var(--page); font: 12px system-ui, -apple-system, "Segoe UI", Roboto,
-  Arial, "Liberation Sans", sans-serif; font-variant-numeric: tabular-nums; }
-.roofline text { fill: var(--muted); font-size: 12px; }
-.roofline .h1 { fill: var(--text); font-size: 22px; font-weight: 680; }
-.roofline .h2 { fill: var(--text); font-size: 14px; font-weight: 620; }
-.roofline .name { fill: var(--text); }
-.roofline .small { font-size: 11px; }
-.roofline .card { fill: var(--card); stroke: var(--line); }
-.roofline .grid { stroke: var(--line); }
-.roofline .base { stroke: var(--line-strong); }
-.roofline .roof { stroke: var(--text); stroke-width: 1.8; fill: none; stroke-linejoin: round; }
-.roofline .dot { stroke: var(--card); stroke-width: 1.2; fill-opacity: .86; }
-.roofline .lead { stroke: var(--faint); stroke-width: .8; }
-.roofline .halo { stroke: var(--card); stroke-width: 3.5; stroke-linejoin: round;
-  paint-order: stroke; }
-.roofline .band { fill: var(--c0); fill-opacity: .16; }
-.roofline .line { stroke: var(--c0); stroke-width: 2; fill: none; stroke-linejoin: round; }
-.roofline .point { fill: var(--card); stroke: var(--c0); stroke-width: 2; }
-.roofline .mark { stroke: var(--c2); stroke-width: 1.4; stroke-dasharray: 5 4; }
-.roofline .marked { fill: var(--c2); font-weight: 600; }
-.roofline .inside { fill: var(--card); font-size: 11px; font-weight: 600; }
-"""
-_PAGE = """
-body { margin: 0; background: var(--page); color: var(--text);
-  font: 14px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, Arial, "Liberation Sans",
-  sans-serif; font-variant-numeric: tabular-nums; }
-main { max-width: 1400px; margin: 0 auto; padding: 12px; }
-svg.roofline { display: block; width: 100%; min-width: 880px; height: auto; }
-.drawing { overflow-x: auto; }
-details { margin: 8px 24px 32px; }
-table { border-collapse: collapse; margin: 10px 0 18px; }
-caption { text-align: left; font-weight: 600; padding: 4px 0; }
-th, td { text-align: right; padding: 3px 14px 3px 0; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; }
-"""
 
 
 def roofline_svg(figure: RooflineFigure) -> str:
@@ -151,7 +115,7 @@ def roofline_html(figure: RooflineFigure) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\">"
-        f"<title>{title}</title><style>{_tokens()}{_PAGE}</style></head><body><main>\n"
+        f"<title>{title}</title><style>{_tokens()}{_style('roofline_page.css')}</style></head><body><main>\n"
         f'<div class="drawing">{_drawing(figure)}</div>\n'
         f"<details><summary>The same as numbers</summary>\n"
         f"{''.join(_tables(figure))}</details></main></body></html>\n"
@@ -180,9 +144,15 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 
 @cache
+def _style(name: str) -> str:
+    """Style sheet of this room, which begins a line of its own."""
+    return "\n" + (resources.files("servetune.report") / "templates" / name).read_text("utf-8")
+
+
+@cache
 def _tokens() -> str:
     """CSS colours of the dashboard, light and dark."""
-    style = (resources.files("servetune.report") / "templates/dashboard.css").read_text("utf-8")
+    style = _style("dashboard.css")
     light = re.search(r":root \{(.*?)\}", style, re.S)
     dark = re.search(r':root\[data-theme="dark"\] \{(.*?)\}', style, re.S)
     assert light is not None
@@ -223,7 +193,7 @@ def _drawing(figure: RooflineFigure) -> str:
     names = f'class="roofline" role="img" aria-label="{label}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {names}>',
-        f"<title>{label}</title><style>{_tokens()}{_STYLE}</style>",
+        f"<title>{label}</title><style>{_tokens()}{_style('roofline.css')}</style>",
         # Background for viewers that show the file without a page.
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="var(--page)"/>',
         _text(24, 42, figure.title, "h1"),

@@ -2,7 +2,6 @@
 
 from servetune.store.artifacts import Artifacts, read_json, require_regular, write_text
 from servetune.store.journal import Journal, latest, read_journal
-from servetune.store.provenance import now_utc, provenance
 from servetune.store.requests import (
     has_parquet,
     read_requests,
@@ -10,12 +9,15 @@ from servetune.store.requests import (
     write_requests_csv,
     write_requests_parquet,
 )
-from servetune.store.results import Metadata, Results
 from servetune.store.schema import (
     SCHEMA,
     Failure,
+    Metadata,
+    Results,
     TrialConfig,
     TrialRecord,
+    now_utc,
+    provenance,
     record_from_json,
     trial_key,
 )

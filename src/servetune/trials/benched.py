@@ -23,16 +23,9 @@ from servetune.loadgen import (
     parse_speed,
     run_load_blocking,
 )
-from servetune.metrics import (
-    Constraint,
-    PrecisionTarget,
-    Record,
-)
+from servetune.metrics import Constraint, PrecisionTarget, Record
 from servetune.metrics.overload import saturation_of
-from servetune.store import (
-    TrialRecord,
-    now_utc,
-)
+from servetune.store import TrialRecord, now_utc
 from servetune.trials.record import bench_record, constant_rate
 from servetune.workload import Workload
 from servetune.workload.model_tokenizer import ModelTokenizer

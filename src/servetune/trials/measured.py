@@ -10,14 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from servetune.errors import (
-    EngineError,
-    InputError,
-    LoadError,
-    PlanError,
-    PortBusy,
-    UnknownName,
-)
+from servetune.errors import EngineError, InputError, LoadError, PlanError, PortBusy, UnknownName
 from servetune.loadgen import (
     LoadHooks,
     LoadResult,
@@ -33,10 +26,8 @@ from servetune.metrics.results import JsonObject
 from servetune.servers import ServerOptions, ServerProcess, launch_environment
 from servetune.servers.launchers import guarded, removal
 from servetune.store import Failure, Results, TrialRecord, now_utc, provenance
-from servetune.trials.caches import forget_prefixes, reset_environment
 from servetune.trials.early import TrialJudge
 from servetune.trials.failures import death_soon, failure_of, load_failure, unanswered
-from servetune.trials.first_answer import FirstAnswer
 from servetune.trials.launch import (
     EngineProgram,
     Launch,
@@ -50,7 +41,15 @@ from servetune.trials.record import Outcome, load_results, record_of
 from servetune.trials.retry import Attempts
 from servetune.trials.server_context import ServerContext, disturbance
 from servetune.trials.simulated import simulated_results
-from servetune.trials.startup import external_server, startup_of, taken_otherwise_in, times_in
+from servetune.trials.startup import (
+    FirstAnswer,
+    external_server,
+    forget_prefixes,
+    reset_environment,
+    startup_of,
+    taken_otherwise_in,
+    times_in,
+)
 from servetune.trials.trial import StudyContext, Trial, prompts_for
 from servetune.units import format_seconds
 

@@ -11,7 +11,6 @@ from servetune.workload.arrivals import (
     Ramp,
     Scheduled,
     Sine,
-    arrivals_from,
     arrivals_of,
     format_arrivals,
     parse_arrivals,
@@ -23,12 +22,11 @@ from servetune.workload.client_args import (
     same_client_args,
     workload_from_client_args,
 )
-from servetune.workload.laws import Law, format_length, parse_law
 from servetune.workload.lengths import SHAREGPT, LengthLaws, Lengths, Observed
 from servetune.workload.options import LoadOptions
 from servetune.workload.request import Request
-from servetune.workload.traces import Trace, read_trace
-from servetune.workload.workload import TraceFile, Workload, read_workload, workload_of
+from servetune.workload.traces import read_trace
+from servetune.workload.workload import Workload
 
 __all__ = [
     "CLIENT_ARGS",
@@ -37,7 +35,6 @@ __all__ = [
     "Arrivals",
     "Constant",
     "Gamma",
-    "Law",
     "LengthLaws",
     "Lengths",
     "LoadOptions",
@@ -49,20 +46,13 @@ __all__ = [
     "Request",
     "Scheduled",
     "Sine",
-    "Trace",
-    "TraceFile",
     "Workload",
-    "arrivals_from",
     "arrivals_of",
     "client_arg_of",
     "format_arrivals",
-    "format_length",
     "load_options",
     "parse_arrivals",
-    "parse_law",
     "read_trace",
-    "read_workload",
     "same_client_args",
     "workload_from_client_args",
-    "workload_of",
 ]

@@ -1,13 +1,22 @@
-"""APIs that requests can be sent to: their routes, and the forms of requests and answers."""
+"""APIs that requests can be sent to: their routes, the forms of requests and answers.
+
+Further members of a body are tool schemas and the form that an answer must have.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
+
+from servetune.errors import InputError, UnknownName
+from servetune.workload.parts import Part
 
 __all__ = ["APIS", "Api"]
 
@@ -39,3 +48,70 @@ def _read() -> Mapping[str, Api]:
 
 #: API by its name, as `--api` takes it.
 APIS: Mapping[str, Api] = _read()
+
+
+def tool_names() -> tuple[str, ...]:
+    """Built-in tools, in the order in which a number of them is taken."""
+    return tuple(_tools())
+
+
+def format_names() -> tuple[str, ...]:
+    """Built-in JSON schemas for structured answers."""
+    return tuple(_schema_text("formats.json"))
+
+
+def tools_of(part: Part) -> tuple[dict[str, Any], ...]:
+    """The schemas that a part's requests carry, as OpenAI's `tools`.
+
+    Raises:
+        UnknownName: A tool has no schema here.
+        InputError: More are asked than there are.
+    """
+    known = _tools()
+    if isinstance(part.tools, int):
+        if not 0 <= part.tools <= len(known):
+            raise InputError(
+                f"part {part.name} asks for {part.tools} tools, there are {len(known)}",
+                hint="by name: " + ", ".join(known),
+            )
+        return tuple(known.values())[: part.tools]
+    for name in part.tools:
+        if name not in known:
+            raise UnknownName("tool", name, known)
+    return tuple(known[name] for name in part.tools)
+
+
+def members_of(part: Part) -> str:
+    """Members of a part's requests besides the prompt, as JSON text; empty for none."""
+    members: dict[str, Any] = {}
+    tools = tools_of(part)
+    if tools:
+        members["tools"], members["tool_choice"] = tools, part.tool_choice
+    if part.response_format is not None:
+        members["response_format"] = _format(part.response_format)
+    return msgspec.json.encode(members).decode() if members else ""
+
+
+def _format(name: str) -> dict[str, Any]:
+    if name.startswith("{"):
+        return _named("answer", msgspec.json.decode(name, type=dict[str, Any]))
+    if name == "json_object":
+        return {"type": "json_object"}
+    known = _schema_text("formats.json")
+    if name not in known:
+        raise UnknownName("response format", name, ["json_object", *known])
+    return _named(name, known[name])
+
+
+def _named(name: str, schema: Mapping[str, object]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema}}
+
+
+def _tools() -> dict[str, dict[str, Any]]:
+    return {tool["function"]["name"]: tool for tool in _schema_text("tools.json")}
+
+
+@functools.lru_cache(maxsize=4)
+def _schema_text(name: str) -> Any:
+    file = importlib.resources.files("servetune.workload") / "data" / name
+    return msgspec.json.decode(file.read_bytes())

@@ -24,12 +24,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from servetune.errors import InputError, UnknownName
-from servetune.workload.grammar import Kinds, format_law, law_of, law_of_text
+from servetune.workload.grammar import KindOfLaw, Kinds, format_law, law_of, law_of_text
 
 _Times = NDArray[np.float64]
 
@@ -39,9 +38,7 @@ Gaps = Literal["poisson", "even"]
 _BLOCK = 4096  # gaps drawn at once; more only costs memory
 
 
-class AllAtOnce(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="all_at_once"
-):
+class AllAtOnce(KindOfLaw, frozen=True, tag="all_at_once"):
     """Every request is due at the start; with a concurrency limit this is a closed loop."""
 
     @property
@@ -58,22 +55,24 @@ class AllAtOnce(
             yield 0.0
 
 
-class Constant(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="constant"
-):
-    """Equal gaps."""
+class _SteadyRate(KindOfLaw, frozen=True):
+    """Arrivals at one rate."""
 
     rate_per_s: float
 
     def __post_init__(self) -> None:
         _require_rate(self.rate_per_s)
 
+    def mean_rate_per_s(self, duration_s: float) -> float | None:
+        return self.rate_per_s
+
+
+class Constant(_SteadyRate, frozen=True, tag="constant"):
+    """Equal gaps."""
+
     @property
     def dispersion(self) -> float:
         return 0.0
-
-    def mean_rate_per_s(self, duration_s: float) -> float | None:
-        return self.rate_per_s
 
     def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield due times in seconds from the start of the run, without end."""
@@ -83,22 +82,12 @@ class Constant(
             count += 1
 
 
-class Poisson(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="poisson"
-):
+class Poisson(_SteadyRate, frozen=True, tag="poisson"):
     """Independent exponential gaps (coefficient of variation 1)."""
-
-    rate_per_s: float
-
-    def __post_init__(self) -> None:
-        _require_rate(self.rate_per_s)
 
     @property
     def dispersion(self) -> float:
         return 1.0
-
-    def mean_rate_per_s(self, duration_s: float) -> float | None:
-        return self.rate_per_s
 
     def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield due times in seconds from the start of the run, without end."""
@@ -108,7 +97,7 @@ class Poisson(
             yield due_s
 
 
-class Gamma(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="gamma"):
+class Gamma(_SteadyRate, frozen=True, tag="gamma"):
     """Independent gamma gaps, by their burstiness.
 
     The gaps' shape is `burstiness` and their mean 1 / rate, so their coefficient of variation
@@ -116,19 +105,15 @@ class Gamma(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
     The times are left as drawn, not stretched until the last one fits the rate.
     """
 
-    rate_per_s: float
     burstiness: float = 1.0
 
     def __post_init__(self) -> None:
-        _require_rate(self.rate_per_s)
+        super().__post_init__()
         _require_positive("burstiness", self.burstiness, "kind=constant has no bursts at all")
 
     @property
     def dispersion(self) -> float:
         return 1 / self.burstiness
-
-    def mean_rate_per_s(self, duration_s: float) -> float | None:
-        return self.rate_per_s
 
     def offsets_s(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield due times in seconds from the start of the run, without end."""
@@ -139,9 +124,7 @@ class Gamma(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
             yield due_s
 
 
-class MarkovBursts(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="mmpp"
-):
+class MarkovBursts(KindOfLaw, frozen=True, tag="mmpp"):
     """A Poisson process whose rate jumps between states (Markov-modulated).
 
     A state lasts an exponential time and is followed by any other with equal chance. The run
@@ -214,9 +197,7 @@ class MarkovBursts(
             state = (state + 1 + int(rng.integers(states - 1))) % states
 
 
-class Piecewise(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="piecewise"
-):
+class Piecewise(KindOfLaw, frozen=True, tag="piecewise"):
     """One rate after another; then the last one holds, or all begin anew.
 
     Attributes:
@@ -273,7 +254,7 @@ class Piecewise(
         return ends_s, counts
 
 
-class Ramp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="ramp"):
+class Ramp(KindOfLaw, frozen=True, tag="ramp"):
     """Change from one rate to another, which then holds.
 
     Attributes:
@@ -344,7 +325,7 @@ class Ramp(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
         return moments
 
 
-class Sine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sine"):
+class Sine(KindOfLaw, frozen=True, tag="sine"):
     """A rate that swings around a mean, as days do: mean + amplitude sin(2π (t + phase) / period).
 
     Attributes:
@@ -411,9 +392,7 @@ class Sine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
         return counts
 
 
-class Scheduled(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="scheduled"
-):
+class Scheduled(KindOfLaw, frozen=True, tag="scheduled"):
     """Times that were seen, such as a trace's; they end.
 
     Attributes:

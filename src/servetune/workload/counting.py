@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from servetune.errors import InputError
-from servetune.workload.bodies import tools_of
+from servetune.workload.apis import tools_of
 from servetune.workload.conversations import Dialogue, answered, shuffled_dialogues
 from servetune.workload.model_tokenizer import Message, ModelTokenizer
 from servetune.workload.parts import Part

@@ -21,6 +21,13 @@ import msgspec
 
 from servetune.errors import GrammarError, InputError, UnknownName, nearest
 
+
+class KindOfLaw(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="law"
+):
+    """Law whose `kind` names it in text, TOML and JSON."""
+
+
 #: Structs that a law can be, by the value of `kind`.
 Kinds = Mapping[str, type[msgspec.Struct]]
 

@@ -37,7 +37,7 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError
-from servetune.workload.grammar import Kinds, format_law, law_of, pairs_of
+from servetune.workload.grammar import KindOfLaw, Kinds, format_law, law_of, pairs_of
 
 IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -48,9 +48,7 @@ MOST_TOKENS = 10**9
 _HINT = "write 1024, kind=uniform,min=512,max=1536 or kind=normal,mean=1024,std=200"
 
 
-class Always(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fixed"
-):
+class Always(KindOfLaw, frozen=True, tag="fixed"):
     """Same count every time."""
 
     tokens: int
@@ -63,9 +61,7 @@ class Always(
         return np.full(count, self.tokens, dtype=np.int64)
 
 
-class Uniform(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="uniform"
-):
+class Uniform(KindOfLaw, frozen=True, tag="uniform"):
     """Whole numbers from `least` to `most`, both included, each as likely."""
 
     least: int = msgspec.field(name="min")
@@ -91,9 +87,7 @@ class Uniform(
         return rng.integers(self.least, self.most + 1, count)
 
 
-class Normal(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="normal"
-):
+class Normal(KindOfLaw, frozen=True, tag="normal"):
     """Normal law, given that a count lies from `least` to `most`.
 
     Without limits a count lies from 1 to twice the mean less 1, which is as far below the mean
@@ -139,9 +133,7 @@ class Normal(
         return _shares(self._bell, (least - 0.5, most + 0.5))
 
 
-class LogNormal(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lognormal"
-):
+class LogNormal(KindOfLaw, frozen=True, tag="lognormal"):
     """Law of a count whose logarithm is normal, given that it lies from `least` to `most`.
 
     Attributes:
@@ -180,9 +172,7 @@ class LogNormal(
         return _shares(self._bell, (math.log(self.least - 0.5), math.log(self.most + 0.5)))
 
 
-class Table(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="quantiles"
-):
+class Table(KindOfLaw, frozen=True, tag="quantiles"):
     """Table of quantiles; between two points the count grows geometrically.
 
     Attributes:
@@ -220,9 +210,7 @@ class Table(
         return rng.permutation(_meeting_total(at(middles), round(self.mean * count)))
 
 
-class Empirical(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="empirical"
-):
+class Empirical(KindOfLaw, frozen=True, tag="empirical"):
     """Observed counts, each as likely: all of them are drawn before any is drawn again."""
 
     observed: tuple[int, ...] = msgspec.field(name="tokens")

@@ -14,12 +14,7 @@ import msgspec
 
 from servetune.errors import InputError
 from servetune.workload.request import Request
-from servetune.workload.words import (
-    TOKENS_PER_WORD,
-    distinct_rows,
-    ids_stock,
-    unchecked_stock,
-)
+from servetune.workload.words import TOKENS_PER_WORD, distinct_rows, ids_stock, unchecked_stock
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from servetune.deploy.aws.apply import apply
 from servetune.deploy.aws.check import Finding, Report, check, check_live
 from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.state import StateFile
-from servetune.deploy.aws.status import LogGroups, Orphan, logs, orphans, status
+from servetune.deploy.aws.status import LogGroups, logs, orphans, status
 from servetune.deploy.aws.teardown import delete
 from servetune.deploy.aws.update import update
 
@@ -15,7 +15,6 @@ __all__ = [
     "AwsClient",
     "Finding",
     "LogGroups",
-    "Orphan",
     "Report",
     "StateFile",
     "apply",

@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from servetune.deploy.aws.account import in_use, price_today, quotas
 from servetune.deploy.aws.client import AwsClient, AwsError, is_missing
-from servetune.deploy.aws.price import price_today
-from servetune.deploy.aws.quota import in_use, quotas
 from servetune.deploy.aws.resources import describe, staged_model
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.containers import CONTAINERS, container_named

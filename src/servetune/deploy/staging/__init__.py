@@ -1,8 +1,17 @@
 """Staging: a model's files in S3, where an endpoint reads them faster than from the hub."""
 
-from servetune.deploy.staging.files import ModelFile, Place, model_files, place
 from servetune.deploy.staging.job import HubModel, download_job, run_job
-from servetune.deploy.staging.upload import MANIFEST, Staged, combined_crc32, crc32_base64, stage
+from servetune.deploy.staging.upload import (
+    MANIFEST,
+    ModelFile,
+    Place,
+    Staged,
+    combined_crc32,
+    crc32_base64,
+    model_files,
+    place,
+    stage,
+)
 
 __all__ = [
     "MANIFEST",

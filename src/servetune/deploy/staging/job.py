@@ -17,7 +17,7 @@ from servetune.deploy.aws.resources import staged_model
 from servetune.deploy.aws.waiting import ResourceStatus, WaitOptions, wait_until_stable
 from servetune.deploy.images import choose_image, image_uri
 from servetune.deploy.names import STAGED, require_role, resource_name
-from servetune.deploy.staging.files import Place
+from servetune.deploy.staging.upload import Place
 from servetune.errors import DeployError, InputError
 from servetune.units import GIB
 

@@ -14,11 +14,7 @@ from servetune.models.shape import NetworkShape
 from servetune.perf.roofline.breakdown import StepPart, breakdown
 from servetune.perf.roofline.calibration import Calibration
 from servetune.perf.roofline.coefficients import Coefficients
-from servetune.perf.roofline.drafting import (
-    acceptance_of,
-    drafts_on_device,
-    tokens_per_step,
-)
+from servetune.perf.roofline.drafting import acceptance_of, drafts_on_device, tokens_per_step
 from servetune.perf.roofline.factors import coefficients_for
 from servetune.perf.roofline.interval import Interval, interval_of
 from servetune.perf.roofline.local_corrections import LocalCorrections

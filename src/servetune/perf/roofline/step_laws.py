@@ -30,12 +30,7 @@ from servetune.perf.roofline.collectives import (
 )
 from servetune.perf.roofline.drafting import drafts_on_device
 from servetune.perf.roofline.operations import AttentionOp, ExpertsOp, MatrixOp, Operations
-from servetune.perf.roofline.step import (
-    FILLING_ROWS,
-    Kind,
-    exchange_group,
-    kind_of,
-)
+from servetune.perf.roofline.step import FILLING_ROWS, Kind, exchange_group, kind_of
 from servetune.plan.plan import Plan
 
 Array = NDArray[np.float64]

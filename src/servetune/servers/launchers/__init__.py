@@ -1,20 +1,21 @@
 """Places for a server's process: cores and devices, a container; and a whole run as a job."""
 
-from servetune.servers.launchers.daemon import daemon_version, docker_answers
 from servetune.servers.launchers.docker import (
     Container,
+    LeftContainer,
     container_for,
-    container_name,
+    daemon_version,
+    docker_answers,
     docker_command,
+    find_strays,
     guarded,
     passed_names,
+    removal,
     require_docker,
     version_in_tag,
 )
-from servetune.servers.launchers.environment import environment_of
 from servetune.servers.launchers.jobs import Job, kubernetes_job, slurm_script
-from servetune.servers.launchers.left import LeftContainer, find_strays, removal
-from servetune.servers.launchers.placement import Placement, visible_devices
+from servetune.servers.launchers.placement import Placement, environment_of, visible_devices
 
 __all__ = [
     "Container",
@@ -22,7 +23,6 @@ __all__ = [
     "LeftContainer",
     "Placement",
     "container_for",
-    "container_name",
     "daemon_version",
     "docker_answers",
     "docker_command",
