@@ -73,19 +73,19 @@ def toml(engine: str, versions: list[tuple[str, Path]]) -> str:
         specs, source = read(engine, place)
         if not specs:
             sys.exit(f"{place} declares no settings of {engine}")
-        said = {name: written_spec(spec) for name, spec in sorted(specs.items())}
+        entries = {name: written_spec(spec) for name, spec in sorted(specs.items())}
         if place.suffix == ".cpp":  # which tells fewer types: the newest's stand for equal names
-            said = {name: newest.get(name, text) for name, text in said.items()}
+            entries = {name: newest.get(name, text) for name, text in entries.items()}
         lines += ["[[versions]]", f'version = "{version}"']
         lines += [f'source = "{source.format(v=version)}"']
         if number:
-            removed = sorted(set(newest) - set(said))
+            removed = sorted(set(newest) - set(entries))
             lines += ["without = [", *(f'    "{name}",' for name in removed), "]"]
-            said = {name: text for name, text in said.items() if newest.get(name) != text}
+            entries = {name: text for name, text in entries.items() if newest.get(name) != text}
         else:
-            newest = said
+            newest = entries
         lines += ["", "[versions.settings]"]
-        lines += [f'"{name}" = "{text}"' for name, text in said.items()]
+        lines += [f'"{name}" = "{text}"' for name, text in entries.items()]
         lines.append("")
     return "\n".join(lines)
 

@@ -273,7 +273,7 @@ def print_latent(archive: zipfile.ZipFile, system: str, engine: str, version: st
     answers = table(archive, f"{folder}/generation_mla_perf")
     ordinary = table(archive, f"{system}/attention/{engine}/{version}/generation_attention_perf")
     for cache, width in (("bfloat16", 2), ("fp8", 1)):
-        said = ", ".join(
+        answers_text = ", ".join(
             f"{heads} heads fm {keys_per_s * LATENT_KEY * width / device.memory:.2f}"
             f" fc {keys_per_s * 2 * heads * LATENT_KEY_PRODUCTS / device.bf16:.2f}"
             for heads in (16, 32, 128)
@@ -281,7 +281,7 @@ def print_latent(archive: zipfile.ZipFile, system: str, engine: str, version: st
         )
         print(
             f"{system} {engine} {version} {cache}: prompts fc"
-            f" {latent_prompt_flops(prompts, cache) / device.bf16:.2f}; answers {said};"
+            f" {latent_prompt_flops(prompts, cache) / device.bf16:.2f}; answers {answers_text};"
             f" ordinary cache fm {cache_rate(ordinary, cache, width) / device.memory:.2f}"
         )
 

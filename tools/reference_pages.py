@@ -96,15 +96,15 @@ def _otherwise(name: str, field: str) -> str:
     from servetune.testing.engine_contract import CHOSEN_FIELDS
 
     silent = settings_of(Plan(model="m", engine=name))
-    said: dict[str, object] = {}
+    described: dict[str, object] = {}
     for value in {CHOSEN_FIELDS[field], not CHOSEN_FIELDS[field]}:
         if value is CHOSEN_FIELDS[field] or isinstance(CHOSEN_FIELDS[field], bool):
             try:
                 told = settings_of(Plan(model="m", engine=name, **{field: value}))
             except PlanError:
                 return "-"
-            said |= {one: told[one] for one in told if one not in silent}
-    return ", ".join(f"`{one}`" for one in sorted(said)) or "environment variable"
+            described |= {one: told[one] for one in told if one not in silent}
+    return ", ".join(f"`{one}`" for one in sorted(described)) or "environment variable"
 
 
 def _cli() -> str:

@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Said:
+class Reported:
     """What a client reports; `None` where it reports no such thing. Times in milliseconds."""
 
     completed: int | None
@@ -66,19 +66,19 @@ class Client:
         share: Of a load's requests that it is given, so that slow ones end in a bearable time.
         missing: Why it cannot run here, or `None`.
         command: What starts it.
-        said: What it reports, from its folder and its output.
+        report: What it reports, from its folder and its output.
     """
 
     name: str
     share: float
     missing: Callable[[], str | None]
     command: Callable[[Load, Place], list[str]]
-    said: Callable[[Place, str], Said]
+    report: Callable[[Place, str], Reported]
 
 
-def said_in_json_line(_place: Place, output: str) -> Said:
+def read_json_line(_place: Place, output: str) -> Reported:
     found = json.loads(output.strip().splitlines()[-1])
-    return Said(
+    return Reported(
         completed=found["requests"] - found["failed"],
         failed=found["failed"],
         tokens=found["tokens"],
@@ -171,9 +171,9 @@ def servetune(load: Load, place: Place) -> list[str]:
     ]
 
 
-def servetune_said(_place: Place, output: str) -> Said:
+def read_servetune(_place: Place, output: str) -> Reported:
     results = json.loads(output)["results"]
-    return Said(
+    return Reported(
         completed=results["completed"],
         failed=results["failed"],
         tokens=results["total_output_tokens"],
@@ -214,9 +214,9 @@ def vllm_bench(load: Load, place: Place) -> list[str]:
     ]
 
 
-def vllm_said(place: Place, _output: str) -> Said:
+def read_vllm(place: Place, _output: str) -> Reported:
     results = json.loads((place.folder / "vllm.json").read_text())
-    return Said(
+    return Reported(
         completed=results["completed"],
         failed=results.get("failed"),
         tokens=results["total_output_tokens"],
@@ -228,10 +228,10 @@ def vllm_said(place: Place, _output: str) -> Said:
 CLIENTS: Mapping[str, Client] = {
     client.name: client
     for client in (
-        Client("servetune", 1.0, no_bench, servetune, servetune_said),
-        Client("servetune library", 1.0, lambda: None, library, said_in_json_line),
-        Client("bare uvloop", 1.0, no_uvloop, bare_uvloop, said_in_json_line),
-        Client("C reader", 1.0, no_compiler, c_reader, said_in_json_line),
-        Client("vllm bench", 0.25, no_vllm, vllm_bench, vllm_said),
+        Client("servetune", 1.0, no_bench, servetune, read_servetune),
+        Client("servetune library", 1.0, lambda: None, library, read_json_line),
+        Client("bare uvloop", 1.0, no_uvloop, bare_uvloop, read_json_line),
+        Client("C reader", 1.0, no_compiler, c_reader, read_json_line),
+        Client("vllm bench", 0.25, no_vllm, vllm_bench, read_vllm),
     )
 }

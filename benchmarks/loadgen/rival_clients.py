@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clients import MODEL, Client, Load, Place, Said, environment
+from clients import MODEL, Client, Load, Place, Reported, environment
 
 PACKAGES: Mapping[str, str] = {
     "aiperf": "aiperf==0.13.0",
@@ -55,7 +55,7 @@ def aiperf(load: Load, place: Place) -> list[str]:
     ]
 
 
-def aiperf_said(place: Place, _output: str) -> Said:
+def read_aiperf(place: Place, _output: str) -> Reported:
     found = json.loads((place.folder / "aiperf" / "profile_export_aiperf.json").read_text())
 
     def law(metric: str) -> dict[str, float | None]:
@@ -63,7 +63,7 @@ def aiperf_said(place: Place, _output: str) -> Said:
         return {"mean": values.get("avg"), "p50": values.get("p50"), "p99": values.get("p99")}
 
     asked = int(found["request_count"]["avg"])
-    return Said(
+    return Reported(
         completed=int(found.get("completed_request_count", found["request_count"])["avg"]),
         failed=round(asked * found.get("request_error_rate", {}).get("avg", 0) / 100),
         tokens=round(found["total_output_tokens"]["avg"]),
@@ -89,7 +89,7 @@ def guidellm(load: Load, place: Place) -> list[str]:
     ]
 
 
-def guidellm_said(place: Place, _output: str) -> Said:
+def read_guidellm(place: Place, _output: str) -> Reported:
     found = json.loads((place.folder / "guidellm.json").read_text())
     metrics = found["benchmarks"][0]["metrics"]
 
@@ -102,7 +102,7 @@ def guidellm_said(place: Place, _output: str) -> Said:
         }
 
     totals = metrics["request_totals"]
-    return Said(
+    return Reported(
         completed=totals["successful"],
         failed=totals["errored"] + totals["incomplete"],
         tokens=round(metrics["output_token_count"]["successful"]["total_sum"]),
@@ -153,7 +153,7 @@ def always(tokens: int, requests: int) -> dict[str, Any]:
     }
 
 
-def inference_perf_said(place: Place, _output: str) -> Said:
+def read_inference_perf(place: Place, _output: str) -> Reported:
     summary = place.folder / "inference-perf" / "summary_lifecycle_metrics.json"
     found = json.loads(summary.read_text())
     answered = found["successes"]
@@ -166,7 +166,7 @@ def inference_perf_said(place: Place, _output: str) -> Said:
             "p99": 1e3 * values["p99"],
         }
 
-    return Said(
+    return Reported(
         completed=answered["count"],
         failed=found["failures"]["count"],
         tokens=round(answered["output_len"]["mean"] * answered["count"]),
@@ -178,14 +178,14 @@ def inference_perf_said(place: Place, _output: str) -> Said:
 CLIENTS: Mapping[str, Client] = {
     client.name: client
     for client in (
-        Client("AIPerf", 0.1, lambda: missing("aiperf"), aiperf, aiperf_said),
-        Client("guidellm", 0.1, lambda: missing("guidellm"), guidellm, guidellm_said),
+        Client("AIPerf", 0.1, lambda: missing("aiperf"), aiperf, read_aiperf),
+        Client("guidellm", 0.1, lambda: missing("guidellm"), guidellm, read_guidellm),
         Client(
             "inference-perf",
             0.1,
             lambda: missing("inference-perf"),
             inference_perf,
-            inference_perf_said,
+            read_inference_perf,
         ),
     )
 }

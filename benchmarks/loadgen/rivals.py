@@ -27,7 +27,7 @@ import numpy as np
 import rival_clients
 import shapes
 import targets
-from clients import CLIENTS, Client, Load, Place, Said
+from clients import CLIENTS, Client, Load, Place, Reported
 from watched import Truth, Watched, serving, watch
 from word_tokenizer import word_tokenizer
 
@@ -174,8 +174,8 @@ def one_run(scenario: Scenario, client: Client, cores: list[int], tokenizer: Pat
                 return f"exit code {seen.exit_code}: {seen.last_line}"
             if len(truth.arrived_s) < load.requests:
                 return f"sent {len(truth.arrived_s)} of {load.requests} requests"
-            said = client.said(place, seen.output)
-            return judged(client, load, truth, seen, said, busy_s)
+            report = client.report(place, seen.output)
+            return judged(client, load, truth, seen, report, busy_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -188,7 +188,7 @@ def given_to(client: Client, scenario: Scenario) -> Load:
 
 
 def judged(
-    client: Client, load: Load, whole: Truth, seen: Watched, said: Said, busy_s: float
+    client: Client, load: Load, whole: Truth, seen: Watched, report: Reported, busy_s: float
 ) -> Run:
     truth = whole.last(load.requests)
     first_s, last_s = float(truth.arrived_s[0]), truth.last_sent_s
@@ -203,11 +203,11 @@ def judged(
         server_busy=busy_s / whole.duration_s,
         peak_mb=seen.peak_mb,
         first_request_s=float(whole.arrived_s[0]) - seen.started_s,
-        counts_agree=said.tokens == truth.tokens == tokens and said.completed == load.requests,
+        counts_agree=report.tokens == truth.tokens == tokens and report.completed == load.requests,
         true_ttft_ms=law(truth.ttft_ms),
-        ttft_ms=said.ttft_ms,
+        ttft_ms=report.ttft_ms,
         true_itl_ms=law(truth.itl_ms),
-        itl_ms=said.itl_ms,
+        itl_ms=report.itl_ms,
     )
 
 

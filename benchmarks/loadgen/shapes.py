@@ -74,9 +74,9 @@ def counted(
         truth = server.stop().last(load.requests)
         if seen.exit_code != 0:
             return f"exit code {seen.exit_code}: {seen.last_line}"
-        said = client.said(place, seen.output)
-    if said.completed != load.requests:
-        return f"{said.completed} of {load.requests} answers"
-    if said.tokens != truth.tokens:
-        return f"{said.tokens} of {truth.tokens} tokens"
+        report = client.report(place, seen.output)
+    if report.completed != load.requests:
+        return f"{report.completed} of {load.requests} answers"
+    if report.tokens != truth.tokens:
+        return f"{report.tokens} of {truth.tokens} tokens"
     return "exact"

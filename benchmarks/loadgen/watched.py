@@ -144,14 +144,14 @@ class Watched:
 
 def watch(command: Sequence[str], core: int, *, cwd: Path, limit_s: float) -> Watched:
     """Run a client on one core until it ends, or until its time is up (exit code None)."""
-    said, complaints = cwd / "client.out", cwd / "client.err"
-    with said.open("w") as out, complaints.open("w") as err:
+    output_path, complaints = cwd / "client.out", cwd / "client.err"
+    with output_path.open("w") as out, complaints.open("w") as err:
         started_s = time.monotonic()
         process = _start(command, core, cwd=cwd, env=_surroundings(), stdout=out, stderr=err)
         with ThreadPoolExecutor(1, initializer=os.nice, initargs=(POLITE,)) as aside:
             seen = aside.submit(_follow, process, started_s, limit_s).result()
     return Watched(
-        output=said.read_text(errors="replace"),
+        output=output_path.read_text(errors="replace"),
         complaints=complaints.read_text(errors="replace"),
         started_s=started_s,
         **seen,

@@ -114,17 +114,17 @@ def main() -> int:
     problem = Problem(rows)
     held_out = predictions(problem, FOLDS["(model, GPU)"])
     if given.similarity:
-        tell_likeness(Pools(problem, held_out, per_gpu=True))
+        print_likeness(Pools(problem, held_out, per_gpu=True))
         return 0
     for per_gpu in (True, False):
         pools = Pools(problem, held_out, per_gpu=per_gpu)
-        tell_questions(pools)
-        tell_policies(pools, held_out)
-        tell_frontier(pools, held_out)
+        print_questions(pools)
+        print_policies(pools, held_out)
+        print_frontier(pools, held_out)
     return 0
 
 
-def tell_questions(pools: Pools) -> None:
+def print_questions(pools: Pools) -> None:
     answerable = [pools.feasible(question) for question in pools.questions]
     some = sum(len(rows) > 0 for rows in answerable)
     every = sum(
@@ -141,7 +141,7 @@ def tell_questions(pools: Pools) -> None:
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
 
 
-def tell_policies(pools: Pools, held_out: Predicted) -> None:
+def print_policies(pools: Pools, held_out: Predicted) -> None:
     for confidence in (0.5, *LEVELS):
         tell(f"prediction, confidence {confidence:g}", pools, predicted(pools, confidence))
     for name, key in ANCHORED.items():
@@ -269,7 +269,7 @@ def _held_back(
     return Answers(picks)
 
 
-def tell_frontier(pools: Pools, held_out: Predicted) -> None:
+def print_frontier(pools: Pools, held_out: Predicted) -> None:
     """Share that holds / share of the best, by one factor on every predicted TPOT."""
     key = ANCHORED["(model, GPU)"]
     beliefs = {"no measurement": held_out}
@@ -380,7 +380,7 @@ def _cells(pools: Pools, answers: Answers, of: np.ndarray | None = None) -> Sequ
     )
 
 
-def tell_likeness(pools: Pools) -> None:
+def print_likeness(pools: Pools) -> None:
     """Scatter of log(measured / predicted TPOT) between two runs of a pool, robustly."""
     logs = residuals(pools.problem, (pools.ttft_ms, pools.tpot_ms))["tpot"]
     apart = collections.defaultdict(list)

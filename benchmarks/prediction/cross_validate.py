@@ -102,15 +102,15 @@ def main() -> int:
     print_line("each group's own median error taken off", problem, best)
     for cells in RIVALS:
         print(f"| {cells[0]} | | " + " | ".join(cells[1:]) + " |")
-    tell_speed(problem, values)
+    print_speed(problem, values)
     kinds = {
         "known": held_out["(model, GPU)"],
         "silicon": held_out["architecture"],
         "network": held_out["model"],
         "anchored": anchored[2][0],
     }
-    tell_intervals(problem, kinds)
-    tell_doubts(problem, held_out["(model, GPU)"])
+    print_intervals(problem, kinds)
+    print_doubts(problem, held_out["(model, GPU)"])
     if given.write:
         document = interval_document(problem, kinds)
         OUT.write_text(document + doubt_document(problem, held_out["(model, GPU)"]))
@@ -243,7 +243,7 @@ def residuals(problem: Problem, predicted: Predicted) -> dict[str, np.ndarray]:
     }
 
 
-def tell_intervals(problem: Problem, kinds: dict[str, Predicted]) -> None:
+def print_intervals(problem: Problem, kinds: dict[str, Predicted]) -> None:
     """Coverage of each group by intervals made from all other groups."""
     group = np.array([str(row.group) for row in problem.rows])
     print("\n| kind | TPOT factors | held | TTFT factors | held |\n|---|--:|--:|--:|--:|")
@@ -280,7 +280,7 @@ def deviations(problem: Problem, predicted: Predicted, count: int) -> dict[str, 
     return {quantity: values / left[quantity] for quantity, values in logs.items()}
 
 
-def tell_doubts(problem: Problem, predicted: Predicted) -> None:
+def print_doubts(problem: Problem, predicted: Predicted) -> None:
     """Coverage by doubt of each group, by quantiles of all other groups, and by fixed factors.
 
     Also of the third of rows that is most in doubt.
@@ -336,7 +336,7 @@ def interval_document(problem: Problem, kinds: dict[str, Predicted]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def tell_speed(problem: Problem, values: np.ndarray) -> None:
+def print_speed(problem: Problem, values: np.ndarray) -> None:
     columns = problem.columns(values)
     start_s = time.perf_counter()
     problem.loops.times_s(columns)

@@ -130,7 +130,7 @@ def main() -> int:
             f"{row.input_tokens} / {row.output_tokens} | {row.concurrency} | "
             f"{row.value:.4g} {row.unit} | {predicted:.4g} | {errors[row]:+.1f}% | {row.left_out} |"
         )
-    tell_medians(errors)
+    print_medians(errors)
     return 0
 
 
@@ -211,7 +211,7 @@ def fitted(rows: Sequence[Published]) -> dict[str, float]:
     return {name: float(np.exp(log)) for name, log in zip(TGI_FIT, best, strict=True)}
 
 
-def tell_medians(errors: Mapping[Published, float]) -> None:
+def print_medians(errors: Mapping[Published, float]) -> None:
     """Medians of absolute errors by table, unseen rows and fitted ones apart."""
     print("\n| table | unseen rows | median | mean | worst |\n|---|--:|--:|--:|--:|")
     for table in dict.fromkeys(row.table for row in errors):

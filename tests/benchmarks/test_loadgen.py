@@ -65,7 +65,7 @@ def run(bench, name, options, tmp_path, cores, asked):
         command = client.command(asked, place)
         seen = bench["watched"].watch(command, cores[0], cwd=tmp_path, limit_s=60)
         assert seen.exit_code == 0, seen.last_line
-        return client.said(place, seen.output), server.stop(), seen
+        return client.report(place, seen.output), server.stop(), seen
 
 
 def test_programs_compile_without_a_warning(bench, tmp_path, monkeypatch):
@@ -87,9 +87,9 @@ def test_each_client_counts_what_was_sent(bench, name, shape, cores, tmp_path):
 def test_the_truth_has_every_token_at_its_time(bench, tmp_path, cores):
     asked = load(bench)
     options = ("--ttft-us", "20000", "--itl-us", "2000")
-    said, truth, seen = run(bench, "C reader", options, tmp_path, cores, asked)
-    assert said.completed == len(truth.arrived_s) == asked.requests
-    assert said.tokens == truth.tokens == asked.requests * asked.output_tokens
+    report, truth, seen = run(bench, "C reader", options, tmp_path, cores, asked)
+    assert report.completed == len(truth.arrived_s) == asked.requests
+    assert report.tokens == truth.tokens == asked.requests * asked.output_tokens
     for arrived_s, sent_s in zip(truth.arrived_s, truth.sent_s, strict=True):
         due_s = arrived_s + 0.020 + 0.002 * np.arange(asked.output_tokens)
         assert (sent_s >= due_s).all()  # late on a busy machine, never early
@@ -99,8 +99,8 @@ def test_the_truth_has_every_token_at_its_time(bench, tmp_path, cores):
 
 def test_no_client_can_have_tokens_before_they_were_sent(bench, tmp_path, cores):
     asked = load(bench, concurrency=1)
-    said, truth, _ = run(bench, "C reader", ("--ttft-us", "10000"), tmp_path, cores, asked)
-    assert said.ttft_ms["mean"] >= truth.ttft_ms.mean()
+    report, truth, _ = run(bench, "C reader", ("--ttft-us", "10000"), tmp_path, cores, asked)
+    assert report.ttft_ms["mean"] >= truth.ttft_ms.mean()
 
 
 def test_several_chunks_leave_in_one_write(bench, tmp_path, cores):
@@ -147,9 +147,9 @@ def test_the_tokenizer_has_each_word_of_the_server_as_one_token(bench, tmp_path)
     words = set(bench["word_tokenizer"].SERVER_WORDS)
     told = (FOLDER / "says.h").read_text()
     plain = told[told.index("PLAIN_WORDS[]") : told.index("TRICKY_WORDS[]")]
-    said = {word.strip() for word in plain.split('"')[1::2]}
-    assert said
-    assert said <= words
+    report = {word.strip() for word in plain.split('"')[1::2]}
+    assert report
+    assert report <= words
 
 
 def test_a_target_is_judged_beside_the_client_of_the_same_run(bench):

@@ -204,7 +204,7 @@ def test_what_was_simulated_for_another_engine_is_shipped_and_proved_as_that_eng
         assert against["reproduced"] is True
 
     fleet.close()
-    (name,) = [key for key in fleet.told(ENDPOINT) if key.endswith(decisive)]
+    (name,) = [key for key in fleet.log_of(ENDPOINT) if key.endswith(decisive)]
     fleet.overrides = {name: "32"}  # an image that goes its own way
     fleet.start(ENDPOINT)
     shell(*prove, "again", code=1)

@@ -95,12 +95,12 @@ def filled(
                 hint="put it into a file and name that file",
             )
     version = version or shipping.usual_version
-    said = {
+    own_settings = {
         name: value
         for name, value in extra.items()
         if value is not False or launcher.false_words(name, version)
     }
-    own, notes = shipping.fill(_with_extra(own, said), concurrency, version)
+    own, notes = shipping.fill(_with_extra(own, own_settings), concurrency, version)
     if shipping.name_setting:
         own = _with_extra(own, {shipping.name_setting: served_name, **dict(own.extra)})
     try:

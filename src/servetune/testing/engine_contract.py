@@ -184,7 +184,7 @@ class EngineContract:
             assert f"{near}x" in text
             assert near in text.replace(f"{near}x", "")
 
-    def test_an_unknown_version_is_reported_with_the_one_that_stands_in(self) -> None:
+    def test_an_unknown_version_is_reported_with_the_one_in_its_place(self) -> None:
         if not self.engine.known_versions or self.engine.settings("99999.0").exact:
             return
         notes = self.engine.check(self.plan(), version="99999.0")
