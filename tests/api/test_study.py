@@ -13,9 +13,10 @@ import pytest
 import servetune as st
 from servetune.api import inputs
 from servetune.api.request import checked, command_words, read_config
+from servetune.api.study import TrialDone
 from servetune.api.study_setup import study_setup
 from servetune.errors import InputError, StoreError
-from servetune.store import Failure, read_journal
+from servetune.store import Failure, Results, TrialConfig, TrialRecord, read_journal
 from servetune.workload import LoadOptions
 
 MODEL = "Qwen/Qwen3-4B"
@@ -312,3 +313,21 @@ def test_the_words_of_a_request_make_the_same_request(called, tmp_path):
     kept = checked(st.Study, read_config(tmp_path / "w.toml", st.Study))
     dry = msgspec.structs.replace(request.files, dry_run=True)
     assert kept == msgspec.structs.replace(request, files=dry)
+
+
+def test_a_line_of_progress_names_what_is_swept_the_best_and_the_time_left():
+    best = ended_trial("best", {"tp": 2, "gpu_memory": 0.9}, 300.0)
+    now = ended_trial("now", {"tp": 1, "gpu_memory": 0.9}, 200.0)
+    event = TrialDone(record=now, done=2, total=9, best=best, left_s=125.0, swept=frozenset({"tp"}))
+    first, second = str(event).splitlines()
+    assert first.startswith("[2/9] tp=1: 200 output tokens/s")
+    assert second == "  about 2 min 5 s left; best so far: tp=2 with 300 output tokens/s"
+    assert len(str(msgspec.structs.replace(event, left_s=3.0)).splitlines()) == 1
+
+
+def ended_trial(key, server, rate):
+    return TrialRecord(
+        key=key,
+        config=TrialConfig(server_args=server, client_args={}),
+        results=Results({"output_throughput": rate, "completed": 5, "failed": 0}),
+    )

@@ -196,3 +196,14 @@ def test_a_recommendation_is_plain_text():
     assert recommendation_text(picks([], LIMITS)["cost"]).startswith(
         "Cheapest per million tokens: none"
     )
+
+
+def test_a_long_list_of_trials_is_cut_at_twenty_and_counted():
+    records = [
+        msgspec.structs.replace(factory.record(users=users), key=f"k{users}")
+        for users in range(1, 301)
+    ]
+    text = printed(ranking_table(records, ()))
+    assert "280 further trials are in the dashboard and the summary" in text
+    assert " 20 " in text
+    assert "\n 21 " not in text

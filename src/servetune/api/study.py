@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -237,15 +238,20 @@ class TrialDone(msgspec.Struct, frozen=True, kw_only=True):
         total: Number of the study's trials.
         best: Trial of highest throughput so far that holds the constraints, else the nearest
             miss; `None` while no trial has a result.
+        left_s: Time that the missing trials take if they take as long as those so far; `None`
+            while nothing was timed.
+        swept: Names of the settings that differ between the study's trials.
     """
 
     record: TrialRecord
     done: int
     total: int
     best: TrialRecord | None
+    left_s: float | None = None
+    swept: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        return _progress_line(self.record, self.done, self.total)
+        return _progress_line(self)
 
 
 OnProgress = Callable[[TrialDone], None]
@@ -325,10 +331,10 @@ class _ProgressCount:
         self._limits = setup.context.constraints
         self._keys = {trial.key for group in setup.groups for trial in group}
         self._done = {record.key for record in journal.records} & self._keys
-        self._best: TrialRecord | None = None
+        self._before, self._started_s = len(self._done), time.monotonic()
+        self._swept = _swept_names([trial for group in setup.groups for trial in group])
         self.total = sum(len(group) for group in setup.groups)
-        if on_progress is not None:
-            self._best = self._better(*latest(journal.records))
+        self._best = self._better(*latest(journal.records))
 
     @property
     def done(self) -> int:
@@ -338,12 +344,24 @@ class _ProgressCount:
     def ended(self, record: TrialRecord) -> None:
         self._journal.append(record)
         self._done.update({record.key} & self._keys)
-        progress(_progress_line(record, self.done, self.total))
+        self._best = self._better(*([self._best] if self._best else ()), record)
+        event = TrialDone(
+            record=record,
+            done=self.done,
+            total=self.total,
+            best=self._best,
+            left_s=self._left_s(),
+            swept=self._swept,
+        )
+        progress(str(event))
         if self._on_progress is not None:
-            self._best = self._better(*([self._best] if self._best else ()), record)
-            self._on_progress(
-                TrialDone(record=record, done=self.done, total=self.total, best=self._best)
-            )
+            self._on_progress(event)
+
+    def _left_s(self) -> float | None:
+        ended = self.done - self._before
+        if ended <= 0:
+            return None
+        return (time.monotonic() - self._started_s) / ended * (self.total - self.done)
 
     def _better(self, *records: TrialRecord) -> TrialRecord | None:
         chosen = recommend(candidates_of(records), self._limits, "throughput").chosen
@@ -421,22 +439,66 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _progress_line(record: TrialRecord, done: int, total: int) -> str:
-    settings = " ".join(
-        f"{name}={value}"
-        for name, value in {**record.config.server_args, **record.config.client_args}.items()
+#: Time left that is worth saying.
+_WORTH_SAYING_S = 10.0
+
+
+def _swept_names(trials: Sequence[Trial]) -> frozenset[str]:
+    """Settings of server and load that differ between trials."""
+    first = trials[0] if trials else None
+    return (
+        frozenset(
+            name
+            for trial in trials[1:]
+            for mine, other in (
+                (trial.server_args, first.server_args),
+                (trial.client_args, first.client_args),
+            )
+            for name in mine.keys() | other.keys()
+            if mine.get(name) != other.get(name)
+        )
+        if first
+        else frozenset()
     )
-    head = f"[{done}/{total}] {'simulated ' if record.simulated else ''}{settings}"
+
+
+def _settings_text(record: TrialRecord, swept: frozenset[str]) -> str:
+    """Settings of a trial that differ in its study; all of them where none does."""
+    settings = {**record.config.server_args, **record.config.client_args}
+    return " ".join(
+        f"{name}={value}" for name, value in settings.items() if name in swept or not swept
+    )
+
+
+def _progress_line(event: TrialDone) -> str:
+    record, results = event.record, event.record.results
+    settings = _settings_text(record, event.swept)
+    head = f"[{event.done}/{event.total}] {'simulated ' if record.simulated else ''}{settings}"
     if record.failure:
-        return f"{head}: FAILED ({record.failure.kind}) {record.failure.reason}"
-    results = record.results
-    latency_s = (results.get("p99_e2e_latency_ms") or 0) / 1000
-    line = (
-        f"{head}: {results.get('output_throughput') or 0:,.0f} output tokens/s, "
-        f"p99 end-to-end {format_seconds(latency_s)}, "
-        f"{results.get('completed')} ok, {results.get('failed')} failed"
-    )
-    return "\n  ! ".join([line, *_doubts(results)])
+        line = f"{head}: FAILED ({record.failure.kind}) {record.failure.reason}"
+    else:
+        latency_s = (results.get("p99_e2e_latency_ms") or 0) / 1000
+        line = (
+            f"{head}: {results.get('output_throughput') or 0:,.0f} output tokens/s, "
+            f"p99 end-to-end {format_seconds(latency_s)}, "
+            f"{results.get('completed')} ok, {results.get('failed')} failed"
+        )
+    more = [] if record.failure else list(_doubts(results))
+    return "\n  ! ".join([line, *more]) + _outlook(event)
+
+
+def _outlook(event: TrialDone) -> str:
+    """Time left and the best trial so far, where waiting for them is long enough."""
+    if event.left_s is None or event.left_s < _WORTH_SAYING_S:
+        return ""
+    words = [f"about {format_seconds(event.left_s)} left"]
+    best = event.best
+    if best is not None:
+        rate = best.results.get("output_throughput") or 0
+        words.append(
+            f"best so far: {_settings_text(best, event.swept)} with {rate:,.0f} output tokens/s"
+        )
+    return f"\n  {'; '.join(words)}"
 
 
 def _doubts(results: Mapping[str, Any]) -> Iterator[str]:

@@ -183,11 +183,17 @@ class _Column(msgspec.Struct, frozen=True, kw_only=True):
     narrow: Callable[[TrialRecord], str] | None = None
 
 
+#: Trials that the ranked table lists of a long run, and the longest run that it lists whole.
+ROWS_OF_MANY, MOST_WHOLE = 20, 30
+
+
 class _Ranking:
     """Ranked table with as many columns as fit the console."""
 
     def __init__(self, records: Sequence[TrialRecord], constraints: tuple[Constraint, ...]) -> None:
         self._records = ranked(records, constraints)
+        many = len(self._records) > MOST_WHOLE
+        self._shown = ROWS_OF_MANY if many else len(self._records)
         self._columns = _columns(records, constraints)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -203,6 +209,9 @@ class _Ranking:
             columns.remove(max(columns, key=lambda column: column.rank))
             table = self._table(columns)
         yield table
+        further = len(self._records) - self._shown
+        if further:
+            yield Text(f"{further:,} further trials are in the dashboard and the summary")
         hidden = len(self._columns) - len(columns)
         if hidden:
             many = "1 column does" if hidden == 1 else f"{hidden} columns do"
@@ -219,7 +228,7 @@ class _Ranking:
         table.add_column("#", justify="right", no_wrap=True)
         for column in columns:
             table.add_column(column.head, justify="right" if column.right else "left", no_wrap=True)
-        for place, record in enumerate(self._records, start=1):
+        for place, record in enumerate(self._records[: self._shown], start=1):
             table.add_row(str(place), *(Text(column.cell(record)) for column in columns))
         return table
 
@@ -349,9 +358,12 @@ class _Picks:
         """Suggestions for the chosen trials, each trial once."""
         chosen = {pick.chosen.key: pick.chosen for pick in self._picks.values() if pick.chosen}
         evidence = Evidence(self._records, self._constraints)
+        given: set[str] = set()
         for key, candidate in chosen.items():
             for text in evidence.suggestions(self._by_key[key]):
-                yield candidate.label, text
+                if text not in given:
+                    yield candidate.label, text
+                given.add(text)
 
     def _table(self) -> Table:
         table = Table(title="Picks", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
