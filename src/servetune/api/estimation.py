@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -36,7 +37,16 @@ from servetune.api.layouts import (
 from servetune.api.notes import progress
 from servetune.api.ranking import ranked_plans
 from servetune.api.request import Request, given, request_of
-from servetune.api.shared_options import Calibrated, Confidence, Drafts, Estimator, Limits, Machine
+from servetune.api.shared_options import (
+    MODEL,
+    Calibrated,
+    Confidence,
+    Drafts,
+    Estimator,
+    Limits,
+    Machine,
+    PlanOptions,
+)
 from servetune.engines import DEFAULT_ENGINE, engine, engines_with_defaults
 from servetune.errors import InputError
 from servetune.hardware import Node, device
@@ -61,11 +71,11 @@ class Estimate(Request, frozen=True, kw_only=True):
     verb: ClassVar[str] = "estimate"
     first: ClassVar[str] = "model"
     group: ClassVar[str] = "Model and load"
+    defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"tensor_parallel": "every split of the GPUs"}
+    )
 
-    model: Annotated[
-        str | None,
-        option("Model: hub id, local folder, or a name of the catalogue.", metavar="NAME"),
-    ] = None
+    model: Annotated[str | None, MODEL] = None
     machine: Machine = Machine()
     engine: Annotated[
         str,
@@ -93,34 +103,7 @@ class Estimate(Request, frozen=True, kw_only=True):
             default="a table of them",
         ),
     ] = None
-    tensor_parallel: Annotated[
-        Count | None,
-        option(
-            "Degree of tensor parallelism.",
-            "--tensor-parallel",
-            "--tp",
-            metavar="COUNT",
-            default="every split of the GPUs",
-        ),
-    ] = None
-    quantization: Annotated[
-        str | None,
-        option(
-            "Number format of the weights as loaded, such as fp8.",
-            "--quantization",
-            "--precision",
-            metavar="NAME",
-            default="the checkpoint's",
-        ),
-    ] = None
-    kv_cache_dtype: Annotated[
-        str | None, option("Number format of the KV cache.", metavar="NAME", default="the model's")
-    ] = None
-    max_model_len: Annotated[
-        Count | None,
-        option("Longest sequence, prompt and answer, in tokens.", metavar="TOKENS"),
-    ] = None
-
+    plan: PlanOptions = PlanOptions()
     limits: Limits = Limits()
     drafts: Drafts = Drafts()
     correction: Calibrated = Calibrated()
@@ -288,9 +271,9 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
         plan=Plan(
             model=model,
             engine=request.engine,
-            quantization=request.quantization,
-            kv_cache_dtype=request.kv_cache_dtype,
-            max_model_len=request.max_model_len,
+            quantization=request.plan.quantization,
+            kv_cache_dtype=request.plan.kv_cache_dtype,
+            max_model_len=request.plan.max_model_len,
             draft_tokens=request.drafts.draft_tokens,
             draft_method=request.drafts.draft_method,
             draft_acceptance_fraction=request.drafts.draft_acceptance_fraction,
@@ -303,7 +286,7 @@ def _of_model(request: Estimate, model: str, kept: KeptCalibration | None) -> Es
         ),
         target=request.target,
         top=request.top,
-        tensor_parallel=request.tensor_parallel,
+        tensor_parallel=request.plan.tensor_parallel,
     )
     if everywhere or request.sweep:
         roomy = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Option groups that verbs share: machine, price, copies, limits, corrections, drafted tokens."""
+"""Option groups that verbs share: machine, plan, copies, limits, corrections, drafted tokens."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from servetune.api.inputs import chosen_node
 from servetune.engines import simulated_engines
 from servetune.errors import InputError, UnknownName
 from servetune.hardware import Node
-from servetune.option import Fraction, NonNegative, option
+from servetune.option import Count, Fraction, NonNegative, option
 from servetune.prediction.calibrations import KeptCalibration, calibration_named
+
+MODEL = option("Model: hub id, local folder, or a name of the catalogue.", metavar="NAME")
+"""Declaration of the option `--model`."""
 
 DeviceCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 """Number of devices; no node has more than 1024."""
@@ -70,6 +73,39 @@ class Machine(Devices, frozen=True, kw_only=True):
             or_cpu=or_cpu,
             service=service,
         )
+
+
+class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a plan that no engine names: split, number formats, longest sequence."""
+
+    group: ClassVar[str] = "Plan"
+
+    tensor_parallel: Annotated[
+        Count | None,
+        option(
+            "Degree of tensor parallelism.",
+            "--tensor-parallel",
+            "--tp",
+            metavar="COUNT",
+            default="1",
+        ),
+    ] = None
+    quantization: Annotated[
+        str | None,
+        option(
+            "Number format of the weights as loaded, such as fp8.",
+            "--quantization",
+            "--precision",
+            metavar="NAME",
+            default="the checkpoint's",
+        ),
+    ] = None
+    kv_cache_dtype: Annotated[
+        str | None, option("Number format of the KV cache.", metavar="NAME", default="the model's")
+    ] = None
+    max_model_len: Annotated[
+        Count | None, option("Longest sequence, prompt and answer, in tokens.", metavar="TOKENS")
+    ] = None
 
 
 SimulatedEngine = Annotated[

@@ -15,11 +15,13 @@ from servetune.api.load_values import load_values, note_idle_load, require_state
 from servetune.api.notes import note, progress
 from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import (
+    MODEL,
     Calibrated,
     Copies,
     Drafts,
     Limits,
     Machine,
+    PlanOptions,
     SimulatedEngine,
 )
 from servetune.api.simulated_comparison import SimulationComparison, compare_with_simulation
@@ -69,38 +71,10 @@ _OF_COMPARISON = frozenset(
 )
 
 
-class SimulatedPlan(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedPlan(PlanOptions, frozen=True, kw_only=True):
     """Plan to simulate, besides its copies and drafts."""
 
-    group: ClassVar[str] = "Plan"
-
     engine: SimulatedEngine = DEFAULT_ENGINE
-    tensor_parallel: Annotated[
-        Count | None,
-        option(
-            "Degree of tensor parallelism.",
-            "--tensor-parallel",
-            "--tp",
-            metavar="COUNT",
-            default="1",
-        ),
-    ] = None
-    quantization: Annotated[
-        str | None,
-        option(
-            "Number format of the weights as loaded, such as fp8.",
-            "--quantization",
-            "--precision",
-            metavar="NAME",
-            default="the checkpoint's",
-        ),
-    ] = None
-    kv_cache_dtype: Annotated[
-        str | None, option("Number format of the KV cache.", metavar="NAME", default="the model's")
-    ] = None
-    max_model_len: Annotated[
-        Count | None, option("Longest sequence, prompt and answer, in tokens.", metavar="TOKENS")
-    ] = None
     server_args: Annotated[
         tuple[str, ...],
         option(
@@ -171,10 +145,7 @@ class Simulation(Request, frozen=True, kw_only=True):
         }
     )
 
-    model: Annotated[
-        str | None,
-        option("Model: hub id, local folder, or a name of the catalogue.", metavar="NAME"),
-    ] = None
+    model: Annotated[str | None, MODEL] = None
     machine: Machine = Machine()
     plan: SimulatedPlan = SimulatedPlan()
     copies: Copies = Copies()

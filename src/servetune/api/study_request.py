@@ -16,7 +16,7 @@ import msgspec
 
 from servetune.api.notes import note
 from servetune.api.request import Request
-from servetune.api.shared_options import Calibrated, Limits, Machine
+from servetune.api.shared_options import MODEL, Calibrated, Limits, Machine
 from servetune.engines import DEFAULT_ENGINE, ENGINES, Engine
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
@@ -532,9 +532,7 @@ class Study(Request, frozen=True, kw_only=True):
         {"input_tokens": "1024", "output_tokens": "512", "requests": "1000"}
     )
 
-    model: Annotated[
-        str, option("Model: hub id, local folder, or a name of the catalogue.", metavar="NAME")
-    ]
+    model: Annotated[str, MODEL]
     engine: Annotated[
         str,
         option("Engine that serves the trials.", "--engine", "--framework", choices=tuple(ENGINES)),
