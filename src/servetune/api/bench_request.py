@@ -1,4 +1,4 @@
-"""Request of the verb bench: the load, the servers that take it, and what is kept of it."""
+"""Request of the verb bench: load, servers, measurements and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bench: load for servers that run already, timed to the token, and the files that it leaves."""
+"""Bench: load on running servers, timed to the token, and its files."""
 
 from __future__ import annotations
 

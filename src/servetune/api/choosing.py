@@ -1,4 +1,4 @@
-"""Choice among plans and machines: which hold the limits, with which confidence, at what cost."""
+"""Choice among plans and machines: limits held, confidence and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimation: what a model can do on a machine, from their data alone; nothing is run."""
+"""Estimation: fit, speed and cost of a model on a machine, from their data alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes: what a reader should know of a run besides its result, through the standard logger.
+"""Notes on a run besides its result, through the standard logger.
 
 `logging.getLogger("servetune")` has progress at level INFO and notes about what was assumed or
 passed over at level WARNING, so a notebook shows the latter and the command line, which prints

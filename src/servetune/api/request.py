@@ -1,4 +1,4 @@
-"""Requests: the frozen value that says all that one run of a verb is to do.
+"""Requests: all options of one run of a verb as a frozen value.
 
 A request comes from keyword arguments, from a configuration file, or from the command line,
 and is checked the same way each time. `fields_of` lists its options for whoever derives

@@ -1,4 +1,4 @@
-"""Trials of one or several runs, as they are read, compared and chosen from.
+"""Trials of one or several runs, read from journals and summaries.
 
 The verbs `recommend` (the best trial, and why) and `report` (summary and dashboard) need nothing
 else.

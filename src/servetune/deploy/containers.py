@@ -1,4 +1,4 @@
-"""A Plan as the variables of a SageMaker container, there and back.
+"""Translation of a Plan to the variables of a SageMaker container, and back.
 
 An engine's settings are those of its command line (`Engine.plan_settings`); a container respells
 them as variables, by one `Container` in the engine's folder; reading an environment reverses both.

@@ -1,4 +1,4 @@
-"""A Plan as the command of its engine that a deployment starts, there and back.
+"""Translation of a Plan to the engine's command that a deployment starts, and back.
 
 SageMaker's containers take variables (`deploy.containers`); everywhere else an engine is
 started by its command, which `Engine.command` makes, so that what is deployed is what was

@@ -1,4 +1,4 @@
-"""Causes of a server's end, read off its log, each with a way on."""
+"""Causes of a server's end, read from its log, each with a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans whose silent fields are filled as their engine would fill them."""
+"""Defaults: unset fields of a plan, filled as its engine would fill them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Plan: how a model is served, in words that belong to no engine.
+"""Plan: how a model is served, in engine-neutral words.
 
 One frozen value is priced by the estimator, run by the simulator, launched by an
 engine and rendered for a deployment, so what was measured is what ships. A field

@@ -1,4 +1,4 @@
-"""Prices behind the costs of trials, and whose they are."""
+"""Prices behind the costs of trials, and their sources."""
 
 from __future__ import annotations
 

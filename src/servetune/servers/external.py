@@ -1,4 +1,4 @@
-"""A server that somebody else started: it is asked whether it answers, and never stopped."""
+"""Server that was started elsewhere: its health is checked, and it is never stopped."""
 
 from __future__ import annotations
 

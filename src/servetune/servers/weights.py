@@ -1,4 +1,4 @@
-"""A model's weights in the page cache before its servers want them.
+"""Weights of a model, read into the page cache before its servers need them.
 
 An engine imports for ten seconds and more before it reads a first weight; the disk can read
 meanwhile. Every further server then finds them in memory. Where the weights are not on this

@@ -1,4 +1,4 @@
-"""Simulated engine in live time: requests come from outside while time passes.
+"""Simulated engine in real time, for requests that arrive over HTTP.
 
 The core is that of a simulated run (`perf.sim.serving`), moved by a clock that somebody else
 reads. Every time here is the engine's own: seconds since it started, before any speed-up.

@@ -1,4 +1,4 @@
-"""The real engine's words, as a server is started with them.
+"""Arguments of the real engine's server, as a user writes them.
 
 `serve MODEL --max-num-seqs 8 --no-enable-prefix-caching -tp 2`: the words behind
 `servetune simulate --serve`. They become settings by the engine's own

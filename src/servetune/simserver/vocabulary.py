@@ -1,4 +1,4 @@
-"""Counting a prompt's tokens, and words to answer with.
+"""Token counts of prompts, and words of simulated answers.
 
 Token ids count themselves. Text is counted by the model's own tokenizer where one is at
 hand; otherwise a word is taken for 1.3 tokens, as `workload.prompts` does, and the server

@@ -1,4 +1,4 @@
-"""An OpenAI-like streaming server that does what it is told, and knows what it did.
+"""Fake OpenAI-like streaming server with configurable behaviour, which records what it did.
 
 This is a public testing kit: use it for your own client or orchestration as well. It speaks
 HTTP on a real socket, keeps the times that it is given, fails on request in every way that

@@ -1,4 +1,4 @@
-"""The fake streaming server itself: its behaviour, its truth, and its sockets."""
+"""Fake streaming server: its behaviour, its record of true times, and its sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AWS Signature Version 4: a keyed checksum over a request that proves who sends it.
+"""AWS Signature Version 4: a keyed checksum over a request, which proves its sender.
 
 A request is signed as it departs, because the signature holds its time. The parts that do not
 change are put together once; what is left is a checksum of the body and two keyed ones, some

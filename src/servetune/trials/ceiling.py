@@ -1,4 +1,4 @@
-"""Ceiling of the load generator: the load that this machine sends without falling short.
+"""Ceiling of the load generator: the highest load that this machine sends on time.
 
 Streams of the echo server (`loadgen/echo.py`) tick fifty times a second, as an engine's steps do.
 Their number grows step by step, until requests leave late, a sender process is busy, or fewer

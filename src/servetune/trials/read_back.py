@@ -1,4 +1,4 @@
-"""Read back: what an engine says of its own settings, to name why a run is not reproduced.
+"""Settings that a running engine reports, to explain why a run is not reproduced.
 
 What can be asked differs from engine to engine (`SettingsReport`): a route with every argument or
 a few limits, labels of a metric, the start-up log. Behind SageMaker there is the log, in

@@ -1,4 +1,4 @@
-"""Context of one server: its share of the machine, its study, and its neighbours under load.
+"""Context of one server: its share of the machine, its study, and servers loaded at the same time.
 
 Servers on disjoint devices still share cores, memory, the bus, power and cooling. So the first
 trial of a parallel study is measured while nothing else runs, and once more while its neighbours

@@ -1,4 +1,4 @@
-"""A sweep: every trial of every server configuration, one record each, whatever happens."""
+"""Sweep: every trial of every server configuration, one record each, failed or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client arguments: options about load under the names that llm-optimizer's users know."""
+"""Client arguments: load options under llm-optimizer's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's own way of counting: its tokenizer and its chat template, from the files beside it.
+"""Tokenizer and chat template of a model, from the files in its folder.
 
 The tokenizer needs the package tokenizers, the template jinja2 (extra `tokenizers`); both are
 imported when a file is read, not before. A template is somebody else's program, so it runs in

@@ -1,4 +1,4 @@
-"""Options about load that verbs share, and the workload that they mean."""
+"""Load options that verbs share, and the workload that they describe."""
 
 from __future__ import annotations
 

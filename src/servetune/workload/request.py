@@ -1,4 +1,4 @@
-"""Request: one thing asked of a server."""
+"""Request: lengths, due time and shared content of one prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a data set, whatever holds them: JSON, JSON lines, CSV, Parquet, or Hugging Face's
+"""Rows of a data set in any format: JSON, JSON lines, CSV, Parquet, or Hugging Face's
 `datasets`. Each comes with the place that a message about it should name.
 
 Parquet needs pyarrow (extra `parquet`), the hub and folders that `datasets` saved need that

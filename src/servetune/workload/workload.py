@@ -1,4 +1,4 @@
-"""Workload: what is asked of a server, and when."""
+"""Workload: requests to a server and their arrival."""
 
 from __future__ import annotations
 

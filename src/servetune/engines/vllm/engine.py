@@ -1,4 +1,4 @@
-"""vLLM: `vllm serve MODEL`, its arguments, its environment and its last words."""
+"""vLLM: `vllm serve MODEL`, its arguments, its environment and the causes of its end."""
 
 from __future__ import annotations
 

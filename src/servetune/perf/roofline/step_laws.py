@@ -1,4 +1,4 @@
-"""Many step laws side by side, in arrays: what prices thousands of plans in one go.
+"""Step laws of many plans in arrays, which price thousands of plans at once.
 
 `StepLaw` prices one plan and is what the simulator asks; `StepLaws` is the same law for many
 plans at once. Work and machines (`PlanBatch`) are kept apart from coefficients, because a fit

@@ -1,4 +1,4 @@
-"""An engine that computes prompts for others to decode (disaggregated prefill).
+"""Engine that computes prompts for others to decode (disaggregated prefill).
 
 Such an engine computes one token, which is dropped, and keeps a
 prompt's blocks until another engine has them. That one admits the request with its cache

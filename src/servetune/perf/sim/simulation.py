@@ -1,4 +1,4 @@
-"""Simulation of a whole run: users outside, engines inside, time only in numbers."""
+"""Simulation of a whole run in virtual time: users, router and engine."""
 
 from __future__ import annotations
 

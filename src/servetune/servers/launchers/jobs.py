@@ -1,4 +1,4 @@
-"""A whole run as a job of somebody else's machine: a script for Slurm, an object for Kubernetes.
+"""Study as a cluster job: a script for Slurm, an object for Kubernetes.
 
 Both run `servetune tune` beside the engine. A job that is cut off and begun again must go on,
 so `--resume` is always said, and the polite signal comes early enough for the trial under way

@@ -1,4 +1,4 @@
-"""A server's place on its machine: devices, cores and memory; and its environment variables."""
+"""Placement of a server on its machine: devices, cores, memory and environment variables."""
 
 from __future__ import annotations
 
