@@ -19,8 +19,6 @@ from servetune.cli.main import cli
 from servetune.store import read_journal
 from servetune.workload.presets import preset_names
 
-pytestmark = pytest.mark.timed
-
 SMALL = ("--input-tokens", "20", "--output-tokens", "4")
 COMMAND = (sys.executable, "-W", "error", "-m", "servetune", "bench")
 
@@ -115,6 +113,7 @@ def test_a_closed_loop_that_runs_out_of_requests_says_so(fake):
     assert said["ended_reason"] == "all 10 requests were answered before 60 s were over"
 
 
+@pytest.mark.timed
 def test_an_open_loop_of_a_duration_sends_what_is_due_within_it(fake):
     server = fake()
     said = results(
@@ -351,6 +350,7 @@ def test_a_share_of_failures_ends_the_run(fake):
     assert len(server.truths) < 3000
 
 
+@pytest.mark.timed
 def test_a_server_that_dies_half_way_leaves_what_was_measured(fake, tmp_path):
     server = fake(die_after_s=1.0, ttft_s=0.01)
     out = tmp_path / "out"

@@ -13,8 +13,6 @@ import pytest
 import forked
 from servetune.store import read_journal
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 FAKE = f"{shlex.quote(sys.executable)} -m servetune.testing.fake_server --port {{port}}"
 
 

@@ -1,4 +1,4 @@
-"""Order, budgets, early stops and servers side by side, over HTTP with simulated servers."""
+"""Order, budgets, early stops and servers side by side, over HTTP with real processes."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ FAKE = f"{PYTHON} -m servetune.testing.fake_server --port {{port}}"
 def tune(servetune, tiny):
     def run(
         *more,
-        command=SIMULATED,
+        command=FAKE,
         server_args="max_num_seqs=[4,8]",
         client="max_concurrency=[2,4];num_prompts=16",
         output_len=16,
@@ -226,6 +226,7 @@ def test_a_plan_of_pairs_runs_two_at_a_time(tune, tmp_path):
     done = tune(
         "--parallel",
         "auto",
+        command=SIMULATED,
         server_args="tensor_parallel_size=[2];max_num_seqs=[4,5,6]",
         client="max_concurrency=[2,3];num_prompts=16",
     )

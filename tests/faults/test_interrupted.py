@@ -16,8 +16,6 @@ import pytest
 import servetune
 from servetune.store import read_journal
 
-pytestmark = pytest.mark.xdist_group("processes")
-
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 MOMENTS = 12
 SEED = 6
@@ -136,7 +134,8 @@ def test_signals_at_twelve_random_moments_and_the_final_set_is_the_same(sweep, m
         "server_args": "max_num_seqs=[4,8,16]",
         "client": "max_concurrency=[1,2,3,4];num_prompts=16",
     }
-    done = sweep.run(sweep.simulated, **grid)
+    server = f"{sweep.fake} --ttft-s 0.01"
+    done = sweep.run(server, **grid)
     assert done.returncode == 0, done.stderr
     unbroken = [record.key for record in sweep.records()]
     assert len(unbroken) == 12
@@ -145,17 +144,19 @@ def test_signals_at_twelve_random_moments_and_the_final_set_is_the_same(sweep, m
     sweeps = (sweep, type(sweep)(sweep.folder / "other"))
     with ThreadPoolExecutor(2) as pool:
         halves = (moments[::2], moments[1::2])
-        broken_off = sum(pool.map(lambda *half: break_off(*half, grid, unbroken), sweeps, halves))
+        broken_off = sum(
+            pool.map(lambda *half: break_off(*half, server, grid, unbroken), sweeps, halves)
+        )
     assert broken_off >= MOMENTS / 2, "most moments were in the middle of a run"
     for one in sweeps:
         journal = one.folder / "q.jsonl"
-        done = one.run(one.simulated, *(["--resume"] if journal.exists() else []), **grid)
+        done = one.run(server, *(["--resume"] if journal.exists() else []), **grid)
         assert done.returncode == 0, done.stderr
         assert complete(journal, unbroken)
         one.await_nothing_left()
 
 
-def break_off(sweep, moments, grid, unbroken):
+def break_off(sweep, moments, server, grid, unbroken):
     """Begin, and go on, as often as there are moments; how many were in the middle of a run."""
     journal = sweep.folder / "q.jsonl"
     broken_off = 0
@@ -164,7 +165,7 @@ def break_off(sweep, moments, grid, unbroken):
             begin_anew(sweep.folder)
         safe = read_journal(journal) if journal.exists() else []
         more = ["--resume"] if journal.exists() else []
-        process = sweep.begin(sweep.simulated, *more, **grid)
+        process = sweep.begin(server, *more, **grid)
         time.sleep(delay_s)
         process.send_signal(number)
         _, said = process.communicate(timeout=60)

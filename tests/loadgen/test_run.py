@@ -21,8 +21,6 @@ from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import text_prompts, token_prompts
 from servetune.workload.workload import Workload
 
-pytestmark = pytest.mark.timed
-
 CLOSED = Workload.of(LengthLaws.fixed(12, 8), request_count=40, concurrency=5)
 
 
@@ -70,6 +68,7 @@ class TestClosedLoop:
         assert all(len(record.chunk_times_s) == 8 for record in result.records)
         assert sum(sum(truth.tokens) for truth in server.truths) == 41 * 8
 
+    @pytest.mark.timed
     async def test_a_request_is_due_when_its_users_last_answer_ended(self):
         one = msgspec.structs.replace(CLOSED, concurrency=1, request_count=10)
         async with running_server(Behaviour(ttft_s=0.003)) as server:

@@ -32,8 +32,6 @@ from servetune.workload.prompts import Prompt, token_prompts
 from servetune.workload.request import Request
 from servetune.workload.workload import Workload
 
-pytestmark = pytest.mark.timed
-
 FEW = Workload.of(LengthLaws.fixed(4, 3), request_count=60, concurrency=4, warmup_count=0)
 
 
@@ -127,6 +125,7 @@ class TestSeveral:
         others = [record for record in result.records if record is not stuck]
         assert max(record.end_s for record in others) < stuck.end_s
 
+    @pytest.mark.timed
     async def test_a_burst_without_a_limit_leaves_at_once_from_several(self):
         workload = varied(arrivals=AllAtOnce(), concurrency=None)
         async with running_server(Behaviour(ttft_s=0.3)) as server:
@@ -135,6 +134,7 @@ class TestSeveral:
         assert server.peak_running_count == 60
         assert {record.due_s for record in result.records} == {0.0}
 
+    @pytest.mark.timed
     @pytest.mark.parametrize("closed", [True, False])
     async def test_auto_adds_a_process_under_load_and_hands_users_over(self, monkeypatch, closed):
         monkeypatch.setattr(pool_module, "BUSY_FRACTION", -1.0)  # any load is one too many
@@ -190,6 +190,7 @@ class TestTargets:
             0: 20, 1: 20, 2: 20,
         }  # fmt: skip
 
+    @pytest.mark.timed
     async def test_least_outstanding_spares_the_slow_one(self):
         settings = LoadSettings(routing="least_outstanding")
         quick, slow = Behaviour(ttft_s=0.002), Behaviour(ttft_s=0.25)
@@ -565,6 +566,7 @@ class TestBreaking:
 
 
 class TestCrowds:
+    @pytest.mark.timed
     async def test_two_thousand_connections_at_once(self):
         import resource
 

@@ -17,8 +17,6 @@ from servetune.workload import Poisson, Workload
 from servetune.workload.lengths import LengthLaws
 from servetune.workload.prompts import token_prompts
 
-pytestmark = pytest.mark.timed
-
 
 @contextmanager
 def serving(**behaviour):
@@ -73,6 +71,7 @@ def test_another_load_on_the_same_server_is_another_trial():
     assert same[0] == same[1] != other
 
 
+@pytest.mark.timed
 def test_the_servers_side_has_times_of_the_run():
     with serving(ttft_s=0.05) as server:
         done = bench(asked(server.url, count=30, settings=LoadSettings(scrape_every_s=0.05)))
