@@ -1,8 +1,27 @@
-"""Keyword arguments of a test's load, sorted into the settings and the hooks of `run_load`."""
+"""Load of a test, beside its event loop; keyword arguments sorted into settings and hooks."""
+
+import asyncio
+import contextlib
 
 import msgspec
 
-from servetune.loadgen.run import LoadHooks, LoadSettings
+from servetune.errors import ServetuneError
+from servetune.loadgen.run import LoadHooks, LoadSettings, run_load_blocking
+
+
+async def run_load(*args, hooks=None, **options):
+    """`run_load_blocking` in a thread; cancelling it ends the run."""
+    hooks = hooks or LoadHooks()
+    work = asyncio.ensure_future(
+        asyncio.to_thread(run_load_blocking, *args, hooks=hooks, **options)
+    )
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        hooks.halt.set()
+        with contextlib.suppress(ServetuneError):
+            await work
+        raise
 
 
 def load_options(settings=None, **options):

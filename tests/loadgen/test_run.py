@@ -9,11 +9,11 @@ import time
 import msgspec
 import numpy as np
 import pytest
-from load_options import load_options
+from load_options import load_options, run_load
 
 import forked
 from servetune.errors import InputError, LoadError, ServerRefused
-from servetune.loadgen.run import LoadHooks, LoadSettings, run_load, run_load_blocking
+from servetune.loadgen.run import LoadHooks, LoadSettings, run_load_blocking
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
 from servetune.workload.arrivals import Constant, Poisson

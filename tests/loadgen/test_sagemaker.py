@@ -5,11 +5,11 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from load_options import load_options
+from load_options import load_options, run_load
 from sagemaker_runtime import ACCESS_KEY, SECRET_KEY, TOKEN, SageMakerRuntime
 
 from servetune.errors import InputError, ServerRefused
-from servetune.loadgen.run import LoadSettings, run_load
+from servetune.loadgen.run import LoadSettings
 from servetune.loadgen.sagemaker import (
     Endpoint,
     Session,

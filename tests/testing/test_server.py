@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from servetune.errors import LoadError, ServerRefused
-from servetune.loadgen.run import LoadSettings, run_load
+from servetune.loadgen.run import LoadSettings, run_load_blocking
 from servetune.loadgen.sampler import parse_metrics
 from servetune.loadgen.target import Target, fetch
 from servetune.testing import Behaviour, running_server
@@ -18,7 +18,8 @@ async def load(server, *, requests=8, users=4, tokens=(10, 5)):
     )
     prompts = token_prompts(workload.requests(), 4096, seed=1)
     target = Target(base_url=server.url, model="fake")
-    return await run_load(target, workload, prompts, settings=LoadSettings(timeout_s=10.0))
+    settings = LoadSettings(timeout_s=10.0)
+    return await asyncio.to_thread(run_load_blocking, target, workload, prompts, settings=settings)
 
 
 async def test_no_token_leaves_before_its_time():

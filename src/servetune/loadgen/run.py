@@ -7,14 +7,13 @@ makes records of their traces.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
@@ -175,42 +174,6 @@ class LoadHooks(msgspec.Struct, frozen=True, kw_only=True):
     server_alive: Alive | None = None
     judge: Judge | None = None
     credentials: CredentialSource | None = None
-
-
-async def run_load(
-    target: Target | Sequence[Target],
-    workload: Workload,
-    prompts: Sequence[Prompt],
-    *,
-    settings: LoadSettings | None = None,
-    hooks: LoadHooks | None = None,
-    requests: Sequence[Request] | None = None,
-    warmup_prompts: Sequence[Prompt] | None = None,
-) -> LoadResult:
-    """`run_load_blocking` for callers with an event loop, in a thread beside it.
-
-    Cancelling it ends the run.
-    """
-    hooks = hooks or LoadHooks()
-    work = asyncio.get_running_loop().run_in_executor(
-        None,
-        lambda: run_load_blocking(
-            target,
-            workload,
-            prompts,
-            settings=settings,
-            hooks=hooks,
-            requests=requests,
-            warmup_prompts=warmup_prompts,
-        ),
-    )
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        hooks.halt.set()
-        with suppress(ServetuneError):
-            await work
-        raise
 
 
 def run_load_blocking(

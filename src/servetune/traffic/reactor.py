@@ -178,11 +178,6 @@ class Reactor:
         self._watched[fd] = action
         self._epoll.register(fd, select.EPOLLIN)
 
-    def unwatch(self, fd: int) -> None:
-        """Stop watching a file."""
-        if self._watched.pop(fd, None) is not None:
-            self._epoll.unregister(fd)
-
     def abandon(self, outcome: str, detail: str) -> None:
         """End every call in flight with this outcome."""
         for call in tuple(self._calls):
