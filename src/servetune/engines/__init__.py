@@ -1,6 +1,5 @@
 """Inference engines, one folder each: settings, command line, log. Nothing here starts anything."""
 
-from servetune.engines.cause import Cause
 from servetune.engines.command.engine import filled_command, words_of
 from servetune.engines.defaults import engines_with_defaults, resolved, simulated_engines
 from servetune.engines.engine import (
@@ -10,7 +9,6 @@ from servetune.engines.engine import (
     facts_by_table_name,
     step_law_facts,
 )
-from servetune.engines.log import LogReading
 from servetune.engines.memory import (
     WIDEST_FRACTION,
     Memory,
@@ -23,7 +21,6 @@ from servetune.engines.memory import (
 )
 from servetune.engines.parallel import (
     check_parallel,
-    expert_ways,
     layer_share,
     possible_tensor_parallel,
     stage_layers,
@@ -31,23 +28,17 @@ from servetune.engines.parallel import (
 )
 from servetune.engines.refusals import check_starts
 from servetune.engines.registry import ENGINES
-from servetune.engines.settings import SettingSpec, SettingTable
 from servetune.engines.translate import fields_of, plan_from_settings, settings_of
-from servetune.engines.words import FIELD_TYPES, Words
+from servetune.engines.words import Words
 from servetune.plan.plan import DEFAULT_ENGINE
 
 __all__ = [
     "DEFAULT_ENGINE",
     "ENGINES",
-    "FIELD_TYPES",
     "WIDEST_FRACTION",
-    "Cause",
     "Engine",
     "FirstCompletion",
-    "LogReading",
     "Memory",
-    "SettingSpec",
-    "SettingTable",
     "Words",
     "check_fits",
     "check_parallel",
@@ -55,7 +46,6 @@ __all__ = [
     "concurrent_sequences",
     "engine",
     "engines_with_defaults",
-    "expert_ways",
     "facts_by_table_name",
     "fields_of",
     "filled_command",

@@ -2,13 +2,12 @@
 
 from servetune.hardware.catalog import device, device_names, link, load_devices, node
 from servetune.hardware.detect import detect, detect_cpu, device_for_card
-from servetune.hardware.device import Device, Link, Node, Price, cost_per_million_tokens_usd
+from servetune.hardware.device import Device, Node, Price, cost_per_million_tokens_usd
 from servetune.hardware.instance_catalog import Service, cheapest_instance_with, instance, instances
 from servetune.hardware.user_devices import user_devices_path
 
 __all__ = [
     "Device",
-    "Link",
     "Node",
     "Price",
     "Service",

@@ -50,21 +50,14 @@ class Keys:
         """Nested table; empty where absent."""
         value = self.config.get(key)
         if value is not None and not isinstance(value, Mapping):
-            raise InputError(
-                f"the configuration of '{self.name}': '{key}' must be a table of keys, "
-                f"got {value!r}",
-                hint="check config.json against the published one",
-            )
+            raise self.wrong(f"'{key}' must be a table of keys, got {value!r}")
         return Keys(value or {}, self.name)
 
     def members(self, key: str) -> tuple[Any, ...]:
         """Entries of a list; empty where absent."""
         value = self.config.get(key)
         if value is not None and not isinstance(value, list | tuple):
-            raise InputError(
-                f"the configuration of '{self.name}': '{key}' must be a list, got {value!r}",
-                hint="check config.json against the published one",
-            )
+            raise self.wrong(f"'{key}' must be a list, got {value!r}")
         return tuple(value or ())
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -77,28 +70,25 @@ class Keys:
         if values is None:
             return None
         if not isinstance(values, list | tuple) or layer >= len(values):
-            raise InputError(
-                f"the configuration of '{self.name}': '{key}' must list every layer",
-                hint="check config.json against the published one",
-            )
+            raise self.wrong(f"'{key}' must list every layer")
         return values[layer]
 
     def not_modelled(self, what: str, hint: str = "") -> InputError:
         """Error for a property of the configuration that is not modelled."""
         return InputError(f"'{self.name}' {what}, which is not modelled yet", hint=hint)
 
+    def wrong(self, problem: str) -> InputError:
+        """Error for a value that no published configuration has."""
+        return InputError(
+            f"the configuration of '{self.name}': {problem}",
+            hint="check config.json against the published one",
+        )
+
     def _whole(self, key: str, value: object, *, least: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             valid = "a whole number above zero" if least else "a whole number, zero or more"
-            raise InputError(
-                f"the configuration of '{self.name}': '{key}' must be {valid}, got {value!r}",
-                hint="check config.json against the published one",
-            )
+            raise self.wrong(f"'{key}' must be {valid}, got {value!r}")
         most = MOST_LAYERS if "layers" in key else MOST
         if value > most:
-            raise InputError(
-                f"the configuration of '{self.name}': '{key}' is {value:,}, more than any network "
-                f"has ({most:,})",
-                hint="check config.json against the published one",
-            )
+            raise self.wrong(f"'{key}' is {value:,}, more than any network has ({most:,})")
         return value

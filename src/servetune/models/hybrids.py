@@ -58,6 +58,18 @@ def latent_attention(keys: Keys, **parts: Any) -> LatentAttention:
     )
 
 
+def grouped_attention(
+    keys: Keys,
+    heads: int,
+    kv_key: str = "num_key_value_heads",
+    **parts: Any,
+) -> Attention:
+    """Attention of some query heads from its usual keys, with further `parts` of some families."""
+    bias = keys.flag("attention_bias")
+    parts = {"qkv_bias": bias, "output_bias": bias, **parts}
+    return Attention(heads=heads, kv_heads=kv_heads_of(keys, heads, kv_key), **parts)
+
+
 def _index_bytes(dim: int) -> float:
     return dim + dim / _INDEX_BLOCK * 4
 
@@ -102,10 +114,8 @@ def _has_index(keys: Keys, layer: int) -> bool:
 def deepseek_v4(keys: Keys, layer: int) -> Mixer:
     ratio = keys.listed("compress_ratios", layer)
     if ratio is None or isinstance(ratio, bool) or not isinstance(ratio, int) or ratio < 0:
-        raise InputError(
-            f"the configuration of '{keys.name}': 'compress_ratios' must list a whole number "
-            f"for every layer, got {ratio!r}",
-            hint="check config.json against the published one",
+        raise keys.wrong(
+            f"'compress_ratios' must list a whole number for every layer, got {ratio!r}"
         )
     index = None
     if ratio == 4:  # only the layers with the lower compression have an indexer
@@ -177,15 +187,8 @@ def qwen3_next(keys: Keys, layer: int) -> Mixer:
     if kind != "full_attention":
         raise keys.not_modelled(f"has layers of type '{kind}'")
     heads, head_dim = keys.positive("num_attention_heads"), keys.positive("head_dim")
-    return Attention(
-        heads=heads,
-        kv_heads=kv_heads_of(keys, heads),
-        head_dim=head_dim,
-        qkv_bias=keys.flag("attention_bias"),
-        output_bias=keys.flag("attention_bias"),
-        qk_norm=True,
-        gate_columns=heads * head_dim if keys.flag("attn_output_gate", default=True) else 0,
-    )
+    gates = heads * head_dim if keys.flag("attn_output_gate", default=True) else 0
+    return grouped_attention(keys, heads, head_dim=head_dim, qk_norm=True, gate_columns=gates)
 
 
 def kv_heads_of(keys: Keys, heads: int, key: str = "num_key_value_heads") -> int:
@@ -218,11 +221,7 @@ def kimi(keys: Keys, layer: int) -> Mixer:
             state_dtype="fp32",  # vLLM 0.32 resolves `auto` to it here
         )
     if linear_layers and layer + 1 not in linear.members("full_attn_layers"):
-        raise InputError(
-            f"the configuration of '{keys.name}': neither 'kda_layers' nor 'full_attn_layers' "
-            f"names layer {layer + 1}",
-            hint="check config.json against the published one",
-        )
+        raise keys.wrong(f"neither 'kda_layers' nor 'full_attn_layers' names layer {layer + 1}")
     return latent_attention(keys, output_gate=keys.flag("mla_use_output_gate"))
 
 
@@ -322,11 +321,7 @@ def _nemotron_kind(keys: Keys, layer: int) -> str:
     if kind is None:
         pattern = keys.config.get("hybrid_override_pattern")
         if not isinstance(pattern, str) or layer >= len(pattern):
-            raise InputError(
-                f"the configuration of '{keys.name}': 'hybrid_override_pattern' must name "
-                "every layer",
-                hint="check config.json against the published one",
-            )
+            raise keys.wrong("'hybrid_override_pattern' must name every layer")
         kind = _NEMOTRON_KINDS.get(pattern[layer], pattern[layer])
     if kind not in _NEMOTRON_KINDS.values():
         raise keys.not_modelled(f"has layers of type '{kind}'")
@@ -349,13 +344,8 @@ def nemotron(keys: Keys, layer: int) -> Mixer | None:
     if kind != "attention":
         return None
     heads = keys.positive("num_attention_heads")
-    return Attention(
-        heads=heads,
-        kv_heads=kv_heads_of(keys, heads),
-        head_dim=keys.positive_of("head_dim", "attention_head_dim"),
-        qkv_bias=keys.flag("attention_bias"),
-        output_bias=keys.flag("attention_bias"),
-    )
+    head_dim = keys.positive_of("head_dim", "attention_head_dim")
+    return grouped_attention(keys, heads, head_dim=head_dim)
 
 
 def nemotron_feed_forward(keys: Keys, layer: int) -> FeedForward | None:
@@ -386,11 +376,7 @@ def _nemotron_nas_part(keys: Keys, layer: int, part: str) -> Keys | None:
     block = keys.listed("block_configs", layer)
     table = block.get(part) if isinstance(block, dict) else None
     if not isinstance(table, dict):
-        raise InputError(
-            f"the configuration of '{keys.name}': 'block_configs' must have '{part}' for "
-            "every layer",
-            hint="check config.json against the published one",
-        )
+        raise keys.wrong(f"'block_configs' must have '{part}' for every layer")
     found = Keys(table, keys.name)
     if found.flag("no_op"):
         return None
@@ -539,13 +525,12 @@ def gemma4(keys: Keys, layer: int) -> Mixer:
     kv_key = "num_key_value_heads"
     if equal and keys.optional("num_global_key_value_heads"):
         kv_key = "num_global_key_value_heads"
-    return Attention(
-        heads=heads,
-        kv_heads=kv_heads_of(keys, heads, kv_key),
+    return grouped_attention(
+        keys,
+        heads,
+        kv_key,
         head_dim=keys.positive("head_dim" if windowed else "global_head_dim"),
         window=keys.positive("sliding_window") if windowed else None,
-        qkv_bias=keys.flag("attention_bias"),
-        output_bias=keys.flag("attention_bias"),
         qk_norm=True,
         key_is_value=equal,
         reuses_kv_cache=_gemma4_shares_kv(keys, layer),

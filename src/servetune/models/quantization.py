@@ -35,59 +35,24 @@ from types import MappingProxyType
 
 import msgspec
 
+from servetune.bundled import bundled
 from servetune.errors import InputError, UnknownName
 from servetune.models.config_keys import Config
 
 #: Bytes per number of each unpacked dtype.
 DTYPE_BYTES: Mapping[str, float] = MappingProxyType({"bf16": 2.0, "fp16": 2.0, "fp32": 4.0})
 
-_DTYPE_ALIASES: Mapping[str, str] = MappingProxyType(
-    {
-        "bfloat16": "bf16",
-        "float16": "fp16",
-        "half": "fp16",
-        "float32": "fp32",
-        "float": "fp32",
-        "torch.bfloat16": "bf16",
-        "torch.float16": "fp16",
-        "torch.float32": "fp32",
-    }
-)
+_NAMES = bundled("models", "data/quantization.toml")
+_DTYPE_ALIASES: Mapping[str, str] = _NAMES["dtypes"]
 
 #: Bytes per cached number by canonical cache dtype, scales included.
 CACHE_DTYPES: Mapping[str, float] = MappingProxyType(
     {**DTYPE_BYTES, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "nvfp4": 0.5 + 1 / 16}
 )
 
-#: Canonical cache dtype by the engines' names (vLLM 0.32 `--kv-cache-dtype`, 2026-11).
-_CACHE_ALIASES: Mapping[str, str] = MappingProxyType(
-    {
-        **_DTYPE_ALIASES,
-        "fp8_e4m3": "fp8",
-        "fp8_e5m2": "fp8",
-        "fp8_inc": "fp8",
-        "fp8_per_token_head": "fp8",
-        "int8_per_token_head": "int8",
-        "int4_per_token_head": "int4",
-        "nvfp4_4over6": "nvfp4",
-    }
-)
-
+_CACHE_ALIASES: Mapping[str, str] = {**_DTYPE_ALIASES, **_NAMES["cache_dtypes"]}
 #: Parts of a network covered by each scope.
-_COVERED: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "linear": ("input", "output", "dense", "shared", "experts"),
-        "feed_forward": ("dense", "shared", "experts"),
-        "experts": ("experts",),
-        "mixer": ("input", "output"),
-        "input": ("input",),
-        "output": ("output",),
-        "dense": ("dense",),
-        "shared": ("shared",),
-        "head": ("head",),
-    }
-)
-
+_COVERED: Mapping[str, list[str]] = _NAMES["parts"]
 SCOPES = tuple(_COVERED)
 
 
@@ -148,27 +113,7 @@ _FIXED: Mapping[str, tuple[float | None, str | None]] = MappingProxyType(
 
 _GROUPED = re.compile(r"int4_g(?P<group>[1-9]\d*)(?P<zero>z?)")
 
-#: Canonical scheme by common names (vLLM 0.32 and SGLang 0.5 options, 2026-11).
-_ALIASES: Mapping[str, str] = MappingProxyType(
-    {
-        "bf16": "none",
-        "fp16": "none",
-        "awq": "int4_g128z",
-        "awq_marlin": "int4_g128z",
-        "gptq": "int4_g128",
-        "gptq_marlin": "int4_g128",
-        "w4a16": "int4_g128",
-        "int4": "int4_g128",
-        "w8a8_int8": "int8",
-        "w8a16": "int8w",
-        "w8a8_fp8": "fp8",
-        "fbgemm_fp8": "fp8",
-        "modelopt": "fp8",
-        "modelopt_fp4": "nvfp4",
-        "bitsandbytes": "nf4",
-        "experts_int8": "int8w@experts",
-    }
-)
+_ALIASES: Mapping[str, str] = _NAMES["schemes"]
 
 #: Option values that mean "as stored in the checkpoint".
 _FROM_CHECKPOINT = ("auto", "compressed-tensors", "compressed_tensors", "quark")
@@ -481,25 +426,14 @@ def _scheme(config: Config) -> str:
 
 
 def _modelopt(algorithm: str, config: Config) -> str:
-    known = {
-        "FP8": "fp8",
-        "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
-        "FP8_PB_WO": "fp8_block",
-        "NVFP4": "nvfp4",
-        "NVFP4_AWQ": "nvfp4",
-        "W4A16_NVFP4": "nvfp4w",
-        "MXFP4": "mxfp4",
-        "MXFP8": "mxfp8",
-        "W4A16_AWQ": f"int4_g{config.get('group_size') or 128}",
-        "W8A8_SQ_PER_CHANNEL": "int8",
-        "W8A16": "int8w",
-    }
+    group = config.get("group_size") or 128
+    known = {**_NAMES["modelopt"], "W4A16_AWQ": f"int4_g{group}"}
     if algorithm not in known:
         raise InputError(
             f"quantization_config: quant_algo '{algorithm}' is not modelled yet",
             hint=f"known algorithms are {', '.join(known)}",
         )
-    return known[algorithm]
+    return str(known[algorithm])
 
 
 def _grouped_integers(method: str, config: Config) -> str:

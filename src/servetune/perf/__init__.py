@@ -1,20 +1,18 @@
 """Prediction of serving performance: a law of step times, an estimate and a simulator."""
 
 from servetune.perf.anchors import AnchorRun, Suggestion, suggested_runs
-from servetune.perf.roofline import Coefficients, Estimate, estimate, performance_at
+from servetune.perf.roofline import Estimate, estimate, performance_at
 from servetune.perf.roofline.calibration import Anchor, Calibration, calibrated
 from servetune.perf.roofline.learning import learned_factors
 from servetune.perf.roofline.similarity import RunFeatures, most_informative, run_features
-from servetune.perf.sim import SimulatedRun, simulate
+from servetune.perf.sim import simulate
 
 __all__ = [
     "Anchor",
     "AnchorRun",
     "Calibration",
-    "Coefficients",
     "Estimate",
     "RunFeatures",
-    "SimulatedRun",
     "Suggestion",
     "calibrated",
     "estimate",

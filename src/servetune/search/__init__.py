@@ -2,12 +2,10 @@
 
 from servetune.search.forecasts import Forecast, Forecasts
 from servetune.search.grammar import parse_settings
-from servetune.search.pareto import pareto_front
 from servetune.search.recommend import (
     OBJECTIVES,
     TOLERATED_ERROR_RATE,
     Candidate,
-    FailedRequests,
     Recommendation,
     exceeds_error_tolerance,
     failed_requests,
@@ -21,7 +19,6 @@ __all__ = [
     "TOLERATED_ERROR_RATE",
     "Axis",
     "Candidate",
-    "FailedRequests",
     "Forecast",
     "Forecasts",
     "Recommendation",
@@ -29,7 +26,6 @@ __all__ = [
     "Value",
     "exceeds_error_tolerance",
     "failed_requests",
-    "pareto_front",
     "pareto_keys",
     "parse_settings",
     "recommend",
