@@ -162,7 +162,7 @@ def _needed_client_args(swept: Engine, given: Iterable[str]) -> list[str]:
         f"{name}={value}" for name, value in swept.client_args.items() if not _is_given(name, given)
     ]
     if needed:
-        note(f"note: {swept.title} is request with --client-args {';'.join(needed)}")
+        note(f"note: {swept.title} is asked with --client-args {';'.join(needed)}")
     return needed
 
 
