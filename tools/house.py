@@ -27,6 +27,10 @@ SRC = Path(__file__).resolve().parents[1] / "src"
 MOST_PARAMETERS = 8
 
 
+#: Aliases of JSON objects whose members are `Any` (`servetune/json_value.py`).
+JSON_TYPES = re.compile(r"\b(JsonObject|JsonMembers|ResultFields)\b")
+
+
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
@@ -99,6 +103,7 @@ class Function:
     lines: int
     parameters: int
     speaks_any: bool
+    speaks_json: bool
     is_command: bool
 
     def __str__(self) -> str:
@@ -174,6 +179,7 @@ def _functions(tree: ast.Module, file: str) -> Iterator[Function]:
             lines=(node.end_lineno or node.lineno) - node.lineno + 1,
             parameters=len(every) - (id(node) in methods),
             speaks_any=any(re.search(r"\bAny\b", one) for one in plan_settings),
+            speaks_json=any(JSON_TYPES.search(one) for one in plan_settings),
             is_command=any("option(" in one or ".command" in one for one in decorators),
         )
 
@@ -347,6 +353,8 @@ def show(src: Path, *, listed: bool) -> None:
     print(f"signatures with Any: {len(loose)} ({len(loose) / len(functions):.1%})")
     by_room = Counter(one.place.split("/")[0] for one in loose)
     more([f"{room} {count}" for room, count in by_room.most_common()])
+    unchecked = sum(one.speaks_json for one in functions)
+    print(f"signatures with JSON objects whose members are not checked: {unchecked}")
     print(f"files outside engines/<name>/ whose code names an engine: {len(house.engine_in_code)}")
     more([f"{count:>3} {file}" for file, count in house.engine_in_code.most_common()])
     lists, foreign = (

@@ -18,8 +18,8 @@ from servetune.api.request import Request, request_of
 from servetune.api.shared_options import Limits
 from servetune.errors import InputError
 from servetune.hardware import cost_per_million_tokens_usd, instance
+from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, parse_constraints
-from servetune.metrics.results import JsonObject
 from servetune.option import NonNegative, argument, option
 from servetune.report import (
     candidates_of,

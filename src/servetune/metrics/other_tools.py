@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from servetune.errors import UnknownName
+from servetune.json_value import JsonObject
 from servetune.metrics.columns import BoolArray, Columns, FloatArray, columns_of, known
 from servetune.metrics.record import Record
-from servetune.metrics.results import JsonObject
 from servetune.metrics.slo import Constraint
 from servetune.units import MS_PER_S
 

@@ -7,5 +7,3 @@ from typing import Any, TypeAlias
 
 #: Results of a trial by field name, read-only; `docs/reference/metrics.md` lists the fields.
 ResultFields: TypeAlias = Mapping[str, Any]
-#: JSON object under construction.
-JsonObject: TypeAlias = dict[str, Any]

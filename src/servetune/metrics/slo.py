@@ -20,8 +20,9 @@ import msgspec
 import numpy as np
 
 from servetune.errors import GrammarError, UnknownName
+from servetune.json_value import JsonObject
 from servetune.metrics.columns import BoolArray, FloatArray
-from servetune.metrics.results import JsonObject, ResultFields
+from servetune.metrics.results import ResultFields
 
 #: Metrics in milliseconds that have a distribution over requests (ITL: over gaps).
 LATENCIES = ("ttft", "itl", "tpot", "e2e_latency")

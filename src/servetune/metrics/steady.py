@@ -25,6 +25,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from servetune.json_value import JsonObject
 from servetune.metrics.columns import BoolArray, Columns, FloatArray, IntArray, columns_of, known
 from servetune.metrics.distribution import (
     SHOWN,
@@ -37,7 +38,6 @@ from servetune.metrics.distribution import (
 from servetune.metrics.intervals import rate_interval, student_t
 from servetune.metrics.latency import Arrivals, Gaps, arrivals_of, gaps_between
 from servetune.metrics.record import Record
-from servetune.metrics.results import JsonObject
 from servetune.units import MS_PER_S, format_seconds
 
 #: Smallest number of requests in a steady-state window.

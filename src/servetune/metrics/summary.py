@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
+from servetune.json_value import JsonObject
 from servetune.metrics.columns import BoolArray, Columns, FloatArray, IntArray, columns_of, known
 from servetune.metrics.distribution import (
     SHOWN,
@@ -24,7 +25,6 @@ from servetune.metrics.distribution import (
 from servetune.metrics.intervals import rate_interval
 from servetune.metrics.latency import arrivals_of, gaps_between, gaps_of
 from servetune.metrics.record import Record
-from servetune.metrics.results import JsonObject
 from servetune.metrics.slo import Constraint
 from servetune.metrics.steady import littles_law, steady_results
 from servetune.units import MS_PER_S

@@ -19,8 +19,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from servetune.json_value import JsonObject
 from servetune.metrics.intervals import wilson_interval
-from servetune.metrics.results import JsonObject, ResultFields
+from servetune.metrics.results import ResultFields
 from servetune.metrics.slo import field_of
 from servetune.report.comparison import COMPARED
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown

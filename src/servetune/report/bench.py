@@ -12,8 +12,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from servetune.json_value import JsonObject
 from servetune.metrics import Constraint
-from servetune.metrics.results import JsonObject, ResultFields
+from servetune.metrics.results import ResultFields
 from servetune.report.prices import price_lines
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import constraint_lines

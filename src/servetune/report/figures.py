@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 import servetune
+from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, Record
-from servetune.metrics.results import JsonObject
 from servetune.report.comparison import PredictionPair, pairs_between, pairs_within, quantity_errors
 from servetune.report.quantities import QUANTITIES, STATISTICS
 from servetune.report.ranking import (

@@ -9,8 +9,8 @@ import msgspec
 from servetune.engines import ENGINES, engine
 from servetune.engines.translate import plan_of_any_engine
 from servetune.errors import ServetuneError
+from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, value_of
-from servetune.metrics.results import JsonObject
 from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH, QUANTITIES, quantity_value, shown
 from servetune.search import (

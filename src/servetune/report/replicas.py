@@ -20,8 +20,8 @@ from rich.text import Text
 
 from servetune.errors import InputError
 from servetune.hardware import Node
+from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, value_of
-from servetune.metrics.results import JsonObject
 from servetune.plan.plan import Plan
 from servetune.report.quantities import DASH
 from servetune.report.ranking import plan_of

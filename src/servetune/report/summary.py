@@ -13,8 +13,8 @@ import msgspec
 
 import servetune
 from servetune.errors import StoreError
+from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, unmet, value_of
-from servetune.metrics.results import JsonObject
 from servetune.report.ranking import candidates_of, picks
 from servetune.search import Recommendation, pareto_keys
 from servetune.store.schema import SCHEMA, TrialRecord, record_from_json

@@ -8,8 +8,9 @@ from typing import Literal
 
 import msgspec
 
+from servetune.json_value import JsonObject
 from servetune.metrics import LATENCIES, Constraint, unmet, value_of
-from servetune.metrics.results import JsonObject, ResultFields
+from servetune.metrics.results import ResultFields
 from servetune.search.pareto import pareto_front
 
 #: Largest share of failed requests with which a trial's other figures stay comparable: published

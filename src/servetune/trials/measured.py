@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from servetune.errors import EngineError, InputError, LoadError, PlanError, PortBusy, UnknownName
+from servetune.json_value import JsonObject
 from servetune.loadgen import (
     LoadHooks,
     LoadResult,
@@ -22,7 +23,6 @@ from servetune.loadgen import (
     parse_speed,
     run_load_blocking,
 )
-from servetune.metrics.results import JsonObject
 from servetune.servers import ServerOptions, ServerProcess, launch_environment
 from servetune.servers.launchers import guarded, removal
 from servetune.store import Failure, Results, TrialRecord, now_utc, provenance

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 import msgspec
 
+from servetune.json_value import JsonObject
 from servetune.loadgen import SenderSource
-from servetune.metrics.results import JsonObject
 from servetune.servers.gpus import Card, DeviceMemory
 from servetune.servers.launchers import Placement
 from servetune.store import Results

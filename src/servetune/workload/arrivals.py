@@ -431,7 +431,7 @@ Arrivals = (
 )
 
 #: Every law by its `kind`.
-LAWS: Kinds = {
+LAWS: Kinds[Arrivals] = {
     "all_at_once": AllAtOnce,
     "constant": Constant,
     "poisson": Poisson,

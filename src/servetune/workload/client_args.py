@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from servetune.errors import InputError, UnknownName
+from servetune.json_value import JsonObject, JsonScalar
 from servetune.workload.laws import format_length, parse_law, shifted
 from servetune.workload.lengths import SHAREGPT
 from servetune.workload.options import LoadOptions
 from servetune.workload.workload import Workload
+
+#: Client arguments by name; a list of names is one text, with commas.
+ClientArgs: TypeAlias = Mapping[str, JsonScalar]
 
 #: Arguments that are a field of `LoadOptions` under another name, with that name.
 _FIELDS: Mapping[str, str] = MappingProxyType(
@@ -135,7 +139,7 @@ CLIENT_ARGS: Mapping[str, type] = MappingProxyType(
 )
 
 
-def workload_from_client_args(args: Mapping[str, Any], *, model: str = "") -> Workload:
+def workload_from_client_args(args: ClientArgs, *, model: str = "") -> Workload:
     """Workload that a load client's arguments describe.
 
     `sharegpt` without a file imitates the data set's published lengths (`Workload.imitated`).
@@ -175,7 +179,7 @@ def same_client_args(option: str) -> frozenset[str]:
     return frozenset({option, *names, *_SAME.get(option, ())})
 
 
-def load_options(args: Mapping[str, Any]) -> LoadOptions:
+def load_options(args: ClientArgs) -> LoadOptions:
     """Options that a load client's arguments mean; see `workload_from_client_args`."""
     for name in args:
         if name in _NOT_SUPPORTED:
@@ -185,7 +189,7 @@ def load_options(args: Mapping[str, Any]) -> LoadOptions:
             )
         if name not in CLIENT_ARGS:
             raise UnknownName("client argument", name, CLIENT_ARGS)
-    values = {
+    values: JsonObject = {
         _FIELDS.get(name, name): value
         for name, value in args.items()
         if name in _FIELDS or name in _OPTION_TYPES
@@ -210,19 +214,19 @@ def load_options(args: Mapping[str, Any]) -> LoadOptions:
         raise InputError(f"client arguments: {error}".replace("`", "")) from None
 
 
-def _route(args: Mapping[str, Any]) -> dict[str, Any]:
+def _route(args: ClientArgs) -> ClientArgs:
     backend = args.get("backend", "vllm")
     if backend not in _BACKENDS:
         raise UnknownName("backend", str(backend), _BACKENDS)
-    chat = "chat" in backend or args.get("apply_chat_template")
+    chat = "chat" in str(backend) or args.get("apply_chat_template")
     return {"api": "chat"} if chat and "api" not in args else {}
 
 
-def _imitates(args: Mapping[str, Any]) -> bool:
+def _imitates(args: ClientArgs) -> bool:
     return args.get("dataset_name") == "sharegpt" and "dataset_path" not in args
 
 
-def _source(args: Mapping[str, Any]) -> dict[str, Any]:
+def _source(args: ClientArgs) -> ClientArgs:
     """Data set or trace that the arguments name."""
     name, path = args.get("dataset_name", "random"), args.get("dataset_path")
     own = {"workload", "dataset", "trace"} & args.keys()
@@ -258,7 +262,7 @@ def _source(args: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _random(args: Mapping[str, Any]) -> dict[str, Any]:
+def _random(args: ClientArgs) -> ClientArgs:
     """Laws of random prompts, and the prefix that they share."""
     drawn = args.get("dataset_name", "random") in ("random", "random-ids")
     own = {"workload", "dataset", "trace", "dataset_path"} & args.keys()
@@ -270,30 +274,29 @@ def _random(args: Mapping[str, Any]) -> dict[str, Any]:
                 hint="leave it out, or use random prompts",
             )
         return {}
-    laws = {
-        "input_tokens": args.get("input_tokens") or _law(args, "input", _DEFAULT_INPUT_TOKENS),
-        "output_tokens": args.get("output_tokens") or _law(args, "output", _DEFAULT_OUTPUT_TOKENS),
-    }
+    inputs = args.get("input_tokens") or _law(args, "input", _DEFAULT_INPUT_TOKENS)
+    outputs = args.get("output_tokens") or _law(args, "output", _DEFAULT_OUTPUT_TOKENS)
     if "random_prefix_len" not in args:
         if "num_prefixes" in args:
             raise InputError(
                 "num_prefixes is how many prefixes there are, not how long they are",
                 hint="give random_prefix_len as well",
             )
-        return laws
+        return {"input_tokens": inputs, "output_tokens": outputs}
     # vLLM's prefix is put before the prompt that the length describes, not taken out of it.
-    tokens = int(args["random_prefix_len"])
-    return laws | {
-        "input_tokens": format_length(shifted(parse_law(laws["input_tokens"]), tokens)),
+    tokens = int(_number(args, "random_prefix_len", 0))
+    return {
+        "input_tokens": format_length(shifted(parse_law(inputs), tokens)),
+        "output_tokens": outputs,
         "shared_prefix_tokens": tokens,
-        "prefixes": int(args.get("num_prefixes", 1)),
+        "prefixes": int(_number(args, "num_prefixes", 1)),
     }
 
 
-def _law(args: Mapping[str, Any], side: str, default: int) -> str:
+def _law(args: ClientArgs, side: str, default: int) -> str:
     """Law of `random_input_len` or `random_output_len` with its range or deviation."""
-    tokens = int(args.get(f"random_{side}_len", default))
-    ratio = float(args.get("random_range_ratio", 1.0))
+    tokens = int(_number(args, f"random_{side}_len", default))
+    ratio = _number(args, "random_range_ratio", 1.0)
     deviates = {"random_input_sd", "random_output_sd"} & args.keys()
     if deviates and "random_range_ratio" in args:
         raise InputError(
@@ -302,10 +305,15 @@ def _law(args: Mapping[str, Any], side: str, default: int) -> str:
             hint="leave one of them out",
         )
     if f"random_{side}_sd" in args:
-        return f"kind=normal,mean={tokens},std={float(args[f'random_{side}_sd']):g}"
+        return f"kind=normal,mean={tokens},std={_number(args, f'random_{side}_sd', 0):g}"
     if ratio != 1.0:
         return f"kind=uniform,max={tokens},ratio={ratio:g},as=sglang"
     return str(tokens)
 
 
-_LENGTHS: tuple[Callable[[Mapping[str, Any]], dict[str, Any]], ...] = (_source, _random)
+def _number(args: ClientArgs, name: str, default: float) -> float:
+    value = args.get(name)
+    return float(default if value is None else value)
+
+
+_LENGTHS: tuple[Callable[[ClientArgs], ClientArgs], ...] = (_source, _random)

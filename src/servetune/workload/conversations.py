@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from servetune.errors import InputError
+from servetune.json_value import JsonMembers, JsonObject, JsonValue
 from servetune.workload.parts import DataSet, Part
 from servetune.workload.rows import file_stamp, read_rows
 
@@ -35,7 +35,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens: Length of the answer in tokens, where the row has that instead.
     """
 
-    content: str | list[Any]
+    content: str | list[object]
     answer: str | None = None
     output_tokens: int | None = None
 
@@ -60,9 +60,9 @@ class Dialogue(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[Exchange, ...]
     system: str | None = None
 
-    def messages(self, turn: int = 0, *, with_system: bool = True) -> tuple[dict[str, Any], ...]:
+    def messages(self, turn: int = 0, *, with_system: bool = True) -> tuple[JsonObject, ...]:
         """Messages that are new in a turn."""
-        user: dict[str, Any] = {"role": "user", "content": self.turns[turn].content}
+        user: JsonObject = {"role": "user", "content": self.turns[turn].content}
         if turn or not self.system:
             return (user,)
         if with_system:
@@ -98,7 +98,7 @@ def _dialogues(dataset: DataSet, _stamp: tuple[int, int]) -> tuple[Dialogue, ...
     return usable
 
 
-def dialogue_of(row: Mapping[str, Any], where: str, dataset: DataSet) -> Dialogue | None:
+def dialogue_of(row: JsonMembers, where: str, dataset: DataSet) -> Dialogue | None:
     """Dialogue in a row; `None` where nobody asks anything in it.
 
     Raises:
@@ -119,9 +119,8 @@ def dialogue_of(row: Mapping[str, Any], where: str, dataset: DataSet) -> Dialogu
         raise InputError(f"{where}: the prompt is no text but {type(prompt).__name__}")
     if not prompt.strip():
         return None
-    answer, output_tokens = _answer(
-        _column(row, dataset.output_column, OUTPUT_COLUMNS, where), where
-    )
+    written = _column(row, dataset.output_column, OUTPUT_COLUMNS, where)
+    answer, output_tokens = _answer(written, where)
     system = _column(row, dataset.system_column, SYSTEM_COLUMNS, where)
     return Dialogue(
         where=where,
@@ -151,7 +150,7 @@ def answered(dialogue: Dialogue, part: Part) -> tuple[Exchange, ...]:
     return turns[: known.index(False)] if False in known else turns
 
 
-def _from_messages(messages: Any, where: str) -> Dialogue | None:
+def _from_messages(messages: JsonValue, where: str) -> Dialogue | None:
     if not isinstance(messages, list):
         raise InputError(f"{where}: a conversation is a list, not {type(messages).__name__}")
     system: list[str] = []
@@ -171,7 +170,7 @@ def _from_messages(messages: Any, where: str) -> Dialogue | None:
     return Dialogue(where=where, turns=nonempty, system="\n".join(system) or None)
 
 
-def _role_and_content(message: Any, where: str) -> tuple[str, str | list[Any]]:
+def _role_and_content(message: JsonValue, where: str) -> tuple[str, str | list[object]]:
     if not isinstance(message, Mapping):
         raise InputError(f"{where} is not an object")
     role = message.get("role", message.get("from", "user"))
@@ -185,19 +184,19 @@ def _role_and_content(message: Any, where: str) -> tuple[str, str | list[Any]]:
     return role.lower(), content
 
 
-def _words(content: str | list[Any]) -> str:
+def _words(content: str | list[object]) -> str:
     return Exchange(content=content).words
 
 
-def _answer(written: Any, where: str) -> tuple[str | None, int | None]:
+def _answer(written: JsonValue, where: str) -> tuple[str | None, int | None]:
     """Words of an answer, or its number of tokens: CSV writes both as text."""
     if written is None or written == "":
         return None, None
     if isinstance(written, str) and not written.strip().isdigit():
         return written, None
     try:
-        tokens = int(written)
-    except (TypeError, ValueError):
+        tokens = int(written) if isinstance(written, str | int | float) else 0
+    except ValueError:
         tokens = 0
     if isinstance(written, bool) or tokens < 1:
         raise InputError(
@@ -206,12 +205,14 @@ def _answer(written: Any, where: str) -> tuple[str | None, int | None]:
     return None, tokens
 
 
-def _column(row: Mapping[str, Any], named: str | None, usual: Sequence[str], where: str) -> Any:
+def _column(row: JsonMembers, named: str | None, usual: Sequence[str], where: str) -> JsonValue:
     """Value of the named column, which must be there, or of a column with a usual name."""
     if named is not None:
         if named not in row:
             raise InputError(
                 f"{where} has no column {named}", hint=f"it has {', '.join(row)[:200] or 'none'}"
             )
-        return row[named]
-    return next((row[name] for name in usual if row.get(name) is not None), None)
+        chosen: JsonValue = row[named]
+        return chosen
+    value: JsonValue = next((row[name] for name in usual if row.get(name) is not None), None)
+    return value

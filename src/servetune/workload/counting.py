@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -184,7 +183,7 @@ class TokenCounter:
         return self.content_counts([msgspec.json.encode(tools).decode()])[0]
 
 
-def system(text: str) -> dict[str, Any]:
+def system(text: str) -> Message:
     """System message of a chat."""
     return {"role": "system", "content": text}
 

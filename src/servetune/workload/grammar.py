@@ -14,12 +14,13 @@ Names and values are those of a table in TOML, so that both are read into the sa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple, get_args, get_type_hints
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from servetune.errors import GrammarError, InputError, UnknownName, nearest
+from servetune.json_value import JsonMembers
 
 
 class KindOfLaw(
@@ -28,8 +29,11 @@ class KindOfLaw(
     """Law whose `kind` names it in text, TOML and JSON."""
 
 
+L = TypeVar("L", bound=KindOfLaw)
 #: Structs that a law can be, by the value of `kind`.
-Kinds = Mapping[str, type[msgspec.Struct]]
+Kinds: TypeAlias = Mapping[str, type[L]]
+#: Value as a law's text has it.
+Written: TypeAlias = "str | int | float | bool | list[Written]"
 
 _NAME = re.compile(r"\s*([A-Za-z_][\w-]*)\s*=")
 _SCALAR = re.compile(r"\s*([^\s,;\[\]()=]+)")
@@ -37,9 +41,7 @@ _WORDS: Mapping[str, bool] = {"true": True, "True": True, "false": False, "False
 _CLOSING = {"[": "]", "(": ")"}
 
 
-def law_of_text(
-    text: str, kinds: Kinds, noun: str, *, defaults: Mapping[str, Any] | None = None
-) -> Any:
+def law_of_text(text: str, kinds: Kinds[L], noun: str, *, defaults: JsonMembers | None = None) -> L:
     """Law that a line of text names.
 
     Args:
@@ -83,7 +85,7 @@ def law_of_text(
         raise GrammarError(error.message, text, at, hint=error.hint) from None
 
 
-def law_of(table: Mapping[str, Any], kinds: Kinds, noun: str) -> Any:
+def law_of(table: Mapping[str, object], kinds: Kinds[L], noun: str) -> L:
     """Law that a table of TOML or JSON describes.
 
     Raises:
@@ -112,7 +114,7 @@ def format_law(law: msgspec.Struct) -> str:
     return ",".join(f"{name}={_written(value)}" for name, value in kept.items())
 
 
-def pairs_of(text: str) -> dict[str, Any]:
+def pairs_of(text: str) -> dict[str, Written]:
     """Names and values of a line of text, without looking at what they mean.
 
     Raises:
@@ -122,7 +124,7 @@ def pairs_of(text: str) -> dict[str, Any]:
 
 
 class _Cell(NamedTuple):
-    value: Any
+    value: Written
     at: int
     name_at: int
 
@@ -154,7 +156,7 @@ class _Reader:
                 return found
             self._expect(",", "between one value and the next name")
 
-    def _value(self) -> Any:
+    def _value(self) -> Written:
         self._skip()
         closing = _CLOSING.get(self._text[self._at : self._at + 1])
         if closing:
@@ -165,10 +167,10 @@ class _Reader:
         self._at = match.end()
         return _scalar(match[1])
 
-    def _list(self, closing: str) -> list[Any]:
+    def _list(self, closing: str) -> list[Written]:
         opened = self._at
         self._at += 1
-        values: list[Any] = []
+        values: list[Written] = []
         while True:
             self._skip()
             here = self._text[self._at : self._at + 1]
@@ -196,7 +198,7 @@ class _Reader:
         return GrammarError(message, self._text, self._at, hint=hint)
 
 
-def _scalar(word: str) -> Any:
+def _scalar(word: str) -> Written:
     if word in _WORDS:
         return _WORDS[word]
     for number in (int, float):
@@ -207,7 +209,7 @@ def _scalar(word: str) -> Any:
     return word.strip("\"'")
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(_written(each) for each in value)}]"
     if isinstance(value, bool):
@@ -239,11 +241,11 @@ def _plain(complaint: str, law: type[msgspec.Struct], kind: str) -> InputError:
 _FORMS = "numbers are written 4 or 0.5, lists [2,40], steps [(60,2),(60,8)]"
 
 
-def _known(name: str, known: Any) -> str:
+def _known(name: str, known: Iterable[str]) -> str:
     close = nearest(name, known)
     lead = f"did you mean {', '.join(close)}; " if close else ""
     return f"{lead}known names are {_names(known)}"
 
 
-def _names(known: Any) -> str:
+def _names(known: Iterable[str]) -> str:
     return ", ".join(known)

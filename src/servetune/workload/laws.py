@@ -31,12 +31,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from servetune.errors import InputError
+from servetune.json_value import JsonMembers, JsonObject
 from servetune.workload.grammar import KindOfLaw, Kinds, format_law, law_of, pairs_of
 
 IntArray = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -233,7 +233,7 @@ Law = Always | Uniform | Normal | LogNormal | Table | Empirical
 
 
 #: Every law of token counts by its `kind`.
-LAWS: Kinds = {
+LAWS: Kinds[Law] = {
     "fixed": Always,
     "uniform": Uniform,
     "normal": Normal,
@@ -243,7 +243,7 @@ LAWS: Kinds = {
 }
 
 
-def parse_law(text: str | float | Mapping[str, Any]) -> Law:
+def parse_law(text: str | float | JsonMembers) -> Law:
     """Law of token counts that a number, a text of this module's grammar or a table means.
 
     Raises:
@@ -263,8 +263,7 @@ def parse_law(text: str | float | Mapping[str, Any]) -> Law:
         table = {"kind": colon[1], **_earlier(colon[1], colon[2])} if colon else pairs_of(written)
     if "kind" not in table:
         raise InputError(f"lengths need a kind, '{text}' has none", hint=_HINT)
-    law: Law = law_of(_in_full(table), LAWS, "lengths")
-    return law
+    return law_of(_in_full(table), LAWS, "lengths")
 
 
 def format_length(law: Law) -> str:
@@ -300,7 +299,7 @@ def shifted(law: Law, tokens: int) -> Law:
 _EARLIER = re.compile(r"([a-z]+)\s*:(.*)", re.DOTALL)
 
 
-def _earlier(kind: str, rest: str) -> dict[str, Any]:
+def _earlier(kind: str, rest: str) -> JsonObject:
     """Keys and values of a law in the earlier spelling."""
     if kind == "fixed":
         return {"tokens": _whole("tokens", rest.removeprefix("tokens="))}
@@ -314,7 +313,7 @@ def _earlier(kind: str, rest: str) -> dict[str, Any]:
     return pairs_of(rest) if rest.strip() else {}
 
 
-def _in_full(table: dict[str, Any]) -> dict[str, Any]:
+def _in_full(table: JsonObject) -> JsonObject:
     """Table with the keys of the law's type instead of those that stand for them."""
     match table:
         case {"kind": "uniform", "ratio": ratio, **rest}:
@@ -329,7 +328,7 @@ def _in_full(table: dict[str, Any]) -> dict[str, Any]:
     return table
 
 
-def _of_ratio(ratio: float, rest: Mapping[str, Any]) -> Uniform:
+def _of_ratio(ratio: float, rest: JsonMembers) -> Uniform:
     match dict(rest):
         case {"as": "sglang", "max": most, **others} if not others:
             return Uniform.up_to(_whole("max", most), ratio)

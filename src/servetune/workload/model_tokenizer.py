@@ -12,14 +12,14 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from servetune.errors import InputError
+from servetune.json_value import JsonMembers, JsonObject, JsonValue
 from servetune.workload.prompts import Tokenizer, load_tokenizer
 
-Message = Mapping[str, Any]
+Message = JsonMembers
 
 #: Texts that are encoded at a time: enough for every core, few enough to keep little in memory.
 _BATCH = 256
@@ -59,7 +59,7 @@ class ChatTemplate:
             raise InputError(f"cannot read the chat template: {error}") from error
         self._specials = dict(specials or {})
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> str:
+    def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] | None = None) -> str:
         """Text that the model reads before it answers.
 
         Raises:
@@ -100,7 +100,9 @@ class ModelTokenizer(msgspec.Struct, frozen=True):
             found += encode(texts[start : start + _BATCH])
         return found
 
-    def chat_count(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> int:
+    def chat_count(
+        self, messages: Sequence[Message], tools: Sequence[JsonObject] | None = None
+    ) -> int:
         """Tokens that a server makes of these messages; the template must be there."""
         assert self.template is not None
         return self.counts([self.template.render(messages, tools)], specials=False)[0]
@@ -156,10 +158,10 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
     if importlib.util.find_spec("jinja2") is None:
         return None
     config_path, own = Path(folder) / "tokenizer_config.json", Path(folder) / "chat_template.jinja"
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
     try:
         if config_path.is_file():
-            config = msgspec.json.decode(config_path.read_bytes(), type=dict[str, Any])
+            config = msgspec.json.decode(config_path.read_bytes(), type=JsonObject)
         source = own.read_text(encoding="utf-8") if own.is_file() else config.get("chat_template")
     except (msgspec.MsgspecError, OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the chat template in {folder}: {error}") from error
@@ -169,7 +171,7 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
     return ChatTemplate(source, dict(_specials(config))) if isinstance(source, str) else None
 
 
-def _specials(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _specials(config: JsonMembers) -> Iterable[tuple[str, str]]:
     for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
         written = config.get(name)
         content = written.get("content") if isinstance(written, dict) else written
@@ -177,7 +179,7 @@ def _specials(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield name, content
 
 
-def _batch_encoder(tokenizer: Any, specials: bool) -> Callable[[Sequence[str]], list[int]]:
+def _batch_encoder(tokenizer: Tokenizer, specials: bool) -> Callable[[Sequence[str]], list[int]]:
     """The quickest way that this tokenizer has of counting many texts."""
     for name in ("encode_batch_fast", "encode_batch"):  # the first keeps no offsets
         encode = getattr(tokenizer, name, None)
@@ -188,7 +190,9 @@ def _batch_encoder(tokenizer: Any, specials: bool) -> Callable[[Sequence[str]], 
     return lambda texts: [len(tokenizer.encode(text).ids) for text in texts]
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:
+def _tojson(
+    value: JsonValue, ensure_ascii: bool = False, indent: int | None = None, **_: object
+) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError
+from servetune.json_value import JsonMembers, JsonObject
 from servetune.workload.apis import APIS, members_of, tools_of
 from servetune.workload.compose import Words, compose, compose_ids, mended, pictures
 from servetune.workload.conversations import Dialogue
@@ -216,9 +217,7 @@ class _Preparation:
         images = self._parts[draft.part].images
         return draft.request.input_tokens - (images.each * images.tokens if images else 0)
 
-    def _messages(
-        self, words: Words, shown: Sequence[Mapping[str, Any]]
-    ) -> tuple[dict[str, Any], ...]:
+    def _messages(self, words: Words, shown: Sequence[JsonMembers]) -> tuple[JsonObject, ...]:
         instruction, text = words.shared, words.user
         if instruction and not self._counter.takes_system:
             instruction, text = "", words.whole
@@ -247,7 +246,7 @@ class _Preparation:
             return Prompt(text=messages[0]["content"], **members)
         return Prompt(messages=messages, **members)
 
-    def _dialogue_prompt(self, draft: Draft, item: int, members: Mapping[str, Any]) -> Prompt:
+    def _dialogue_prompt(self, draft: Draft, item: int, members: JsonMembers) -> Prompt:
         dialogue: Dialogue = self._sample.rows[draft.part].dialogues[item]
         if not self._chat:
             return Prompt(text=dialogue.as_text(), **members)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from servetune.errors import InputError
+from servetune.json_value import JsonObject
 from servetune.workload.request import Request
 from servetune.workload.words import TOKENS_PER_WORD, distinct_rows, ids_stock, unchecked_stock
 
@@ -38,7 +39,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     token_count: int
     text: str | None = None
     token_ids: Sequence[int] | None = None
-    messages: tuple[dict[str, Any], ...] | None = None
+    messages: tuple[JsonObject, ...] | None = None
     exact: bool
     members: str = ""
     model: str | None = None
@@ -128,7 +129,7 @@ def unlike(prompt: Prompt, seed: int) -> Prompt:
     return msgspec.structs.replace(prompt, text=_shuffled(prompt.text or "", rng))
 
 
-def _unlike_message(message: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+def _unlike_message(message: JsonObject, rng: random.Random) -> JsonObject:
     content = message.get("content")
     if isinstance(content, str):
         return {**message, "content": _shuffled(content, rng)}

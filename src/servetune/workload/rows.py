@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import msgspec
 
 from servetune.errors import InputError
+from servetune.json_value import JsonMembers, JsonObject
 from servetune.workload.parts import DataSet
 
 #: Where a row is, such as `chats.jsonl line 7`, and its columns.
-Row = tuple[str, Mapping[str, Any]]
+Row = tuple[str, JsonMembers]
+#: Rows as the package `datasets` has them.
+Rows = Iterable[JsonMembers]
 
 #: What a path begins with that names a data set of the Hugging Face hub.
 HUB = "hf:"
@@ -92,9 +95,9 @@ def _json_lines(path: Path) -> Iterator[Row]:
                 yield where, _object(line, where)
 
 
-def _object(text: bytes, where: str) -> Mapping[str, Any]:
+def _object(text: bytes, where: str) -> JsonMembers:
     try:
-        return msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=dict[str, Any])
+        return msgspec.json.decode(text.removeprefix(b"\xef\xbb\xbf"), type=JsonObject)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(
             f"{where} is not a JSON object: {error}", hint="each row of a data set is one"
@@ -172,7 +175,7 @@ def _hub(dataset: DataSet) -> Iterator[Row]:
     yield from _numbered(loaded, name)
 
 
-def _split(loaded: Any, dataset: DataSet) -> Any:
+def _split(loaded: Mapping[str, Rows], dataset: DataSet) -> Rows:
     if dataset.split not in loaded:
         raise InputError(
             f"{dataset.path} has no split {dataset.split}", hint=f"it has {', '.join(loaded)}"
@@ -180,12 +183,12 @@ def _split(loaded: Any, dataset: DataSet) -> Any:
     return loaded[dataset.split]
 
 
-def _numbered(loaded: Any, name: str) -> Iterator[Row]:
+def _numbered(loaded: Rows, name: str) -> Iterator[Row]:
     for number, row in enumerate(loaded, start=1):
         yield f"{name} row {number}", row
 
 
-def _package(module: str, extra: str, what: str) -> Any:
+def _package(module: str, extra: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError:

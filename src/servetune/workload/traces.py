@@ -13,16 +13,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from servetune.errors import InputError
+from servetune.json_value import JsonMembers
 from servetune.workload.request import Piece
 from servetune.workload.rows import file_stamp
 
 #: Tokens that one of Mooncake's `hash_ids` stands for (of its first request, 14 for 6,758).
 HASHED_TOKENS = 512
+
+#: Cell of a trace: text in a CSV, a number in JSON lines.
+Cell: TypeAlias = str | float
 
 #: Most tokens of a prompt or an answer; a larger number is taken for a typing error.
 MOST_TOKENS = 10**12
@@ -92,24 +96,24 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     time: str
     input_tokens: str
     output_tokens: str
-    seconds: Callable[[Any], float]
+    seconds: Callable[[Cell], float]
 
     @property
     def columns(self) -> tuple[str, str, str]:
         return self.time, self.input_tokens, self.output_tokens
 
 
-def _seconds(written: Any) -> float:
+def _seconds(written: Cell) -> float:
     if isinstance(written, bool):
         raise ValueError
     return float(written)
 
 
-def _milliseconds(written: Any) -> float:
+def _milliseconds(written: Cell) -> float:
     return _seconds(written) / 1000
 
 
-def _clock_seconds(written: Any) -> float:
+def _clock_seconds(written: Cell) -> float:
     """A date and time; without a zone it is taken for UTC, only differences matter."""
     moment = datetime.fromisoformat(str(written).strip())
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
@@ -238,7 +242,7 @@ def _trace_in(path: str, time_scale: float, most: int | None, _stamp: tuple[int,
         ) from None
 
 
-_Row = tuple[int, str, Mapping[str, Any]]
+_Row = tuple[int, str, JsonMembers]
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[_Row]:
@@ -301,13 +305,14 @@ def _form_of(columns: Sequence[str], at: str) -> str:
     )
 
 
-def _cell(column: str, cells: Mapping[str, Any], at: str) -> Any:
+def _cell(column: str, cells: JsonMembers, at: str) -> Cell:
     if column.lower() not in cells:
         raise InputError(f"{at} has no {column}", hint="every request needs it")
-    return cells[column.lower()]
+    cell: Cell = cells[column.lower()]
+    return cell
 
 
-def _time(form: Form, cells: Mapping[str, Any], at: str) -> float:
+def _time(form: Form, cells: JsonMembers, at: str) -> float:
     written = _cell(form.time, cells, at)
     try:
         time_s = form.seconds(written)
@@ -321,7 +326,7 @@ def _time(form: Form, cells: Mapping[str, Any], at: str) -> float:
     return time_s
 
 
-def _count(column: str, cells: Mapping[str, Any], at: str, *, least: int) -> int:
+def _count(column: str, cells: JsonMembers, at: str, *, least: int) -> int:
     written = _cell(column, cells, at)
     try:
         number = float("nan") if isinstance(written, bool) else float(written)
@@ -339,7 +344,7 @@ def _count(column: str, cells: Mapping[str, Any], at: str, *, least: int) -> int
     return int(number)
 
 
-def _hash_ids(cells: Mapping[str, Any], at: str) -> tuple[int, ...]:
+def _hash_ids(cells: JsonMembers, at: str) -> tuple[int, ...]:
     written = cells.get("hash_ids")
     if written is None or written == "":
         return ()

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from servetune.errors import InputError
+from servetune.json_value import JsonMembers, JsonObject
 from servetune.workload.arrivals import AllAtOnce, Arrivals, arrivals_of, parse_arrivals
 from servetune.workload.counting import CHAT_APIS, Rows, TokenCounter
 from servetune.workload.laws import Law, parse_law
@@ -330,7 +331,7 @@ def _lengths_of(part: Part) -> LengthLaws | None:
 _LAWS = ("input_tokens", "output_tokens", "turns", "turn_tokens")
 
 
-def workload_of(table: Mapping[str, Any], *, where: str = "the workload") -> Workload:
+def workload_of(table: JsonMembers, *, where: str = "the workload") -> Workload:
     """Workload that tables of TOML or JSON describe.
 
     Args:
@@ -340,9 +341,7 @@ def workload_of(table: Mapping[str, Any], *, where: str = "the workload") -> Wor
     Raises:
         InputError: With the place of what has no meaning.
     """
-    members = dict(table)
-    if "part" in members:
-        members["parts"] = members.pop("part")
+    members = {"parts" if name == "part" else name: each for name, each in table.items()}
     members = _with_laws(members, where)
     try:
         if isinstance(members.get("arrivals"), str):
@@ -380,29 +379,30 @@ def read_workload(path: str | Path) -> Workload:
     return workload_of(table, where=str(path))
 
 
-def _with_laws(value: Any, where: str, key: str = "") -> Any:
-    """Tables with every law of token counts read, and every JSON schema as text."""
-    if isinstance(value, Mapping) and not (key in _LAWS and "kind" in value):
-        inside = "tokens" if key == "documents" else None
-        return {
-            name: _law(each, f"{where}: {name}")
-            if name in _LAWS or name == inside
-            else msgspec.json.encode(each).decode()
-            if name == "response_format" and isinstance(each, Mapping)
-            else each
-            if name == "arrivals"
-            else _with_laws(each, where, name)
-            for name, each in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_with_laws(each, where, key) for each in value]
-    return value
+def _with_laws(table: JsonMembers, where: str, key: str = "") -> JsonObject:
+    """Table with every law of token counts read, and every JSON schema as text."""
+    laws = (*_LAWS, "tokens") if key == "documents" else _LAWS
+    read = dict(table)
+    for name, value in table.items():
+        if name in laws:
+            read[name] = _law(value, f"{where}: {name}")
+        elif name == "response_format" and isinstance(value, Mapping):
+            read[name] = msgspec.json.encode(value).decode()
+        elif isinstance(value, Mapping) and name != "arrivals":
+            read[name] = _with_laws(value, where, name)
+        elif isinstance(value, list | tuple):
+            read[name] = [
+                _with_laws(each, where, name) if isinstance(each, Mapping) else each
+                for each in value
+            ]
+    return read
 
 
-def _law(written: Any, where: str) -> Any:
+def _law(written: Law | str | float | JsonMembers | None, where: str) -> Law | JsonObject | None:
     if isinstance(written, Law) or written is None:
         return written
     try:
-        return msgspec.to_builtins(parse_law(written))
+        table: JsonObject = msgspec.to_builtins(parse_law(written))
     except InputError as error:
         raise InputError(f"{where}: {error}", hint=error.hint) from None
+    return table

@@ -17,8 +17,8 @@ from importlib import resources
 
 import msgspec
 
+from servetune.json_value import JsonObject
 from servetune.metrics import Constraint
-from servetune.metrics.results import JsonObject
 from servetune.report.figures import page_data
 from servetune.report.quantities import QUANTITIES, quantity_value, shown
 from servetune.report.ranking import (
