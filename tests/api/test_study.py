@@ -287,7 +287,7 @@ def test_a_job_runs_the_same_study(called, tmp_path):
     job = ("--job", "slurm", "--job-folder", "/shared/q", "--budget", "2h")
     printed = called(*WORDS, *job, "--no-early-stop")
     assert printed.returncode == 0, printed.stderr
-    assert "hand it to sbatch" in printed.stderr
+    assert "pass it to sbatch" in printed.stderr
     found = st.tune(
         MODEL, **SWEEP, early_stop=False, budget="2h", job="slurm", job_folder="/shared/q"
     )

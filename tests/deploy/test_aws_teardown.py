@@ -193,7 +193,7 @@ def test_who_may_not_ask_about_scaling_may_still_update(world: World) -> None:
     world.double.denied = {"DescribeScalingPolicies"}
     wanted = deployment(plan=OTHER)
     assert f"endpoint {NAME} runs {wanted.only('endpoint-config').name}" in change(world, wanted)
-    assert "whether it still scales is not known" in world.progress_text
+    assert "its autoscaling cannot be read" in world.progress_text
 
 
 def test_an_adapter_with_other_files_is_not_taken_for_the_wanted_one(world: World) -> None:

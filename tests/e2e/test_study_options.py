@@ -189,7 +189,7 @@ def test_no_server_gets_a_gpu_that_may_not_be_seen(tune, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     done = tune(client="max_concurrency=[2];num_prompts=8")
     assert done.returncode == 0, done.stderr
-    assert "note: servers use the 1 of 4 GPUs that can be seen here" in done.stderr
+    assert "note: servers use the 1 of 4 GPUs that are visible here" in done.stderr
     assert len(records_of(tmp_path)) == 2
     done = tune("--parallel", "2", "--output-json", "other.json")
     assert done.returncode == 2

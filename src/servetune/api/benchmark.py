@@ -168,7 +168,7 @@ def _sent(
             except ServetuneError:  # it is something else, such as the model's name
                 pass
             else:
-                note("note: the server has no /v1/completions, /v1/chat/completions was asked")
+                note("note: the server has no /v1/completions; requests go to /v1/chat/completions")
                 return chat, benched
         routes = "--api says which route is asked (chat, completions, ...)"
         refusal.hint = f"{refusal.hint}; {routes}" if refusal.hint else routes

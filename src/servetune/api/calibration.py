@@ -202,7 +202,7 @@ def calibrate(request: Calibrate | str | Path, /, **options: object) -> Calibrat
         return CalibrationNames(names=tuple(calibration_names()))
     if request.remove is not None:
         remove(request.remove)
-        progress(f"{request.remove} is forgotten")
+        progress(f"removed {request.remove}")
         return None
     if request.show is not None:
         return KeptResult(kept=calibration_named(request.show))

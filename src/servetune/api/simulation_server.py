@@ -97,7 +97,7 @@ def serve_simulation(request: SimulationServer | str, /, **options: object) -> N
     for line in _first_lines(request, arguments, plan, node):
         progress(line)
     if not service.serving.vocabulary.exact:
-        progress("text prompts are counted as 1.3 tokens a word: no tokenizer is at hand")
+        progress("text prompts are counted as 1.3 tokens a word: there is no tokenizer")
     server = SimulatedServer(
         service,
         speed=request.speed,

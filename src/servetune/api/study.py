@@ -208,7 +208,7 @@ def _job_text(setup: StudySetup) -> str:
         raise InputError("a job needs to know its GPUs", hint="name them with --gpu and --num-gpus")
     text = slurm_script(job) if clusters.job == "slurm" else kubernetes_job(job)
     how = "sbatch" if clusters.job == "slurm" else "kubectl apply -f"
-    progress(f"# nothing was started; save it and hand it to {how}")
+    progress(f"# nothing was started; save it and pass it to {how}")
     return text
 
 

@@ -486,7 +486,7 @@ def _usable_devices(node: Node, visible_count: int) -> int | None:
     named = visible_devices(node.device.vendor)
     count = len(named) if named else visible_count
     if count and count < node.device_count:
-        note(f"note: servers use the {count} of {node.device_count} GPUs that can be seen here")
+        note(f"note: servers use the {count} of {node.device_count} GPUs that are visible here")
     return count or None
 
 

@@ -84,7 +84,7 @@ def _work(
     try:
         described = jobs.wait(client, job.name, on_status=_Shown(), poll_s=poll_s)
     except KeyboardInterrupt:
-        echo(f"job {job.name} goes on: the same command waits on, --status tells")
+        echo(f"job {job.name} goes on: repeat the command to wait, --status shows its state")
         return INTERRUPTED
     archive = jobs.fetch_archive(s3, described.output or job.prefix)
     records = jobs.trials_of(job, archive, arn=described.arn)

@@ -54,7 +54,7 @@ def _print_plan(rendered: api.RenderedEndpoint) -> int:
         print(f"note  {'evidence':<12} {warning}")
     _print_report(report)
     if not rendered.request.ask_aws:
-        echo("quota, names and reservations are AWS's to say: --ask-aws asks (it only reads)")
+        echo("quota, names and reservations are not checked; --ask-aws reads them from AWS")
     echo("nothing was made")
     return 1 if report.stops else 0
 
@@ -76,8 +76,8 @@ def _print_rendered(rendered: api.Rendered, label: str) -> None:
 def _print_applied(endpoint: str, folder: Path | None) -> int:
     print(f"{endpoint} is in service")
     if folder and (folder / TRIAL_FILE).exists():
-        echo(f"does it do what was measured? servetune bench --against {folder}")
-    echo(f"it costs money until: servetune deploy delete {folder}")
+        echo(f"compare with the measured trial: servetune bench --against {folder}")
+    echo(f"it costs money until you run servetune deploy delete {folder}")
     return 0
 
 

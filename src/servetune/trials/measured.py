@@ -248,7 +248,7 @@ class ServerGroup:
         )
         server.wait_ready(patience_s, give_up=self._context.halt.is_set, then=first)
         if first.refusal is not None:
-            self._say(f"note: {first.refusal}; whether that matters the trials will tell")
+            self._say(f"note: {first.refusal}; the trials will show whether that matters")
         self._trials_on_server = 0
         self._ready_s = time.monotonic() - begin_s
         self._first_completion_s = first.took_s
@@ -260,7 +260,7 @@ class ServerGroup:
             self._say(f"note: {note}")
         self._speed = self._simulated_speed(server)
         if self._speed is not None:
-            self._say("the server says that it is SIMULATED; so will the records")
+            self._say("the server is SIMULATED; the records say so")
             if self._speed != 1:
                 self._say(
                     f"it runs at {self._speed:g} times real time: latencies are that much "

@@ -95,7 +95,7 @@ async def remove_unused(deployment: Deployment, change: Change) -> list[str]:
         except AwsError as error:
             if "AccessDenied" not in error.code:  # who may not scale has not scaled
                 raise
-            change.on_progress(f"whether it still scales is not known: {error.message}")
+            change.on_progress(f"its autoscaling cannot be read: {error.message}")
     elif scaling.minimum > 0:
         deleted += await _remove_step_from_zero(deployment, aws)
     for name in adapters:

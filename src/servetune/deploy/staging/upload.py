@@ -94,7 +94,7 @@ async def stage(
         rows.append({"path": each.path, "size_bytes": each.size_bytes, "crc32": crc})
         on_progress(
             f"[{number}/{len(files)}] {each.path} {format_bytes(each.size_bytes)}: "
-            f"{'there already' if sent_now is None else f'{format_bytes(sent_now)} sent'}"
+            f"{'exists already' if sent_now is None else f'{format_bytes(sent_now)} sent'}"
         )
     await _manifest({"model": model, "revision": revision, "files": rows}, where, aws)
     return Staged(
