@@ -284,14 +284,14 @@ def test_what_an_engines_clients_need_is_added_unless_it_is_given(servetune, tmp
         "tune", "--engine", "transformers", "--model", MODEL, "--client-args", LOAD, "--dry-run",
         env=environment(tmp_path),
     )  # fmt: skip
-    assert "note: transformers serve gets requests with --client-args backend=openai-chat" in ran.stderr
+    assert "note: transformers serve is asked with --client-args backend=openai-chat" in ran.stderr
     assert "backend=openai-chat;disable_ignore_eos=True" in ran.stdout
     ran = servetune(
         "tune", "--engine", "transformers", "--model", MODEL, "--dry-run",
         "--client-args", f"{LOAD};backend=openai;disable_ignore_eos=True",
         env=environment(tmp_path),
     )  # fmt: skip
-    assert "gets requests with" not in ran.stderr
+    assert "is asked with" not in ran.stderr
     assert "backend=openai;" in ran.stdout
 
 
