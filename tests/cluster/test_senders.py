@@ -9,7 +9,7 @@ from servetune.cluster.nodes import join_cluster, sending_nodes
 from servetune.cluster.senders import ClusterSenders, assigned, unfinished
 from servetune.cluster.worker import Clocks, ClockSample
 from servetune.errors import InputError, LoadError
-from servetune.loadgen.run import LoadHooks, LoadSettings, run_load
+from servetune.loadgen.run import LoadHooks, LoadSettings, run_load_blocking
 from servetune.loadgen.sender_pool import ALL_NODES_LOST
 from servetune.loadgen.target import Target
 from servetune.testing import Behaviour, running_server
@@ -101,8 +101,13 @@ def prompts_of(workload):
 async def spread(cluster, url, workload=CLOSED, **hooks):
     settings = LoadSettings(senders=ClusterSenders(address=cluster.address), timeout_s=20.0)
     target = Target(base_url=url, model="fake")
-    return await run_load(
-        target, workload, prompts_of(workload), settings=settings, hooks=LoadHooks(**hooks)
+    return await asyncio.to_thread(
+        run_load_blocking,
+        target,
+        workload,
+        prompts_of(workload),
+        settings=settings,
+        hooks=LoadHooks(**hooks),
     )
 
 

@@ -9,6 +9,8 @@ from doubles import FakeAws
 from servetune.clock import VirtualClock
 from servetune.deploy import Endpoint, EndpointOptions, Evidence, endpoint_of
 from servetune.deploy.aws import AwsClient, StateFile
+from servetune.deploy.aws.apply import wait_options_of
+from servetune.deploy.aws.resources import Change
 from servetune.deploy.deployment import Deployment, deployment_of, with_role
 from servetune.deploy.hosting import Hosting
 from servetune.hardware import instance
@@ -93,3 +95,13 @@ class World:
 
 def no_state() -> StateFile:
     return StateFile(None)
+
+
+def change_in(world: Any, **crash: Any) -> Change:
+    """A change of the world's endpoint without a state file."""
+    return Change(
+        aws=world.aws(**crash),
+        state=no_state(),
+        on_progress=world.messages.append,
+        wait=wait_options_of(deployment()),
+    )

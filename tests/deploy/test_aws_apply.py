@@ -10,7 +10,9 @@ from aws_kit import G6, NAME, World, components, deployment, no_state
 from doubles.server import Crash
 
 from servetune.deploy.aws import StateFile, apply, delete
+from servetune.deploy.aws.apply import wait_options_of
 from servetune.deploy.aws.client import AwsError
+from servetune.deploy.aws.resources import Change
 from servetune.deploy.hosting import Adapter, Hosting, Scaling
 from servetune.errors import CannotRender, DeployError
 
@@ -25,9 +27,12 @@ def make(world: World, wanted: Any = None, *, state: StateFile | None = None, **
     world.run(
         apply(
             wanted or deployment(),
-            world.aws(**crash),
-            state=state or no_state(),
-            on_progress=world.messages.append,
+            Change(
+                aws=world.aws(**crash),
+                state=state or no_state(),
+                on_progress=world.messages.append,
+                wait=wait_options_of(wanted or deployment()),
+            ),
             **more,
         )
     )
@@ -92,7 +97,10 @@ def test_a_run_that_died_anywhere_is_continued_and_leaves_nothing_twice(
     assert {entry["status"] for entry in held["entries"]} == {"there"}
     assert len(held["entries"]) == len(wanted.steps)
     world.run(
-        delete(NAME, world.aws(), state=StateFile(tmp_path), on_progress=world.messages.append)
+        delete(
+            NAME,
+            Change(aws=world.aws(), state=StateFile(tmp_path), on_progress=world.messages.append),
+        )
     )
     assert world.left() == []
     assert not (tmp_path / "state.json").exists()

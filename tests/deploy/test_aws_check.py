@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from aws_kit import G6, NAME, World, components, deployment, no_state
+from aws_kit import G6, NAME, World, change_in, components, deployment
 
 from servetune.deploy.aws import Finding, apply, check, check_live
 from servetune.deploy.aws.account import price_of_product
@@ -164,7 +164,7 @@ def ask(world: World, hosting: Hosting | None = None, **more: Any) -> dict[str, 
 def test_quota_counts_what_runs_already_over_all_pages(world: World) -> None:
     world.double.control.quota[G6] = 2
     other = deployment(Hosting(instance_types=(G6,), instance_count=2), endpoint_name="other")
-    world.run(apply(other, world.aws(), state=no_state(), on_progress=print))
+    world.run(apply(other, change_in(world)))
     world.double.calls.clear()
     (finding,) = ask(world)["quota"]
     assert finding.level == "stop"
@@ -188,7 +188,7 @@ def test_what_may_not_be_asked_is_a_note(world: World) -> None:
 
 def test_a_taken_name_stops_and_an_own_one_is_gone_on_with(world: World) -> None:
     assert ask(world)["endpoint"][0].level == "ok"
-    world.run(apply(deployment(), world.aws(), state=no_state(), on_progress=print))
+    world.run(apply(deployment(), change_in(world)))
     world.double.calls.clear()
     assert ask(world)["endpoint"][0].level == "note"
     other = Hosting(instance_types=(G6,), instance_count=2)

@@ -18,6 +18,7 @@ from servetune.deploy import EndpointOptions, endpoint_of
 from servetune.deploy.aws import AwsClient, StateFile, apply, check_live, delete, jobs, orphans
 from servetune.deploy.aws.account import price_today, quotas
 from servetune.deploy.aws.hosted_container import hosted, hosted_plan
+from servetune.deploy.aws.resources import Change
 from servetune.deploy.deployment import deployment_of
 from servetune.hardware import instance
 from servetune.plan import Plan
@@ -71,7 +72,7 @@ def test_an_endpoint_is_made_asked_and_deleted(aws, servetune):
     now = dt.datetime.now(dt.UTC)
     wanted = small(delete_after=(now + dt.timedelta(hours=1)).isoformat())
     try:
-        asyncio.run(apply(wanted, aws, state=StateFile(None), on_progress=print))
+        asyncio.run(apply(wanted, Change(aws=aws, state=StateFile(None), on_progress=print)))
         found = asyncio.run(hosted(aws, wanted.endpoint))
         assert found is not None
         assert hosted_plan(found).max_num_seqs == 8
@@ -85,4 +86,6 @@ def test_an_endpoint_is_made_asked_and_deleted(aws, servetune):
         assert results["completed"] == 40
         assert results["mean_ttft_ms"] < results["mean_e2e_latency_ms"]
     finally:
-        asyncio.run(delete(wanted.endpoint, aws, state=StateFile(None), on_progress=print))
+        asyncio.run(
+            delete(wanted.endpoint, Change(aws=aws, state=StateFile(None), on_progress=print))
+        )

@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_kit import G6, NAME, World, components, deployment, no_state
+from aws_kit import G6, NAME, World, change_in, components, deployment
 from doubles.server import Crash
 
 from servetune.deploy.aws import LogGroups, StateFile, apply, delete, logs, orphans, status, update
-from servetune.deploy.aws.resources import Change
 from servetune.deploy.aws.teardown import delete_resource
-from servetune.deploy.aws.waiting import WaitOptions
 from servetune.deploy.deployment import Deployment, deployment_of, read_deployment, with_role
 from servetune.deploy.hosting import Adapter, Hosting, Scaling
 from servetune.errors import DeployError
@@ -26,16 +24,14 @@ NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 
 
 def make(world: World, wanted: Deployment) -> None:
-    world.run(apply(wanted, world.aws(), state=no_state(), on_progress=world.messages.append))
+    world.run(apply(wanted, change_in(world)))
 
 
 def remove(world: World, wanted: Deployment | None = None, **crash: Any) -> list[str]:
     gone: list[str] = world.run(
         delete(
             NAME,
-            world.aws(**crash),
-            state=no_state(),
-            on_progress=world.messages.append,
+            change_in(world, **crash),
             deployment=wanted,
         )
     )
@@ -43,9 +39,7 @@ def remove(world: World, wanted: Deployment | None = None, **crash: Any) -> list
 
 
 def change(world: World, wanted: Deployment, **crash: Any) -> list[str]:
-    done: list[str] = world.run(
-        update(wanted, world.aws(**crash), state=no_state(), on_progress=world.messages.append)
-    )
+    done: list[str] = world.run(update(wanted, change_in(world, **crash)))
     return done
 
 
@@ -79,9 +73,7 @@ def test_a_name_alone_finds_all_of_it_and_an_empty_place_is_no_error(world: Worl
 def test_an_endpoint_that_is_being_created_is_waited_for(world: World) -> None:
     wanted = deployment()
     with pytest.raises(Crash):
-        world.run(
-            apply(wanted, world.aws(crash_at=2, when="after"), state=no_state(), on_progress=print)
-        )
+        world.run(apply(wanted, change_in(world, crash_at=2, when="after")))
     begin_s = world.clock.now_s()
     remove(world)
     assert world.left() == []
@@ -296,7 +288,7 @@ def test_what_serves_is_no_orphan(world: World) -> None:
 def test_what_a_crash_left_is_found(world: World, crash_at: int) -> None:
     wanted = deployment(FULL)
     with pytest.raises(Crash):
-        world.run(apply(wanted, world.aws(crash_at=crash_at), state=no_state(), on_progress=print))
+        world.run(apply(wanted, change_in(world, crash_at=crash_at)))
     world.clock._now_s += 1e4
     found = left_over(world)
     if crash_at == 3:  # the endpoint stands, and nothing on it
@@ -331,12 +323,7 @@ def test_an_alarm_of_an_endpoint_that_is_gone_is_found_and_deleted(world: World)
     world.run(
         delete_resource(
             orphan.resource,
-            Change(
-                aws=world.aws(),
-                state=no_state(),
-                on_progress=world.messages.append,
-                wait=WaitOptions(),
-            ),
+            change_in(world),
         )
     )
     assert sorted(alarms) == ["servetune-costs", f"servetune-{NAME}-no-capacity"]

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from aws_kit import NAME, components, deployment, no_state
+from aws_kit import NAME, change_in, components, deployment
 
 from servetune.deploy.aws import apply
 from servetune.deploy.aws.hosted_container import Hosted, hosted, hosted_plan
@@ -13,9 +13,7 @@ LMI = "763104351884.dkr.ecr.us-east-1.amazonaws.com/djl-inference:0.36.0-lmi28.0
 
 
 def made(world, hosting=None):
-    world.run(
-        apply(deployment(hosting), world.aws(), state=no_state(), on_progress=world.messages.append)
-    )
+    world.run(apply(deployment(hosting), change_in(world)))
 
 
 def test_an_endpoint_leads_to_the_variables_of_its_model(world):

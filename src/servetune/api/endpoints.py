@@ -180,15 +180,8 @@ def make_endpoint(
 
     async def work() -> None:
         aws, secrets = await with_token(deployment.region, token)
-        await live.apply(
-            deployment,
-            aws,
-            state=live.StateFile(folder),
-            on_progress=on_progress or progress,
-            now=now().isoformat(),
-            wait=wait,
-            secrets=secrets,
-        )
+        change = _change(aws, live.StateFile(folder), on_progress, wait)
+        await live.apply(deployment, change, now=now().isoformat(), secrets=secrets)
 
     completed(work())
 
@@ -211,15 +204,9 @@ def update(
 
     async def work() -> list[str]:
         aws, secrets = await with_token(deployment.region, request.token)
-        return await live.update(
-            deployment,
-            aws,
-            state=live.StateFile(request.bundle),
-            on_progress=on_progress or progress,
-            now=now().isoformat(),
-            wait=request.waiting.wait(deployment),
-            secrets=secrets,
-        )
+        wait = request.waiting.wait(deployment)
+        change = _change(aws, live.StateFile(request.bundle), on_progress, wait)
+        return await live.update(deployment, change, now=now().isoformat(), secrets=secrets)
 
     return EndpointChange(endpoint=deployment.endpoint, changes=tuple(completed(work())))
 
@@ -274,16 +261,8 @@ def delete(
     """
     request = request_of(Delete, request, options)
     about = _endpoint(request)
-    ended = completed(
-        live.delete(
-            about.name,
-            aws_in(about.region),
-            state=about.state,
-            on_progress=on_progress or progress,
-            wait=request.waiting.wait(None),
-            deployment=about.deployment,
-        )
-    )
+    change = _change(aws_in(about.region), about.state, on_progress, request.waiting.wait(None))
+    ended = completed(live.delete(about.name, change, deployment=about.deployment))
     return EndpointChange(endpoint=about.name, changes=tuple(f"deleted {each}" for each in ended))
 
 
@@ -306,27 +285,22 @@ def orphans(
 
     async def work() -> list[Orphan]:
         aws = aws_in(region)
-        change = Change(
-            aws=aws,
-            state=live.StateFile(None),
-            on_progress=on_progress or progress,
-            wait=request.waiting.wait(None),
-        )
+        change = _change(aws, live.StateFile(None), on_progress, request.waiting.wait(None))
         found = await live.orphans(aws, now=now(), prices=prices)
         for orphan in found if request.delete else ():
             if orphan.resource.kind == "endpoint":
-                await live.delete(
-                    orphan.resource.name,
-                    aws,
-                    state=change.state,
-                    on_progress=change.on_progress,
-                    wait=change.wait,
-                )
+                await live.delete(orphan.resource.name, change)
             else:
                 await delete_resource(orphan.resource, change)
         return found
 
     return tuple(completed(work()))
+
+
+def _change(
+    aws: live.AwsClient, state: live.StateFile, on_progress: OnProgress | None, wait: WaitOptions
+) -> Change:
+    return Change(aws=aws, state=state, on_progress=on_progress or progress, wait=wait)
 
 
 def _with_role(request: Apply) -> Deployment:

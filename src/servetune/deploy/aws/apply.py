@@ -12,8 +12,7 @@ from typing import Any
 from servetune.deploy.aws.client import AwsClient, AwsError
 from servetune.deploy.aws.resources import Change, describe, specifications
 from servetune.deploy.aws.service_model import problems
-from servetune.deploy.aws.state import StateFile
-from servetune.deploy.aws.waiting import OnProgress, ResourceStatus, WaitOptions
+from servetune.deploy.aws.waiting import ResourceStatus, WaitOptions
 from servetune.deploy.deployment import Deployment, Step, from_zero_policy
 from servetune.errors import CannotRender, DeployError
 
@@ -39,24 +38,14 @@ _HINTS = (
 
 
 async def apply(
-    deployment: Deployment,
-    aws: AwsClient,
-    *,
-    state: StateFile,
-    on_progress: OnProgress,
-    now: str = "",
-    wait: WaitOptions | None = None,
-    secrets: dict[str, str] | None = None,
+    deployment: Deployment, change: Change, *, now: str = "", secrets: dict[str, str] | None = None
 ) -> None:
     """Make every resource and wait until the endpoint serves.
 
     Args:
         deployment: The deployment, with its role.
-        aws: Client of its region.
-        state: File that notes what was begun.
-        on_progress: Called with each line of progress.
+        change: Clients, state and progress.
         now: ISO time, for the state.
-        wait: Waiting; from the deployment's time-outs where `None`.
         secrets: Variables added to the container's environment as it is sent, and kept
             nowhere else.
 
@@ -66,16 +55,13 @@ async def apply(
         DeployError: A resource failed, or is there with other settings.
     """
     _require_sound(deployment)
-    change = Change(
-        aws=aws, state=state, on_progress=on_progress, wait=wait or wait_options_of(deployment)
-    )
-    state.begin(deployment.endpoint, deployment.region, now)
+    change.state.begin(deployment.endpoint, deployment.region, now)
     await _prepare_endpoint(deployment, change)
     for step in deployment.steps:
         found = await _existing(step, change)
         if found is None:
-            await make(await _completed_step(step, deployment, aws), change, secrets)
-        state.created(step.kind, step.name, _arn(found))
+            await make(await _completed_step(step, deployment, change.aws), change, secrets)
+        change.state.created(step.kind, step.name, _arn(found))
         if step.kind in ("endpoint", "component", "adapter"):
             await _require_served(step, change)
 

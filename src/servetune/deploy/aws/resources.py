@@ -83,7 +83,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     aws: AwsClient
     state: StateFile
     on_progress: OnProgress
-    wait: WaitOptions
+    wait: WaitOptions = WaitOptions(timeout_s=5400.0)
 
     async def settled(self, kind: str, name: str) -> ResourceStatus:
         """The status of an endpoint or component once it does not change by itself any more.

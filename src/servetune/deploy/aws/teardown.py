@@ -18,8 +18,6 @@ from servetune.deploy.aws.resources import (
     specifications,
     tagged_resources,
 )
-from servetune.deploy.aws.state import StateFile
-from servetune.deploy.aws.waiting import OnProgress, WaitOptions
 from servetune.deploy.deployment import VARIANT, Deployment, alarm_name, from_zero_policy
 from servetune.errors import DeployError
 
@@ -28,22 +26,13 @@ _BUSY = ("in-progress", "in progress", "Cannot update", "must be", "has inferenc
 
 
 async def delete(
-    endpoint: str,
-    aws: AwsClient,
-    *,
-    state: StateFile,
-    on_progress: OnProgress,
-    wait: WaitOptions | None = None,
-    deployment: Deployment | None = None,
+    endpoint: str, change: Change, *, deployment: Deployment | None = None
 ) -> list[str]:
     """Delete all resources of an endpoint; what is not there is passed over.
 
     Args:
         endpoint: Name of the endpoint.
-        aws: Client of its region.
-        state: File that is removed when nothing is left.
-        on_progress: Called with each line of progress.
-        wait: Waiting for busy resources; 90 minutes where `None`.
+        change: Clients, progress, and the state, whose file is removed when nothing is left.
         deployment: Resources that should stand; without it tags alone say what is ours.
 
     Returns:
@@ -52,8 +41,7 @@ async def delete(
     Raises:
         DeployError: The endpoint is not ours, or a resource would not go in time.
     """
-    wait = wait or WaitOptions(timeout_s=5400.0)
-    change = Change(aws=aws, state=state, on_progress=on_progress, wait=wait)
+    aws, state = change.aws, change.state
     resources = await tagged_resources(aws, endpoint)
     await _require_ours(endpoint, aws, resources, deployment)
     components = [resource.name for resource in resources if resource.kind == "component"]

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from servetune.deploy.aws.apply import apply, failure, make, wait_options_of
+from servetune.deploy.aws.apply import apply, failure, make
 from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.resources import Change, describe, specifications, tagged_resources
-from servetune.deploy.aws.state import StateFile
 from servetune.deploy.aws.teardown import delete_settled, remove_unused
-from servetune.deploy.aws.waiting import OnProgress, WaitOptions
 from servetune.deploy.deployment import Deployment, Step
 from servetune.errors import DeployError
 
@@ -24,14 +22,7 @@ MAX_ROLLOUT_S = 28800
 
 
 async def update(
-    deployment: Deployment,
-    aws: AwsClient,
-    *,
-    state: StateFile,
-    on_progress: OnProgress,
-    now: str = "",
-    wait: WaitOptions | None = None,
-    secrets: dict[str, str] | None = None,
+    deployment: Deployment, change: Change, *, now: str = "", secrets: dict[str, str] | None = None
 ) -> list[str]:
     """Roll an endpoint over to a deployment, and delete what it no longer needs.
 
@@ -41,8 +32,7 @@ async def update(
     Raises:
         DeployError: There is no such endpoint, it changed its kind, or SageMaker rolled back.
     """
-    name, wait = deployment.endpoint, wait or wait_options_of(deployment)
-    change = Change(aws=aws, state=state, on_progress=on_progress, wait=wait)
+    name, aws, state = deployment.endpoint, change.aws, change.state
     running = await describe(aws, "endpoint", name)
     if running is None:
         raise DeployError(f"there is no endpoint '{name}' to update", hint="make it with --apply")
@@ -61,9 +51,7 @@ async def update(
         changes += await _roll_adapter(step, change)
     changes += await remove_unused(deployment, change)
     # Adapters and scaling that were not there yet.
-    await apply(
-        deployment, aws, state=state, on_progress=on_progress, now=now, wait=wait, secrets=secrets
-    )
+    await apply(deployment, change, now=now, secrets=secrets)
     changes += await _delete_old(deployment, change)
     return changes
 
