@@ -127,6 +127,13 @@ def test_an_unknown_version_is_reported_with_the_nearest(servetune, tmp_path):
     assert "note: version 0.99.1 of vLLM is not known here; 0.33.0 stands in for it" in ran.stderr
     assert "has no setting novel_thing; it is passed on as it is" in ran.stderr
     assert (tmp_path / "started").exists()  # it may well exist there, so the engine decides
+    misspelt = servetune(
+        "tune", "--engine", "vllm", "--executable", vllm, "--model", MODEL,
+        "--server-args", "max_num_batched_token=1", "--client-args", LOAD, "--output-dir", "other",
+    )  # fmt: skip
+    assert misspelt.returncode == 2
+    assert "did you mean max_num_batched_tokens" in misspelt.stderr
+    assert "--allow-unknown passes it on" in misspelt.stderr
 
 
 @pytest.mark.parametrize(("version", "hosted"), [("26.6.0", False), ("26.7.0", True)])
@@ -143,18 +150,20 @@ def test_the_installed_version_is_spoken_to_in_its_own_words(servetune, tmp_path
 
 
 def test_an_images_tag_says_which_settings_its_engine_has(servetune, tmp_path):
-    def shown(tag, setting):
+    def shown(tag, setting, *more):
         return servetune(
             "tune", "--model", MODEL, "--client-args", LOAD, "--dry-run", "--gpu", "L4",
             "--launcher", "docker", "--image", f"vllm/vllm-openai:{tag}", "--server-args", setting,
-            env=environment(tmp_path),
+            *more, env=environment(tmp_path),
         )  # fmt: skip
 
     assert shown("v0.32.0", "max_num_seqs=8").returncode == 0
     refused = shown("v0.32.0", "max_num_seq=8")
     assert refused.returncode == 2
     assert "error: vLLM 0.32.0 has no setting max_num_seq" in refused.stderr
-    assert shown("latest", "max_num_seq=8").returncode == 0, "of what version nobody can tell"
+    assert shown("latest", "new_setting=8").returncode == 0, "of what version nobody can tell"
+    assert shown("latest", "max_num_seq=8").returncode == 2, "a misspelling in any version"
+    assert shown("latest", "max_num_seq=8", "--allow-unknown").returncode == 0
 
 
 def test_somebody_elses_server_is_measured_and_left_running(servetune, tmp_path):

@@ -10,7 +10,8 @@ from typing import cast
 import msgspec
 
 from servetune.api.notes import note
-from servetune.errors import InputError, StoreError, nearest
+from servetune.engines.engine import Engine
+from servetune.errors import InputError, StoreError
 from servetune.hardware import (
     Node,
     Price,
@@ -22,6 +23,7 @@ from servetune.hardware import (
 )
 from servetune.hardware.detect import detect, detect_cpu
 from servetune.metrics import Constraint, parse_constraints
+from servetune.plan import Plan
 from servetune.store import TrialRecord, latest, read_journal, read_json, require_regular
 
 
@@ -185,17 +187,19 @@ def _not_empty(name: str, example: str) -> str:
     return name
 
 
-def note_idle(names: Collection[str], known: Collection[str] = ()) -> None:
-    """Name the engine's settings that change nothing in a simulation.
-
-    Args:
-        names: Names of the settings.
-        known: All arguments of the engine, where there is a table; a real one ends at any other.
-    """
+def note_idle(names: Collection[str]) -> None:
+    """Name the settings that change nothing in a simulation."""
     if names:
         note(f"note: without effect on the simulation: {', '.join(names)}")
-    for name in names if known else ():
-        if (word := name.lstrip("-").replace("-", "_")) not in known:
-            close = nearest(word, known)
-            meant = f", did you mean {', '.join(close)}" if close else ""
-            note(f"note: the engine has no argument {word} and would not start{meant}")
+
+
+def require_known_settings(simulated: Engine, plan: Plan, *, allow_unknown: bool) -> None:
+    """Refuse settings with which the simulated engine would not start.
+
+    Raises:
+        PlanError: The newest version that is known has no such setting.
+    """
+    table = simulated.settings()
+    if table.settings:
+        exact = msgspec.structs.replace(table, exact=True)
+        exact.check(simulated.title, dict(plan.extra), allow_unknown=allow_unknown)

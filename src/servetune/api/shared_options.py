@@ -16,6 +16,9 @@ from servetune.prediction.calibrations import KeptCalibration, calibration_named
 MODEL = option("Model: hub id, local folder, or a name of the catalogue.", metavar="NAME")
 """Declaration of the option `--model`."""
 
+ALLOW_UNKNOWN = option("Permission to pass on server settings that no table of settings has.")
+"""Declaration of the flag `--allow-unknown`."""
+
 DeviceCount = Annotated[int, msgspec.Meta(ge=1, le=1024)]
 """Number of devices; no node has more than 1024."""
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from servetune.api.frames import frame
-from servetune.api.inputs import note_idle
+from servetune.api.inputs import note_idle, require_known_settings
 from servetune.api.load_values import load_values, note_idle_load, require_stated_once
 from servetune.api.notes import note, progress
 from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import (
+    ALLOW_UNKNOWN,
     MODEL,
     Calibrated,
     Copies,
@@ -81,6 +82,7 @@ class SimulatedPlan(PlanOptions, frozen=True, kw_only=True):
             "Server settings, as in servetune tune, besides these options.", metavar="NAME=VALUE;.."
         ),
     ] = ()
+    allow_unknown: Annotated[bool, ALLOW_UNKNOWN] = False
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,8 +267,10 @@ def simulate(
     artifacts = Artifacts(request.out, STEM) if request.out else None
     if artifacts:
         _require_free(artifacts)
-    known = argument_types(request.plan.engine) if engine(request.plan.engine).simulated_as else ()
-    note_idle(without_effect(trial.plan), known)
+    require_known_settings(
+        engine(request.plan.engine), trial.plan, allow_unknown=request.plan.allow_unknown
+    )
+    note_idle(without_effect(trial.plan))
     record, run = simulated_with_requests(trial, context)
     if request.token_times and record.results["server"]["itl_is_tpot"]:
         raise InputError(

@@ -16,7 +16,7 @@ import msgspec
 
 from servetune.api.notes import note
 from servetune.api.request import Request
-from servetune.api.shared_options import MODEL, Calibrated, Limits, Machine
+from servetune.api.shared_options import ALLOW_UNKNOWN, MODEL, Calibrated, Limits, Machine
 from servetune.engines import DEFAULT_ENGINE, ENGINES, Engine
 from servetune.errors import EngineError, InputError
 from servetune.hardware import Node
@@ -541,6 +541,7 @@ class Study(Request, frozen=True, kw_only=True):
         tuple[str, ...],
         option("Server settings, fixed or swept; may be repeated.", metavar="NAME=[A,B];.."),
     ] = ()
+    allow_unknown: Annotated[bool, ALLOW_UNKNOWN] = False
     client_args: Annotated[
         tuple[str, ...],
         option("Load settings, fixed or swept; may be repeated.", metavar="NAME=[A,B];.."),

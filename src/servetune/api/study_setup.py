@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
-from servetune.api.inputs import note_idle, read_records
+from servetune.api.inputs import note_idle, read_records, require_known_settings
 from servetune.api.load_values import load_values, note_idle_load, require_stated_once
 from servetune.api.notes import note
 from servetune.api.shared_options import Machine
@@ -104,14 +104,18 @@ def study_setup(study: Study) -> StudySetup:
     )
     groups = list(trials_of(space, context))
     if simulated:
-        _note_idle_settings(groups, swept)
+        for group in groups:
+            require_known_settings(swept, group[0].plan, allow_unknown=study.allow_unknown)
+        _note_idle_settings(groups)
     require_one_that_fits(groups, context)
     launch = _launch(study, node, shape)
     artifacts = study.files.artifacts()
     if not simulated:
         require_launch(swept, launch)
         nothing_starts = study.files.dry_run or study.clusters.job is not None
-        for text in require_server(swept, launch, groups, dry_run=nothing_starts):
+        for text in require_server(
+            swept, launch, groups, dry_run=nothing_starts, allow_unknown=study.allow_unknown
+        ):
             note(f"note: {text}")
     return StudySetup(
         request=study,
@@ -242,10 +246,10 @@ def _calibration(
     return kept
 
 
-def _note_idle_settings(groups: list[list[Trial]], swept: Engine) -> None:
+def _note_idle_settings(groups: list[list[Trial]]) -> None:
     """Note server settings that change nothing in a simulation, as `simulate` does."""
     idle = {name for group in groups for trial in group[:1] for name in without_effect(trial.plan)}
-    note_idle(sorted(idle), swept.argument_types())
+    note_idle(sorted(idle))
     note_idle_load(dict.fromkeys(name for trial in groups[0] for name in trial.client_args))
 
 

@@ -90,10 +90,17 @@ class CommandLineEngine(Engine):
         return None
 
     def check(
-        self, plan: Plan, *, version: str | None = None, executable: tuple[str, ...] | None = None
+        self,
+        plan: Plan,
+        *,
+        version: str | None = None,
+        executable: tuple[str, ...] | None = None,
+        allow_unknown: bool = False,
     ) -> tuple[str, ...]:
         table = self.settings(version, executable)
-        notes = table.check(self.title, self.plan_settings(plan, version))
+        notes = table.check(
+            self.title, self.plan_settings(plan, version), allow_unknown=allow_unknown
+        )
         if table.exact or not table.settings:
             return notes
         version_text = f"version {version}" if version else "the version"

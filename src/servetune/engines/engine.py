@@ -147,9 +147,20 @@ class Engine:
         return SettingTable(version="", source="none is known", settings={}, complete=False)
 
     def check(
-        self, plan: Plan, *, version: str | None = None, executable: tuple[str, ...] | None = None
+        self,
+        plan: Plan,
+        *,
+        version: str | None = None,
+        executable: tuple[str, ...] | None = None,
+        allow_unknown: bool = False,
     ) -> tuple[str, ...]:
         """Refuse, before anything starts, what this version would refuse.
+
+        Args:
+            plan: The plan.
+            version: Version of the engine, if it is known.
+            executable: Program that will run, if it is installed.
+            allow_unknown: Whether settings that no table has are passed on.
 
         Returns:
             Notes for the user: which version's settings stand in for an unknown one's.

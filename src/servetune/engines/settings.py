@@ -74,8 +74,18 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
                 found.setdefault(alias, TYPES_BY_KIND[spec.kind])
         return found
 
-    def check(self, engine: str, settings: Mapping[str, Setting]) -> tuple[str, ...]:
+    def check(
+        self, engine: str, settings: Mapping[str, Setting], *, allow_unknown: bool = False
+    ) -> tuple[str, ...]:
         """Refuse what the engine would refuse.
+
+        A setting that a complete table lacks is refused where the table is the very version's,
+        and elsewhere where its name is nearly that of a setting, which is a misspelling.
+
+        Args:
+            engine: Title of the engine.
+            settings: Settings by name.
+            allow_unknown: Whether settings that the table lacks are passed on.
 
         Returns:
             Notes on what cannot be decided here: a setting that this table does not have,
@@ -89,14 +99,18 @@ class SettingTable(msgspec.Struct, frozen=True, kw_only=True):
             spec = self.named(name)
             if spec is not None:
                 _require_value(engine, spec, value)
-            elif self.exact and self.complete:
+            elif self._refuses(name) and not allow_unknown:
                 raise PlanError(
                     f"{engine} {self.version} has no setting {with_underscores(name)}",
-                    hint=_did_you_mean(name, self.settings),
+                    hint=f"{_did_you_mean(name, self.settings)}; --allow-unknown passes it on",
                 )
             else:
                 notes.append(self._unknown(engine, name))
         return tuple(notes)
+
+    def _refuses(self, name: str) -> bool:
+        near = nearest(with_underscores(name), self.settings)
+        return self.complete and (self.exact or bool(near))
 
     def _unknown(self, engine: str, name: str) -> str:
         close = _did_you_mean(name, self.settings)

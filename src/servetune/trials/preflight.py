@@ -44,7 +44,12 @@ def require_launch(engine: Engine, launch: Launch) -> None:
 
 
 def require_server(
-    engine: Engine, launch: Launch, groups: Sequence[list[Trial]], *, dry_run: bool
+    engine: Engine,
+    launch: Launch,
+    groups: Sequence[list[Trial]],
+    *,
+    dry_run: bool,
+    allow_unknown: bool = False,
 ) -> tuple[str, ...]:
     """Refuse what no server could be started with.
 
@@ -53,6 +58,7 @@ def require_server(
         launch: Start options of the servers.
         groups: Trials by server configuration.
         dry_run: Whether nothing will be started, so that nothing need be installed.
+        allow_unknown: Whether settings that no table has are passed on.
 
     Returns:
         Notes on settings that the installed version could not be asked about.
@@ -77,7 +83,12 @@ def require_server(
     if own_command:
         version = version_of(engine, launch, executable)
         for plan in {group[0].plan: None for group in groups if group}:
-            found = engine.check(plan, version=version, executable=executable or None)
+            found = engine.check(
+                plan,
+                version=version,
+                executable=executable or None,
+                allow_unknown=allow_unknown,
+            )
             notes.update(dict.fromkeys(found))
     if launch.port is not None and engine.starts_servers and not dry_run:
         require_free_port(launch.host, launch.port)

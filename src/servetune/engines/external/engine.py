@@ -25,7 +25,12 @@ class External(Engine):
         return SettingTable(version="", source="it is not ours", settings={}, exact=True)
 
     def check(
-        self, plan: Plan, *, version: str | None = None, executable: tuple[str, ...] | None = None
+        self,
+        plan: Plan,
+        *,
+        version: str | None = None,
+        executable: tuple[str, ...] | None = None,
+        allow_unknown: bool = False,
     ) -> tuple[str, ...]:
         """Any server setting is refused: the server runs already.
 
