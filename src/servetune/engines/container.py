@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -96,15 +97,15 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     dialect: str
     prefix: str
     model_key: str
-    renamed: Mapping[str, str]
-    fixed: Mapping[str, str]
     to_settings: Callable[[Plan, Image], Settings]
-    own: Callable[[Plan, int, int], dict[str, str]]
-    copies: Callable[[Mapping[str, str]], int]
-    own_keys: frozenset[str]
     fill: Callable[[Plan, Device, int, str], tuple[Plan, list[str]]]
     off: typing.Literal["value", "negative", "silence"]
     copies_note: str
+    renamed: Mapping[str, str] = MappingProxyType({})
+    fixed: Mapping[str, str] = MappingProxyType({})
+    own: Callable[[Plan, int, int], dict[str, str]] = lambda _plan, _concurrency, _timeout_s: {}
+    copies: Callable[[Mapping[str, str]], int] = lambda _variables: 1
+    own_keys: frozenset[str] = frozenset()
     foreign: tuple[str, ...] = ()
     read: Callable[[Settings, Mapping[str, str]], dict[str, Setting]] = _nothing_further
     in_log: str = "{name}={value}"
@@ -151,11 +152,3 @@ def one_server(plan: Plan) -> Plan:
     """Copies as data parallel ranks of one server, which is all that a container runs."""
     copies = plan.replicas * plan.data_parallel
     return msgspec.structs.replace(plan, replicas=1, data_parallel=copies)
-
-
-def no_variables(_plan: Plan, _concurrency: int, _load_timeout_s: int) -> dict[str, str]:
-    return {}
-
-
-def one_copy(_: Mapping[str, str]) -> int:
-    return 1

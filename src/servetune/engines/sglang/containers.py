@@ -8,15 +8,11 @@ Source: aws/deep-learning-containers, `sagemaker_entrypoint.sh` of SGLang (2026-
 
 from __future__ import annotations
 
-from types import MappingProxyType
-
 import msgspec
 
 from servetune.engines.container import (
     Container,
     Image,
-    no_variables,
-    one_copy,
     one_server,
     plain_settings,
     refuse_occupied,
@@ -60,14 +56,9 @@ SGLANG = Container(
     dialect="sglang",
     prefix="SM_SGLANG_",
     model_key="SM_SGLANG_MODEL_PATH",
-    renamed=MappingProxyType({}),
-    fixed=MappingProxyType({}),
     fill=_filled,
     to_settings=_settings,
-    own=no_variables,
     read=SHIPPING.read,
-    copies=one_copy,
-    own_keys=frozenset(),
     off="silence",
     shares_out=True,
     copies_note=(

@@ -80,7 +80,6 @@ TGI = Container(
     to_settings=_settings,
     own=_own,
     read=_read,
-    copies=lambda _: 1,
     own_keys=frozenset({"PREFIX_CACHING", "PREFILL_CHUNKING", "SERVETUNE_MODEL"}),
     off="value",
     version_pattern=r"-tgi(\d+\.\d+\.\d+)-",
