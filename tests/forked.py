@@ -228,6 +228,13 @@ def _perform(request, streams):
     return code
 
 
+def read_service_models_once():
+    """Have all AWS sessions of this process share the descriptions of services, 2 MB of JSON."""
+    with contextlib.suppress(ImportError):
+        session = importlib.import_module("botocore.session")
+        session.create_loader = functools.cache(session.create_loader)
+
+
 def _import_all():
     package = importlib.import_module("servetune")
     for module in pkgutil.walk_packages(package.__path__, "servetune."):
@@ -236,6 +243,7 @@ def _import_all():
                 importlib.import_module(module.name)
     with contextlib.suppress(ImportError):
         importlib.import_module("boto3")
+    read_service_models_once()
 
 
 def _serve(address):

@@ -263,6 +263,7 @@ def test_requests_are_spread_over_adapters_by_weight(fake):
     assert (asked.count("a"), asked.count("b")) == (2, 6)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("routing", ["round_robin", "least_outstanding"])
 def test_several_servers_share_the_load(fake, routing):
     servers = [fake(ttft_s=0.01), fake(ttft_s=0.01)]

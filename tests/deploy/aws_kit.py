@@ -11,6 +11,7 @@ from servetune.deploy import Endpoint, EndpointOptions, Evidence, endpoint_of
 from servetune.deploy.aws import AwsClient, StateFile
 from servetune.deploy.aws.apply import wait_options_of
 from servetune.deploy.aws.resources import Change
+from servetune.deploy.aws.waiting import WaitOptions
 from servetune.deploy.deployment import Deployment, deployment_of, with_role
 from servetune.deploy.hosting import Hosting
 from servetune.hardware import instance
@@ -37,6 +38,10 @@ def endpoint(hosting: Hosting | None = None, **more: Any) -> Endpoint:
     changed = more.pop("plan", plan)
     evidence = more.pop("evidence", Evidence(simulated=True, concurrency=128))
     return endpoint_of(changed, EndpointOptions(**(given | more)), evidence)
+
+
+#: Descriptions in tests that wait often and do not test waiting; each is a request over HTTP.
+SELDOM = WaitOptions(poll_s=120.0)
 
 
 def deployment(hosting: Hosting | None = None, **more: Any) -> Deployment:
@@ -97,11 +102,11 @@ def no_state() -> StateFile:
     return StateFile(None)
 
 
-def change_in(world: Any, **crash: Any) -> Change:
+def change_in(world: Any, *, wait: WaitOptions | None = None, **crash: Any) -> Change:
     """A change of the world's endpoint without a state file."""
     return Change(
         aws=world.aws(**crash),
         state=no_state(),
         on_progress=world.messages.append,
-        wait=wait_options_of(deployment()),
+        wait=wait or wait_options_of(deployment()),
     )

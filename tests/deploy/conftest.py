@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import forked
+
 sys.path.insert(0, str(Path(__file__).parent))
+forked.read_service_models_once()
 
 
 @pytest.fixture

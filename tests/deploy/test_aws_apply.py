@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from aws_kit import G6, NAME, World, components, deployment, no_state
+from aws_kit import G6, NAME, SELDOM, World, components, deployment, no_state
 from doubles.server import Crash
 
 from servetune.deploy.aws import StateFile, apply, delete
@@ -23,6 +23,7 @@ FULL = components(
 
 
 def make(world: World, wanted: Any = None, *, state: StateFile | None = None, **more: Any) -> None:
+    wait = more.pop("wait", None)
     crash = {key: more.pop(key) for key in ("crash_at", "when") if key in more}
     world.run(
         apply(
@@ -31,7 +32,7 @@ def make(world: World, wanted: Any = None, *, state: StateFile | None = None, **
                 aws=world.aws(**crash),
                 state=state or no_state(),
                 on_progress=world.messages.append,
-                wait=wait_options_of(wanted or deployment()),
+                wait=wait or wait_options_of(wanted or deployment()),
             ),
             **more,
         )
@@ -90,8 +91,8 @@ def test_a_run_that_died_anywhere_is_continued_and_leaves_nothing_twice(
 ) -> None:
     wanted = deployment(FULL)
     with pytest.raises(Crash):
-        make(world, wanted, state=StateFile(tmp_path), crash_at=crash_at, when=when)
-    make(world, wanted, state=StateFile(tmp_path))
+        make(world, wanted, state=StateFile(tmp_path), crash_at=crash_at, when=when, wait=SELDOM)
+    make(world, wanted, state=StateFile(tmp_path), wait=SELDOM)
     assert set(world.double.control.made.values()) == {1}
     held = json.loads((tmp_path / "state.json").read_text())
     assert {entry["status"] for entry in held["entries"]} == {"there"}

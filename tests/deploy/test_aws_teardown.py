@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_kit import G6, NAME, World, change_in, components, deployment
+from aws_kit import G6, NAME, SELDOM, World, change_in, components, deployment
 from doubles.server import Crash
 
 from servetune.deploy.aws import LogGroups, StateFile, apply, delete, logs, orphans, status, update
@@ -24,7 +24,7 @@ NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 
 
 def make(world: World, wanted: Deployment) -> None:
-    world.run(apply(wanted, change_in(world)))
+    world.run(apply(wanted, change_in(world, wait=SELDOM)))
 
 
 def remove(world: World, wanted: Deployment | None = None, **crash: Any) -> list[str]:
