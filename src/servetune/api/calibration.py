@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,7 @@ from servetune.api.request import Request, given, request_of
 from servetune.api.shared_options import Machine
 from servetune.errors import InputError
 from servetune.hardware import Node, instances
+from servetune.json_value import JsonObject
 from servetune.models import load_shape
 from servetune.option import Count, argument, option
 from servetune.perf import Suggestion, suggested_runs
@@ -162,7 +163,7 @@ class SuggestedRuns(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
     model: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values for JSON."""
         return {
             "node": self.node,

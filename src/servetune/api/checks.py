@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ from servetune.api.request import Request, checked, request_of
 from servetune.engines import ENGINES, engine
 from servetune.errors import InputError, ServetuneError, UnknownName
 from servetune.hardware.detect import device_for_card
+from servetune.json_value import JsonObject
 from servetune.option import option
 from servetune.servers.gpus import Card, cards, visible_cards
 from servetune.servers.launchers import LeftContainer, daemon_version, docker_answers, find_strays
@@ -351,7 +352,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
         """Whether no finding is a warning or worse."""
         return not any(each.level in ("warning", "trouble") for each in self.findings)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values for JSON."""
         return {
             "servetune": __version__,

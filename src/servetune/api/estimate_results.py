@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from servetune.api.shared_options import Estimator
 from servetune.api.wording import buying_text
 from servetune.errors import InputError
 from servetune.hardware import Node
+from servetune.json_value import JsonObject
 from servetune.models import NetworkShape, load_config
 from servetune.perf import Calibration
 from servetune.perf.roofline import ClosedLoopRun, Interval, OperatingPoint, performance_at
@@ -92,7 +93,7 @@ class Estimation(msgspec.Struct, frozen=True, kw_only=True):
         """The chosen split's steady state, one row for each concurrency."""
         return frame(msgspec.to_builtins(point) for point in self.curve)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values for JSON."""
         named = {name: getattr(self, name) for name in self.__struct_fields__}
         del named["shown"]
@@ -156,7 +157,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
             for one in self.ranked
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values for JSON."""
         where = {"node": self.nodes[0]} if len(self.nodes) == 1 else {"nodes": self.nodes}
         return {
@@ -210,7 +211,7 @@ class MachineComparison(msgspec.Struct, frozen=True, kw_only=True):
             if offer.best is not None
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values for JSON."""
         return {
             "workload": self.selection.workload,
@@ -332,7 +333,7 @@ class TablePrediction(msgspec.Struct, frozen=True, kw_only=True):
         """One row per row of the table, as a pandas frame."""
         return frame({name: row[name] for name in self.columns} for row in self.rows)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values for JSON."""
         return {"out": str(self.out), "rows": self.rows}
 

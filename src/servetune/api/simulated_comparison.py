@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from servetune.api.inputs import read_records
 from servetune.errors import InputError, PlanError, ServetuneError
 from servetune.hardware import Node, detect_cpu, instance, instances, node
+from servetune.json_value import JsonObject
 from servetune.models import load_shape
 from servetune.prediction.calibrations import KeptCalibration
 from servetune.report import PredictionPair, label_of, median_errors, quantity_errors, varying
@@ -43,7 +43,7 @@ class SimulationComparison(msgspec.Struct, frozen=True, kw_only=True):
         """Always true: a comparison has no constraints."""
         return True
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Errors of each trial and their medians, as data."""
         return {
             "simulated": True,

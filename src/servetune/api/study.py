@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,6 +19,7 @@ from servetune.api.study_setup import StudySetup, study_setup
 from servetune.api.trials import Pick, Trials, pick_from, write_artifacts
 from servetune.cluster import require_capacity, run_trials_on_cluster
 from servetune.errors import InputError
+from servetune.json_value import JsonMembers, JsonObject
 from servetune.metrics import unmet
 from servetune.report import candidates_of
 from servetune.search import recommend
@@ -47,8 +48,8 @@ class PlannedServer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     command: str
-    server_args: dict[str, Any]
-    loads: tuple[dict[str, Any], ...]
+    server_args: JsonObject
+    loads: tuple[JsonObject, ...]
 
 
 class StudyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -501,7 +502,7 @@ def _outlook(event: TrialDone) -> str:
     return f"\n  {'; '.join(words)}"
 
 
-def _doubts(results: Mapping[str, Any]) -> Iterator[str]:
+def _doubts(results: JsonMembers) -> Iterator[str]:
     """Reasons why the figures may not be what was configured."""
     lag_s = (results.get("instrument") or {}).get("loop_lag_p99_s") or 0.0
     smallest_s = (results.get("median_ttft_ms") or 0.0) / 1000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 
@@ -169,15 +169,15 @@ def read(
     return Trials(records=priced, constraints=limits, source=paths[0])
 
 
-def _row(record: TrialRecord) -> dict[str, Any]:
+def _row(record: TrialRecord) -> JsonObject:
     """One flat row: plain values only, settings prefixed where two sides share a name."""
     config = record.config
-    sides: Sequence[tuple[str, dict[str, Any]]] = (
+    sides: Sequence[tuple[str, JsonObject]] = (
         ("server.", config.server_args),
         ("client.", config.client_args),
         ("", record.results),
     )
-    row: dict[str, Any] = {
+    row: JsonObject = {
         "key": record.key,
         "status": record.status,
         "simulated": record.simulated,
@@ -232,7 +232,7 @@ class Pick(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a trial holds every constraint."""
         return self.choice.feasible
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values for JSON."""
         return {
             "objective": self.objective,
@@ -367,7 +367,7 @@ def write_artifacts(
     constraints: tuple[Constraint, ...],
     *,
     compared: tuple[TrialRecord, ...] | list[TrialRecord] = (),
-    timeline: dict[str, Any] | None = None,
+    timeline: JsonObject | None = None,
 ) -> None:
     """Make the summary and the dashboard; equal records make equal files."""
     write_text(artifacts.summary, summary_json(records, constraints).decode())

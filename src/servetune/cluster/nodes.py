@@ -6,9 +6,10 @@ dependency, imported when a cluster is named.
 
 from __future__ import annotations
 
+import importlib
 import socket
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import msgspec
 
@@ -50,7 +51,7 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} ({self.address}, {self.node_id[:8]})"
 
 
-def join_cluster(address: str) -> Any:
+def join_cluster(address: str) -> ModuleType:
     """The module `ray`, connected to the cluster.
 
     Args:
@@ -61,7 +62,7 @@ def join_cluster(address: str) -> Any:
         LoadError: No cluster answers there.
     """
     try:
-        import ray
+        ray = importlib.import_module("ray")
     except ImportError:
         raise InputError(
             "a cluster is reached through Ray, which is not installed",
@@ -113,7 +114,7 @@ def _require_listener(address: str) -> None:
         ) from None
 
 
-def cluster_nodes(ray: Any) -> list[ClusterNode]:
+def cluster_nodes(ray: ModuleType) -> list[ClusterNode]:
     """Nodes that are alive, the head first."""
     found = []
     for node in ray.nodes():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import msgspec
 
@@ -160,7 +160,7 @@ def _described(nodes: Sequence[ClusterNode]) -> str:
 
 
 def _require_engine(
-    ray: Any, nodes: Sequence[ClusterNode], study: StudyContext, launch: Launch
+    ray: ModuleType, nodes: Sequence[ClusterNode], study: StudyContext, launch: Launch
 ) -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

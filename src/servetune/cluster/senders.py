@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import ModuleType
 
 import msgspec
 import numpy as np
@@ -307,7 +307,7 @@ class DistributedSender:
 
     def __init__(
         self,
-        ray: Any,
+        ray: ModuleType,
         workers: Sequence[WorkerHandle],
         config: SenderPoolConfig,
         request_file: RequestFile,
@@ -538,7 +538,7 @@ def _on_this_clock(trace: RequestTrace, offset_s: float) -> RequestTrace:
 
 
 def _workers(
-    ray: Any, nodes: Sequence[ClusterNode], *, cores: int, users: int | None
+    ray: ModuleType, nodes: Sequence[ClusterNode], *, cores: int, users: int | None
 ) -> list[WorkerHandle]:
     """A worker on each node that has a core free now, and no more than there are users.
 
@@ -571,7 +571,7 @@ def _workers(
     return up
 
 
-def _same_release(ray: Any, workers: Sequence[WorkerHandle]) -> list[WorkerHandle]:
+def _same_release(ray: ModuleType, workers: Sequence[WorkerHandle]) -> list[WorkerHandle]:
     """Workers that came up; a node without a free core, or gone by now, is left out.
 
     Raises:

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Protocol
 
 import msgspec
@@ -218,7 +219,7 @@ class WorkerHandle:
         broken: Error of a call that the worker could not carry out; empty without one.
     """
 
-    def __init__(self, ray: Any, node: ClusterNode, actor: Any) -> None:
+    def __init__(self, ray: ModuleType, node: ClusterNode, actor: Any) -> None:
         self._ray = ray
         self.node, self.actor = node, actor
         self.clocks = Clocks()
@@ -230,7 +231,7 @@ class WorkerHandle:
     @classmethod
     def create(
         cls,
-        ray: Any,
+        ray: ModuleType,
         node: ClusterNode,
         *,
         resources: Mapping[str, float],
@@ -298,7 +299,12 @@ class WorkerHandle:
 
 
 def poll(
-    ray: Any, workers: Sequence[WorkerHandle], *, every_s: float, wait_s: float, silent_s: float
+    ray: ModuleType,
+    workers: Sequence[WorkerHandle],
+    *,
+    every_s: float,
+    wait_s: float,
+    silent_s: float,
 ) -> list[tuple[WorkerHandle, WorkerReport]]:
     """Reports that arrive within a while; afterwards `lost` and `broken` of workers are current.
 

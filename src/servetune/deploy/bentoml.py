@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from servetune.deploy.bundle import Bundle
 from servetune.deploy.command import require_command
@@ -11,6 +10,7 @@ from servetune.deploy.launchers import deployable_engines
 from servetune.deploy.served import Served, bundle_of
 from servetune.engines import engine
 from servetune.errors import CannotRender
+from servetune.json_value import JsonObject
 
 #: First that runs `__command__` of a service.
 LEAST_VERSION = "1.4.20"
@@ -65,10 +65,10 @@ def render_bentoml(served: Served, *, gpu_type: str | None = None) -> Bundle:
         )
     if any("$" in word for word in served.words):
         raise CannotRender("BentoML would replace what follows a $ in the settings")
-    resources: dict[str, Any] = {"gpu": served.devices} if served.devices else {}
+    resources: JsonObject = {"gpu": served.devices} if served.devices else {}
     if gpu_type:
         resources["gpu_type"] = gpu_type
-    traffic: dict[str, Any] = {"timeout": 3600}
+    traffic: JsonObject = {"timeout": 3600}
     if served.saturation:
         traffic |= {"concurrency": served.saturation.target, "external_queue": False}
     envs: list[dict[str, str]] = [{"name": "HF_TOKEN"}]  # its value is the platform's to know

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from servetune.deploy.bundle import Bundle, documents
 from servetune.deploy.served import MODEL_MOUNT, Served, bundle_of
+from servetune.json_value import JsonObject
 
 
 def render_compose(served: Served) -> Bundle:
     """A `compose.yaml` (Compose specification; `env_file.required` needs Compose 2.24)."""
     services = {_name_of(served, copy): _service(served, copy) for copy in range(served.copies)}
-    volumes: dict[str, Any] = {} if served.folder else {"volumes": {"models": {}}}
+    volumes: JsonObject = {} if served.folder else {"volumes": {"models": {}}}
     value = {"name": served.name, "services": services, **volumes}
     ports = ", ".join(str(served.port + copy) for copy in range(served.copies))
     steps = f"""
@@ -28,8 +27,8 @@ def _name_of(served: Served, copy: int) -> str:
     return served.name if served.copies == 1 else f"{served.name}-{copy + 1}"
 
 
-def _service(served: Served, copy: int) -> dict[str, Any]:
-    service: dict[str, Any] = {"image": served.image}
+def _service(served: Served, copy: int) -> JsonObject:
+    service: JsonObject = {"image": served.image}
     if served.command:
         service["entrypoint"] = [_literal(word) for word in served.command]
         service["command"] = [_literal(word) for word in served.words]

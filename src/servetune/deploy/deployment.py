@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 import msgspec
 
@@ -18,6 +17,7 @@ from servetune.deploy.hosting import Hosting, Scaling
 from servetune.deploy.images import ami_version
 from servetune.deploy.names import digest_name, resource_name
 from servetune.errors import CannotRender
+from servetune.json_value import JsonObject
 
 DEPLOYMENT_FILE = "deployment.json"
 
@@ -52,7 +52,7 @@ class Step(msgspec.Struct, frozen=True):
 
     kind: str
     name: str
-    request: dict[str, Any]
+    request: JsonObject
 
     @property
     def service(self) -> str:
@@ -204,8 +204,8 @@ def _tags(endpoint: Endpoint, digest: str) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in values.items() if value]
 
 
-def _model(endpoint: Endpoint, name: str, tags: list[dict[str, str]]) -> dict[str, Any]:
-    container: dict[str, Any] = {
+def _model(endpoint: Endpoint, name: str, tags: list[dict[str, str]]) -> JsonObject:
+    container: JsonObject = {
         "Image": endpoint.image_uri,
         "Environment": dict(endpoint.environment),
     }
@@ -237,12 +237,12 @@ def _timeouts(endpoint: Endpoint) -> dict[str, int]:
     return timeouts
 
 
-def _variant(endpoint: Endpoint, model_name: str) -> dict[str, Any]:
+def _variant(endpoint: Endpoint, model_name: str) -> JsonObject:
     hosting = endpoint.hosting
     startup, *download = _timeouts(endpoint).items()
     alone = hosting.copies is None  # else model and time-outs belong to the component
     types = hosting.instance_types
-    variant: dict[str, Any] = {
+    variant: JsonObject = {
         "VariantName": VARIANT,
         **({"ModelName": model_name} if alone else {}),
         **({"InstanceType": types[0]} if len(types) == 1 else {}),
@@ -272,9 +272,7 @@ def _variant(endpoint: Endpoint, model_name: str) -> dict[str, Any]:
     return variant
 
 
-def _config(
-    endpoint: Endpoint, model: dict[str, Any], tags: list[dict[str, str]]
-) -> dict[str, Any]:
+def _config(endpoint: Endpoint, model: JsonObject, tags: list[dict[str, str]]) -> JsonObject:
     variant = _variant(endpoint, model["ModelName"])
     alone = endpoint.hosting.copies is None
     held = json.dumps([model["ModelName"] if alone else "", variant])
@@ -290,7 +288,7 @@ def _config(
 def _component(endpoint: Endpoint, model_name: str, tags: list[dict[str, str]]) -> Step:
     hosting = endpoint.hosting
 
-    def specification(instance_type: str) -> dict[str, Any]:
+    def specification(instance_type: str) -> JsonObject:
         return {
             "ModelName": model_name,
             "StartupParameters": _timeouts(endpoint),
@@ -301,7 +299,7 @@ def _component(endpoint: Endpoint, model_name: str, tags: list[dict[str, str]]) 
         }
 
     name = component_name(endpoint.name)
-    request: dict[str, Any] = {
+    request: JsonObject = {
         "InferenceComponentName": name,
         "EndpointName": endpoint.name,
         "VariantName": VARIANT,

@@ -12,12 +12,12 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from servetune.engines import DEFAULT_ENGINE
 from servetune.hardware.device import Node
+from servetune.json_value import JsonObject
 from servetune.secret import redacted
 
 
@@ -35,7 +35,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         source: Place of the trial: journal and key.
     """
 
-    results: dict[str, Any] = {}
+    results: JsonObject = {}
     simulated: bool = False
     concurrency: int | None = None
     engine: str = DEFAULT_ENGINE

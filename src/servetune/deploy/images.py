@@ -7,13 +7,13 @@ import tomllib
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import msgspec
 
 from servetune.deploy.containers import CONTAINERS
 from servetune.engines.container import Image
 from servetune.errors import CannotRender, UnknownName
+from servetune.json_value import JsonObject
 
 
 def images(container: str) -> tuple[Image, ...]:
@@ -143,6 +143,6 @@ def _containers() -> list[str]:
 
 
 @cache
-def _table(name: str) -> dict[str, Any]:
+def _table(name: str) -> JsonObject:
     text = (resources.files("servetune.deploy") / "data" / name).read_text("utf-8")
     return tomllib.loads(text)

@@ -5,13 +5,14 @@ KServe takes the same container as an InferenceService.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
 from servetune.deploy.bundle import Bundle, documents
 from servetune.deploy.served import MODEL_MOUNT, Served, bundle_of
 from servetune.errors import CannotRender, InputError
+from servetune.json_value import JsonObject
 from servetune.option import Count, option
 
 Autoscaler = Literal["none", "hpa", "keda"]
@@ -94,9 +95,7 @@ def render_kubernetes(
     return bundle_of(served, "kubernetes", texts, steps=steps)
 
 
-def _deployment(
-    served: Served, cluster: ClusterOptions, metadata: dict[str, Any]
-) -> dict[str, Any]:
+def _deployment(served: Served, cluster: ClusterOptions, metadata: JsonObject) -> JsonObject:
     """The Deployment, which replaces one pod at a time."""
     return {
         "apiVersion": "apps/v1",
@@ -126,7 +125,7 @@ def _deployment(
     }
 
 
-def _service(served: Served, metadata: dict[str, Any]) -> dict[str, Any]:
+def _service(served: Served, metadata: JsonObject) -> JsonObject:
     """The Service in front of all pods."""
     return {
         "apiVersion": "v1",
@@ -148,7 +147,7 @@ def token_command(cluster: ClusterOptions) -> str:
 
 def pod_of(
     served: Served, cluster: ClusterOptions, *, container_name: str = "server"
-) -> dict[str, Any]:
+) -> JsonObject:
     """The pod's specification: one container and its volumes.
 
     Raises:
@@ -160,7 +159,7 @@ def pod_of(
             f"a pod cannot see the folder {served.folder}",
             hint="name the claim that holds it with --claim, or a hub id with --model-source",
         )
-    cache: dict[str, Any] = {"name": "models"}
+    cache: JsonObject = {"name": "models"}
     cache |= {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
     return {
         "terminationGracePeriodSeconds": 120,
@@ -172,9 +171,9 @@ def pod_of(
     }
 
 
-def container_of(served: Served, cluster: ClusterOptions, *, name: str) -> dict[str, Any]:
+def container_of(served: Served, cluster: ClusterOptions, *, name: str) -> JsonObject:
     """The container with every setting written out; tokens by reference."""
-    variables: list[dict[str, Any]] = [
+    variables: list[JsonObject] = [
         {"name": key, "value": _literal(text)} for key, text in served.variables.items()
     ]
     variables.append(
@@ -186,7 +185,7 @@ def container_of(served: Served, cluster: ClusterOptions, *, name: str) -> dict[
         }
     )
     probe = {"httpGet": {"path": served.health, "port": "http"}, "timeoutSeconds": 5}
-    container: dict[str, Any] = {"name": name, "image": served.image}
+    container: JsonObject = {"name": name, "image": served.image}
     if served.command:
         container |= {
             "command": [_literal(word) for word in served.command],
@@ -217,10 +216,10 @@ def _literal(text: str) -> str:
 
 def _scaler(
     served: Served,
-    metadata: dict[str, Any],
+    metadata: JsonObject,
     autoscaler: Autoscaler,
     cluster: ClusterOptions,
-) -> dict[str, Any]:
+) -> JsonObject:
     if served.saturation is None or not served.in_flight:
         raise CannotRender(
             f"no saturation point was measured at which {served.title} could be scaled"
@@ -322,7 +321,7 @@ def render_kserve(served: Served, cluster: ClusterOptions = USUAL_CLUSTER) -> Bu
     pod = pod_of(served, cluster, container_name="kserve-container")
     namespace = cluster.namespace
     usual = (2 if scales else 1) * served.copies
-    predictor: dict[str, Any] = {
+    predictor: JsonObject = {
         "minReplicas": served.copies,
         "maxReplicas": max(served.copies, cluster.max_copies or usual),
         **pod,

@@ -11,10 +11,10 @@ import functools
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from servetune.bundled import bundled
 from servetune.engines.settings import SettingSpec, SettingTable
+from servetune.json_value import JsonObject
 
 
 def folder_name(engine: str) -> str:
@@ -22,7 +22,7 @@ def folder_name(engine: str) -> str:
     return engine.replace("-", "_").replace(".", "_")
 
 
-def engine_table(engine: str, file: str) -> dict[str, Any]:
+def engine_table(engine: str, file: str) -> JsonObject:
     """A table of an engine's folder; empty where it has none."""
     return bundled("engines", f"{folder_name(engine)}/{file}")
 
@@ -107,7 +107,7 @@ def written_spec(spec: SettingSpec) -> str:
     return " ".join(words)
 
 
-def _parts(engine: str) -> list[dict[str, Any]]:
+def _parts(engine: str) -> list[JsonObject]:
     return engine_table(engine, "settings.toml").get("versions", [])  # type: ignore[no-any-return]
 
 

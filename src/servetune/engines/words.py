@@ -12,17 +12,17 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
 from servetune.engines.tables import engine_table
 from servetune.errors import PlanError
+from servetune.json_value import JsonMembers, JsonObject
 from servetune.plan.plan import Plan, Setting
 
 Settings = dict[str, Setting]
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_NONE: JsonMembers = MappingProxyType({})
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
 
     def plan(self, engine: str, model: str, settings: Mapping[str, Setting]) -> Plan:
         """The Plan that settings describe; see `translate.plan_from_settings`."""
-        fields: dict[str, Any] = {}
+        fields: JsonObject = {}
         extra: Settings = {}
         for raw_name, value in settings.items():
             name = raw_name.replace("-", "_")
@@ -88,7 +88,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
         settings.update(plan.extra)
         return settings
 
-    def plan_fields(self, settings: Mapping[str, Any]) -> Settings:
+    def plan_fields(self, settings: JsonMembers) -> Settings:
         """Fields of a Plan that settings say; what cannot be one is left out."""
         found: Settings = {}
         for name, value in settings.items():
@@ -123,7 +123,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True):
                 f"{engine} has no neutral setting for drafted tokens",
                 hint="give its own settings for speculative decoding instead",
             )
-        drafts: dict[str, Any] = {"num_speculative_tokens": plan.draft_tokens}
+        drafts: JsonObject = {"num_speculative_tokens": plan.draft_tokens}
         if plan.draft_method is not None:
             drafts["method"] = plan.draft_method
         return json.dumps(drafts, sort_keys=True)
@@ -152,7 +152,7 @@ def expert_groups(name: str) -> Callable[[Plan], Settings]:
     return settings
 
 
-def _read_drafts(value: Setting) -> dict[str, Any] | None:
+def _read_drafts(value: Setting) -> JsonObject | None:
     """Fields that a setting of drafted tokens says; `None` where it says more than a Plan can.
 
     Such a setting passes through as it is, and no prediction knows of its drafts.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
+from servetune.json_value import JsonMembers
 from servetune.loadgen.sender_pool import NodeShare, SendStatistics
 from servetune.units import MS_PER_S, format_seconds
 
@@ -88,7 +88,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     words: str
 
 
-def verdict_of(instrument: Instrument, results: Mapping[str, Any]) -> Verdict:
+def verdict_of(instrument: Instrument, results: JsonMembers) -> Verdict:
     """Verdict from the instrument's error and the smallest latencies that a run reports.
 
     Late departures count against the time to first token, which they are part of; errors of single
@@ -133,7 +133,7 @@ def _nodes_text(instrument: Instrument) -> str:
 _TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e_latency": "E2E latency"}
 
 
-def _smallest(results: Mapping[str, Any], *metrics: str) -> tuple[str, float] | None:
+def _smallest(results: JsonMembers, *metrics: str) -> tuple[str, float] | None:
     """Title and median, in seconds, of the first of the metrics that has one."""
     for metric in metrics:
         value = results.get(f"median_{metric}_ms")

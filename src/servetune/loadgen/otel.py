@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from servetune import __version__
 from servetune.errors import InputError, LoadError
+from servetune.json_value import JsonObject
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
 from servetune.traffic.messages import trace_ids
@@ -207,9 +208,9 @@ class _Ids:
 
 def _attributes(
     record: Record, target: Target, operation: str, model: str, provider: str
-) -> dict[str, Any]:
+) -> JsonObject:
     origin = target.origin
-    named: dict[str, Any] = {
+    named: JsonObject = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": provider,
         "gen_ai.request.model": model,

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import msgspec
 
 from servetune.errors import InputError
+from servetune.json_value import JsonObject
 from servetune.loadgen.run import CredentialSource
 from servetune.loadgen.target import Target
 from servetune.metrics.record import Record
@@ -203,7 +204,7 @@ _THROTTLES = frozenset(
 )
 
 
-def invocation_account(target: Target, records: Sequence[Record]) -> dict[str, Any]:
+def invocation_account(target: Target, records: Sequence[Record]) -> JsonObject:
     """Account of a run through SageMaker, for its record.
 
     It has the service's failures by name, and the share of the client's own time that signing took.

@@ -18,12 +18,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from servetune.engines.metrics import COUNTERS, GAUGES, Samples, read_engine, scraped_names
 from servetune.errors import InputError, LoadError
+from servetune.json_value import JsonObject
 from servetune.loadgen.server_side import Series, ServerMetrics, ServerSide, totals_of
 from servetune.loadgen.target import Target
 from servetune.units import MIB
@@ -229,7 +229,7 @@ def _is_here(host: str) -> bool:
         return False
 
 
-def _target_scrape(target: Target) -> dict[str, Any]:
+def _target_scrape(target: Target) -> JsonObject:
     origin = target.origin
     return {
         "scheme": origin.scheme,
@@ -241,7 +241,7 @@ def _target_scrape(target: Target) -> dict[str, Any]:
     }
 
 
-def _dcgm_scrape(url: str) -> dict[str, Any]:
+def _dcgm_scrape(url: str) -> JsonObject:
     origin = Target(base_url=url, model="").origin
     path = origin.prefix if origin.prefix.endswith("/metrics") else f"{origin.prefix}/metrics"
     return {

@@ -23,7 +23,10 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
+
+from servetune.json_value import JsonMembers, JsonObject
 
 _TICK_S = 0.5
 _MOST_BYTES = 1 << 26
@@ -84,7 +87,7 @@ class _Source(threading.Thread):
 class Scraper:
     """Scraper of a server's metrics: lines of the requested names, over a kept connection."""
 
-    def __init__(self, spec: Mapping[str, Any], timeout_s: float) -> None:
+    def __init__(self, spec: JsonMembers, timeout_s: float) -> None:
         self._spec = spec
         self._timeout_s = timeout_s
         self._names = frozenset(spec["names"])
@@ -156,7 +159,7 @@ class Machine:
         """Names of the cards, in the order of their readings."""
         return [name for name, _ in self._cards]
 
-    def __call__(self) -> dict[str, Any]:
+    def __call__(self) -> JsonObject:
         return {
             "at_s": time.monotonic(),
             "cpu": self._cpu_fraction(),
@@ -215,7 +218,7 @@ def _cards(chosen: list[int] | None) -> list[_Card]:
         return []
 
 
-def _card(nvml: Any, index: int) -> _Card:
+def _card(nvml: ModuleType, index: int) -> _Card:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     name = nvml.nvmlDeviceGetName(handle)
     questions: tuple[Callable[[], float], ...] = (
@@ -292,14 +295,14 @@ def _next_word(parent: int) -> bytes:
     return received.strip()
 
 
-def _read_spec() -> Mapping[str, Any]:
+def _read_spec() -> JsonMembers:
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 1)  # nothing beyond the line: `_next_word` reads the rest
         if not piece:
             return {}
         line += piece
-    spec: Mapping[str, Any] = json.loads(line)
+    spec: JsonMembers = json.loads(line)
     return spec
 
 

@@ -27,6 +27,7 @@ import msgspec
 
 from servetune.bundled import bundled
 from servetune.errors import InputError, UnknownName
+from servetune.json_value import JsonObject
 from servetune.models.config_keys import Config
 from servetune.models.hf_config import shape_from_config
 from servetune.models.shape import NetworkShape
@@ -48,7 +49,7 @@ class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     published_parameters: int
     source: str
-    config: dict[str, Any]
+    config: JsonObject
     other_parameters: int = 0
     published_within: float = 0.005
     also: tuple[str, ...] = ()
@@ -69,7 +70,7 @@ def load_shape(model: str | Path, *, catalogue_first: bool = False) -> NetworkSh
     return shape_from_config(config, name=name, source=source)
 
 
-def load_config(model: str | Path, *, catalogue_first: bool = False) -> dict[str, Any]:
+def load_config(model: str | Path, *, catalogue_first: bool = False) -> JsonObject:
     """Configuration that `load_shape` reads, as a table of keys."""
     return dict(_find(str(model), catalogue_first=catalogue_first)[1])
 

@@ -36,6 +36,7 @@ import msgspec
 from servetune.bundled import bundled
 from servetune.engines import facts_by_table_name, step_law_facts
 from servetune.errors import InputError, PlanError
+from servetune.json_value import JsonObject
 from servetune.models import ExpertFeedForward, shape_from_config
 from servetune.models.quantization import (
     Quantization,
@@ -194,7 +195,7 @@ def estimate_run(run: ClosedLoopRun, config: Mapping[str, object]) -> Aiconfigur
     )
 
 
-def with_architecture(config: Mapping[str, object]) -> dict[str, Any]:
+def with_architecture(config: Mapping[str, object]) -> JsonObject:
     """Configuration with the class name by which aiconfigurator chooses its model.
 
     Raises:

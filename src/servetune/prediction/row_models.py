@@ -12,11 +12,11 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from servetune.errors import InputError, ServetuneError, UnknownName
+from servetune.json_value import JsonObject
 from servetune.models import NetworkShape, catalogue, load_config, load_shape, shape_from_config
 from servetune.prediction.rows import STORAGE, stored_as
 
@@ -89,7 +89,7 @@ class RowModels:
             raise found
         return found
 
-    def config(self, model: str) -> dict[str, Any]:
+    def config(self, model: str) -> JsonObject:
         """Configuration that `shape` reads; stand-ins have none."""
         path = self._path(model)
         return load_config(model, catalogue_first=True) if path is None else _read(path)
@@ -130,11 +130,11 @@ class RowModels:
         return [*own, *catalogue()]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> JsonObject:
     """Configuration, with the quantisation of ModelOpt's file where it states none itself."""
     quantized = path.with_name(path.name.removesuffix(_FILE) + _QUANTIZED_FILE)
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config: JsonObject = json.loads(path.read_text(encoding="utf-8"))
         if quantized.is_file() and "quantization_config" not in config:
             config["quantization_config"] = json.loads(quantized.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

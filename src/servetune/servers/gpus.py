@@ -6,10 +6,11 @@ much is left would size its cache by the rest. NVML tells; where it does not, no
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import msgspec
 
@@ -56,7 +57,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def cards(nvml: Any = None) -> list[Card]:
+def cards(nvml: ModuleType | None = None) -> list[Card]:
     """Every device; none where there is no driver, no library or no permission.
 
     Args:
@@ -77,7 +78,9 @@ def cards(nvml: Any = None) -> list[Card]:
         nvml.nvmlShutdown()
 
 
-def visible_cards(nvml: Any = None, environ: Mapping[str, str] | None = None) -> list[Card]:
+def visible_cards(
+    nvml: ModuleType | None = None, environ: Mapping[str, str] | None = None
+) -> list[Card]:
     """The devices that this process may use, numbered as it sees them."""
     here = cards(nvml)
     visible = visible_devices("NVIDIA", environ)
@@ -133,7 +136,7 @@ class DeviceMemory:
         return card.used_bytes <= before + IDLE_FRACTION * card.total_bytes
 
 
-def _card(nvml: Any, number: int) -> Card:
+def _card(nvml: ModuleType, number: int) -> Card:
     handle = nvml.nvmlDeviceGetHandleByIndex(number)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     try:
@@ -163,10 +166,9 @@ def none_can_be(environ: Mapping[str, str] | None = None, *, devices: Path = Pat
     return hidden or not (any(devices.glob("nvidia*")) or (devices / "dxg").exists())
 
 
-def installed_nvml() -> Any:
+def installed_nvml() -> ModuleType | None:
     """The `pynvml` module; `None` where it is not installed."""
     try:
-        import pynvml
+        return importlib.import_module("pynvml")
     except ImportError:
         return None
-    return pynvml

@@ -8,7 +8,7 @@ import resource
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import msgspec
 
@@ -82,7 +82,7 @@ def port_holders(port: int) -> list[str]:
     return [f"{pid} ({_command(pid)})" for pid in listening_pids(port)]
 
 
-def driver_version(nvml: Any = None) -> str | None:
+def driver_version(nvml: ModuleType | None = None) -> str | None:
     """Version of NVIDIA's driver; `None` where there is none."""
     nvml = nvml or installed_nvml()
     if nvml is None:

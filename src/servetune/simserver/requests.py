@@ -9,10 +9,9 @@ Refusals have the default engine's statuses and types (`entrypoints/openai`, Nov
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
+from servetune.json_value import JsonObject
 from servetune.simserver.vocabulary import MESSAGE_TOKENS, OPENING_TOKENS, Vocabulary
 from servetune.workload.request import Piece
 
@@ -105,7 +104,7 @@ class _StreamOptions(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[JsonObject] | None = None
 
 
 class _Body(msgspec.Struct):
@@ -174,7 +173,7 @@ def parse_completion_request(raw: bytes, serving: ServedModel, *, chat: bool) ->
     return _stopped(request, [stop for stop in stops if stop], body.min_tokens or 0)
 
 
-def tokenized(raw: bytes, serving: ServedModel) -> dict[str, Any]:
+def tokenized(raw: bytes, serving: ServedModel) -> JsonObject:
     """The answer of `/tokenize`.
 
     Raises:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
+from servetune.json_value import JsonObject
 from servetune.simserver.faults import Fault
 from servetune.simserver.requests import CompletionRequest
 
@@ -176,7 +177,7 @@ class ResponseStream:
 
     def _whole(self) -> bytes:
         request = self._request
-        choice: dict[str, Any] = {"index": 0}
+        choice: JsonObject = {"index": 0}
         if request.chat:
             choice["message"] = {"role": "assistant", "content": request.text()}
         else:

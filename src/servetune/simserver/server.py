@@ -7,12 +7,12 @@ import errno
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from servetune import __version__
 from servetune.errors import EngineError, PortBusy
+from servetune.json_value import JsonObject
 from servetune.simserver.connection import Connection, HttpRequest
 from servetune.simserver.exposition import ClockStatus, exposition
 from servetune.simserver.faults import FaultDraws, Faults
@@ -279,7 +279,7 @@ class SimulatedServer:
         else:
             connection.reply(200, msgspec.json.encode(self._facts(path)))
 
-    def _facts(self, path: str) -> dict[str, Any]:
+    def _facts(self, path: str) -> JsonObject:
         if path == "/load":
             return {"server_load": sum(a.running + a.waiting for a in self._engine.rank_metrics)}
         if path == "/version":
@@ -301,7 +301,7 @@ class SimulatedServer:
         )
 
 
-def _models(serving: ServedModel, created: int) -> dict[str, Any]:
+def _models(serving: ServedModel, created: int) -> JsonObject:
     return {
         "object": "list",
         "data": [

@@ -14,12 +14,13 @@ import os
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Generic, Literal, NoReturn, Self, TypeVar, overload
+from typing import Generic, Literal, NoReturn, Self, TypeVar, overload
 
 import msgspec
 
 from servetune import __version__
 from servetune.errors import SchemaTooNew, StoreError, UnknownName
+from servetune.json_value import JsonObject
 from servetune.metrics import Constraint, constraint_from_json
 from servetune.plan.plan import Plan
 from servetune.secret import redacted
@@ -50,8 +51,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 class TrialConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a trial, in the words of the engine and of the load client."""
 
-    client_args: dict[str, Any] = {}
-    server_args: dict[str, Any] = {}
+    client_args: JsonObject = {}
+    server_args: JsonObject = {}
     server_cmd_args: list[str] = []
 
 
@@ -87,7 +88,7 @@ class _Field(Generic[T]):
             return None
 
 
-class _JsonFields(dict[str, Any]):
+class _JsonFields(JsonObject):
     """JSON object that does not change."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
@@ -96,7 +97,7 @@ class _JsonFields(dict[str, Any]):
     __setitem__ = __delitem__ = update = pop = popitem = clear = setdefault = _refuse
     __ior__ = _refuse
 
-    def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
+    def __reduce__(self) -> tuple[type, tuple[JsonObject]]:
         return type(self), (dict(self),)  # pickle would set items one by one
 
     def with_fields(self, **fields: object) -> Self:
@@ -134,7 +135,7 @@ class Results(_JsonFields):
     completed = _Field(int)
     failed = _Field(int)
     error_rate = _Field(float)
-    failures = _Field(list[dict[str, Any]])
+    failures = _Field(list[JsonObject])
     total_input_tokens = _Field(int)
     total_output_tokens = _Field(int)
     request_throughput = _Field(float)
@@ -154,28 +155,28 @@ class Results(_JsonFields):
     quantiles = _Field(dict[str, dict[str, float | None]])
     intervals = _Field(dict[str, list[float | None]])
     concurrency = _Field(float)
-    steady = _Field(dict[str, Any])
-    littles_law = _Field(dict[str, Any])
-    from_sent = _Field(dict[str, Any])
-    wait_before_send_ms = _Field(dict[str, Any])
-    token_check = _Field(dict[str, Any])
-    wrong_length = _Field(dict[str, Any])
+    steady = _Field(JsonObject)
+    littles_law = _Field(JsonObject)
+    from_sent = _Field(JsonObject)
+    wait_before_send_ms = _Field(JsonObject)
+    token_check = _Field(JsonObject)
+    wrong_length = _Field(JsonObject)
     not_sent = _Field(int)
     interrupted = _Field(bool)
     ended_reason = _Field(str)
     aborted_reason = _Field(str)
     saturation = _Field(SaturationNote)
     until = _Field(UntilNote)
-    instrument = _Field(dict[str, Any])
-    server = _Field(dict[str, Any])
-    startup = _Field(dict[str, Any])
+    instrument = _Field(JsonObject)
+    server = _Field(JsonObject)
+    startup = _Field(JsonObject)
     server_ready_s = _Field(float)
     devices = _Field(list[int])
-    prepared = _Field(dict[str, Any])
+    prepared = _Field(JsonObject)
     prefix_cache = _Field(str)
     simulated_speed = _Field(float)
-    compat = _Field(dict[str, Any])
-    sagemaker = _Field(dict[str, Any])
+    compat = _Field(JsonObject)
+    sagemaker = _Field(JsonObject)
     cost_per_million_tokens_usd = _Field(float, "cost_per_million_tokens")
 
 
@@ -226,16 +227,16 @@ class TrialRecord(msgspec.Struct, frozen=True, kw_only=True):
     config: TrialConfig
     results: Results = Results()
     cmd: str = ""
-    constraints: list[dict[str, Any]] = []
+    constraints: list[JsonObject] = []
     metadata: Metadata = Metadata()
     key: str = ""
     status: Status = "ok"
     simulated: bool = False
     plan: Plan | None = None
-    predicted: dict[str, Any] | None = None
+    predicted: JsonObject | None = None
     failure: Failure | None = None
     server_log: str | None = None
-    provenance: dict[str, Any] = {}
+    provenance: JsonObject = {}
     servetune_schema: int | None = None
 
     def __post_init__(self) -> None:
@@ -327,7 +328,7 @@ def now_utc() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def provenance(*, started_at: str, seed: int, engine_version: str | None) -> dict[str, Any]:
+def provenance(*, started_at: str, seed: int, engine_version: str | None) -> JsonObject:
     """Facts that are needed to believe a measurement, or to repeat it."""
     return {
         "started_at": started_at,

@@ -26,12 +26,13 @@ from typing import Any, ClassVar
 from servetune.engines import Engine, plan_from_settings
 from servetune.engines.metrics import read_engine
 from servetune.errors import EngineError, PlanError, ServetuneError
+from servetune.json_value import JsonMembers
 from servetune.plan import Plan, Setting
 from servetune.probe import Server, ask
 from servetune.servers import free_port, server_of
 
 #: A value for each field of a Plan, unlike what any engine does by itself.
-CHOSEN_FIELDS: Mapping[str, Any] = {
+CHOSEN_FIELDS: JsonMembers = {
     "tensor_parallel": 2,
     "pipeline_parallel": 2,
     "data_parallel": 2,
@@ -328,7 +329,7 @@ class RunningEngineContract:
         assert reading.output_tokens is not None
 
 
-def _ask(port: int, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, str]:
+def _ask(port: int, method: str, path: str, body: JsonMembers | None) -> tuple[int, str]:
     reply = ask(
         Server("127.0.0.1", port),
         path,

@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, TextIO
+from typing import Literal, TextIO
 
 import httptools
 import msgspec
 
 from servetune.engines import DEFAULT_ENGINE
 from servetune.engines.metrics import metric_prefix
+from servetune.json_value import JsonObject
 
 Fault = Literal["fail", "stall", "truncate", "disconnect", "malformed", "error", "empty"]
 Usage = Literal["continuous", "final", "none"]
@@ -148,7 +149,7 @@ class FakeServer:
     ) -> None:
         self.behaviour = behaviour
         self.truths: list[Truth] = []
-        self.bodies: list[dict[str, Any]] = []
+        self.bodies: list[JsonObject] = []
         self.running_count = 0
         self.waiting_count = 0
         self.peak_running_count = 0
@@ -237,7 +238,7 @@ class FakeServer:
             lines.append(f"{prefix}{name}{label} {float(value)}")
         return "\n".join(lines) + "\n"
 
-    def refusal(self, body: dict[str, Any], prompt_tokens: int) -> tuple[int, str] | None:
+    def refusal(self, body: JsonObject, prompt_tokens: int) -> tuple[int, str] | None:
         """Status and words for a request that is not served."""
         how = self.behaviour
         for name in how.refuse_fields:
@@ -257,7 +258,7 @@ class FakeServer:
         truth = Truth(index=len(self.truths), received_s=time.monotonic())
         self.truths.append(truth)
         try:
-            body = msgspec.json.decode(raw, type=dict[str, Any])
+            body = msgspec.json.decode(raw, type=JsonObject)
         except msgspec.MsgspecError as error:
             connection.reply(400, _error(str(error), 400))
             return
@@ -274,7 +275,7 @@ class FakeServer:
         await self._take_turn(connection, truth, body, chat=chat)
 
     async def _take_turn(
-        self, connection: _Connection, truth: Truth, body: dict[str, Any], *, chat: bool
+        self, connection: _Connection, truth: Truth, body: JsonObject, *, chat: bool
     ) -> None:
         self.waiting_count += self._slots.locked()
         queued = self._slots.locked()
@@ -317,7 +318,7 @@ class _Answer:
         how: Behaviour,
         connection: _Connection,
         truth: Truth,
-        body: dict[str, Any],
+        body: JsonObject,
         *,
         chat: bool,
     ) -> None:
@@ -342,7 +343,7 @@ class _Answer:
         content = (
             {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
         )
-        answer: dict[str, Any] = {"choices": [{"index": 0, **content, "finish_reason": "length"}]}
+        answer: JsonObject = {"choices": [{"index": 0, **content, "finish_reason": "length"}]}
         if how.usage != "none":
             answer["usage"] = self._usage(self._tokens)
         self._truth.sent_s.append(time.monotonic())
@@ -413,13 +414,13 @@ class _Answer:
 
     def _chunk(
         self, content: str | dict[str, str], sent: int, *, finish_reason: str | None = None
-    ) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": 0, "finish_reason": finish_reason}
+    ) -> JsonObject:
+        choice: JsonObject = {"index": 0, "finish_reason": finish_reason}
         if self._chat:
             choice["delta"] = content if isinstance(content, dict) else {"content": content}
         else:
             choice["text"] = content
-        chunk: dict[str, Any] = {"id": f"fake-{self._truth.index}", "choices": [choice]}
+        chunk: JsonObject = {"id": f"fake-{self._truth.index}", "choices": [choice]}
         if self._usage_always:
             chunk["usage"] = self._usage(sent)
         return chunk
@@ -432,7 +433,7 @@ class _Answer:
             "total_tokens": prompt_tokens + output_tokens,
         }
 
-    def _event(self, chunk: dict[str, Any]) -> None:
+    def _event(self, chunk: JsonObject) -> None:
         self._data(msgspec.json.encode(chunk))
 
     def _data(self, data: bytes) -> None:
@@ -543,7 +544,7 @@ async def running_server(behaviour: Behaviour | None = None) -> AsyncIterator[Fa
         await server.close()
 
 
-def _prompt_tokens(body: dict[str, Any]) -> int:
+def _prompt_tokens(body: JsonObject) -> int:
     """Length of the prompt: its ids, or its words."""
     prompt = body.get("prompt")
     if isinstance(prompt, list):

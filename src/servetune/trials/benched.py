@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from servetune.errors import LoadError
+from servetune.json_value import JsonObject
 from servetune.loadgen import (
     CredentialSource,
     LoadHooks,
@@ -59,8 +59,8 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     prompts: Sequence[Prompt]
     settings: LoadSettings
-    client_args: dict[str, Any]
-    about: dict[str, Any] = {}
+    client_args: JsonObject
+    about: JsonObject = {}
     constraints: tuple[Constraint, ...] = ()
     request_limits: tuple[Constraint, ...] = ()
     until: PrecisionTarget | None = None

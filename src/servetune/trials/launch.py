@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from servetune.engines import Engine, filled_command
+from servetune.json_value import JsonObject
 from servetune.models import NetworkShape
 from servetune.models.counting import weight_bytes
 from servetune.plan import Plan
@@ -144,7 +144,7 @@ def server_command(
     plan: Plan,
     launch: Launch,
     *,
-    settings: dict[str, Any],
+    settings: JsonObject,
     port: int,
     placement: Placement | None = None,
     extra_environment: Mapping[str, str] | None = None,

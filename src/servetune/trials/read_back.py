@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import msgspec
 
 from servetune.engines import ENGINES, engine, fields_of
 from servetune.engines.words import FIELD_TYPES
 from servetune.errors import LoadError
+from servetune.json_value import JsonMembers, JsonObject
 from servetune.loadgen import Target, fetch_blocking
 from servetune.plan.plan import Plan, Setting
 
@@ -91,8 +92,14 @@ def read_log(text: str) -> ReadBack | None:
     return None
 
 
+class LogsClient(Protocol):
+    """boto3's client for `logs`."""
+
+    def __getattr__(self, operation: str) -> Callable[..., JsonObject]: ...
+
+
 def cloudwatch_log(
-    client: Any, *, endpoint: str, component: str = "", since_s: float | None = None
+    client: LogsClient, *, endpoint: str, component: str = "", since_s: float | None = None
 ) -> str:
     """Lines of an endpoint's log that tell its settings, newest last.
 
@@ -121,9 +128,9 @@ def cloudwatch_log(
     return "\n".join(lines)
 
 
-def _events(client: Any, **parameters: Any) -> list[dict[str, Any]]:
+def _events(client: LogsClient, **parameters: object) -> list[JsonObject]:
     """All pages, oldest first; what came in one millisecond stays as it came."""
-    events: list[dict[str, Any]] = []
+    events: list[JsonObject] = []
     token: dict[str, str] = {}
     while True:
         page = client.filter_log_events(**parameters, **token)
@@ -133,7 +140,7 @@ def _events(client: Any, **parameters: Any) -> list[dict[str, Any]]:
         token = {"nextToken": page["nextToken"]}
 
 
-def _block(client: Any, group: str, first: Mapping[str, Any]) -> list[str]:
+def _block(client: LogsClient, group: str, first: JsonMembers) -> list[str]:
     """The lines from this one to a closing brace, as some engines print one setting a line."""
     stream = {"logStreamNames": [first["logStreamName"]]} if "logStreamName" in first else {}
     began_ms = first["timestamp"]

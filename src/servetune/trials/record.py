@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from servetune.engines import DEFAULT_ENGINE
 from servetune.hardware import Node, cost_per_million_tokens_usd, instances
+from servetune.json_value import JsonObject
 from servetune.loadgen import LoadResult, invocation_account, verdict_of
 from servetune.metrics import Constraint, compat_results, saturation, summarize
 from servetune.metrics.precision import PrecisionTarget
@@ -53,9 +54,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     server_cmd_args: list[str]
     results: Results = Results()
     failure: Failure | None = None
-    predicted: dict[str, Any] | None = None
+    predicted: JsonObject | None = None
     server_log: str | None = None
-    provenance: dict[str, Any] = {}
+    provenance: JsonObject = {}
     simulated: bool = False
 
 
@@ -267,7 +268,7 @@ def _ran_out(bench: Bench, loaded: LoadResult) -> str | None:
     return f"all {len(loaded.records):,} requests were answered before {limit_s:g} s were over"
 
 
-def _until(until: PrecisionTarget, loaded: LoadResult) -> dict[str, Any]:
+def _until(until: PrecisionTarget, loaded: LoadResult) -> JsonObject:
     """Precision that the metric reached by the end."""
     progress = until.met(loaded.records)
     width = progress.relative_half_width
@@ -278,7 +279,7 @@ def _until(until: PrecisionTarget, loaded: LoadResult) -> dict[str, Any]:
     }
 
 
-def _saturation(workload: Workload, loaded: LoadResult) -> dict[str, Any] | None:
+def _saturation(workload: Workload, loaded: LoadResult) -> JsonObject | None:
     """Verdict on an open loop; a closed one has as many requests in flight as it has users."""
     if workload.closed_loop or not loaded.records:
         return None

@@ -6,13 +6,13 @@ Measured trials can be simulated again, with every request's record.
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 import msgspec
 
 from servetune.engines import DEFAULT_ENGINE, engine, plan_from_settings
 from servetune.errors import InputError, PlanError
 from servetune.hardware.device import Node
+from servetune.json_value import JsonObject
 from servetune.metrics import Constraint
 from servetune.models.shape import NetworkShape
 from servetune.perf import Calibration
@@ -199,13 +199,13 @@ def simulated_again(measured: TrialRecord, study: StudyContext) -> TrialRecord:
     )
 
 
-def _typed(client_args: dict[str, Any]) -> dict[str, Any]:
+def _typed(client_args: JsonObject) -> JsonObject:
     """Arguments with numbers as numbers: other tools' records may hold them as text.
 
     Raises:
         InputError: A value is not of its argument's type.
     """
-    typed: dict[str, Any] = {}
+    typed: JsonObject = {}
     for name, value in client_args.items():
         kind = CLIENT_ARGS.get(name)
         if value is None:

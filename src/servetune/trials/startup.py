@@ -14,14 +14,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 from servetune.engines import ENGINES, Engine, FirstCompletion, engine, fields_of
 from servetune.engines.server_side import CacheReset
 from servetune.errors import InputError, LoadError, ServerRefused, ServetuneError
+from servetune.json_value import JsonMembers, JsonObject
 from servetune.loadgen import Target, fetch_blocking
 from servetune.plan import Plan
 from servetune.servers import ExternalServer
@@ -42,7 +42,7 @@ _SETTLED = (
 )
 
 
-def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, Any]:
+def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> JsonObject:
     """For the record: the cache's size, the times, what the server settled of what the plan left
     open, and where it took other settings.
 
@@ -67,7 +67,7 @@ def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, A
         "weights_gib": reading.weights_gib,
         "version": reading.version,
     }
-    entry: dict[str, Any] = {name: value for name, value in figures.items() if value is not None}
+    entry: JsonObject = {name: value for name, value in figures.items() if value is not None}
     fields = fields_of(engine.name, reading.taken)
     settled = {
         name: fields[name]
@@ -84,7 +84,7 @@ def startup_of(engine: Engine, plan: Plan, log_path: Path | None) -> dict[str, A
     return entry
 
 
-def times_in(startup: Mapping[str, Any]) -> str:
+def times_in(startup: JsonMembers) -> str:
     """The parts of a start that took time, for a reader; empty where the log tells none."""
     parts = [
         f"{name.removesuffix('_s')} {startup[name]:.1f} s" for name in _TIMES if name in startup
@@ -92,7 +92,7 @@ def times_in(startup: Mapping[str, Any]) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def taken_otherwise_in(startup: Mapping[str, Any]) -> list[str]:
+def taken_otherwise_in(startup: JsonMembers) -> list[str]:
     """A line for each setting that the server, by its own log, took otherwise than asked."""
     return [
         f"{name}={entry['asked']} was asked, and the server took {entry['taken']}"

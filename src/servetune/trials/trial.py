@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 
 from servetune.engines.translate import plan_from_settings
 from servetune.hardware import Node
+from servetune.json_value import JsonObject
 from servetune.metrics import Constraint
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
@@ -54,7 +54,7 @@ class StudyContext(msgspec.Struct, frozen=True, kw_only=True):
     calibration: KeptCalibration | None = None
 
     @property
-    def terms(self) -> dict[str, Any]:
+    def terms(self) -> JsonObject:
         """Terms that a journal is continued on: every trial of the study must share them."""
         return {
             "model_tag": self.model,
@@ -80,8 +80,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     key: str
-    server_args: dict[str, Any]
-    client_args: dict[str, Any]
+    server_args: JsonObject
+    client_args: JsonObject
     plan: Plan
     workload: Workload
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from servetune.errors import InputError, UnknownName
+from servetune.json_value import JsonObject
 from servetune.workload.parts import Part
 
 __all__ = ["APIS", "Api"]
@@ -60,7 +61,7 @@ def format_names() -> tuple[str, ...]:
     return tuple(_schema_text("formats.json"))
 
 
-def tools_of(part: Part) -> tuple[dict[str, Any], ...]:
+def tools_of(part: Part) -> tuple[JsonObject, ...]:
     """The schemas that a part's requests carry, as OpenAI's `tools`.
 
     Raises:
@@ -83,7 +84,7 @@ def tools_of(part: Part) -> tuple[dict[str, Any], ...]:
 
 def members_of(part: Part) -> str:
     """Members of a part's requests besides the prompt, as JSON text; empty for none."""
-    members: dict[str, Any] = {}
+    members: JsonObject = {}
     tools = tools_of(part)
     if tools:
         members["tools"], members["tool_choice"] = tools, part.tool_choice
@@ -92,9 +93,9 @@ def members_of(part: Part) -> str:
     return msgspec.json.encode(members).decode() if members else ""
 
 
-def _format(name: str) -> dict[str, Any]:
+def _format(name: str) -> JsonObject:
     if name.startswith("{"):
-        return _named("answer", msgspec.json.decode(name, type=dict[str, Any]))
+        return _named("answer", msgspec.json.decode(name, type=JsonObject))
     if name == "json_object":
         return {"type": "json_object"}
     known = _schema_text("formats.json")
@@ -103,11 +104,11 @@ def _format(name: str) -> dict[str, Any]:
     return _named(name, known[name])
 
 
-def _named(name: str, schema: Mapping[str, object]) -> dict[str, Any]:
+def _named(name: str, schema: Mapping[str, object]) -> JsonObject:
     return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema}}
 
 
-def _tools() -> dict[str, dict[str, Any]]:
+def _tools() -> dict[str, JsonObject]:
     return {tool["function"]["name"]: tool for tool in _schema_text("tools.json")}
 
 

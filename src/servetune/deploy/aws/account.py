@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.resources import describe
 from servetune.hardware.device import Price
+from servetune.json_value import JsonObject
 
 #: Endpoint states that hold instances, or will.
 _HOLDING = ("Creating", "InService", "Updating", "SystemUpdating", "RollingBack")
@@ -79,7 +79,7 @@ async def price_today(aws: AwsClient, instance_type: str, *, today: str) -> Pric
     return None
 
 
-def price_of_product(item: str | dict[str, Any]) -> float | None:
+def price_of_product(item: str | JsonObject) -> float | None:
     """USD per hour of one product row, `None` where it is no instance of real-time hosting.
 
     The same service lists training, processing and asynchronous hosting under the same

@@ -7,14 +7,13 @@ whatever the first run left.
 
 from __future__ import annotations
 
-from typing import Any
-
 from servetune.deploy.aws.client import AwsClient, AwsError
 from servetune.deploy.aws.resources import Change, describe, specifications
 from servetune.deploy.aws.service_model import problems
 from servetune.deploy.aws.waiting import ResourceStatus, WaitOptions
 from servetune.deploy.deployment import Deployment, Step, from_zero_policy
 from servetune.errors import CannotRender, DeployError
+from servetune.json_value import JsonObject
 
 #: Words in AWS's reason of a failure, and how to go on.
 _HINTS = (
@@ -131,7 +130,7 @@ async def _prepare_endpoint(deployment: Deployment, change: Change) -> None:
         await change.settled("endpoint", name)
 
 
-async def _existing(step: Step, change: Change) -> dict[str, Any] | None:
+async def _existing(step: Step, change: Change) -> JsonObject | None:
     """The description of a step's resource; a failed component of ours is deleted first."""
     if step.service != "sagemaker":
         return None  # registering, putting a policy and putting an alarm all replace
@@ -155,7 +154,7 @@ async def _existing(step: Step, change: Change) -> dict[str, Any] | None:
     return answer
 
 
-def _difference(request: dict[str, Any], existing: dict[str, Any]) -> str:
+def _difference(request: JsonObject, existing: JsonObject) -> str:
     """The first difference of a component that is there from its request; empty for none."""
     if existing["EndpointName"] != request["EndpointName"]:
         return f"on endpoint {existing['EndpointName']}"
@@ -193,7 +192,7 @@ async def _require_served(step: Step, change: Change) -> None:
         )
 
 
-def _arn(answer: dict[str, Any] | None) -> str:
+def _arn(answer: JsonObject | None) -> str:
     if not answer:
         return ""
     return next((str(value) for key, value in answer.items() if key.endswith("Arn")), "")

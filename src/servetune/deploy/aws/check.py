@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -23,6 +23,7 @@ from servetune.deploy.images import ami_version, images, named_image
 from servetune.engines.memory import check_fits, concurrent_sequences
 from servetune.errors import InputError, PlanError
 from servetune.hardware.device import Node, Price
+from servetune.json_value import JsonObject
 from servetune.models.shape import NetworkShape
 from servetune.plan.plan import Plan
 from servetune.units import GB, GIB, MIB, format_bytes, format_seconds, format_usd
@@ -429,7 +430,7 @@ async def _reservation(
 
 
 def _reservation_problems(
-    deployment: Deployment, plan: dict[str, Any], now: dt.datetime, hours: float
+    deployment: Deployment, plan: JsonObject, now: dt.datetime, hours: float
 ) -> list[str]:
     """Reasons for which a training plan cannot carry the endpoint."""
     name, wrong = plan["TrainingPlanName"], []

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Protocol
 
 from servetune.clock import Clock
 from servetune.deploy.aws.service_model import problems
 from servetune.errors import DeployError
+from servetune.json_value import JsonObject
 from servetune.secret import redacted
+
+
+class Boto3Client(Protocol):
+    """Client of one service; its operations are its methods."""
+
+    def __getattr__(self, operation: str) -> Callable[..., JsonObject]: ...
+
 
 #: Error codes after which a request is repeated.
 _RETRIED = frozenset(
@@ -94,7 +102,7 @@ class AwsClient:
         region: str,
         *,
         clock: Clock,
-        clients: Callable[[str], Any] | None = None,
+        clients: Callable[[str], Boto3Client] | None = None,
         secrets_in_use: tuple[str, ...] = (),
         threads: bool = False,
         profile: str | None = None,
@@ -102,16 +110,16 @@ class AwsClient:
         self.region = region
         self.clock = clock
         self._make = clients or _boto3_clients(region, profile)
-        self._clients: dict[str, Any] = {}
+        self._clients: dict[str, Boto3Client] = {}
         self.secrets_in_use = secrets_in_use
         self.threads = threads
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str) -> Boto3Client:
         if service not in self._clients:
             self._clients[service] = self._make(service)
         return self._clients[service]
 
-    async def call(self, service: str, operation: str, /, **request: object) -> dict[str, Any]:
+    async def call(self, service: str, operation: str, /, **request: object) -> JsonObject:
         """Send one request and return its answer.
 
         Raises:
@@ -136,17 +144,17 @@ class AwsClient:
                 return answer
         raise AssertionError("a loop that ends by return or raise")
 
-    async def _send(self, service: str, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+    async def _send(self, service: str, operation: str, request: JsonObject) -> JsonObject:
         method = getattr(self.client(service), _method(operation))
         if self.threads:
-            threaded: dict[str, Any] = await asyncio.to_thread(method, **request)
+            threaded: JsonObject = await asyncio.to_thread(method, **request)
             return threaded
-        answer: dict[str, Any] = method(**request)
+        answer: JsonObject = method(**request)
         return answer
 
     async def call_or_none(
         self, service: str, operation: str, /, **request: object
-    ) -> dict[str, Any] | None:
+    ) -> JsonObject | None:
         """The answer, or `None` where the resource is not there."""
         try:
             return await self.call(service, operation, **request)
@@ -157,7 +165,7 @@ class AwsClient:
 
     async def pages(
         self, service: str, operation: str, key: str, /, **request: object
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncIterator[JsonObject]:
         """Items of a listing, over all its pages."""
         more = dict(request)
         while True:
@@ -232,8 +240,8 @@ def _method(operation: str) -> str:
     return str(xform_name(operation))
 
 
-def _boto3_clients(region: str, profile: str | None = None) -> Callable[[str], Any]:
-    def make(service: str) -> Any:
+def _boto3_clients(region: str, profile: str | None = None) -> Callable[[str], Boto3Client]:
+    def make(service: str) -> Boto3Client:
         try:
             import boto3
             from botocore.config import Config
@@ -251,6 +259,7 @@ def _boto3_clients(region: str, profile: str | None = None) -> Callable[[str], A
         )
         # boto3's own default session would keep the credentials that it met first.
         session = boto3.session.Session(profile_name=profile)
-        return session.client(service, region_name=where, config=config)
+        client: Boto3Client = session.client(service, region_name=where, config=config)
+        return client
 
     return make

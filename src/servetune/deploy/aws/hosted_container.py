@@ -8,13 +8,13 @@ that it lacks is the container's default.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.resources import describe
 from servetune.deploy.containers import CONTAINERS, parse_environment
+from servetune.json_value import JsonMembers
 from servetune.plan.plan import Plan
 
 
@@ -76,7 +76,7 @@ def hosted_plan(found: Hosted) -> Plan | None:
     return None
 
 
-async def _of_model(aws: AwsClient, name: str | None, about: Mapping[str, Any]) -> Hosted | None:
+async def _of_model(aws: AwsClient, name: str | None, about: JsonMembers) -> Hosted | None:
     answer = await describe(aws, "model", name) if name else None
     if answer is None:
         return None
@@ -84,7 +84,7 @@ async def _of_model(aws: AwsClient, name: str | None, about: Mapping[str, Any]) 
     return _container(containers[0], about)
 
 
-def _container(answer: Mapping[str, Any], about: Mapping[str, Any]) -> Hosted:
+def _container(answer: JsonMembers, about: JsonMembers) -> Hosted:
     created = about.get("CreationTime")
     return Hosted(
         image=str(answer.get("Image", "")),
@@ -93,7 +93,7 @@ def _container(answer: Mapping[str, Any], about: Mapping[str, Any]) -> Hosted:
     )
 
 
-def _specification(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+def _specification(answer: JsonMembers) -> JsonMembers:
     several = answer.get("Specifications")
-    first: Mapping[str, Any] = several[0] if several else answer.get("Specification") or {}
+    first: JsonMembers = several[0] if several else answer.get("Specification") or {}
     return first

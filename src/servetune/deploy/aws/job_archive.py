@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from servetune.errors import LoadError
+from servetune.json_value import JsonObject
 
 EXPORT = "profile_export_aiperf.json"
 HISTORY = "search_history.json"
@@ -41,9 +42,9 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     concurrency: int | None
-    export: dict[str, Any]
+    export: JsonObject
     member: str
-    boundary: dict[str, Any] | None = None
+    boundary: JsonObject | None = None
 
 
 def levels_of(archive: bytes, concurrencies: Sequence[int]) -> tuple[Level, ...]:
@@ -152,14 +153,14 @@ _STATISTICS: Mapping[str, str] = {
 _MS: Mapping[str, float] = {"ms": 1.0, "milliseconds": 1.0, "s": 1e3, "sec": 1e3, "us": 1e-3}
 
 
-def results_of(level: Level) -> dict[str, Any]:
+def results_of(level: Level) -> JsonObject:
     """A level's metrics under the journal's names; what the export lacks is not there.
 
     Raises:
         LoadError: A latency has a unit that is not known.
     """
     export = level.export
-    results: dict[str, Any] = {"backend": "aws-ai-benchmark", "max_concurrency": level.concurrency}
+    results: JsonObject = {"backend": "aws-ai-benchmark", "max_concurrency": level.concurrency}
     for theirs, ours in _LATENCIES.items():
         block = export.get(theirs)
         if not isinstance(block, dict):

@@ -17,14 +17,16 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from servetune.deploy.aws.client import Boto3Client
 from servetune.deploy.aws.job_archive import Level, levels_of, results_of
 from servetune.deploy.names import require_name, require_role, require_secret
 from servetune.errors import InputError, LoadError
+from servetune.json_value import JsonMembers, JsonObject
 from servetune.plan.plan import Plan
 from servetune.store import (
     SCHEMA,
@@ -37,6 +39,9 @@ from servetune.store import (
     trial_key,
 )
 from servetune.workload import Workload
+
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
 
 POLL_S = 30.0
 ENDED = frozenset({"Completed", "Failed", "Stopped"})
@@ -116,7 +121,7 @@ class BenchmarkJob(msgspec.Struct, frozen=True, kw_only=True):
         if self.secret_arn is not None:
             require_secret(self.secret_arn, option="--secret-arn")
 
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> JsonObject:
         """The workload as the service takes it."""
         secrets = {"hf_token": self.secret_arn}
         return {
@@ -139,7 +144,7 @@ class BenchmarkJob(msgspec.Struct, frozen=True, kw_only=True):
         """Prefix that this job alone writes below."""
         return f"{self.output.rstrip('/')}/{self.name}/"
 
-    def workload_request(self) -> dict[str, Any]:
+    def workload_request(self) -> JsonObject:
         """Request of CreateAIWorkloadConfig."""
         return {
             "AIWorkloadConfigName": self.name,
@@ -147,9 +152,9 @@ class BenchmarkJob(msgspec.Struct, frozen=True, kw_only=True):
             "Tags": self._tags(),
         }
 
-    def job_request(self) -> dict[str, Any]:
+    def job_request(self) -> JsonObject:
         """Request of CreateAIBenchmarkJob."""
-        endpoint: dict[str, Any] = {"Identifier": self.endpoint}
+        endpoint: JsonObject = {"Identifier": self.endpoint}
         if self.components:
             endpoint["InferenceComponents"] = [{"Identifier": one} for one in self.components]
         return {
@@ -251,7 +256,9 @@ def _unsupported(workload: Workload) -> list[str]:
     return [f"the job's synthetic prompts have no {', '.join(names)}: expect other figures"]
 
 
-def start(client: Any, job: BenchmarkJob, *, force: bool = False, poll_s: float = POLL_S) -> bool:
+def start(
+    client: Boto3Client, job: BenchmarkJob, *, force: bool = False, poll_s: float = POLL_S
+) -> bool:
     """Create the workload and the job, unless they are there; whether a job was created.
 
     Args:
@@ -275,17 +282,17 @@ def start(client: Any, job: BenchmarkJob, *, force: bool = False, poll_s: float 
         raise
 
 
-def _created(client: Any, operation: str, request: dict[str, Any]) -> bool:
+def _created(client: Boto3Client, operation: str, request: JsonObject) -> bool:
     """Whether a resource was created that was not there."""
     return _called(client, operation, absent="ResourceInUse", **request) is not None
 
 
-def _changed(client: Any, operation: str, **request: str) -> bool:
+def _changed(client: Boto3Client, operation: str, **request: str) -> bool:
     """Whether there was a resource that could be changed."""
     return _called(client, operation, absent="ResourceNotFound", **request) is not None
 
 
-def describe(client: Any, name: str) -> JobStatus | None:
+def describe(client: Boto3Client, name: str) -> JobStatus | None:
     """The job as it is; `None` where there is none.
 
     Raises:
@@ -309,7 +316,7 @@ def describe(client: Any, name: str) -> JobStatus | None:
 
 
 def wait(
-    client: Any,
+    client: Boto3Client,
     name: str,
     *,
     on_status: Callable[[JobStatus, float], None] = lambda _described, _waited_s: None,
@@ -346,7 +353,7 @@ def wait(
         sleep(poll_s)
 
 
-def _status_unless_throttled(client: Any, name: str) -> JobStatus | None:
+def _status_unless_throttled(client: Boto3Client, name: str) -> JobStatus | None:
     """The status of the job; `None` where the service throttled the request."""
     try:
         described = describe(client, name)
@@ -360,7 +367,7 @@ def _status_unless_throttled(client: Any, name: str) -> JobStatus | None:
 
 
 def clean(
-    client: Any,
+    client: Boto3Client,
     name: str,
     *,
     sleep: Callable[[float], None] = time.sleep,
@@ -390,7 +397,7 @@ def clean(
     return taken
 
 
-def fetch_archive(s3: Any, output: str) -> bytes:
+def fetch_archive(s3: Boto3Client, output: str) -> bytes:
     """The one archive below a job's own prefix.
 
     Raises:
@@ -491,7 +498,7 @@ _STATS: Mapping[str, str] = {"avg": "mean", "mean": "mean", "p50": "median", "":
 
 
 def recommended_trials(
-    client: Any,
+    client: Boto3Client,
     name: str,
     *,
     model: str,
@@ -511,6 +518,7 @@ def recommended_trials(
         LoadError: The job is not there, has not ended well, or recommends nothing.
     """
     answer = _called(client, "DescribeAIRecommendationJob", absent="", AIRecommendationJobName=name)
+    assert answer is not None
     status = answer["AIRecommendationJobStatus"]
     if status != "Completed":
         reason = answer.get("FailureReason")
@@ -525,7 +533,7 @@ def recommended_trials(
 
 
 def _recommended(
-    row: Mapping[str, Any],
+    row: JsonMembers,
     place: str,
     model: str,
     plan_of: Callable[[str, Mapping[str, str]], Plan],
@@ -565,9 +573,9 @@ def _recommended(
     )
 
 
-def _expected_results(expected: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _expected_results(expected: Sequence[JsonMembers]) -> JsonObject:
     """Those expectations whose metric and value can be read; the others stay in the metadata."""
-    results: dict[str, Any] = {"backend": "aws-recommendation"}
+    results: JsonObject = {"backend": "aws-recommendation"}
     for row in expected:
         name = str(row.get("Metric", "")).lower()
         if name not in _EXPECTED:
@@ -586,7 +594,9 @@ def _expected_results(expected: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return results
 
 
-def _called(client: Any, operation: str, /, *, absent: str, **request: Any) -> Any:
+def _called(
+    client: Boto3Client, operation: str, /, *, absent: str, **request: object
+) -> JsonObject | None:
     """The answer of an operation; `None` for the error code that is no failure.
 
     Raises:
@@ -603,11 +613,11 @@ def _called(client: Any, operation: str, /, *, absent: str, **request: Any) -> A
         raise _refused(operation, error) from None
 
 
-def _code(error: Any) -> str:
+def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _refused(operation: str, error: Any) -> LoadError:
+def _refused(operation: str, error: ClientError) -> LoadError:
     words = error.response.get("Error", {}).get("Message", "") or str(error)
     hint = "this endpoint is made of components: name one with --component"
     return LoadError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import msgspec
 
@@ -17,6 +16,7 @@ from servetune.deploy.aws.state import StateFile
 from servetune.deploy.aws.waiting import OnProgress, ResourceStatus, WaitOptions, wait_until_stable
 from servetune.deploy.deployment import TAG
 from servetune.deploy.names import STAGED, name_stem
+from servetune.json_value import JsonObject
 
 #: Endpoint and component states that end by themselves.
 CHANGING_STATES = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting"})
@@ -100,13 +100,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def describe(aws: AwsClient, kind: str, name: str) -> dict[str, Any] | None:
+async def describe(aws: AwsClient, kind: str, name: str) -> JsonObject | None:
     """The description of a resource, `None` where it is not there."""
     operation, member = _DESCRIPTIONS[kind]
     return await aws.call_or_none("sagemaker", operation, **{member: name})
 
 
-def specifications(component: dict[str, Any]) -> list[dict[str, Any]]:
+def specifications(component: JsonObject) -> list[JsonObject]:
     """The specifications of a component, one for each instance type or one for all."""
     return component.get("Specifications") or [component.get("Specification") or {}]
 
@@ -131,7 +131,7 @@ async def resource_status(aws: AwsClient, kind: str, name: str) -> ResourceStatu
     )
 
 
-def _instances(endpoint: dict[str, Any]) -> str:
+def _instances(endpoint: JsonObject) -> str:
     """Running and desired instances, where they differ."""
     return ", ".join(
         f"{variant.get('CurrentInstanceCount', 0)} of {variant['DesiredInstanceCount']} instances"
@@ -140,7 +140,7 @@ def _instances(endpoint: dict[str, Any]) -> str:
     )
 
 
-def _copies(component: dict[str, Any]) -> str:
+def _copies(component: JsonObject) -> str:
     """Running and desired copies, where they differ."""
     copies = component.get("RuntimeConfig") or {}
     desired, running = copies.get("DesiredCopyCount"), copies.get("CurrentCopyCount", 0)

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from servetune.errors import DeployError
+from servetune.json_value import JsonObject
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "structure": dict,
@@ -45,7 +46,7 @@ def _model(service: str) -> Any:
     return botocore.session.get_session().get_service_model(service)
 
 
-def problems(service: str, operation: str, request: dict[str, Any]) -> list[str]:
+def problems(service: str, operation: str, request: JsonObject) -> list[str]:
     """Violations of the service's model, each with its place; empty for a good request.
 
     Example:
@@ -81,7 +82,7 @@ def _walk(value: Any, shape: Any, place: str) -> Iterator[str]:
             yield from _walk(item, shape.value, f"{place}.{key}")
 
 
-def _members(value: dict[str, Any], shape: Any, where: str) -> Iterator[str]:
+def _members(value: JsonObject, shape: Any, where: str) -> Iterator[str]:
     for name in shape.required_members:
         if name not in value:
             yield f"{where}: lacks {name}"

@@ -7,14 +7,13 @@ fail, SageMaker rolls back and the old ones stay.
 
 from __future__ import annotations
 
-from typing import Any
-
 from servetune.deploy.aws.apply import apply, failure, make
 from servetune.deploy.aws.client import AwsClient
 from servetune.deploy.aws.resources import Change, describe, specifications, tagged_resources
 from servetune.deploy.aws.teardown import delete_settled, remove_unused
 from servetune.deploy.deployment import Deployment, Step
 from servetune.errors import DeployError
+from servetune.json_value import JsonObject
 
 #: Seconds between two batches, and SageMaker's bound on all of them.
 BATCH_INTERVAL_S = 60
@@ -70,7 +69,7 @@ async def _require_same_kind(deployment: Deployment, running_config: str, aws: A
         )
 
 
-def _rolling(kind: str, batch: int, change: Change) -> dict[str, Any]:
+def _rolling(kind: str, batch: int, change: Change) -> JsonObject:
     """The policy that exchanges so many instances or copies at a time."""
     return {
         "RollingUpdatePolicy": {
@@ -87,7 +86,7 @@ async def _roll_endpoint(deployment: Deployment, running_config: str, change: Ch
     name, config = deployment.endpoint, deployment.only("endpoint-config").name
     if running_config == config:
         return []
-    request: dict[str, Any] = {"EndpointName": name, "EndpointConfigName": config}
+    request: JsonObject = {"EndpointName": name, "EndpointConfigName": config}
     if deployment.hosting.copies is None:
         batch = max(1, deployment.hosting.instance_count // 2)
         request["DeploymentConfig"] = _rolling("INSTANCE_COUNT", batch, change)
@@ -152,7 +151,7 @@ async def _roll_adapter(step: Step, change: Change) -> list[str]:
     return [f"adapter {step.name} is {files}"]
 
 
-def _files(specification: dict[str, Any] | None) -> str:
+def _files(specification: JsonObject | None) -> str:
     return str(((specification or {}).get("Container") or {}).get("ArtifactUrl", ""))
 
 
@@ -162,7 +161,7 @@ async def _require_served(step: Step, change: Change) -> None:
         raise failure(f"component {step.name}", status)
 
 
-def _models(component: dict[str, Any]) -> list[str]:
+def _models(component: JsonObject) -> list[str]:
     return [str(each.get("ModelName", "")) for each in specifications(component)]
 
 

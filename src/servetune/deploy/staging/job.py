@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -19,6 +18,7 @@ from servetune.deploy.images import choose_image, image_uri
 from servetune.deploy.names import STAGED, require_role, resource_name
 from servetune.deploy.staging.upload import Place
 from servetune.errors import DeployError, InputError
+from servetune.json_value import JsonObject
 from servetune.units import GIB
 
 OUTPUT_FOLDER = "/opt/ml/processing/output"
@@ -67,7 +67,7 @@ def download_job(
     role_arn: str,
     instance_type: str = DEFAULT_INSTANCE,
     hours: float = 12.0,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The request CreateProcessingJob.
 
     Args:
@@ -141,7 +141,7 @@ async def run_job(
     source: HubModel,
     where: Place,
     aws: AwsClient,
-    request: dict[str, Any],
+    request: JsonObject,
     *,
     wait: WaitOptions,
     on_progress: Callable[[str], None],

@@ -15,13 +15,13 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from servetune.deploy.aws.client import AwsClient, AwsError, is_missing
 from servetune.deploy.names import STAGED
 from servetune.errors import DeployError, InputError, ServetuneError
+from servetune.json_value import JsonObject
 from servetune.units import MIB, format_bytes
 
 #: Written last; a prefix that holds it is whole.
@@ -148,7 +148,7 @@ async def _in_parts(
         for number, offset in enumerate(range(0, each.size_bytes, size), start=1)
     ]
     upload_id, held = await _upload_of(at, aws, parts)
-    known: dict[int, dict[str, Any]] = {}
+    known: dict[int, JsonObject] = {}
     crcs: dict[int, int] = {}
     sent = 0
 
@@ -196,7 +196,7 @@ async def _in_parts(
 
 async def _upload_of(
     at: dict[str, str], aws: AwsClient, parts: list[Part]
-) -> tuple[str, dict[int, dict[str, Any]]]:
+) -> tuple[str, dict[int, JsonObject]]:
     """The upload that an earlier run left and the parts it has, else a new one.
 
     An upload that was cut otherwise cannot be gone on with; it is aborted, as its parts
@@ -219,11 +219,9 @@ async def _upload_of(
     return str(made["UploadId"]), {}
 
 
-async def _parts_of(
-    at: dict[str, str], upload_id: str, aws: AwsClient
-) -> dict[int, dict[str, Any]]:
-    held: dict[int, dict[str, Any]] = {}
-    more: dict[str, Any] = {}
+async def _parts_of(at: dict[str, str], upload_id: str, aws: AwsClient) -> dict[int, JsonObject]:
+    held: dict[int, JsonObject] = {}
+    more: JsonObject = {}
     while True:
         answer = await aws.call("s3", "ListParts", UploadId=upload_id, **at, **more)
         held |= {int(part["PartNumber"]): part for part in answer.get("Parts", [])}
@@ -232,7 +230,7 @@ async def _parts_of(
         more = {"PartNumberMarker": answer["NextPartNumberMarker"]}
 
 
-async def _manifest(content: dict[str, Any], where: Place, aws: AwsClient) -> None:
+async def _manifest(content: JsonObject, where: Place, aws: AwsClient) -> None:
     body = (json.dumps(content, indent=2) + "\n").encode()
     await aws.call(
         "s3",
