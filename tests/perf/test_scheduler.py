@@ -244,7 +244,7 @@ def test_replicas_take_turns_and_ranks_balance_their_load() -> None:
 
 
 def test_backwards_arrival_times_are_refused() -> None:
-    with pytest.raises(PlanError, match="backwards"):
+    with pytest.raises(PlanError, match="before the one above it"):
         served(requests_of([(4, 4), (4, 4)], [5.0, 1.0]), config())
 
 
